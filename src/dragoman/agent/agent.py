@@ -1,0 +1,27 @@
+"""An agent: a model, its instructions, the operations that it sees by name, and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.request import Tool
+
+DEFAULT_STEPS = 10
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answers. `model` is `provider/model`; `operations` are pinned: shown to the model as plain tools.
+
+    `client_tools` run in the front end; the run ends at such a call and goes on when the output comes.
+    """
+
+    name: str = "default"
+    model: str
+    instructions: str | None = None
+    operations: tuple[str, ...] = ()
+    client_tools: tuple[Tool, ...] = ()
+    max_steps: int = DEFAULT_STEPS
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)

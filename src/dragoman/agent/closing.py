@@ -1,0 +1,67 @@
+"""Closing a message properly, whatever happened: every block ended, every call answered."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from dragoman import events as e
+from dragoman.drafts import Invocation
+from dragoman.fold import Fold
+from dragoman.messages import FINAL_STATES, StepStartPart, TextPart
+
+
+def close_step(fold: Fold, *, why: str) -> list[e.Event]:
+    """The events that close the step: blocks ended, calls without an output failed with `why`."""
+    if fold.phase != "step":
+        return []
+    closed: list[e.Event] = [
+        e.TextEnd(key) if kind is TextPart else e.ReasoningEnd(key) for kind, key in fold.open_blocks()
+    ]
+    for call in fold.calls():
+        if call.state in FINAL_STATES and not call.preliminary:
+            continue
+        if call.state == "input-streaming":
+            said = None if call.input is UNSET else call.input
+            closed.append(e.ToolInputError(call.tool_call_id, call.name, said, f"not run: {why}"))
+        else:
+            closed.append(e.ToolOutputError(call.tool_call_id, why))
+    return [*closed, e.FinishStep()]
+
+
+def notice(text: str) -> list[e.Event]:
+    """A step of the hub's own that says something plainly; keeps auto-sending clients from looping."""
+    return [
+        e.StartStep(),
+        e.TextStart("notice"),
+        e.TextDelta("notice", text),
+        e.TextEnd("notice"),
+        e.FinishStep(),
+    ]
+
+
+def ends_on_calls(fold: Fold) -> bool:
+    """True when the last step made tool calls: a front end that sends by itself would send again."""
+    for draft in reversed(fold.entries):
+        if isinstance(draft, Invocation):
+            return True
+        if isinstance(draft.part(), StepStartPart):
+            return False
+    return False
+
+
+def abort(fold: Fold, *, reason: str, metadata: object = None) -> list[e.Event]:
+    """The events that end a run which was stopped."""
+    opening: list[e.Event] = [e.Start(fold.id)] if fold.phase == "idle" else []
+    closing = close_step(fold, why=reason)
+    said = notice(f"Stopped: {reason}.") if ends_on_calls(fold) else []
+    return [*opening, *closing, *said, e.Abort(reason), e.Finish("aborted", message_metadata=metadata)]
+
+
+def fail(
+    fold: Fold, *, text: str, code: str, transient: bool = False, metadata: object = None
+) -> list[e.Event]:
+    """The events that end a run which failed."""
+    opening: list[e.Event] = [e.Start(fold.id)] if fold.phase == "idle" else []
+    closing = close_step(fold, why="the model's answer failed")
+    error = e.ErrorEvent(text, code, transient)
+    return [*opening, *closing, error, e.Finish("error", message_metadata=metadata)]

@@ -1,0 +1,259 @@
+"""The loop: ask the model, run its calls, repeat; yields batches of events. Source: seed 000, "AgentLoop".
+
+Whoever drives it folds each batch into `turn.fold` before asking for the next one: the loop reads there
+what was said so far. It knows neither HTTP nor SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.agent import closing
+from dragoman.agent.agent import Agent
+from dragoman.agent.toolbox import Toolbox
+from dragoman.errors import ProviderError
+from dragoman.fold import Fold
+from dragoman.messages import Message, StepStartPart, ToolPart
+from dragoman.operations.context import Context
+from dragoman.operations.outcome import CallFailure
+from dragoman.providers.provider import Provider
+from dragoman.request import ModelRequest
+
+Batch = Sequence[e.Event]
+log = logging.getLogger(__name__)
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one run needs. `history` is what was said before `fold`, which may hold a message already.
+
+    `given` are events that come first: outputs and answers that the front end sent for a continued message.
+    """
+
+    agent: Agent
+    provider: Provider
+    model: str
+    history: Sequence[Message]
+    fold: Fold
+    toolbox: Toolbox
+    context: Context
+    given: Batch = ()
+    clock: Callable[[], float] = time.monotonic
+
+
+class Loop:
+    """One turn under way."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.usage: e.Usage | None = None
+        self.steps = sum(isinstance(entry.part(), StepStartPart) for entry in turn.fold.entries)
+        self._answer = e.FinishStep()
+        self._renamed: dict[str, str] = {}
+        self._began = turn.clock()
+
+    async def run(self) -> AsyncGenerator[Batch, None]:
+        """The events of the turn, `start` to `finish`. Cancelled, it ends where it stands; see `closing`."""
+        turn = self.turn
+        yield [e.Start(turn.fold.id, {"model": turn.agent.model, "agent": turn.agent.name}), *turn.given]
+        try:
+            async for batch in self._resumed():
+                yield batch
+            while (reason := self._over()) is None:
+                async for batch in self._step():
+                    yield batch
+        except ProviderError as error:
+            yield self._failed(error)
+            return
+        said = _NOTICES.get(reason) if closing.ends_on_calls(turn.fold) else None
+        if said:
+            yield closing.notice(said.format(steps=self.steps))
+        yield [self._finish(reason)]
+
+    def metadata(self, reason: e.FinishReason) -> dict[str, Any]:
+        """What the message remembers of how it was made."""
+        known = {
+            "finishReason": reason,
+            "usage": msgspec.to_builtins(self.usage) if self.usage else None,
+            "provider": self._answer.provider,
+            "servedModel": self._answer.model,
+            "steps": self.steps,
+            "duration": round(self.turn.clock() - self._began, 3),
+        }
+        return {word: value for word, value in known.items() if value is not None}
+
+    def _over(self) -> e.FinishReason | None:
+        """The reason to end here, or None when the model is to be asked (again)."""
+        turn = self.turn
+        if turn.given and not self._answer.finish_reason:
+            return "tool-calls" if _waiting(turn.fold) else self._limit()
+        reason = self._answer.finish_reason
+        if reason is None:
+            return self._limit()
+        calls = turn.fold.calls()
+        if not calls or reason in ("length", "content-filter"):
+            return "stop" if reason == "tool-calls" else reason
+        return "tool-calls" if _waiting(turn.fold) else self._limit()
+
+    def _limit(self) -> e.FinishReason | None:
+        return "max-steps" if self.steps >= self.turn.agent.max_steps else None
+
+    async def _step(self) -> AsyncGenerator[Batch, None]:
+        """One model call and the tool calls that it asked for."""
+        turn = self.turn
+        began = turn.clock()
+        self.steps += 1
+        self._renamed = {}
+        self._answer = e.FinishStep()
+        seen = {part.tool_call_id for part in _calls(turn.fold)}
+        request = self._request()
+        yield [e.StartStep()]
+        async with aclosing(turn.provider.stream(request)) as answer:
+            async for batch in answer:
+                admitted = self._admit(batch, seen)
+                if admitted:
+                    yield admitted
+        if self._answer.finish_reason is None:
+            raise ProviderError("the provider's answer ended without a finish reason", category="api_error")
+        asked = [call for call in self._runnable() if turn.toolbox.asks(call.name, call.input)]
+        if asked:
+            yield [
+                e.ToolApprovalRequest(f"approval_{call.tool_call_id}", call.tool_call_id) for call in asked
+            ]
+        async for batch in self._run(self._runnable()):
+            yield batch
+        self.usage = (self.usage or e.Usage()) + self._answer.usage if self._answer.usage else self.usage
+        yield [msgspec.structs.replace(self._answer, duration=turn.clock() - began)]
+
+    def _request(self) -> ModelRequest:
+        turn = self.turn
+        said = turn.fold.message()
+        return ModelRequest(
+            model=turn.model,
+            messages=(*turn.history, said) if said.parts else turn.history,
+            instructions=turn.agent.instructions,
+            tools=turn.toolbox.tools,
+            options=turn.agent.options,
+        )
+
+    def _admit(self, batch: Batch, seen: set[str]) -> Batch:
+        """The events as they enter the run: ids made unique, unknown tools refused, the end held back."""
+        if len(batch) == 1 and isinstance(batch[0], e.TextDelta | e.ReasoningDelta):
+            return batch
+        admitted: list[e.Event] = []
+        for event in batch:
+            match event:
+                case e.FinishStep():
+                    self._answer = event
+                case e.ToolInputStart() | e.ToolInputDelta() | e.ToolInputAvailable() | e.ToolInputError():
+                    admitted.append(self._tool_event(event, seen))
+                case _:
+                    admitted.append(event)
+        return admitted
+
+    def _tool_event(self, event: _ToolEvent, seen: set[str]) -> e.Event:
+        key = event.tool_call_id
+        if key in seen and key not in self._renamed:
+            self._renamed[key] = _fresh(key, seen)
+        seen.add(self._renamed.setdefault(key, key))
+        if self._renamed[key] != key:
+            event = msgspec.structs.replace(event, tool_call_id=self._renamed[key])
+        if isinstance(event, e.ToolInputAvailable) and not event.provider_executed:
+            return self._known(event)
+        return event
+
+    def _known(self, event: e.ToolInputAvailable) -> e.Event:
+        if self.turn.toolbox.kind(event.tool_name) != "unknown":
+            return event
+        names = ", ".join(self.turn.toolbox.names())
+        text = (
+            f"there is no tool {event.tool_name!r}; the tools are {names}. Find operations with hub_search."
+        )
+        return e.ToolInputError(event.tool_call_id, event.tool_name, event.input, text)
+
+    def _runnable(self) -> list[ToolPart]:
+        calls = [call for call in self.turn.fold.calls() if call.state == "input-available"]
+        return [c for c in calls if not c.provider_executed and self.turn.toolbox.kind(c.name) != "client"]
+
+    async def _resumed(self) -> AsyncGenerator[Batch, None]:
+        """The calls of a continued message that were approved meanwhile, run before the next step."""
+        approved = [c for c in self.turn.fold.calls() if c.state == "approval-responded"]
+        async for batch in self._run(approved):
+            yield batch
+
+    async def _run(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Batch, None]:
+        """The calls' outputs as they come, all at once. Closing the generator cancels what still runs."""
+        reason = self._answer.finish_reason
+        if reason in ("length", "content-filter"):
+            cut = f"not run: the model's answer was cut ({reason})"
+            yield [e.ToolOutputError(call.tool_call_id, cut) for call in calls]
+            return
+        running = {asyncio.ensure_future(self._call(call)) for call in calls}
+        try:
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                yield [task.result() for task in done]
+        finally:
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.gather(*running, return_exceptions=True)
+
+    async def _call(self, call: ToolPart) -> e.Event:
+        if call.approval and call.approval.approved is False:
+            return e.ToolOutputDenied(call.tool_call_id)
+        context = msgspec.structs.replace(self.turn.context, tool_call_id=call.tool_call_id)
+        outcome = await self.turn.toolbox.run(call.name, call.input, context=context)
+        if outcome.error is None:
+            return e.ToolOutputAvailable(call.tool_call_id, outcome.result)
+        return e.ToolOutputError(call.tool_call_id, _told(outcome.error))
+
+    def _finish(self, reason: e.FinishReason) -> e.Finish:
+        return e.Finish(reason, message_metadata=self.metadata(reason), usage=self.usage, steps=self.steps)
+
+    def _failed(self, error: ProviderError) -> Batch:
+        log.warning("the model's answer failed: %s", error.message)
+        return closing.fail(
+            self.turn.fold,
+            text=error.message,
+            code=error.code,
+            transient=error.transient,
+            metadata=self.metadata("error"),
+        )
+
+
+_ToolEvent = e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError
+_NOTICES: dict[e.FinishReason, str] = {
+    "max-steps": "Stopped after {steps} steps, the most that this agent may take in one answer.",
+    "length": "Stopped: the model's answer was cut before its tool calls were complete.",
+    "content-filter": "Stopped: the provider's content filter cut the answer.",
+}
+
+
+def _calls(fold: Fold) -> list[ToolPart]:
+    return [part for part in fold.message().parts if isinstance(part, ToolPart)]
+
+
+def _waiting(fold: Fold) -> bool:
+    return any(call.state in ("input-available", "approval-requested") for call in fold.calls())
+
+
+def _fresh(key: str, seen: set[str]) -> str:
+    number = 2
+    while f"{key}-{number}" in seen:
+        number += 1
+    return f"{key}-{number}"
+
+
+def _told(error: CallFailure) -> str:
+    """A failure in words for the model: what is wrong, where, and what would be right."""
+    if not error.problems and error.input_schema is None:
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return msgspec.json.encode(error.to_json()).decode()

@@ -1,0 +1,147 @@
+"""A client of a hub: its HTTP API, as any program would use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from dragoman import events
+from dragoman.errors import (
+    BadRequest,
+    Conflict,
+    DragomanError,
+    Forbidden,
+    NotFound,
+    ProviderError,
+    Unauthorized,
+    Unavailable,
+    WireError,
+)
+from dragoman.messages import Message, message_from
+from dragoman.providers.http import Response, Timeouts, Transport, proxies_from
+from dragoman.wire.sse import Splitter
+
+Batches: TypeAlias = AsyncGenerator[Sequence[events.Event], None]
+
+MAX_ANSWER = 64_000_000
+TIMEOUTS = Timeouts(connect=5.0, first_byte=120.0, idle=300.0)
+ERRORS: Mapping[int, type[DragomanError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    503: Unavailable,
+}
+NO_HUB = "is it running? `dragoman serve` starts one, --hub or DRAGOMAN_HUB names another"
+NO_KEY = "`dragoman keys create --owner NAME` makes one; give it as DRAGOMAN_KEY"
+
+
+class HubClient:
+    """A running hub. Use it in `async with`; what it refuses is raised as the error that it names."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise BadRequest(f"{url!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
+        self.url = url.rstrip("/")
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._transport = Transport(timeouts=TIMEOUTS, proxies=proxies_from(os.environ))
+
+    async def __aenter__(self) -> HubClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def ask(self, method: str, path: str, *, body: Any = None) -> Any:
+        """The JSON value that the hub answers with; None for an empty answer."""
+        response = await self._send(method, path, body=body)
+        raw = await response.read(MAX_ANSWER)
+        return msgspec.json.decode(raw) if raw else None
+
+    async def sessions(self, limit: int = 50) -> list[dict[str, Any]]:
+        """The caller's sessions, the last changed first."""
+        answer = await self.ask("GET", f"/api/sessions?limit={limit}")
+        found: list[dict[str, Any]] = answer["sessions"]
+        return found
+
+    async def session(self, id: str) -> dict[str, Any]:
+        """One session's settings. NotFound."""
+        found: dict[str, Any] = await self.ask("GET", f"/api/sessions/{segment(id)}")
+        return found
+
+    async def messages(self, id: str) -> list[Message]:
+        """What was said in a session. NotFound."""
+        answer = await self.ask("GET", f"/api/sessions/{segment(id)}/messages")
+        return [message_from(message) for message in answer["messages"]]
+
+    async def stop(self, id: str) -> None:
+        """Stop the session's run."""
+        await self.ask("POST", f"/api/chat/{segment(id)}/stop")
+
+    async def chat(self, body: Mapping[str, Any]) -> Batches:
+        """The events of the answer to a chat request, as they come."""
+        async with await self._send("POST", "/api/chat?sdk=7", body=body) as response:
+            async for batch in read(response):
+                yield batch
+
+    async def resume(self, id: str) -> Batches:
+        """The events of the answer under way, from its beginning; none when nothing runs."""
+        async with await self._send("GET", f"/api/chat/{segment(id)}/stream?sdk=7") as response:
+            async for batch in read(response):
+                yield batch
+
+    async def _send(self, method: str, path: str, *, body: Any = None) -> Response:
+        payload = b"" if body is None else msgspec.json.encode(body)
+        headers = {**self._headers, **({"content-type": "application/json"} if payload else {})}
+        try:
+            response = await self._transport.send(method, self.url + path, headers=headers, body=payload)
+        except ProviderError as error:
+            raise Unavailable(f"no hub answers at {self.url}: {error.message}", hint=NO_HUB) from None
+        if response.status >= 400:
+            raise refused(response.status, await response.read(MAX_ANSWER))
+        return response
+
+
+async def read(response: Response) -> Batches:
+    """The events in a stream, a batch a read."""
+    splitter = Splitter()
+    async with aclosing(response.reads()) as reads:
+        async for raw in reads:
+            if batch := [decode(frame) for frame in splitter.feed(raw) if frame != b"[DONE]"]:
+                yield batch
+
+
+def segment(id: str) -> str:
+    """An id as one step of a path."""
+    return quote(id, safe="")
+
+
+def decode(frame: bytes) -> events.Event:
+    try:
+        return events.decode(frame)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise WireError(
+            f"the hub said something unknown: {error}", hint="is it of another version?"
+        ) from None
+
+
+def refused(status: int, raw: bytes) -> DragomanError:
+    """The error that an answer tells of."""
+    try:
+        said = msgspec.json.decode(raw)["error"]
+        message, hint = str(said["message"]), said.get("hint")
+    except (msgspec.DecodeError, KeyError, TypeError):
+        message, hint = f"the address answers with status {status}, not as a hub does", NO_HUB
+    if status == 401:
+        hint = NO_KEY
+    return ERRORS.get(status, DragomanError)(message, hint=hint)

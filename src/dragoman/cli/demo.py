@@ -1,0 +1,30 @@
+"""`dragoman demo`: the main job, here and now, without any key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.terminal import examples
+
+EPILOG = examples(
+    ("dragoman demo", "with the small local model when it is installed, else with a simulator"),
+    ("dragoman demo --scripted", "with the simulator in any case"),
+    ("dragoman demo --keep", "and leave the hub running, to try a front end on it"),
+)
+
+
+def demo(
+    *,
+    scripted: Annotated[bool, typer.Option("--scripted", help="A script instead of a model.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the hub running, and its data there.")] = False,
+) -> None:
+    """See it work.
+
+    Starts a hub on a free port of this machine with its data in a temporary folder, makes a key, asks a
+    question that needs tools, prints the answer as it comes, and shows what was kept.
+    """
+    from dragoman.cli.showcase import run  # late: a whole hub, and --help needs none
+
+    raise typer.Exit(run(scripted=scripted, keep=keep))

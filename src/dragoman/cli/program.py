@@ -1,0 +1,88 @@
+"""The program `dragoman`: all commands, and how its errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from dragoman.cli import chat, demo, keys, local, ops, serve, sessions
+from dragoman.cli.terminal import complain, examples, prepare, reflow
+from dragoman.errors import DragomanError
+from dragoman.server.version import version
+
+FAILED = 1
+INTERRUPTED = 130
+TRACEBACK = "DRAGOMAN_TRACEBACK"
+
+cli = typer.Typer(
+    name="dragoman",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        ("dragoman demo", "see a hub, a model and tools at work, without any key"),
+        ("dragoman serve", "serve the hub that ./dragoman.yaml describes"),
+        ("dragoman keys create --owner me", "let somebody in"),
+        ("dragoman chat", "talk to the hub in the terminal"),
+    ),
+)
+cli.command("serve", epilog=serve.EPILOG)(serve.serve)
+cli.command("chat", epilog=chat.EPILOG)(chat.chat)
+cli.command("demo", epilog=demo.EPILOG)(demo.demo)
+cli.add_typer(keys.keys, name="keys")
+cli.add_typer(ops.ops, name="ops")
+cli.add_typer(sessions.sessions, name="sessions")
+cli.add_typer(local.local, name="local")
+
+for app in (cli, keys.keys, ops.ops, sessions.sessions, local.local):
+    reflow(app)
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dragoman {version()}")
+        raise typer.Exit
+
+
+@cli.callback()
+def begin(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Say the version and exit."),
+    ] = False,
+) -> None:
+    """An agent hub you own: one process between people, models and tools."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script. Exits with 0 when it went well, 1 when it failed, 2 when it was asked wrongly."""
+    prepare()
+    try:
+        cli(args=None if arguments is None else list(arguments))
+    except DragomanError as error:
+        complain(error.message, hint=error.hint)
+        raise SystemExit(FAILED) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(FAILED) from None
+    except OSError as error:
+        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        raise SystemExit(FAILED) from None
+    except Exception as error:  # told in one line, or whole when asked for
+        if os.environ.get(TRACEBACK):
+            raise
+        complain(
+            f"an error of the program itself: {type(error).__name__}: {error}",
+            hint=f"{TRACEBACK}=1 shows where",
+        )
+        raise SystemExit(FAILED) from None

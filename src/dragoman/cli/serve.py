@@ -1,0 +1,47 @@
+"""`dragoman serve`: the hub, until it is told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dragoman.cli.options import DEFAULT_DATA, ConfigFile, Data, Places
+from dragoman.cli.terminal import examples
+
+EPILOG = examples(
+    ("dragoman serve", "with ./dragoman.yaml, at http://127.0.0.1:8000"),
+    ("dragoman serve --config hub.yaml --data /var/lib/hub --port 9000", "with its own files and port"),
+    ("dragoman serve --no-auth", "without keys, for this machine only"),
+    ("dragoman serve --operations ./my_tools.py", "with operations of your own"),
+)
+
+
+def serve(
+    *,
+    config: ConfigFile = None,
+    data: Data = DEFAULT_DATA,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Let everybody in who reaches the port; loopback only.")
+    ] = False,
+    operations: Places = None,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
+    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON lines.")] = False,
+) -> None:
+    """Serve a hub.
+
+    Prints a line with `listening on` and the address once it is ready. Ctrl-C or SIGTERM stops it: open
+    answers are closed and kept; a second Ctrl-C ends it at once.
+    """
+    from dragoman.cli.service import Service, run  # late: the server is heavy, and other commands need none
+    from dragoman.cli.settings import choose  # late: as above
+
+    chosen, source = choose(config, operations or ())
+    run(
+        Service(chosen, Path(data), host=host, port=port, keys=not no_auth, source=source),
+        level=log_level,
+        as_json=log_json,
+    )

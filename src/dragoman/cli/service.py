@@ -1,0 +1,83 @@
+"""The service that `dragoman serve` runs: signals, what is said at the start, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import typer
+import uvloop
+
+from dragoman.cli.hosting import Hosted, bind, hosted
+from dragoman.cli.logs import Level, set_up
+from dragoman.cli.terminal import note, say
+from dragoman.config import Config
+from dragoman.providers.address import is_loopback
+
+FORCED = 130
+
+
+class Service(msgspec.Struct, frozen=True):
+    """A hub to serve; `source` says where its configuration comes from."""
+
+    config: Config
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: bool = True
+    source: str = ""
+
+
+def run(service: Service, *, level: Level, as_json: bool) -> None:
+    """Serve until a signal comes. ConfigError when the address cannot be had."""
+    if not service.keys and not is_loopback(service.host):
+        raise typer.BadParameter(
+            f"on {service.host} it would let everybody in who reaches this machine. Leave it away and make"
+            " keys with `dragoman keys create`, or listen on 127.0.0.1.",
+            param_hint="--no-auth",
+        )
+    set_up(level, as_json=as_json)
+    listener = bind(service.host, service.port)
+    uvloop.run(serve(service, listener))
+
+
+async def serve(service: Service, listener: socket.socket) -> None:
+    stop = asyncio.Event()
+    watch(stop.set)
+    async with hosted(service.config, service.data, listener=listener, keys=service.keys) as here:
+        await introduce(service, here)
+        say(f"dragoman: listening on {here.url}")
+        await stop.wait()
+        note("stopping: answers under way are closed and kept; Ctrl-C again ends it at once")
+
+
+def watch(stop: Callable[[], None]) -> None:
+    """The first SIGINT or SIGTERM stops, a second one ends the process: what was acknowledged is on disk."""
+    loop = asyncio.get_running_loop()
+    heard: list[int] = []
+
+    def hear(number: int) -> None:
+        if heard:
+            os._exit(FORCED)
+        heard.append(number)
+        stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, hear, number)
+
+
+async def introduce(service: Service, here: Hosted) -> None:
+    """Say what this hub is, and what it still lacks."""
+    note(f"{service.source}; model {service.config.model or 'none'}; data in {service.data}")
+    note(f"how to talk to it: {here.url}/docs")
+    if not service.config.providers:
+        note("WARNING: no provider is configured, so no model can answer")
+    if not service.keys:
+        note("WARNING: --no-auth: everybody on this machine is let in, without a key, as one owner")
+    elif not any(key.revoked_at is None for key in await here.hub.store.keys.list()):
+        note(f"nobody has a key yet: dragoman keys create --data {service.data} --owner NAME")

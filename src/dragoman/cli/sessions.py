@@ -1,0 +1,132 @@
+"""`dragoman sessions`: what was said, from the data folder or from a running hub."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
+from dragoman.cli.terminal import ago, console, examples, note, show_json, show_table
+
+if TYPE_CHECKING:
+    from dragoman.messages import Message
+
+sessions = typer.Typer(no_args_is_help=True, help="Sessions: what was said, and how it was made.")
+Id = Annotated[str | None, typer.Argument(help="The session; the last changed one when left out.")]
+
+
+@sessions.command(
+    "list",
+    epilog=examples(
+        ("dragoman sessions list", "those in .dragoman, of all owners"),
+        ("dragoman sessions list --hub http://127.0.0.1:8000 --json", "yours, from a running hub"),
+    ),
+)
+def show_all(
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List sessions, the last changed first."""
+    found = asyncio.run(_list(hub, key, data=data, limit=limit))
+    if json:
+        show_json({"sessions": found})
+        return
+    if not found:
+        note("there is no session yet; `dragoman chat` begins one")
+        return
+    rows = [
+        (each["id"], ago(each["updatedAt"]), each.get("owner", "you"), each["model"] or "-", title(each))
+        for each in found
+    ]
+    show_table(("ID", "CHANGED", "OWNER", "MODEL", "TITLE"), rows)
+
+
+@sessions.command(
+    "show",
+    epilog=examples(
+        ("dragoman sessions show", "the last one"),
+        ("dragoman sessions show trip --json", "its settings and messages"),
+    ),
+)
+def show(
+    id: Id = None, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
+) -> None:
+    """Read a session: messages, tool calls, what they gave, and what the answers took."""
+    session, messages = asyncio.run(_read(hub, key, data=data, id=id))
+    if json:
+        show_json(whole(session, messages))
+        return
+    from dragoman.cli.transcript import draw  # late: drawing takes 0.1 s
+
+    draw(session, messages, out=console(sys.stdout))
+
+
+@sessions.command(
+    "export",
+    epilog=examples(
+        ("dragoman sessions export trip > trip.json", "as UIMessages, for programs and `useChat`"),
+        ("dragoman sessions export trip --format markdown --output trip.md", "to read or to keep"),
+    ),
+)
+def export(
+    id: Id = None,
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    format: Annotated[Literal["json", "markdown"], typer.Option()] = "json",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="A file instead of stdout.")] = None,
+) -> None:
+    """Write a session out, whole."""
+    from dragoman.cli.transcript import to_markdown  # late: messages and retelling take 0.1 s
+
+    session, messages = asyncio.run(_read(hub, key, data=data, id=id))
+    text = to_json_text(session, messages) if format == "json" else to_markdown(session, messages)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    output.write_text(text, encoding="utf-8")
+    note(f"{len(messages)} messages of {session['id']} are in {output}")
+
+
+async def _list(hub: str | None, key: str | None, *, data: Path, limit: int) -> list[dict[str, Any]]:
+    from dragoman.cli.archive import opened  # late: SQLAlchemy takes 0.2 s, and --help should not
+
+    async with opened(hub, key, data=data) as archive:
+        return await archive.sessions(limit=limit)
+
+
+async def _read(
+    hub: str | None, key: str | None, *, data: Path, id: str | None
+) -> tuple[dict[str, Any], list[Message]]:
+    from dragoman.cli.archive import opened, pick  # late: as above
+
+    async with opened(hub, key, data=data) as archive:
+        session = await pick(archive, id)
+        return session, await archive.messages(session["id"])
+
+
+def whole(session: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
+    """A session with its messages, as JSON values."""
+    from dragoman.messages import to_json  # late: as above
+
+    return {**session, "messages": [to_json(message) for message in messages]}
+
+
+def to_json_text(session: dict[str, Any], messages: list[Message]) -> str:
+    import msgspec  # late: as above
+
+    return msgspec.json.format(msgspec.json.encode(whole(session, messages)), indent=2).decode() + "\n"
+
+
+def title(session: dict[str, Any]) -> str:
+    running = " (answering)" if session["running"] else ""
+    return f"{session['title'] or '-'}{running}"

@@ -1,0 +1,157 @@
+"""The showcase that `dragoman demo` plays: a hub, a question that needs tools, and what was kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import msgspec
+
+from dragoman.cli.client import HubClient
+from dragoman.cli.hosting import Hosted, bind, hosted
+from dragoman.cli.logs import set_up
+from dragoman.cli.screen import Screen, summary
+from dragoman.cli.settings import local_config
+from dragoman.cli.talk import Talk
+from dragoman.cli.terminal import console, say
+from dragoman.cli.weights import installed
+from dragoman.config import Config, ProviderConfig
+from dragoman.messages import Message, Part, ToolPart
+from dragoman.store.store import Store
+
+OWNER, SESSION = "demo", "demo"
+QUESTION = "What time is it in Lisbon, and what is 37 * 41?"
+LOCAL_QUESTION = "What is 37 * 41?"
+REAL = "SmolLM2-135M, a real language model in a process here: small, and often wrong"
+SIMULATOR = "SIMULATOR: no model; a script plays its part and makes up the token counts. The calls are real."
+HINT = "`dragoman local install` brings a small real model"
+PINNED = ["math.calculate", "time.now"]
+INSTRUCTIONS = "Answer briefly. Use a tool to calculate or to tell the time."
+NEXT = """
+Try next:
+  dragoman local install                  a small real model, without a key
+  dragoman serve --config dragoman.yaml   a hub with your own provider (docs/configuration.md)
+  dragoman keys create --owner you        a key for it
+  dragoman chat                           talk to it in the terminal
+  dragoman ops list                       what it can call
+
+A useChat front end needs its address only:
+  useChat({ transport: new DefaultChatTransport({
+    api: 'http://127.0.0.1:8000/api/chat', headers: { Authorization: 'Bearer dgm_…' } }) })"""
+
+
+class Cast(msgspec.Struct, frozen=True):
+    """Who plays the model, how that is said, and what is asked."""
+
+    config: Config
+    label: str
+    question: str
+
+
+def run(*, scripted: bool, keep: bool) -> int:
+    """Play it, and give the exit code."""
+    set_up("error", as_json=False)
+    with folder(keep=keep) as place:
+        return asyncio.run(play(cast(place, scripted=scripted), place, keep=keep))
+
+
+@contextmanager
+def folder(*, keep: bool) -> Iterator[Path]:
+    """A temporary folder; it stays when it is to be kept."""
+    if keep:
+        yield Path(mkdtemp(prefix="dragoman-demo-"))
+        return
+    with TemporaryDirectory(prefix="dragoman-demo-") as name:
+        yield Path(name)
+
+
+def cast(place: Path, *, scripted: bool) -> Cast:
+    """The local model where it is installed and wanted, else the simulator."""
+    if installed() and not scripted:
+        config = msgspec.structs.replace(
+            local_config(), pinned=PINNED, instructions=INSTRUCTIONS, max_steps=4
+        )
+        return Cast(config, REAL, LOCAL_QUESTION)
+    script = place / "demo.yaml"
+    script.write_text(
+        files("dragoman.cli").joinpath("demo.yaml").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    provider = ProviderConfig(type="scripted", script=str(script))
+    config = Config(providers={"simulator": provider}, model="simulator/script")
+    return Cast(config, SIMULATOR if scripted else f"{SIMULATOR}\n          ({HINT})", QUESTION)
+
+
+async def play(cast: Cast, place: Path, *, keep: bool) -> int:
+    data = place / "data"
+    say("Dragoman demo: a hub, a model, and a question that needs tools.\n")
+    async with hosted(cast.config, data, listener=bind("127.0.0.1", 0), keys=True) as here:
+        _, key = await here.hub.store.keys.create(OWNER, name="demo")
+        say(f"  hub     {here.url}, started in this process; its data in {data}")
+        say(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
+        say(f"  model   {cast.label}\n")
+        end = await ask(cast.question, here, key=key)
+        await show_kept(data)
+        if end == "done":
+            say(NEXT)
+        else:
+            say("\nThe answer failed; `dragoman demo --scripted` shows the rest without a model.")
+        if keep:
+            await linger(here, key)
+    return 0 if end == "done" else 1
+
+
+async def ask(question: str, here: Hosted, *, key: str) -> str:
+    """Ask over HTTP, as any client would, and draw the stream."""
+    out = console(sys.stdout)
+    out.print("you> ", end="", style="bold magenta")
+    out.print(question)
+    async with HubClient(here.url, key) as client:
+        return await Talk(client, lambda: Screen(out, out), session=SESSION).say(question)
+
+
+async def show_kept(data: Path) -> None:
+    """What the data folder holds now, as `dragoman sessions show` would read it."""
+    async with await Store.open(data, exclusive=False) as store:
+        messages = await store.messages.list(SESSION)
+        runs = await store.runs.list(SESSION)
+        calls = [call for run in runs for call in await store.calls.for_run(run.id)]
+        used = await store.usage.totals(session_id=SESSION)
+    say(f"\nKept in the data folder: session {SESSION!r} of {OWNER!r}")
+    for message in messages:
+        say(f"  {message.role:<10} {listed(message)}")
+    for run in runs:
+        say(f"  run        {run.status}, {summary(metadata_of(messages, run.message_id))}")
+    for call in calls:
+        took = f"{(call.ended_at - call.record.started_at) * 1000:.0f} ms" if call.ended_at else "running"
+        name = f"  {call.record.operation}" if call.record.parent_id else call.record.operation
+        say(f"  call       {name}: {call.status}, {took}")
+    tokens = f"{used.tokens.input_tokens} tokens in, {used.tokens.output_tokens} out"
+    say(f"  usage      {used.calls} model calls, {tokens if used.tokens.input_tokens else 'tokens unknown'}")
+
+
+def listed(message: Message) -> str:
+    """The parts of a message, by name."""
+    return ", ".join(called(part) for part in message.parts)
+
+
+def called(part: Part) -> str:
+    if isinstance(part, ToolPart):
+        return f"{part.name} ({part.state})"
+    return str(part.__struct_config__.tag or "data")
+
+
+def metadata_of(messages: Sequence[Message], id: str) -> Mapping[str, Any]:
+    found = next((message.metadata for message in messages if message.id == id), None)
+    return found if isinstance(found, dict) else {}
+
+
+async def linger(here: Hosted, key: str) -> None:
+    """Leave the hub running until Ctrl-C."""
+    say(f"\nThe hub stays up at {here.url} until Ctrl-C. Its key: {key}")
+    await asyncio.Event().wait()

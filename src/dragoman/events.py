@@ -1,0 +1,337 @@
+"""The vocabulary: what can happen in a run, as frozen values. The only currency between the rooms.
+
+The names and fields are the AI SDK's UI message chunks (DESIGN.md §1). Fields that only the process
+knows (`FinishStep.usage`, `Finish.steps`, `ErrorEvent.code`, ...) are never put on a wire as they are;
+`wire/ui.py` and `wire/hub.py` decide what a client sees of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dragoman.messages import ProviderMetadata
+
+FinishReason = Literal[
+    "stop", "length", "content-filter", "tool-calls", "error", "max-steps", "aborted", "other"
+]
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Tokens of one model call or of several. Absent means unknown, never zero.
+
+    `input_tokens` counts the whole prompt, cached parts included; `output_tokens` includes reasoning.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    estimated: bool = False
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=_sum(self.input_tokens, other.input_tokens),
+            output_tokens=_sum(self.output_tokens, other.output_tokens),
+            total_tokens=_sum(self.total_tokens, other.total_tokens),
+            reasoning_tokens=_sum(self.reasoning_tokens, other.reasoning_tokens),
+            cached_input_tokens=_sum(self.cached_input_tokens, other.cached_input_tokens),
+            cache_write_tokens=_sum(self.cache_write_tokens, other.cache_write_tokens),
+            estimated=self.estimated or other.estimated,
+        )
+
+
+def _sum(left: int | None, right: int | None) -> int | None:
+    if left is None:
+        return right
+    return left if right is None else left + right
+
+
+class Happening(
+    msgspec.Struct,
+    frozen=True,
+    tag_field="type",
+    rename="camel",
+    omit_defaults=True,
+    kw_only=False,
+):
+    """The shape that all events share: frozen, tagged with `type`, camelCase and no nulls on the wire."""
+
+
+class Start(Happening, frozen=True, tag="start"):
+    """The assistant message begins, or a stored one is continued under its own id."""
+
+    message_id: str | None = None
+    message_metadata: Any = None
+
+
+class StartStep(Happening, frozen=True, tag="start-step"):
+    """A model call begins."""
+
+
+class TextStart(Happening, frozen=True, tag="text-start"):
+    """A text block opens; `id` is unique among the open text blocks."""
+
+    id: str
+    provider_metadata: ProviderMetadata | None = None
+
+
+class TextDelta(Happening, frozen=True, tag="text-delta"):
+    """The open text block `id` grows."""
+
+    id: str
+    delta: str
+    provider_metadata: ProviderMetadata | None = None
+
+
+class TextEnd(Happening, frozen=True, tag="text-end"):
+    """The text block closes."""
+
+    id: str
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ReasoningStart(Happening, frozen=True, tag="reasoning-start"):
+    """A reasoning block opens."""
+
+    id: str
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ReasoningDelta(Happening, frozen=True, tag="reasoning-delta"):
+    """The open reasoning block `id` grows."""
+
+    id: str
+    delta: str
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ReasoningEnd(Happening, frozen=True, tag="reasoning-end"):
+    """The reasoning block closes; signatures come in `provider_metadata`."""
+
+    id: str
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ToolInputStart(Happening, frozen=True, tag="tool-input-start"):
+    """The model begins to write a tool call."""
+
+    tool_call_id: str
+    tool_name: str
+    provider_executed: bool | None = None
+    dynamic: bool | None = None
+    title: str | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ToolInputDelta(Happening, frozen=True, tag="tool-input-delta"):
+    """The call's arguments grow by a fragment of JSON text."""
+
+    tool_call_id: str
+    input_text_delta: str
+
+
+class ToolInputAvailable(Happening, frozen=True, tag="tool-input-available"):
+    """The call's arguments are complete."""
+
+    tool_call_id: str
+    tool_name: str
+    input: Any
+    provider_executed: bool | None = None
+    provider_metadata: ProviderMetadata | None = None
+    dynamic: bool | None = None
+    title: str | None = None
+
+
+class ToolInputError(Happening, frozen=True, tag="tool-input-error"):
+    """The call cannot be run: unknown tool or arguments that are no JSON; `input` is what the model wrote."""
+
+    tool_call_id: str
+    tool_name: str
+    input: Any
+    error_text: str
+    provider_executed: bool | None = None
+    provider_metadata: ProviderMetadata | None = None
+    dynamic: bool | None = None
+    title: str | None = None
+
+
+class ToolApprovalRequest(Happening, frozen=True, tag="tool-approval-request"):
+    """The call waits for somebody's yes."""
+
+    approval_id: str
+    tool_call_id: str
+
+
+class ToolApprovalResponse(Happening, frozen=True, tag="tool-approval-response"):
+    """Somebody answered the approval."""
+
+    approval_id: str
+    approved: bool
+    reason: str | None = None
+
+
+class ToolOutputAvailable(Happening, frozen=True, tag="tool-output-available"):
+    """The call's result; a `preliminary` one may be followed by others, the final one is not."""
+
+    tool_call_id: str
+    output: Any
+    provider_executed: bool | None = None
+    dynamic: bool | None = None
+    preliminary: bool | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ToolOutputError(Happening, frozen=True, tag="tool-output-error"):
+    """The call failed; the model is told `error_text`."""
+
+    tool_call_id: str
+    error_text: str
+    provider_executed: bool | None = None
+    dynamic: bool | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ToolOutputDenied(Happening, frozen=True, tag="tool-output-denied"):
+    """The approval was refused; the call did not run."""
+
+    tool_call_id: str
+
+
+class SourceUrl(Happening, frozen=True, tag="source-url"):
+    """A web page that the answer cites."""
+
+    source_id: str
+    url: str
+    title: str | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class SourceDocument(Happening, frozen=True, tag="source-document"):
+    """A document that the answer cites."""
+
+    source_id: str
+    media_type: str
+    title: str
+    filename: str | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class File(Happening, frozen=True, tag="file"):
+    """A file that the model made; `url` may be a data: URL."""
+
+    url: str
+    media_type: str
+    provider_metadata: ProviderMetadata | None = None
+
+
+class Data(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An app's own part. `type` is `data-<name>`; the same type and id replaces, `transient` is not kept."""
+
+    type: str
+    data: Any
+    id: str | None = None
+    transient: bool | None = None
+
+
+class MessageMetadata(Happening, frozen=True, tag="message-metadata"):
+    """Merged deeply into the message's metadata."""
+
+    message_metadata: Any
+
+
+class ResetStep(Happening, frozen=True, tag="reset-step"):
+    """Everything since the last start-step is taken back."""
+
+
+class FinishStep(Happening, frozen=True, tag="finish-step"):
+    """The model call and its tool calls are done. Fields stay in the process; `duration` is in seconds."""
+
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    model: str | None = None
+    provider: str | None = None
+    duration: float | None = None
+
+
+class ErrorEvent(Happening, frozen=True, tag="error"):
+    """The run failed; `code` and `transient` stay in the process."""
+
+    error_text: str
+    code: str | None = None
+    transient: bool | None = None
+
+
+class Abort(Happening, frozen=True, tag="abort"):
+    """The run was stopped."""
+
+    reason: str | None = None
+
+
+class Finish(Happening, frozen=True, tag="finish"):
+    """The run is over. `usage`, `cost` (US dollars) and `steps` stay in the process."""
+
+    finish_reason: FinishReason | None = None
+    message_metadata: Any = None
+    usage: Usage | None = None
+    cost: float | None = None
+    steps: int | None = None
+
+
+Tagged: TypeAlias = (
+    Start
+    | StartStep
+    | TextStart
+    | TextDelta
+    | TextEnd
+    | ReasoningStart
+    | ReasoningDelta
+    | ReasoningEnd
+    | ToolInputStart
+    | ToolInputDelta
+    | ToolInputAvailable
+    | ToolInputError
+    | ToolApprovalRequest
+    | ToolApprovalResponse
+    | ToolOutputAvailable
+    | ToolOutputError
+    | ToolOutputDenied
+    | SourceUrl
+    | SourceDocument
+    | File
+    | MessageMetadata
+    | ResetStep
+    | FinishStep
+    | ErrorEvent
+    | Abort
+    | Finish
+)
+Event: TypeAlias = Tagged | Data
+
+_encoder = msgspec.json.Encoder()
+_tagged: msgspec.json.Decoder[Tagged] = msgspec.json.Decoder(Tagged)
+_data = msgspec.json.Decoder(Data)
+
+
+def encode(event: Event) -> bytes:
+    """The event's whole JSON, fields known only in the process included."""
+    return _encoder.encode(event)
+
+
+def decode(raw: bytes | str) -> Event:
+    """The event that `encode` wrote; msgspec.ValidationError when it is none."""
+    try:
+        return _tagged.decode(raw)
+    except msgspec.ValidationError:
+        event = _data.decode(raw)
+        if not event.type.startswith("data-"):
+            raise
+        return event
+
+
+def name(event: Event) -> str:
+    """The event's word, as it stands in `type`."""
+    return event.type if isinstance(event, Data) else str(event.__struct_config__.tag)

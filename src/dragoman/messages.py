@@ -1,0 +1,221 @@
+"""Messages and parts: what is kept of a conversation. The shapes are the AI SDK's `UIMessage`.
+
+Source: wire notes on the AI SDK, section "UIMessage and parts". Snake case in Python, camelCase as JSON.
+`encode(message)` and `decode(raw)` are inverse; unknown part types are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.errors import BadRequest
+
+Role = Literal["system", "user", "assistant"]
+BlockState = Literal["streaming", "done"]
+ToolState = Literal[
+    "input-streaming",
+    "input-available",
+    "approval-requested",
+    "approval-responded",
+    "output-available",
+    "output-error",
+    "output-denied",
+]
+ProviderMetadata: TypeAlias = dict[str, dict[str, Any]]
+FINAL_STATES: frozenset[str] = frozenset({"output-available", "output-error", "output-denied"})
+
+
+class Piece(msgspec.Struct, frozen=True, tag_field="type", rename="camel", omit_defaults=True):
+    """The shape that all parts with a fixed type share."""
+
+
+class TextPart(Piece, frozen=True, tag="text"):
+    """Text of a user or a model."""
+
+    text: str
+    state: BlockState | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class ReasoningPart(Piece, frozen=True, tag="reasoning"):
+    """What the model thought; signatures stand in `provider_metadata`."""
+
+    text: str
+    state: BlockState | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class StepStartPart(Piece, frozen=True, tag="step-start"):
+    """The border between two model calls."""
+
+
+class FilePart(Piece, frozen=True, tag="file"):
+    """A file by URL; `url` may be a data: URL."""
+
+    media_type: str
+    url: str
+    filename: str | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class SourceUrlPart(Piece, frozen=True, tag="source-url"):
+    """A web page that the answer cites."""
+
+    source_id: str
+    url: str
+    title: str | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class SourceDocumentPart(Piece, frozen=True, tag="source-document"):
+    """A document that the answer cites."""
+
+    source_id: str
+    media_type: str
+    title: str
+    filename: str | None = None
+    provider_metadata: ProviderMetadata | None = None
+
+
+class Approval(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The question whether a call may run, and the answer once there is one."""
+
+    id: str
+    approved: bool | None = None
+    reason: str | None = None
+
+
+class ToolPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A tool call in one of its states. `type` is `tool-<name>`, or `dynamic-tool` with `tool_name`.
+
+    `input` and `output` are UNSET until they exist; None is a value that a model or tool gave.
+    """
+
+    type: str
+    tool_call_id: str
+    state: ToolState
+    tool_name: str | None = None
+    title: str | None = None
+    input: Any = UNSET
+    raw_input: Any = UNSET
+    output: Any = UNSET
+    error_text: str | None = None
+    preliminary: bool | None = None
+    provider_executed: bool | None = None
+    approval: Approval | None = None
+    call_provider_metadata: ProviderMetadata | None = None
+    result_provider_metadata: ProviderMetadata | None = None
+
+    @property
+    def name(self) -> str:
+        """The tool's name, however the part spells it."""
+        return self.tool_name or "" if self.type == "dynamic-tool" else self.type[len("tool-") :]
+
+    @property
+    def dynamic(self) -> bool | None:
+        """True for a tool that the front end has no type for."""
+        return True if self.type == "dynamic-tool" else None
+
+
+class DataPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An app's own part; `type` is `data-<name>`."""
+
+    type: str
+    data: Any
+    id: str | None = None
+
+
+FixedPart: TypeAlias = (
+    TextPart | ReasoningPart | StepStartPart | FilePart | SourceUrlPart | SourceDocumentPart
+)
+Part: TypeAlias = FixedPart | ToolPart | DataPart
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one side said; a list of parts."""
+
+    id: str
+    role: Role
+    parts: tuple[Part, ...] = msgspec.field(default=())
+    metadata: Any = None
+
+
+class Head(msgspec.Struct):
+    """A message without its parts, as JSON holds it."""
+
+    id: str
+    role: Role
+    metadata: Any = None
+
+
+_encoder = msgspec.json.Encoder()
+_fixed: msgspec.json.Decoder[FixedPart] = msgspec.json.Decoder(FixedPart)
+_tool = msgspec.json.Decoder(ToolPart)
+_data = msgspec.json.Decoder(DataPart)
+
+
+def encode(message: Message) -> bytes:
+    """The message as AI SDK `UIMessage` JSON. `parts` is always there, as the SDK demands."""
+    return _encoder.encode(to_json(message))
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """The message as a JSON value whose parts are still structs; for bodies that hold several messages."""
+    body: dict[str, Any] = {"id": message.id, "role": message.role, "parts": message.parts}
+    if message.metadata is not None:
+        body["metadata"] = message.metadata
+    return body
+
+
+def encode_part(part: Part) -> bytes:
+    """The part as JSON, as the store keeps it."""
+    return _encoder.encode(part)
+
+
+def decode_part(raw: str) -> Part:
+    """The part that `encode_part` wrote; its type stands first."""
+    if raw.startswith(('{"type":"tool-', '{"type":"dynamic-tool"')):
+        return _tool.decode(raw)
+    return _data.decode(raw) if raw.startswith('{"type":"data-') else _fixed.decode(raw)
+
+
+def decode(raw: bytes | str) -> Message:
+    """The message in a `UIMessage` JSON text; BadRequest names what is wrong."""
+    return message_from(msgspec.json.decode(raw))
+
+
+def message_from(value: Any, *, field: str = "message") -> Message:
+    """The message in a decoded `UIMessage`; BadRequest with a path below `field` when it is none."""
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"{field} must be an object, got {value!r:.80}", field=field)
+    parts = value.get("parts")
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
+        raise BadRequest(f"{field}.parts must be a list", field=f"{field}.parts")
+    read = tuple(part_from(part, field=f"{field}.parts[{index}]") for index, part in enumerate(parts))
+    head: Head = _convert(value, Head, field=field)
+    return Message(id=head.id, role=head.role, parts=read, metadata=head.metadata)
+
+
+def part_from(value: Any, *, field: str = "part") -> Part:
+    """The part in a decoded JSON object; BadRequest when its type or a field of it is wrong."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if not isinstance(kind, str):
+        raise BadRequest(f"{field} must be an object with a string `type`", field=field)
+    shape: Any = FixedPart
+    if kind.startswith("tool-") or kind == "dynamic-tool":
+        shape = ToolPart
+    elif kind.startswith("data-"):
+        shape = DataPart
+    part: Part = _convert(value, shape, field=field)
+    return part
+
+
+def _convert(value: Any, shape: Any, *, field: str) -> Any:
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{field}: {error}", field=field) from None

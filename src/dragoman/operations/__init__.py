@@ -1,0 +1,9 @@
+"""Anything that can be called: registry, call protocol, search, and the four meta-tools."""
+
+from dragoman.operations.call import Calls
+from dragoman.operations.context import Context, current
+from dragoman.operations.function import operation
+from dragoman.operations.operation import Operation
+from dragoman.operations.registry import Registry
+
+__all__ = ["Calls", "Context", "Operation", "Registry", "current", "operation"]

@@ -1,0 +1,88 @@
+"""A batch of calls as a model writes it: read, and mended once where it is nearly right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.operations.outcome import CallFailure, failure_of
+from dragoman.operations.schema import invalid, problem
+
+LARGEST = 32
+MISNOMERS = ("arguments", "args", "parameters", "params")
+
+ONE_CALL = "`calls` must be a list; this was one call, and was taken as a list of it"
+TEXT_CALLS = "`calls` was JSON in a string; send the list itself"
+TEXT_INPUT = "`input` was JSON in a string; send the object itself"
+MISNAMED = "the inputs belong into `input`; they were taken from beside it"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One call of a batch: what to call, with what, and what was mended; or why it cannot be called."""
+
+    tool: str
+    input: Mapping[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    failure: CallFailure | None = None
+
+
+def read_batch(input: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """The calls in the input of `hub.call`. InvalidInput when there is no list of 1 to 32 of them.
+
+    What is wrong with one entry stands in that entry, and leaves the others alone.
+    """
+    calls, notes = read_calls(input)
+    if not isinstance(calls, list) or not 1 <= len(calls) <= LARGEST:
+        raise invalid([problem(("calls",), f"a list of 1 to {LARGEST} calls", got=calls)])
+    return tuple(read_entry(call, index, notes=notes) for index, call in enumerate(calls))
+
+
+def read_calls(input: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    """What stands for the list of calls, and what was mended to get it."""
+    if "calls" not in input and "tool" in input:
+        return [input], (ONE_CALL,)
+    others = [name for name in input if name != "calls"]
+    if others or "calls" not in input:
+        raise invalid(
+            [problem((name,), "no field of this name", got=input[name]) for name in others]
+            or [problem(("calls",), "a value (required)")]
+        )
+    calls, was_text = unquote(input["calls"])
+    notes = (TEXT_CALLS,) if was_text else ()
+    return ([calls], (*notes, ONE_CALL)) if isinstance(calls, Mapping) else (calls, notes)
+
+
+def read_entry(call: Any, index: int, *, notes: tuple[str, ...]) -> Entry:
+    """One entry of the list."""
+    tool = call.get("tool") if isinstance(call, Mapping) else None
+    if not isinstance(tool, str):
+        return fault("", problem(("calls", index, "tool"), "the name of an operation", got=call))
+    given = {name: value for name, value in call.items() if name != "tool"}
+    if "input" in given and len(given) > 1:
+        other = next(name for name in given if name != "input")
+        return fault(tool, problem(("calls", index, other), "no field of this name", got=given[other]))
+    named = next(iter(given), "input")
+    if named not in ("input", *MISNOMERS):
+        given, named = {"input": given}, ""
+    value, was_text = unquote(next(iter(given.values()), None))
+    if value is not None and not isinstance(value, Mapping):
+        return fault(tool, problem(("calls", index, "input"), "an object", got=value))
+    mended = ((MISNAMED,) if named != "input" else ()) + ((TEXT_INPUT,) if was_text else ())
+    return Entry(tool, value or {}, notes + mended)
+
+
+def unquote(value: Any) -> tuple[Any, bool]:
+    """The object or list in a JSON string, and whether it was one; anything else as it is."""
+    if not isinstance(value, str):
+        return value, False
+    try:
+        decoded = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value, False
+    return (decoded, True) if isinstance(decoded, dict | list) else (value, False)
+
+
+def fault(tool: str, found: dict[str, Any]) -> Entry:
+    return Entry(tool, failure=failure_of(invalid([found])))

@@ -1,0 +1,68 @@
+"""Docstrings: what they say of a function, and of its parameters, in Google's, numpy's or Sphinx' manner."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+HEADS = {"Args:", "Arguments:", "Parameters:"}
+UNDERLINE = re.compile(r"\s*-{3,}\s*")
+ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*(?::\s*(.*))?")
+SPHINX = re.compile(r"^:param (?:\S+ )*?(\w+):[ ]*(.*(?:\n[ \t]+\S.*)*)\n?", re.MULTILINE)
+
+
+class Doc(msgspec.Struct, frozen=True):
+    """What a docstring says without its parameter section, and what it says of each parameter."""
+
+    description: str
+    parameters: Mapping[str, str]
+
+
+def read(function: Callable[..., Any]) -> Doc:
+    """What the function's own docstring says; nothing when it has none."""
+    text = inspect.cleandoc(function.__doc__ or "")
+    parameters = {name: join(said) for name, said in SPHINX.findall(text)}
+    lines = SPHINX.sub("", text).splitlines()
+    for index, line in enumerate(lines):
+        numpy = line == "Parameters" and bool(UNDERLINE.fullmatch("".join(lines[index + 1 : index + 2])))
+        if numpy or line in HEADS:
+            body = list(numpy_body(lines[index + 2 :]) if numpy else google_body(lines[index + 1 :]))
+            parameters |= entries(body, typed=numpy)
+            lines[index : index + len(body) + 1 + numpy] = []
+            break
+    return Doc("\n".join(lines).strip(), parameters)
+
+
+def google_body(lines: list[str]) -> Iterator[str]:
+    """The indented lines that follow."""
+    return takewhile(lambda line: not line.strip() or line.startswith((" ", "\t")), lines)
+
+
+def numpy_body(lines: list[str]) -> Iterator[str]:
+    """The lines up to the next underlined title."""
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if UNDERLINE.fullmatch(below):
+            return
+        yield line
+
+
+def entries(body: list[str], *, typed: bool) -> dict[str, str]:
+    """Each parameter's text. What stands behind the colon is its type when `typed`, else its text."""
+    found: dict[str, list[str]] = {}
+    said: list[str] = []
+    for line in textwrap.dedent("\n".join(body)).splitlines():
+        entry = ENTRY.fullmatch(line)
+        if entry is not None:
+            said = found.setdefault(entry[1], [])
+        said.append("" if entry and typed else entry[2] or "" if entry else line)
+    return {name: join(" ".join(texts)) for name, texts in found.items()}
+
+
+def join(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,108 @@
+"""The ledger of calls: each is written down before it runs, and again when it has ended."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from dragoman.errors import NotFound
+from dragoman.operations.operation import Effect
+from dragoman.operations.outcome import CallFailure
+
+Status = Literal["running", "done", "failed", "aborted", "denied", "uncertain"]
+
+
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The intent of a call; `input_hash` is hash_input(input), `started_at` in unix seconds."""
+
+    id: str
+    operation: str
+    effect: Effect
+    owner: str
+    input: Any
+    input_hash: str
+    idempotency_key: str
+    started_at: float
+    parent_id: str | None = None
+    run_id: str | None = None
+    session_id: str | None = None
+    tool_call_id: str | None = None
+
+
+class Ledger(Protocol):
+    """Where calls are written down."""
+
+    async def begin(self, record: CallRecord) -> None:
+        """Keep the intent. When this raises, the call does not run."""
+        ...
+
+    async def end(
+        self,
+        call_id: str,
+        status: Status,
+        *,
+        ended_at: float,
+        result: Any = None,
+        error: CallFailure | None = None,
+    ) -> None:
+        """Keep how it ended: result when `done`, else the failure; `ended_at` in unix seconds.
+
+        May be told twice, and of a call whose begin() was cut short: neither is an error.
+        """
+        ...
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as a MemoryLedger knows it; `ended_at` is None while it runs."""
+
+    record: CallRecord
+    status: Status = "running"
+    ended_at: float | None = None
+    result: Any = None
+    error: CallFailure | None = None
+
+
+class MemoryLedger:
+    """A ledger that forgets with the process, and the oldest calls past `keep`: for library use and tests."""
+
+    def __init__(self, *, keep: int = 10_000) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._keep = keep
+
+    async def begin(self, record: CallRecord) -> None:
+        self._entries[record.id] = Entry(record=record)
+        if len(self._entries) > self._keep:
+            del self._entries[next(iter(self._entries))]
+
+    async def end(
+        self,
+        call_id: str,
+        status: Status,
+        *,
+        ended_at: float,
+        result: Any = None,
+        error: CallFailure | None = None,
+    ) -> None:
+        known = self._entries.get(call_id)
+        if known is not None:
+            self._entries[call_id] = Entry(
+                record=known.record, status=status, ended_at=ended_at, result=result, error=error
+            )
+
+    def get(self, call_id: str) -> Entry:
+        """The call of this id, or NotFound."""
+        entry = self._entries.get(call_id)
+        if entry is None:
+            raise NotFound(f"no call {call_id!r}")
+        return entry
+
+    def children(self, call_id: str | None) -> tuple[Entry, ...]:
+        """The calls made below this one, oldest first; those without a parent for None."""
+        return tuple(entry for entry in self._entries.values() if entry.record.parent_id == call_id)
+
+
+def hash_input(input: object) -> str:
+    """The SHA-256 of the input's JSON with sorted keys. TypeError or ValueError when it is no JSON."""
+    return hashlib.sha256(msgspec.json.encode(input, order="sorted")).hexdigest()

@@ -1,0 +1,80 @@
+"""An operation: anything that can be called, with its name, its JSON Schemas, its effect and its function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, Required, TypeAlias, TypedDict, Unpack
+
+import msgspec
+
+from dragoman.errors import ConfigError
+from dragoman.operations.cleaning import clean, clean_schema
+from dragoman.operations.context import Context
+from dragoman.operations.schema import Parse, checker
+
+Effect = Literal["read", "idempotent", "once"]
+Run: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
+
+NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,127}")
+DESCRIPTION_LIMIT = 4_000
+
+
+class Details(TypedDict, total=False):
+    """What may be said of an operation beside its schema and its function."""
+
+    namespace: Required[str]
+    name: Required[str]
+    description: str
+    output_schema: Mapping[str, Any] | None
+    effect: Effect
+    timeout: float | None
+    approval: bool
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Anything that can be called.
+
+    `parse` turns JSON input into what `run` takes, or raises InvalidInput. `effect` says what a repetition
+    does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`). `timeout` is in seconds.
+    """
+
+    namespace: str
+    name: str
+    input_schema: Mapping[str, Any]
+    parse: Parse
+    run: Run
+    description: str = ""
+    output_schema: Mapping[str, Any] | None = None
+    effect: Effect = "once"
+    timeout: float | None = None
+    approval: bool = False
+
+    def __post_init__(self) -> None:
+        if not NAMESPACE.fullmatch(self.namespace):
+            raise ConfigError(
+                f"namespace {self.namespace!r} of {self.name!r} must be 1 to 64 letters, digits, - or _"
+            )
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"name {self.name!r} in {self.namespace!r} must be 1 to 128 letters, digits, - _ . or /"
+            )
+        if self.timeout is not None and self.timeout <= 0:
+            raise ConfigError(f"timeout of {self.id} must be above 0 seconds, got {self.timeout!r}")
+
+    @property
+    def id(self) -> str:
+        """`namespace.name`: how it is called."""
+        return f"{self.namespace}.{self.name}"
+
+    @classmethod
+    def from_schema(cls, run: Run, input_schema: Mapping[str, Any], **details: Unpack[Details]) -> Operation:
+        """An operation that is no Python function: its input is checked against a JSON Schema.
+
+        Text in the schema and the description comes from elsewhere, so it is cleaned. ConfigError when the
+        schema is none, or points to other documents.
+        """
+        schema = clean_schema(input_schema)
+        details["description"] = clean(details.get("description", ""), DESCRIPTION_LIMIT)
+        return cls(input_schema=schema, parse=checker(schema), run=run, **details)

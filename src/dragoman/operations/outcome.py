@@ -1,0 +1,114 @@
+"""Outcome: what came of a call, a JSON-able result or a failure that says what to mend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+import pydantic
+
+from dragoman.errors import CallError, DragomanError, InvalidInput
+from dragoman.operations.cleaning import clean
+
+MESSAGE_LIMIT = 2_000
+
+
+class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a call failed, in the caller's words. Wrong input brings the problems and the whole schema."""
+
+    code: str
+    message: str
+    transient: bool = False
+    hint: str | None = None
+    problems: Sequence[Mapping[str, Any]] = ()
+    input_schema: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.transient:
+            body["transient"] = True
+        if self.hint:
+            body["hint"] = self.hint
+        if self.problems:
+            body["problems"] = list(self.problems)
+        if self.input_schema is not None:
+            body["inputSchema"] = self.input_schema
+        return body
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one call: `result` when `ok`, else `error`."""
+
+    call_id: str
+    operation: str
+    ok: bool
+    result: Any = None
+    error: CallFailure | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """`{success: true, result}` or `{success: false, error: {...}}`."""
+        if self.error is None:
+            return {"success": True, "result": self.result}
+        return {"success": False, "error": self.error.to_json()}
+
+    def unwrap(self) -> Any:
+        """The result; CallError with the failure's code and message when there is none."""
+        if self.error is None:
+            return self.result
+        error = CallError(self.error.message, hint=self.error.hint)
+        error.code, error.transient = self.error.code, self.error.transient
+        raise error
+
+
+def failure_of(error: BaseException, *, input_schema: Mapping[str, Any] | None = None) -> CallFailure:
+    """The failure that an exception is: a DragomanError keeps its code, others give class and message."""
+    if isinstance(error, DragomanError):
+        return CallFailure(
+            code=error.code,
+            message=clean(error.message, MESSAGE_LIMIT),
+            transient=error.transient,
+            hint=error.hint,
+            problems=error.problems if isinstance(error, InvalidInput) else (),
+            input_schema=input_schema,
+        )
+    return CallFailure(code=CallError.code, message=clean(describe(error), MESSAGE_LIMIT))
+
+
+def describe(error: BaseException) -> str:
+    """An exception's class and message; those of its members for a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(describe(member) for member in error.exceptions)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+SIMPLE = (bool, int, float, type(None))
+
+
+def to_jsonable(value: Any) -> Any:
+    """The value as JSON keeps it: dicts, lists, strings, numbers. CallError says what cannot be kept.
+
+    Knows dataclasses, msgspec structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths.
+    """
+    if type(value) in SIMPLE and value == value:
+        return value
+    try:
+        return msgspec.json.decode(_encoder.encode(value))
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise CallError(
+            f"the result, a value of type {type(value).__name__}, cannot be JSON: {error}"
+        ) from error
+
+
+def _encode_other(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, BaseException):
+        return describe(value)
+    raise TypeError(f"no JSON for objects of type {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)

@@ -1,0 +1,87 @@
+"""Words: how text and identifiers are cut into terms for search: parts, stop words, stems, synonyms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+import snowballstemmer
+
+# `HTTPServer_v2` -> HTTP Server v 2; a run of letters without case (CJK, Arabic) is one part.
+PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+
+STOPS = (
+    "a about above after again all also am an and any are as at be because been before being between "
+    "both but by can could did do does doing down during each few for from further had has have having "
+    "he her here hers him his how i if in into is it its itself just me more most my no nor not of off "
+    "on once only or other our out over own please same she should so some such than that the their "
+    "them then there these they this those through to too under until up us using very via was we were "
+    "what when where which while who whom why will with would you your "
+)
+STOP_WORDS = frozenset(STOPS.split())
+
+SYNONYMS = (
+    "get fetch retrieve read obtain load",
+    "list show display enumerate browse",
+    "search find lookup query locate discover",
+    "create add make new insert register",
+    "delete remove erase drop destroy clear",
+    "update edit modify change set patch",
+    "send post submit publish deliver",
+    "write save store persist record",
+    "copy duplicate clone replicate",
+    "move rename transfer relocate",
+    "start run launch execute begin trigger",
+    "stop end cancel abort terminate halt",
+    "convert transform translate change",
+    "calculate compute evaluate solve",
+    "compare diff contrast difference",
+    "check verify validate test confirm",
+    "analyze analyse inspect examine assess",
+    "summarize summarise summary digest abstract",
+    "book reserve schedule order",
+    "buy purchase order pay",
+    "download export pull",
+    "upload import push attach",
+    "mail email message",
+    "picture image photo",
+    "directory folder",
+    "issue ticket bug",
+)
+
+
+@lru_cache(maxsize=65_536)
+def stem(word: str) -> str:
+    """The English stem of a word in small letters."""
+    # One stemmer a word: it keeps state while it works, and two threads may search at once.
+    return str(snowballstemmer.stemmer("english").stemWord(word))
+
+
+def terms(text: str) -> Iterator[str]:
+    """The stems of the text's words and of the parts of its identifiers, without stop words."""
+    for part in PART.findall(text):
+        word = part.lower()
+        if word not in STOP_WORDS:
+            yield stem(word)
+
+
+@lru_cache(maxsize=1)
+def groups() -> dict[str, frozenset[str]]:
+    """For each stem that has synonyms, the stems of all of them."""
+    known: dict[str, frozenset[str]] = {}
+    for line in SYNONYMS:
+        group = frozenset(stem(word) for word in line.split())
+        for word in group:
+            known[word] = known.get(word, frozenset()) | group
+    return known
+
+
+def synonyms(term: str) -> frozenset[str]:
+    """The other stems that mean much the same."""
+    return groups().get(term, frozenset()) - {term}
+
+
+def normalise(name: str) -> str:
+    """A name without case, dots, dashes and underscores."""
+    return re.sub(r"[\W_]+", "", name.lower())

@@ -1,0 +1,1 @@
+"""Who answers: model providers behind one protocol."""

@@ -1,0 +1,30 @@
+"""The provider protocol: a model request in, batches of events out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from dragoman.events import Event
+from dragoman.request import ModelRequest
+
+
+class Provider(Protocol):
+    """A place that answers model requests."""
+
+    name: str
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
+        """Ask the model; yield what each socket read brought as one batch.
+
+        Text, reasoning and tool-input blocks open, grow and close in order; a tool call ends with
+        `tool-input-available`, or with `tool-input-error` when its arguments are no JSON. The last event of
+        the last batch is a `finish-step` with reason, usage and the model that served. Block ids are unique
+        within one answer. A failure raises ProviderError; a finish is never invented. Retries happen inside,
+        and only before the first byte of the answer. Closing the generator closes the socket at once.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back sockets and child processes."""
+        ...

@@ -1,0 +1,174 @@
+"""Retries: what a refused request means, whether another attempt can help, and how long to wait for it.
+
+Sources: the wire notes on providers, §4.7 and §6.6 (errors) and §8 (retries); RFC 9110 §10.2.3 (Retry-After).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+
+from dragoman.errors import ProviderError
+from dragoman.wire.failures import describe, failure, find
+
+LONGEST = 500  # characters of a message
+READABLE = 16 * 1024  # characters of a body that is no JSON
+MASK = "***"
+
+T = TypeVar("T")
+
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
+_TITLE = re.compile(r"(?i)<title\b[^<>]*>([^<>]*)</title")
+_TAG = re.compile(r"<[^<>]*>")
+_KEY = re.compile(
+    r"(?i)(?<![a-z0-9])(?:sk[-_][\w.*-]{6,}|(?:pk|rk|gsk|xai|hf|r8|pplx|nvapi|ghp)[-_][\w.*-]{16,}|"
+    r"aiza[\w*-]{12,}|akia[\w*]{12,}|eyj[\w-]{10,}(?:\.[\w-]+)*)"
+)
+_LABELLED = re.compile(
+    r"(?i)(\b(?:bearer|basic)\s+|\bapi[ _-]?key(?:\s+provided)?[\"']?\s*[:=]\s*[\"']?)[^\s\"'<>,;]{6,}"
+)
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """How often to try again, and how long to wait: at most `base * 2**attempt` seconds, never over `cap`.
+
+    A provider that asks for more than `max_wait` seconds is not waited for.
+    """
+
+    retries: int = 3
+    base: float = 0.5
+    cap: float = 8.0
+    max_wait: float = 60.0
+
+    def delay(self, attempt: int, error: ProviderError, *, random: Callable[[], float]) -> float | None:
+        """Seconds to wait after attempt number `attempt` (from 0) failed; None is to give up.
+
+        Exponential with full jitter, on top of what the provider asked for.
+        """
+        asked = error.retry_after or 0.0
+        if not error.transient or attempt >= self.retries or asked > self.max_wait:
+            return None
+        return asked + random() * min(self.cap, self.base * 2.0**attempt)
+
+
+DEFAULTS = RetryPolicy()
+
+
+async def with_retries(
+    attempt: Callable[[int], Awaitable[T]],
+    *,
+    policy: RetryPolicy = DEFAULTS,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    random: Callable[[], float] = random.random,
+) -> T:
+    """What `attempt(number)` gives; it is repeated on a transient ProviderError while the policy allows.
+
+    An attempt that raises must not have passed anything on yet.
+    """
+    number = 0
+    while True:
+        try:
+            return await attempt(number)
+        except ProviderError as error:
+            wait = policy.delay(number, error, random=random)
+            if wait is None:
+                raise
+        await sleep(wait)
+        number += 1
+
+
+def classify(
+    status: int,
+    headers: Mapping[str, str],
+    *,
+    body: bytes,
+    secrets: Collection[str] = (),
+    clock: Callable[[], float] = time.time,
+) -> ProviderError:
+    """The error that a failed response stands for. Its message is the provider's own, cut and masked."""
+    error = read(redact(body.decode("utf-8", "replace"), secrets), status)
+    told = headers.get("x-should-retry", "").strip().lower()
+    transient = told == "true" if told in ("true", "false") else error.transient and not is_redirect(status)
+    return ProviderError(
+        clean(error.message, secrets),
+        category="bad_request" if is_redirect(status) else error.category,
+        upstream_status=error.upstream_status or status,
+        transient=transient,
+        retry_after=retry_after(headers, clock()) if transient else None,
+    )
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds that a failed response asks to wait; `now` is in seconds since the epoch.
+
+    Of Retry-After (seconds or a date) and Retry-After-Ms the larger; zero, the past and garbage are none.
+    Successful answers carry the header too, where it means nothing.
+    """
+    text = headers.get("retry-after", "")
+    wish = max(decimal(text), until(text, now), decimal(headers.get("retry-after-ms", "")) / 1000)
+    return wish if wish > 0 else None
+
+
+def decimal(text: str) -> float:
+    return float(text) if _DECIMAL.fullmatch(text.strip()) else 0.0
+
+
+def until(date: str, now: float) -> float:
+    """Seconds from now until an HTTP date; 0 when it is none."""
+    try:
+        moment = parsedate_to_datetime(date)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0
+
+
+def read(text: str, status: int) -> ProviderError:
+    """What an error body says: the error in its JSON, or the words of a page or a plain text."""
+    try:
+        value = msgspec.json.decode(text)
+        found = find(value)
+        said = value if found is None else found
+        return failure(said if one_line(describe(said)) else silence(status), status=status)
+    except (msgspec.DecodeError, RecursionError):
+        return failure(read_page(text[:READABLE]) or silence(status), status=status)
+
+
+def read_page(text: str) -> str:
+    title = _TITLE.search(text)
+    return one_line(html.unescape(title[1] if title else _TAG.sub(" ", text)))
+
+
+def silence(status: int) -> str:
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else "a status of its own"
+    return f"the provider answered {status} ({phrase}) and said nothing"
+
+
+def is_redirect(status: int) -> bool:
+    return 300 <= status < 400
+
+
+def clean(text: str, secrets: Collection[str] = ()) -> str:
+    """One line that is safe to show: printable, without keys, of at most 500 characters."""
+    line = redact(one_line(text), secrets)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def one_line(text: str) -> str:
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+
+
+def redact(text: str, secrets: Collection[str] = ()) -> str:
+    """The text with the secrets, and whatever else looks like a key, masked."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return _LABELLED.sub(rf"\1{MASK}", _KEY.sub(MASK, text))

@@ -1,0 +1,179 @@
+"""The board: all runs of this process; begins them, finds them, stops them. One at a time a session."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from dragoman.agent.loop import Loop, Turn
+from dragoman.agent.roster import Pick, Roster
+from dragoman.agent.toolbox import Toolbox
+from dragoman.errors import Forbidden, RunActive, Unavailable
+from dragoman.fold import Fold
+from dragoman.operations.context import Context
+from dragoman.operations.identity import Identity
+from dragoman.request import Tool
+from dragoman.runs.plan import Plan, plan
+from dragoman.runs.run import Run, RunSettings
+from dragoman.store import runs as rows
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+from dragoman.wire.chat import ChatRequest
+
+UNDELIVERED_FOR = 60.0
+LEAVING = 0.1
+Toolboxes = Callable[[Sequence[str], Sequence[Tool]], Toolbox]
+
+
+class Board:
+    """All runs of this process."""
+
+    def __init__(self, store: Store, roster: Roster, *, toolbox: Toolboxes, settings: RunSettings) -> None:
+        self._store = store
+        self._roster = roster
+        self._toolbox = toolbox
+        self._settings = settings
+        self._active: dict[str, Run] = {}
+        self._undelivered: dict[str, Run] = {}
+        self._gates: dict[str, asyncio.Lock] = {}
+        self._closed = False
+
+    def active(self, session_id: str) -> Run | None:
+        """The run that the session is busy with."""
+        return self._active.get(session_id)
+
+    def resumable(self, session_id: str) -> Run | None:
+        """The run to follow again: the active one or, once, one that ended with nobody there a minute ago."""
+        return self._active.get(session_id) or self._undelivered.pop(session_id, None)
+
+    def check(self, session: Session) -> None:
+        """BadRequest when the session's agent or model is none that the hub has."""
+        self._roster.pick(agent=session.agent, model=session.model)
+
+    async def begin(self, request: ChatRequest, identity: Identity) -> Run:
+        """Begin the run that a request asks for. It is on disk, with the user's message, when this returns.
+
+        Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound, Conflict,
+        BadRequest, Unavailable.
+        """
+        gate = self._gates.setdefault(request.session_id, asyncio.Lock())
+        if request.when_busy == "refuse" and gate.locked():
+            self._refuse(request.session_id)
+        try:
+            async with gate:
+                session = await self._session(request, identity)
+                await self._free(request)
+                return await self._begin(request, session, identity=identity)
+        finally:
+            if not gate.locked():
+                self._gates.pop(request.session_id, None)
+
+    async def stop(self, session_id: str, reason: str) -> Run | None:
+        """Stop the session's run and wait until it is closed; None when there was none."""
+        run = self._active.get(session_id)
+        if run is not None:
+            run.stop(reason)
+            await run.done.wait()
+        return run
+
+    async def close(self) -> None:
+        """Stop all runs; no new ones begin."""
+        self._closed = True
+        for run in list(self._active.values()):
+            run.stop("the hub is shutting down")
+        for run in list(self._active.values()):
+            await run.done.wait()
+
+    def _refuse(self, session_id: str) -> None:
+        run = self._active.get(session_id)
+        raise RunActive(session_id, run.row.id if run else "waiting")
+
+    async def _session(self, request: ChatRequest, identity: Identity) -> Session | None:
+        """The session as it is stored; Forbidden when it is another's."""
+        known = await self._store.sessions.get(request.session_id)
+        if known is not None and known.owner != identity.owner:
+            raise Forbidden(f"session {request.session_id!r} belongs to somebody else")
+        return known
+
+    async def _free(self, request: ChatRequest) -> None:
+        """Wait for the active run, stop it if nobody follows it any more, or refuse."""
+        run = self._active.get(request.session_id)
+        if run is None:
+            return
+        if request.when_busy == "refuse" and not run.abandoned:
+            with suppress(
+                TimeoutError
+            ):  # a client that stopped and sends again may be faster than its own hang-up
+                await asyncio.wait_for(run.vacant.wait(), LEAVING)
+        if run.abandoned:
+            run.stop("a new message took its place")
+        elif request.when_busy == "refuse":
+            self._refuse(request.session_id)
+        await run.done.wait()
+
+    async def _begin(self, request: ChatRequest, known: Session | None, *, identity: Identity) -> Run:
+        if self._closed:
+            raise Unavailable("the hub is shutting down", hint="try again in a moment")
+        now = time.time()
+        session = known or Session(
+            id=request.session_id, owner=identity.owner, created_at=now, updated_at=now
+        )
+        pick = self._roster.pick(
+            agent=request.agent or session.agent,
+            model=request.model or session.model,
+            max_steps=session.max_steps,
+        )
+        toolbox = self._toolbox(pick.agent.operations, (*pick.agent.client_tools, *request.tools))
+        stored = await self._store.messages.list(session.id) if known else ()
+        begun = plan(request.turn, stored, new_id=f"msg_{secrets.token_urlsafe(12)}")
+        row = rows.Run(
+            id=f"run_{secrets.token_urlsafe(12)}",
+            session_id=session.id,
+            message_id=begun.assistant.id,
+            owner=identity.owner,
+            started_at=now,
+            agent=pick.agent.name,
+            model=pick.agent.model,
+        )
+        await self._store.runs.begin(
+            row, assistant=begun.assistant, user=begun.user, session=session, drop_from=begun.drop_from
+        )
+        context = Context(identity=identity, run_id=row.id, session_id=row.session_id)
+        return self._start(row, _loop(pick, begun, toolbox=toolbox, context=context))
+
+    def _start(self, row: rows.Run, loop: Loop) -> Run:
+        run = Run(row, loop, store=self._store, settings=self._settings, on_end=self._ended)
+        self._active[row.session_id] = run
+        self._undelivered.pop(row.session_id, None)
+        return run
+
+    def _ended(self, run: Run) -> None:
+        key = run.row.session_id
+        self._active.pop(key, None)
+        if run.tail.followers:
+            return
+        self._undelivered[key] = run
+
+        def forget() -> None:
+            if self._undelivered.get(key) is run:
+                del self._undelivered[key]
+
+        asyncio.get_running_loop().call_later(UNDELIVERED_FOR, forget)
+
+
+def _loop(pick: Pick, begun: Plan, *, toolbox: Toolbox, context: Context) -> Loop:
+    return Loop(
+        Turn(
+            agent=pick.agent,
+            provider=pick.provider,
+            model=pick.model,
+            history=begun.history,
+            fold=Fold(begun.assistant),
+            toolbox=toolbox,
+            context=context,
+            given=begun.given,
+        )
+    )

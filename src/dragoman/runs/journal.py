@@ -1,0 +1,80 @@
+"""The journal: what a run says, written as parts: each when it ends, an open one at least every second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from dragoman.fold import Fold
+from dragoman.messages import encode_part
+from dragoman.store.connection import Job
+from dragoman.store.store import Store
+
+log = logging.getLogger(__name__)
+PERIOD = 1.0
+
+
+class Journal:
+    """Keeps one run's message on disk while it grows."""
+
+    def __init__(self, store: Store, fold: Fold, *, session_id: str, period: float = PERIOD) -> None:
+        self._store = store
+        self._fold = fold
+        self._session_id = session_id
+        self._period = period
+        self._timer: asyncio.TimerHandle | None = None
+        self._metadata = fold.metadata_version
+        self._failed = False
+
+    def note(self) -> None:
+        """The fold has grown: write what is settled now, the rest within a period."""
+        fold = self._fold
+        if not fold.dirty:
+            return
+        if any(index not in fold.moving for index in fold.dirty):
+            self._post(fold.settled)
+        if fold.dirty and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
+
+    def rest(self) -> Job[None]:
+        """Everything that is not written yet, as a job; the journal is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._failed:
+            self._fold.dirty.update(range(len(self._fold.entries)))
+        return self._job(lambda _: True, whole=True)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._fold.dirty:
+            self._post(lambda _: True)
+
+    def _post(self, due: Callable[[int], bool]) -> None:
+        self._store.post(self._job(due), failed=self._remember)
+
+    def _remember(self, error: Exception) -> None:
+        """A write failed: the last one writes everything."""
+        log.warning("a part of message %s could not be written yet: %s", self._fold.id, error)
+        self._failed = True
+
+    def _job(self, due: Callable[[int], bool], *, whole: bool = False) -> Job[None]:
+        fold = self._fold
+        count = len(fold.entries)
+        ready = sorted(index for index in fold.dirty if index < count and due(index))
+        shrunk = any(index >= count for index in fold.dirty)
+        fold.dirty.difference_update(ready)
+        fold.dirty = {index for index in fold.dirty if index < count}
+        changed = fold.metadata_version != self._metadata or whole
+        self._metadata = fold.metadata_version
+        self._failed = False
+        return self._store.messages.put_parts(
+            self._session_id,
+            fold.id,
+            changed=[(index, encode_part(fold.entries[index].part())) for index in ready],
+            count=count if whole or shrunk else None,
+            metadata=msgspec.json.encode(fold.metadata) if changed and fold.metadata is not None else None,
+        )

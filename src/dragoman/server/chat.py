@@ -1,0 +1,72 @@
+"""Chat doors: begin a run and follow it, follow it again, stop it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman.errors import Forbidden, NotFound
+from dragoman.runs.board import Board
+from dragoman.server.exchange import Exchange
+from dragoman.server.streaming import dialect_for, stream
+from dragoman.store.store import Store
+from dragoman.wire.chat import parse_chat
+
+
+class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes in bytes and characters, `keep_alive` in seconds."""
+
+    body: int
+    part: int
+    keep_alive: float
+
+
+class Chat:
+    """The doors under `/api/chat` and `/api/sessions/{id}/chat`."""
+
+    def __init__(self, runs: Board, store: Store, *, settings: ChatSettings) -> None:
+        self._runs = runs
+        self._store = store
+        self._settings = settings
+
+    async def post(self, exchange: Exchange) -> None:
+        """Begin a run and stream it."""
+        dialect = dialect_for(exchange)
+        raw = await exchange.body(self._settings.body)
+        request = parse_chat(raw, session_id=exchange.params.get("id"), max_part=self._settings.part)
+        run = await self._runs.begin(request, exchange.identity)
+        headers = {"x-dragoman-session": request.session_id, "x-dragoman-run": run.row.id}
+        follower = run.follow()
+        await stream(
+            exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
+        )
+
+    async def resume(self, exchange: Exchange) -> None:
+        """Follow the active run from its message's first part; 204 when nothing runs."""
+        dialect = dialect_for(exchange)
+        session_id = exchange.params["id"]
+        await self._owned(exchange, session_id)
+        run = self._runs.resumable(session_id)
+        if run is None:
+            await exchange.answer(204)
+            return
+        headers = {"x-dragoman-session": session_id, "x-dragoman-run": run.row.id}
+        follower = run.follow(replay=True)
+        await stream(
+            exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
+        )
+
+    async def stop(self, exchange: Exchange) -> None:
+        """Stop the active run; everything is closed and written when this answers."""
+        session_id = exchange.params["id"]
+        if not await self._owned(exchange, session_id):
+            raise NotFound(f"there is no session {session_id!r}")
+        run = await self._runs.stop(session_id, "stopped by the user")
+        body = {"stopped": run is not None, "runId": run.row.id if run else None}
+        await exchange.answer(200, body)
+
+    async def _owned(self, exchange: Exchange, session_id: str) -> bool:
+        """True when the session is the caller's, False when there is none; Forbidden when it is another's."""
+        session = await self._store.sessions.get(session_id)
+        if session is not None and session.owner != exchange.identity.owner:
+            raise Forbidden(f"session {session_id!r} belongs to somebody else")
+        return session is not None

@@ -1,0 +1,144 @@
+"""One HTTP exchange on plain ASGI: the request's parts, and the ways to answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from dragoman.errors import BadRequest, DragomanError, TooLarge, Unavailable
+from dragoman.operations.identity import LOCAL, Identity
+from dragoman.server.auth import Auth
+
+log = logging.getLogger(__name__)
+_encoder = msgspec.json.Encoder()
+
+
+class ClientGone(Exception):
+    """The client closed the connection before it had sent its request."""
+
+
+class Exchange:
+    """A request under way and its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.receive = receive
+        self.send = send
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.params: Mapping[str, str] = scope.get("path_params", {})
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.identity: Identity = LOCAL
+        self.begun = False
+        self._query: bytes = scope.get("query_string", b"")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's fields; the last one wins."""
+        return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body. Raises TooLarge above `limit` bytes."""
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise TooLarge(f"the body has {declared} bytes, {limit} are allowed")
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > limit:
+                raise TooLarge(f"the body is over {limit} bytes")
+            if not message.get("more_body"):
+                return b"".join(pieces)
+
+    async def json_body(self, limit: int) -> Any:
+        """The body as a JSON value; an empty one is an empty object."""
+        raw = await self.body(limit)
+        try:
+            return msgspec.json.decode(raw or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the body is no JSON: {error}") from None
+
+    async def answer(
+        self, status: int, body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send a JSON value, or bytes as they are, or nothing."""
+        payload = body if isinstance(body, bytes) else b"" if body is None else _encoder.encode(body)
+        fields = {"content-length": str(len(payload)), **(headers or {})}
+        if payload and "content-type" not in fields:
+            fields["content-type"] = "application/json"
+        if status == 204:
+            del fields["content-length"]
+        await self.begin(status, fields)
+        await self.send({"type": "http.response.body", "body": payload})
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head."""
+        self.begun = True
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": fields})
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+class Door:
+    """An address: a handler a method. Knows who is asking, and answers errors as JSON."""
+
+    def __init__(self, handlers: Mapping[str, Handler], *, auth: Auth | None = None) -> None:
+        self._handlers = handlers
+        self._auth = auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            handler = self._handlers.get("GET" if exchange.method == "HEAD" else exchange.method)
+            if handler is None:
+                await _refuse_method(exchange, sorted(self._handlers))
+                return
+            if self._auth is not None:
+                exchange.identity = await self._auth.identify(exchange.headers)
+            await handler(exchange)
+        except ClientGone:
+            log.debug("%s %s: the client left early", exchange.method, exchange.path)
+        except DragomanError as error:
+            await _fail(exchange, error)
+        except Exception:
+            log.exception("%s %s failed", exchange.method, exchange.path)
+            await _fail(exchange, DragomanError("an internal error of the hub; its log says more"))
+
+
+async def no_such_address(scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer where no door is."""
+    if scope["type"] != "http":
+        return
+    exchange = Exchange(scope, receive, send)
+    hint = "the addresses are listed at /docs and /openapi.json"
+    await exchange.answer(
+        404, {"error": {"code": "not_found", "message": f"nothing at {exchange.path!r}", "hint": hint}}
+    )
+
+
+async def _refuse_method(exchange: Exchange, allowed: Sequence[str]) -> None:
+    body = {
+        "error": {"code": "method_not_allowed", "message": f"{exchange.method} is not for {exchange.path!r}"}
+    }
+    await exchange.answer(405, body, headers={"allow": ", ".join(allowed)})
+
+
+async def _fail(exchange: Exchange, error: DragomanError) -> None:
+    if exchange.begun:
+        log.error("%s %s failed after its answer began: %s", exchange.method, exchange.path, error.message)
+        raise error
+    headers = {"www-authenticate": 'Bearer realm="dragoman"'} if error.status == 401 else {}
+    if isinstance(error, Unavailable):
+        headers["retry-after"] = "1"
+    await exchange.answer(error.status, {"error": error.to_json()}, headers=headers)

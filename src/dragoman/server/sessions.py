@@ -1,0 +1,131 @@
+"""Session doors: list, create, read, rename, delete."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import BadRequest, Forbidden, NotFound
+from dragoman.messages import to_json
+from dragoman.runs.board import Board
+from dragoman.server.exchange import Exchange
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+
+MAX_BODY = 65_536
+MAX_PAGE = 200
+
+
+class SessionBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What can be set; None means: as the hub is configured."""
+
+    id: str | None = None
+    title: str | None = None
+    model: str | None = None
+    agent: str | None = None
+    max_steps: int | None = None
+
+
+class Sessions:
+    """The doors under `/api/sessions`."""
+
+    def __init__(self, runs: Board, store: Store) -> None:
+        self._runs = runs
+        self._store = store
+
+    async def list(self, exchange: Exchange) -> None:
+        """The caller's sessions, the newest first; `?limit` and `?before=<id>` page."""
+        query = exchange.query
+        limit = query.get("limit", "50")
+        if not limit.isdigit() or not 1 <= int(limit) <= MAX_PAGE:
+            raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {limit!r}", field="limit")
+        found = await self._store.sessions.list(
+            exchange.identity.owner, limit=int(limit), before=query.get("before")
+        )
+        await exchange.answer(200, {"sessions": [self._shown(session) for session in found]})
+
+    async def create(self, exchange: Exchange) -> None:
+        """A new, empty session."""
+        body = _settings(await exchange.json_body(MAX_BODY))
+        now = time.time()
+        session = Session(
+            id=body.id or f"ses_{secrets.token_urlsafe(12)}",
+            owner=exchange.identity.owner,
+            created_at=now,
+            updated_at=now,
+            title=body.title,
+            agent=body.agent,
+            model=body.model,
+            max_steps=body.max_steps,
+        )
+        self._runs.check(session)
+        await self._store.sessions.create(session)
+        await exchange.answer(201, self._shown(session))
+
+    async def get(self, exchange: Exchange) -> None:
+        """One session."""
+        await exchange.answer(200, self._shown(await self._mine(exchange)))
+
+    async def change(self, exchange: Exchange) -> None:
+        """Set title, model, agent or maxSteps; null puts the hub's default back."""
+        session = await self._mine(exchange)
+        sent = await exchange.json_body(MAX_BODY)
+        body = _settings(sent)
+        if body.id is not None:
+            raise BadRequest("a session's id cannot be changed", field="id")
+        names = {"title": "title", "model": "model", "agent": "agent", "maxSteps": "max_steps"}
+        fields = {field: getattr(body, field) for word, field in names.items() if word in sent}
+        self._runs.check(msgspec.structs.replace(session, **fields))
+        await self._store.sessions.update(session.id, **fields)
+        await self.get(exchange)
+
+    async def delete(self, exchange: Exchange) -> None:
+        """Delete the session and all that was said in it; a run that is active is stopped first."""
+        session = await self._mine(exchange)
+        await self._runs.stop(session.id, "the session was deleted")
+        await self._store.sessions.delete(session.id)
+        await exchange.answer(204)
+
+    async def messages(self, exchange: Exchange) -> None:
+        """Everything said, as `UIMessage`s; the message under way as far as it is."""
+        session = await self._mine(exchange)
+        stored = list(await self._store.messages.list(session.id))
+        run = self._runs.active(session.id)
+        if run is not None and stored and stored[-1].id == run.fold.id:
+            stored[-1] = run.fold.message()
+        await exchange.answer(200, {"messages": [to_json(message) for message in stored]})
+
+    async def _mine(self, exchange: Exchange) -> Session:
+        session = await self._store.sessions.get(exchange.params["id"])
+        if session is None:
+            raise NotFound(f"there is no session {exchange.params['id']!r}")
+        if session.owner != exchange.identity.owner:
+            raise Forbidden(f"session {session.id!r} belongs to somebody else")
+        return session
+
+    def _shown(self, session: Session) -> dict[str, Any]:
+        return {
+            "id": session.id,
+            "title": session.title,
+            "model": session.model,
+            "agent": session.agent,
+            "maxSteps": session.max_steps,
+            "createdAt": session.created_at,
+            "updatedAt": session.updated_at,
+            "running": self._runs.active(session.id) is not None,
+        }
+
+
+def _settings(sent: Any) -> SessionBody:
+    try:
+        body = msgspec.convert(sent, SessionBody)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the body does not fit: {error}") from None
+    if body.max_steps is not None and not 1 <= body.max_steps <= 1000:
+        raise BadRequest("maxSteps must be 1 to 1000", field="maxSteps")
+    if body.id is not None and (not body.id or len(body.id) > 200 or not body.id.isprintable()):
+        raise BadRequest("id must be a printable string of 1 to 200 characters", field="id")
+    return body

@@ -1,0 +1,71 @@
+"""What jobs and queries see of a database: a connection that runs compiled SQL, whatever the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from sqlalchemy import ClauseElement, Table
+from sqlalchemy.dialects.sqlite import Insert
+
+Params: TypeAlias = Mapping[str, Any]
+Row: TypeAlias = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """A connection inside a transaction. SQL is what `Database.compile` gave; parameters go by name."""
+
+    def run(self, sql: str, params: Params) -> int:
+        """How many rows the statement changed."""
+
+    def run_many(self, sql: str, rows: Iterable[Params]) -> None:
+        """Run the statement once for each."""
+
+    def one(self, sql: str, params: Params) -> Row | None:
+        """The first row, or None."""
+
+    def all(self, sql: str, params: Params) -> Sequence[Row]:
+        """Every row."""
+
+
+class Transactions(Connection, Protocol):
+    """A connection and its transactions, as the writer and the readers hold it."""
+
+    def begin(self) -> None:
+        """Start a transaction; a writer takes the write lock at once."""
+
+    def commit(self) -> None:
+        """Keep what was written."""
+
+    def rollback(self) -> None:
+        """End the transaction, if there is one."""
+
+    def close(self) -> None:
+        """Give the connection back to the system."""
+
+
+Job: TypeAlias = Callable[[Connection], T]
+"""Work inside a transaction. It may run again after a rollback, so it touches nothing but its connection."""
+
+
+class Backend(Protocol):
+    """A kind of database."""
+
+    def prepare(self) -> None:
+        """Create or migrate the tables. Blocks; StoreError when the database cannot be used."""
+
+    def connect(self, *, writing: bool) -> Transactions:
+        """A new connection; one that is not `writing` refuses to."""
+
+    def insert(self, table: Table) -> Insert:
+        """The dialect's own INSERT; each has the ON CONFLICT methods that SQLite's has."""
+
+    def compile(self, statement: ClauseElement) -> str:
+        """The statement as SQL."""
+
+    def explain(self, error: Exception) -> Exception:
+        """What a driver's error means, as one of errors.py; any other error as it is."""
+
+    def release(self) -> None:
+        """Give up what `prepare` took."""

@@ -1,0 +1,156 @@
+"""The database: one writer with group commit, and readers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import ClauseElement, Table
+from sqlalchemy.dialects.sqlite import Insert
+
+from dragoman.errors import Unavailable
+from dragoman.store.connection import Backend, Job, Transactions
+from dragoman.store.sqlite import SQLite, Synchronous
+from dragoman.store.writer import Settled, Task, Writer
+
+T = TypeVar("T")
+
+READERS = 4
+MAX_POSTED = 10_000
+
+log = logging.getLogger(__name__)
+
+
+class Database:
+    """Jobs in, rows out. For the event loop that opened it only."""
+
+    def __init__(self, backend: Backend, *, on_error: Callable[[Exception], None] | None = None) -> None:
+        """`backend` is prepared; `open` does both."""
+        self._backend = backend
+        self._on_error = on_error or report
+        self._loop = asyncio.get_running_loop()
+        self._waiting = 0
+        self._closed = False
+        self._writer = Writer(backend.connect(writing=True), self._settle)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="dragoman-reader")
+        self._own = threading.local()
+        self._reading: list[Transactions] = []
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        synchronous: Synchronous = "normal",
+        exclusive: bool = True,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> Database:
+        """The SQLite database at `path`, created or migrated if need be.
+
+        `exclusive` is for the hub: it locks the folder against a second one. A command that reads or writes
+        beside a running hub opens without. `synchronous="normal"` keeps what was acknowledged through any
+        crash of the process, "full" through a power cut too. `on_error` hears of posted jobs that failed;
+        without it they are logged. StoreError when the file cannot be used.
+        """
+        backend = SQLite(path, synchronous=synchronous, exclusive=exclusive)
+        await asyncio.to_thread(backend.prepare)
+        try:
+            return cls(backend, on_error=on_error)
+        except BaseException:
+            backend.release()
+            raise
+
+    def compile(self, statement: ClauseElement) -> str:
+        """The statement as SQL for this database; to be done once, at start."""
+        return self._backend.compile(statement)
+
+    def insert(self, table: Table) -> Insert:
+        """An INSERT that knows ON CONFLICT, to be compiled for this database."""
+        return self._backend.insert(table)
+
+    async def write(self, job: Job[T]) -> T:
+        """What the job returns, once it is committed. Cancelling the caller does not take the job back."""
+        waiting: asyncio.Future[T] = self._loop.create_future()
+        self._put(Task(job, waiting, self._on_error))
+        return await waiting
+
+    def post(self, job: Job[Any], *, failed: Callable[[Exception], None] | None = None) -> None:
+        """Have the job done in order with all others. Unavailable when too many wait.
+
+        `failed` hears why when it could not be done, instead of the database's `on_error`.
+        """
+        if self._waiting >= MAX_POSTED:
+            raise Unavailable(f"the database is {self._waiting} writes behind", hint="its disk may be slow")
+        self._put(Task(job, None, failed or self._on_error))
+
+    async def read(self, query: Job[T]) -> T:
+        """What the query returns. All that it reads is of one moment, after every write awaited before."""
+        if self._closed:
+            raise Unavailable("the database is closed")
+        return await self._loop.run_in_executor(self._readers, self._query, query)
+
+    async def flush(self) -> None:
+        """Wait until everything that was posted is committed, or has failed and been reported."""
+        await self.write(lambda _: None)
+
+    async def close(self) -> None:
+        """Finish what waits, then close everything. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._shut)
+
+    def _put(self, task: Task) -> None:
+        if self._closed:
+            raise Unavailable("the database is closed")
+        self._waiting += 1
+        self._writer.put(task)
+
+    def _settle(self, settled: list[Settled]) -> None:
+        self._waiting -= len(settled)
+        for task, result, error in settled:
+            if task.waiting is None:
+                if error is not None:
+                    self._loop.call_soon(task.failed, self._backend.explain(error))
+            elif task.waiting.done():
+                continue  # who waited was cancelled
+            elif error is not None:
+                task.waiting.set_exception(self._backend.explain(error))
+            else:
+                task.waiting.set_result(result)
+
+    def _query(self, query: Job[T]) -> T:
+        try:
+            connection = self._reader()
+            connection.begin()
+            try:
+                return query(connection)
+            finally:
+                connection.rollback()
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = self._backend.explain(error)
+        raise failure
+
+    def _reader(self) -> Transactions:
+        """This thread's own connection."""
+        connection: Transactions | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = self._backend.connect(writing=False)
+            self._reading.append(connection)
+        return connection
+
+    def _shut(self) -> None:
+        self._readers.shutdown()
+        for connection in self._reading:
+            connection.close()
+        self._writer.stop()
+        self._backend.release()
+
+
+def report(error: Exception) -> None:
+    """Log a posted job that failed."""
+    log.error("a posted write failed: %s", error, exc_info=error)

@@ -1,0 +1,155 @@
+"""Messages and their parts in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, delete, func, insert, select, update
+
+from dragoman.errors import Conflict, NotFound
+from dragoman.messages import Message, Part, decode_part, encode_part
+from dragoman.store.connection import Connection, Job, Row
+from dragoman.store.database import Database
+from dragoman.store.rows import from_text, to_text
+from dragoman.store.tables import messages, parts
+
+
+class Messages:
+    """The messages of all sessions, each whole and in its order."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        here = messages.c.session_id == bindparam("session_id")
+        this = here, messages.c.id == bindparam("id")
+        from_here = here, messages.c.position >= bindparam("position")
+        parts_here = parts.c.session_id == bindparam("session_id")
+        parts_of = parts_here, parts.c.message_id == bindparam("id")
+        position = select(messages.c.position).where(*this).scalar_subquery()
+        last = select(func.max(messages.c.position)).where(here).scalar_subquery()
+        heads = select(messages.c.id, messages.c.role, messages.c.metadata).order_by(messages.c.position)
+        bodies = select(parts.c.message_id, parts.c.body).order_by(parts.c.message_id, parts.c.position)
+        part = database.insert(parts)
+        part = part.on_conflict_do_update(index_elements=parts.primary_key, set_={"body": part.excluded.body})
+        described = update(messages).where(*this).values(metadata=bindparam("metadata"))
+        self._heads = database.compile(heads.where(here))
+        self._head = database.compile(heads.where(*this))
+        self._bodies = database.compile(bodies.where(parts_here))
+        self._bodies_of = database.compile(bodies.where(*parts_of))
+        self._places = database.compile(select(position, last))
+        self._add = database.compile(insert(messages))
+        self._describe = database.compile(described)
+        self._drop = database.compile(delete(messages).where(*from_here))
+        self._put = database.compile(part)
+        self._cut = database.compile(delete(parts).where(*parts_of, parts.c.position >= bindparam("count")))
+
+    async def list(self, session_id: str) -> Sequence[Message]:
+        """The session's messages in order; none when there is no such session."""
+        return await self._read({"session_id": session_id}, heads=self._heads, bodies=self._bodies)
+
+    async def get(self, session_id: str, id: str) -> Message | None:
+        """The message, or None."""
+        this = {"session_id": session_id, "id": id}
+        found = await self._read(this, heads=self._head, bodies=self._bodies_of)
+        return found[0] if found else None
+
+    def put_parts(
+        self,
+        session_id: str,
+        message_id: str,
+        *,
+        changed: Sequence[tuple[int, bytes]],
+        count: int | None = None,
+        metadata: bytes | None = None,
+    ) -> Job[None]:
+        """A job that writes parts, each at its position and as `encode_part` made it.
+
+        `count` drops those at positions from there on; `metadata` is the message's new one, as JSON. Give the
+        job to `Store.post`, `Store.write` or `Runs.finish`. It fails with NotFound when the message is gone.
+        """
+        this = {"session_id": session_id, "id": message_id}
+        rows = [
+            {"session_id": session_id, "message_id": message_id, "position": position, "body": body.decode()}
+            for position, body in changed
+        ]
+
+        def job(connection: Connection) -> None:
+            if rows:
+                connection.run_many(self._put, rows)
+            if count is not None:
+                connection.run(self._cut, {**this, "count": count})
+            if metadata is not None:
+                connection.run(self._describe, {**this, "metadata": metadata.decode()})
+
+        return job
+
+    def drop(self, connection: Connection, session_id: str, *, start: int | str) -> None:
+        """For jobs: delete the message at a position, or of an id, and all after it. NotFound."""
+        found = self._place(connection, session_id, id=start)[0] if isinstance(start, str) else start
+        if found is None:
+            raise NotFound(f"there is no message {start!r} in session {session_id!r}")
+        connection.run(self._drop, {"session_id": session_id, "position": found})
+
+    def add(self, connection: Connection, session_id: str, *, message: Message) -> None:
+        """For jobs: put the message with its parts at the end. Conflict when its id is taken."""
+        position, end = self._place(connection, session_id, id=message.id)
+        if position is not None:
+            raise Conflict(f"there is a message {message.id!r} in session {session_id!r} already")
+        self._insert(connection, session_id, message=message, position=end)
+
+    def keep(self, connection: Connection, session_id: str, *, message: Message) -> None:
+        """For jobs: as `add`; but the last message is kept, and its parts are replaced if it brings some."""
+        position, end = self._place(connection, session_id, id=message.id)
+        if position is None:
+            self._insert(connection, session_id, message=message, position=end)
+        elif position == end - 1:
+            self._replace(connection, session_id, message=message)
+        else:
+            raise Conflict(f"message {message.id!r} is not the last of session {session_id!r}")
+
+    def _place(self, connection: Connection, session_id: str, *, id: str) -> tuple[int | None, int]:
+        """The message's position, if it is there, and the position after the last message's."""
+        row = connection.one(self._places, {"session_id": session_id, "id": id}) or (None, None)
+        return row[0], 0 if row[1] is None else row[1] + 1
+
+    def _insert(self, connection: Connection, session_id: str, *, message: Message, position: int) -> None:
+        head = {
+            "session_id": session_id,
+            "id": message.id,
+            "position": position,
+            "role": message.role,
+            "metadata": to_text(message.metadata),
+            "created_at": self._clock(),
+        }
+        connection.run(self._add, head)
+        self.put_parts(session_id, message.id, changed=encoded(message.parts))(connection)
+
+    def _replace(self, connection: Connection, session_id: str, *, message: Message) -> None:
+        """What the message brings takes the place of what is there."""
+        if message.parts:
+            changed, count = encoded(message.parts), len(message.parts)
+            self.put_parts(session_id, message.id, changed=changed, count=count)(connection)
+        if message.metadata is not None:
+            this = {"session_id": session_id, "id": message.id}
+            connection.run(self._describe, this | {"metadata": to_text(message.metadata)})
+
+    async def _read(self, params: dict[str, Any], *, heads: str, bodies: str) -> Sequence[Message]:
+        def query(connection: Connection) -> tuple[Sequence[Row], Sequence[Row]]:
+            return connection.all(heads, params), connection.all(bodies, params)
+
+        found, theirs = await self._database.read(query)
+        parts: dict[str, list[Part]] = {}
+        for message_id, body in theirs:
+            parts.setdefault(message_id, []).append(decode_part(body))
+        return [to_message(head, parts.get(head[0], ())) for head in found]
+
+
+def encoded(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
+    """All parts of a message with their positions, as `put_parts` takes them."""
+    return [(position, encode_part(part)) for position, part in enumerate(parts)]
+
+
+def to_message(head: Row, parts: Sequence[Part]) -> Message:
+    message_id, role, metadata = head
+    return Message(id=message_id, role=role, parts=tuple(parts), metadata=from_text(metadata))

@@ -1,0 +1,118 @@
+"""Sessions in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, delete, insert, literal_column, select, tuple_, update
+
+from dragoman.errors import Conflict, NotFound, RunActive
+from dragoman.store.connection import Connection
+from dragoman.store.database import Database
+from dragoman.store.rows import select_all, to_params, to_struct
+from dragoman.store.tables import RUNNING, calls, runs, sessions
+
+CHANGEABLE = frozenset({"title", "agent", "model", "max_steps"})
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation with an owner. None in agent, model or max_steps means: as the hub is configured."""
+
+    id: str
+    owner: str
+    title: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    max_steps: int | None = None
+    created_at: float
+    updated_at: float
+
+
+class Sessions:
+    """The sessions of all owners; who may see which is the server's to say."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        this = sessions.c.id == bindparam("id")
+        latest = sessions.c.updated_at, sessions.c.id
+        page = select_all(Session, sessions).where(sessions.c.owner == bindparam("owner"))
+        page = page.order_by(*(column.desc() for column in latest))
+        page = page.limit(bindparam("limit")).offset(literal_column("0"))
+        earlier = tuple_(*latest) < tuple_(bindparam("updated_at"), bindparam("before"))
+        changes: dict[str, Any] = {name: bindparam(name) for name in (*CHANGEABLE, "updated_at")}
+        active = select(runs.c.id).where(runs.c.session_id == bindparam("id"), RUNNING)
+        self._insert = database.compile(insert(sessions))
+        self._get = database.compile(select_all(Session, sessions).where(this))
+        self._page = database.compile(page)
+        self._next_page = database.compile(page.where(earlier))
+        self._update = database.compile(update(sessions).where(this).values(changes))
+        self._delete = database.compile(delete(sessions).where(this))
+        self._delete_calls = database.compile(delete(calls).where(calls.c.session_id == bindparam("id")))
+        self._active = database.compile(active)
+
+    async def create(self, session: Session) -> None:
+        """Conflict when there is one with this id."""
+
+        def job(connection: Connection) -> None:
+            if self.find(connection, session.id):
+                raise Conflict(f"there is a session {session.id!r} already")
+            self.insert(connection, session)
+
+        await self._database.write(job)
+
+    async def get(self, id: str) -> Session | None:
+        """The session, or None."""
+        return await self._database.read(lambda connection: self.find(connection, id))
+
+    async def list(self, owner: str, *, limit: int = 50, before: str | None = None) -> Sequence[Session]:
+        """The owner's sessions, the last changed first; with `before`, those that follow that one."""
+
+        def query(connection: Connection) -> Sequence[Session]:
+            params: dict[str, Any] = {"owner": owner, "limit": limit}
+            if before is None:
+                return [to_struct(Session, row) for row in connection.all(self._page, params)]
+            last = self.find(connection, before)
+            if last is None:
+                raise NotFound(f"there is no session {before!r} to go on from")
+            params |= {"updated_at": last.updated_at, "before": before}
+            return [to_struct(Session, row) for row in connection.all(self._next_page, params)]
+
+        return await self._database.read(query)
+
+    async def update(self, id: str, **fields: str | int | None) -> Session:
+        """The session with its title, agent, model or max_steps changed. NotFound."""
+        if unknown := fields.keys() - CHANGEABLE:
+            raise TypeError(f"{min(unknown)!r} of a session cannot be changed")
+
+        def job(connection: Connection) -> Session:
+            session = self.find(connection, id)
+            if session is None:
+                raise NotFound(f"there is no session {id!r}")
+            changed = msgspec.structs.replace(session, **fields, updated_at=self._clock())
+            connection.run(self._update, to_params(changed))
+            return changed
+
+        return await self._database.write(job)
+
+    async def delete(self, id: str) -> bool:
+        """Delete it with its messages, runs and calls; usage stays. False if there was none. RunActive."""
+
+        def job(connection: Connection) -> bool:
+            if active := connection.one(self._active, {"id": id}):
+                raise RunActive(id, active[0])
+            connection.run(self._delete_calls, {"id": id})
+            return connection.run(self._delete, {"id": id}) > 0
+
+        return await self._database.write(job)
+
+    def find(self, connection: Connection, id: str) -> Session | None:
+        """For jobs: the session, or None."""
+        row = connection.one(self._get, {"id": id})
+        return to_struct(Session, row) if row else None
+
+    def insert(self, connection: Connection, session: Session) -> None:
+        """For jobs: add one that is not there."""
+        connection.run(self._insert, to_params(session))

@@ -1,0 +1,159 @@
+"""The tables: everything that the hub keeps, as SQLAlchemy Core, for SQLite and Postgres alike.
+
+Times are unix seconds. JSON is kept as text. What is not known is NULL, never a made-up zero.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.sql import text
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", Text, primary_key=True, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("title", Text),
+    Column("agent", Text),
+    Column("model", Text),
+    Column("max_steps", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index(None, "owner", "updated_at", "id"),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("position", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("metadata", Text),
+    Column("created_at", Double, nullable=False),
+    Index(None, "session_id", "position", unique=True),
+)
+
+parts = Table(
+    "parts",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+    ForeignKeyConstraint(
+        ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
+    ),
+    sqlite_with_rowid=False,
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Text, primary_key=True, nullable=False),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("finish_reason", Text),
+    Column("error", Text),
+    Column("agent", Text),
+    Column("model", Text),
+    Column("started_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("steps", Integer, nullable=False),
+    Column("usage", Text),
+    Column("cost", Double),
+    Index(None, "session_id", "started_at"),
+)
+
+# A session answers one run at a time; the database itself sees to it.
+RUNNING = text("status = 'running'")
+Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=RUNNING, postgresql_where=RUNNING)
+
+# Calls and usage have no foreign keys: calls come without sessions too, and accounts outlive them.
+calls = Table(
+    "calls",
+    metadata,
+    Column("id", Text, primary_key=True, nullable=False),
+    Column("parent_id", Text),
+    Column("run_id", Text),
+    Column("session_id", Text),
+    Column("tool_call_id", Text),
+    Column("operation", Text, nullable=False),
+    Column("effect", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("input", Text),
+    Column("input_hash", Text, nullable=False),
+    Column("idempotency_key", Text),
+    Column("status", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("result", Text),
+    Column("error", Text),
+    Index(None, "run_id"),
+    Index(None, "session_id"),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("id", Text, primary_key=True, nullable=False),
+    Column("run_id", Text),
+    Column("session_id", Text),
+    Column("owner", Text, nullable=False),
+    Column("key_id", Text),
+    Column("step", Integer),
+    Column("provider", Text),
+    Column("model_asked", Text),
+    Column("model_served", Text),
+    Column("input_tokens", Integer),
+    Column("output_tokens", Integer),
+    Column("total_tokens", Integer),
+    Column("reasoning_tokens", Integer),
+    Column("cached_input_tokens", Integer),
+    Column("cache_write_tokens", Integer),
+    Column("estimated", Boolean, nullable=False),
+    Column("cost", Double),
+    Column("status", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("duration", Double),
+    Column("finish_reason", Text),
+    Index(None, "owner", "started_at"),
+    Index(None, "session_id"),
+    Index(None, "run_id"),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, primary_key=True, nullable=False),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("prefix", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("name", Text),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    Column("last_used_at", Double),
+)

@@ -1,0 +1,72 @@
+"""A folder that is looked into and not out of: paths below one root, opened without following links."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from dragoman.errors import BadRequest, ConfigError, Forbidden, NotFound
+
+LONGEST = 4_096  # bytes of a path
+
+
+class Folder:
+    """Files below a root.
+
+    Each step of a path is opened from the folder that holds it, and no step follows a link, so that nothing
+    outside of the root is reached: neither by `..`, nor by a link, nor by one that is put there meanwhile.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise ConfigError(f"there is no folder {str(root)!r} to show files from")
+        self._root = root.resolve()
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[int]:
+        """A descriptor of the file or folder, for reading. NotFound, Forbidden or BadRequest if not."""
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for step in steps(path):
+                inner = enter(descriptor, step, path=path)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def steps(path: str) -> tuple[str, ...]:
+    """The names along a path; BadRequest when it leads out of the folder or is no path."""
+    parts = PurePosixPath(path).parts
+    if path.startswith(("/", "~")) or ".." in parts:
+        raise BadRequest(f"path {path[:200]!r} must lead down from the folder: no /, ~ or ..", field="path")
+    if "\0" in path or len(path.encode(errors="replace")) > LONGEST:
+        raise BadRequest("the path cannot be one of a file", field="path")
+    return parts
+
+
+def enter(descriptor: int, step: str, *, path: str) -> int:
+    """Open what is called `step` in an open folder. What is neither file nor folder is not even opened."""
+    try:
+        mode = os.stat(step, dir_fd=descriptor, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            raise Forbidden(f"{path!r} leads over a link, and links are not followed")
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise Forbidden(f"{path!r} is neither a file nor a folder")
+        # Not blocking, lest a pipe that has taken the file's place is waited for.
+        return os.open(step, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
+    except FileNotFoundError:
+        raise NotFound(f"there is no {path!r}", hint="files.list shows what there is") from None
+    except NotADirectoryError:
+        raise NotFound(f"{path!r} leads through a file", hint="files.list shows what there is") from None
+    except (OSError, UnicodeEncodeError) as error:
+        raise Forbidden(f"{path!r} cannot be opened: {reason(error)}") from None
+
+
+def reason(error: OSError | UnicodeEncodeError) -> str:
+    """Why, without the path on this machine."""
+    return error.strerror or "error" if isinstance(error, OSError) else "its name is no text"

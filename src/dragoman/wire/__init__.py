@@ -1,0 +1,1 @@
+"""Wire protocols: pure codecs between bytes and events; no I/O."""

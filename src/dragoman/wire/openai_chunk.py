@@ -1,0 +1,240 @@
+"""Chunks: one piece of a chat.completions stream as a value, read from anything that vendors call one.
+
+`decode_lines` is the quick way for well-behaved chunks. `read` takes the rest: fields of other types, NaN,
+halves of surrogate pairs, broken UTF-8, several documents in a frame. Source: wire notes on providers, §4.2.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Function(msgspec.Struct, gc=False):
+    """The function half of a tool-call fragment."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class Fragment(msgspec.Struct, gc=False):
+    """A piece of a tool call. `extra_content` is opaque (Gemini's signatures) and goes back as it is."""
+
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+    custom: Any = None
+    extra_content: Any = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What a chunk adds to the answer; a whole message has the same fields."""
+
+    content: str | list[Any] | None = None
+    tool_calls: list[Fragment] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_text: str | None = None
+    refusal: str | None = None
+    reasoning_details: Any = None
+    thinking_blocks: Any = None
+    reasoning_opaque: Any = None
+    function_call: Any = None
+    annotations: Any = None
+    images: Any = None
+    audio: Any = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One of the answers; only the one with index 0 is read. `text` is of the old completions API."""
+
+    index: int | None = None
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    message: Delta | None = None
+    text: str | None = None
+    error: Any = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """One event of the stream. `choices` is None when the event has none at all: then it may be an error."""
+
+    choices: list[Choice] | None = None
+    model: str | None = None
+    usage: Any = None
+    error: Any = None
+    x_groq: Any = None
+    citations: Any = None
+    search_results: Any = None
+    web_search: Any = None
+
+
+_decoder = msgspec.json.Decoder(Chunk)
+decode_lines = _decoder.decode_lines
+FAILED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def delta_of(chunk: Chunk) -> Delta | None:
+    """The delta when the chunk holds nothing else, as nearly all do; None when it holds more."""
+    choices = chunk.choices
+    if (
+        choices is None
+        or len(choices) != 1
+        or chunk.usage is not None
+        or chunk.error is not None
+        or chunk.x_groq is not None
+        or chunk.citations is not None
+        or chunk.search_results is not None
+        or chunk.web_search is not None
+    ):
+        return None
+    choice = choices[0]
+    return (
+        None if choice.index or choice.finish_reason is not None or choice.error is not None else choice.delta
+    )
+
+
+def is_plain(delta: Delta) -> bool:
+    """Whether the delta holds nothing but content and tool calls."""
+    return (
+        delta.reasoning_content is None
+        and delta.reasoning is None
+        and delta.reasoning_text is None
+        and delta.refusal is None
+        and delta.reasoning_details is None
+        and delta.thinking_blocks is None
+        and delta.reasoning_opaque is None
+        and delta.function_call is None
+        and delta.annotations is None
+        and delta.images is None
+        and delta.audio is None
+    )
+
+
+def read(payload: bytes) -> list[Chunk]:
+    """The chunks in one frame, whatever its quirks; ValueError when it is no JSON, or no object."""
+    try:
+        return [_decoder.decode(payload)]
+    except FAILED:
+        pass
+    try:
+        value = loose(payload)
+    except ValueError:
+        lines = payload.split(b"\n")
+        if len(lines) == 1:
+            raise
+        return [chunk for line in lines if line.strip() not in (b"", b"[DONE]") for chunk in read(line)]
+    if value is None:
+        return []
+    if isinstance(value, list) and value:  # Google wraps its errors in a list
+        value = value[0]
+    if not isinstance(value, dict):
+        raise ValueError(f"the event is a JSON {type(value).__name__}, not an object")
+    return [tolerate(value)]
+
+
+def loose(payload: bytes) -> Any:
+    """The JSON value, also with NaN, control characters, lone surrogates or broken UTF-8; else ValueError."""
+    try:
+        return json.loads(payload.decode("utf-8", "replace"), strict=False)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def tolerate(value: Mapping[str, Any]) -> Chunk:
+    """The chunk in a JSON object of which any field may have a type of its own."""
+    choices = value.get("choices")
+    return Chunk(
+        choices=[_choice(choice) for choice in _objects(choices)] if isinstance(choices, list) else None,
+        model=text(value.get("model")),
+        usage=value.get("usage"),
+        error=value.get("error"),
+        x_groq=value.get("x_groq"),
+        citations=value.get("citations"),
+        search_results=value.get("search_results"),
+        web_search=value.get("web_search"),
+    )
+
+
+def text(value: Any) -> str | None:
+    """A string as it is, a number as its digits, a list of text parts joined; anything else is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(filter(None, map(text, value))) or None
+    if isinstance(value, Mapping):
+        return text(value.get("text") or value.get("content") or value.get("summary"))
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _choice(value: Mapping[str, Any]) -> Choice:
+    return Choice(
+        index=_whole(value.get("index")),
+        delta=_delta(value.get("delta")),
+        finish_reason=text(value.get("finish_reason")),
+        message=_delta(value.get("message")),
+        text=text(value.get("text")),
+        error=value.get("error"),
+    )
+
+
+def _delta(value: Any) -> Delta | None:
+    if not isinstance(value, Mapping):
+        return None
+    calls = value.get("tool_calls")
+    content = value.get("content")
+    if isinstance(content, Mapping):
+        content = [content]
+    return Delta(
+        content=content if isinstance(content, list) else text(content),
+        tool_calls=[_fragment(call) for call in _objects([calls] if isinstance(calls, Mapping) else calls)],
+        **{name: text(value.get(name)) for name in _TEXTS},
+        **{name: value.get(name) for name in _OPAQUE},
+    )
+
+
+_TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "refusal")
+_OPAQUE = (
+    "reasoning_details",
+    "thinking_blocks",
+    "reasoning_opaque",
+    "function_call",
+    "annotations",
+    "images",
+    "audio",
+)
+
+
+def _fragment(value: Mapping[str, Any]) -> Fragment:
+    return Fragment(
+        index=_whole(value.get("index")),
+        id=text(value.get("id")),
+        function=function(value.get("function")),
+        custom=value.get("custom"),
+        extra_content=value.get("extra_content"),
+    )
+
+
+def function(value: Any) -> Function | None:
+    """The function in a fragment, or in the `function_call` of old; a list of arguments becomes its JSON."""
+    if not isinstance(value, Mapping):
+        return None
+    arguments = value.get("arguments") or None  # PHP says [] for no arguments
+    if arguments is not None and not isinstance(arguments, str | dict):
+        arguments = json.dumps(arguments)
+    return Function(name=text(value.get("name")), arguments=arguments)
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if value == value // 1 else None

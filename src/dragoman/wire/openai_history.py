@@ -1,0 +1,163 @@
+"""History: UI messages as the messages of a chat.completions request.
+
+The rules are those of the wire notes on the AI SDK, §f: `step-start` cuts an assistant message into blocks,
+and each block is one assistant message and the results of all its calls. Every call gets a result, so that
+every provider takes the history, also after a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from dragoman.messages import (
+    Message,
+    Part,
+    ProviderMetadata,
+    ReasoningPart,
+    StepStartPart,
+    TextPart,
+    ToolPart,
+)
+from dragoman.wire.openai_files import content
+from dragoman.wire.openai_names import call_id, tool_name
+from dragoman.wire.openai_quirks import Quirks
+
+NOT_RUN = "not run: interrupted"
+NOT_APPROVED = "not run: nobody has approved it"
+DENIED = "denied"
+_OPAQUE = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
+
+
+def write_history(
+    history: Sequence[Message], *, instructions: str | None, quirks: Quirks, provider: str | None
+) -> list[dict[str, Any]]:
+    """The messages in order; what came opaque from this `provider` (signatures) goes back to it unchanged."""
+    written: list[dict[str, Any]] = []
+    if instructions:
+        written.append({"role": quirks.system_role, "content": instructions})
+    for message in history:
+        match message.role:
+            case "system":
+                text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
+                written.append({"role": quirks.system_role, "content": text})
+            case "user":
+                written.append({"role": "user", "content": content(message.parts)})
+            case "assistant":
+                for block in _blocks(message.parts):
+                    written += _Block(block, quirks, provider=provider).write()
+            case _:
+                assert_never(message.role)
+    return [message for message in written if message["content"] or message["role"] in ("assistant", "tool")]
+
+
+def _blocks(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    block: list[Part] = []
+    for part in parts:
+        if isinstance(part, StepStartPart):
+            yield block
+            block = []
+        else:
+            block.append(part)
+    yield block
+
+
+class _Block:
+    """What one model call said, with the results of its calls."""
+
+    def __init__(self, parts: Sequence[Part], quirks: Quirks, *, provider: str | None) -> None:
+        self._text = "".join(part.text for part in parts if isinstance(part, TextPart))
+        self._reasoning = [part for part in parts if isinstance(part, ReasoningPart)]
+        self._calls = [
+            part
+            for part in parts
+            if isinstance(part, ToolPart) and part.state != "input-streaming" and not part.provider_executed
+        ]
+        self._quirks = quirks
+        self._provider = provider
+
+    def write(self) -> Iterator[dict[str, Any]]:
+        """The assistant message, if it says anything, and a tool message for each call in call order."""
+        if not self._text and not self._calls:
+            return
+        said: dict[str, Any] = {"role": "assistant", "content": self._text or None}
+        if self._calls:
+            said |= self._thoughts()
+            said["tool_calls"] = [self._call(part) for part in self._calls]
+        yield said
+        for part in self._calls:
+            yield {"role": "tool", "tool_call_id": self._id(part), "content": result(part)}
+
+    def _thoughts(self) -> dict[str, Any]:
+        """The reasoning that led to the calls: its text for vendors that ask for it, and what is opaque."""
+        thoughts: dict[str, Any] = {}
+        text = "".join(part.text for part in self._reasoning)
+        match self._quirks.reasoning_field:
+            case "reasoning_content":
+                thoughts["reasoning_content"] = text or " "  # Moonshot refuses a call without, also with ""
+            case "reasoning" if text:
+                thoughts["reasoning"] = text
+            case _:
+                pass
+        for part in self._reasoning:
+            for name, value in self._own(part.provider_metadata).items():
+                if name in _OPAQUE:
+                    thoughts[name] = [*thoughts.get(name, ()), *value] if isinstance(value, list) else value
+        return thoughts
+
+    def _call(self, part: ToolPart) -> dict[str, Any]:
+        arguments = encode_value(part.input) if isinstance(part.input, Mapping) else "{}"
+        call: dict[str, Any] = {
+            "id": self._id(part),
+            "type": "function",
+            "function": {"name": tool_name(part.name), "arguments": arguments},
+        }
+        extra = self._own(part.call_provider_metadata).get("extra_content")
+        return call | {"extra_content": extra} if extra else call
+
+    def _id(self, part: ToolPart) -> str:
+        return call_id(part.tool_call_id, self._quirks.call_ids)
+
+    def _own(self, metadata: ProviderMetadata | None) -> Mapping[str, Any]:
+        """The metadata that this provider gave; another would refuse it."""
+        own = (metadata or {}).get("openai", {})
+        return own if own.get("provider") == self._provider else {}
+
+
+def result(part: ToolPart) -> str:
+    """What the model is told of a call."""
+    match part.state:
+        case "output-available":
+            output = None if part.output is msgspec.UNSET else part.output
+            return output if isinstance(output, str) else encode_value(output)
+        case "output-error":
+            return part.error_text or "the call failed"
+        case "output-denied":
+            return _denied(part)
+        case "approval-responded" if part.approval is not None and part.approval.approved is False:
+            return _denied(part)
+        case "approval-requested":
+            return NOT_APPROVED
+        case "input-available" | "input-streaming" | "approval-responded":
+            return NOT_RUN
+        case _:
+            assert_never(part.state)
+
+
+def _denied(part: ToolPart) -> str:
+    reason = part.approval.reason if part.approval is not None else None
+    return f"{DENIED}: {reason}" if reason else DENIED
+
+
+def encode_value(value: Any) -> str:
+    """The value as JSON text, the same for the same value."""
+    return msgspec.json.encode(value, enc_hook=plain).decode()
+
+
+def plain(value: Any) -> Any:
+    """A mapping as the dict that the encoder knows."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent as JSON")

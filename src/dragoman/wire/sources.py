@@ -1,0 +1,81 @@
+"""Sources and files in an answer: the links that it cites and the images that it holds, each told once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dragoman.events import Event, File, SourceUrl
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)")
+_KINDS = {"jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
+
+
+class Sources:
+    """Remembers what one answer has cited and shown."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def cite(self, *lists: Any) -> list[Event]:
+        """A source for each new link in lists of URLs or objects that have one, wherever vendors put it."""
+        return [
+            SourceUrl(source_id(url), url, title)
+            for items in lists
+            for url, title in _links(items)
+            if self._is_new(url)
+        ]
+
+    def show(self, *lists: Any) -> list[Event]:
+        """A file for each new image in lists of `image_url` parts."""
+        return [
+            File(url, media_type(url))
+            for items in lists
+            for item in _objects(items)
+            if (url := _image(item)) and self._is_new(url)
+        ]
+
+    def _is_new(self, url: str) -> bool:
+        new = url not in self._seen
+        self._seen.add(url)
+        return new
+
+
+def source_id(url: str) -> str:
+    """An id that is the same for the same page in every answer."""
+    return f"source-{hashlib.sha256(url.encode(errors='replace')).hexdigest()[:12]}"
+
+
+def media_type(url: str) -> str:
+    """The type of an image by its data: URL or its ending; PNG when neither tells."""
+    found = _DATA_URL.match(url)
+    if found:
+        return found[1]
+    return _KINDS.get(url.partition("?")[0].rpartition(".")[2].lower(), "image/png")
+
+
+def _objects(items: Any) -> list[Any]:
+    return [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
+
+
+def _links(items: Any) -> Iterator[tuple[str, str | None]]:
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, str):
+            link: Mapping[str, Any] = {"url": item}
+        elif isinstance(item, Mapping):
+            nested = item.get("url_citation")
+            link = nested if isinstance(nested, Mapping) else item
+        else:
+            continue
+        url = next((link[key] for key in ("url", "link", "uri") if isinstance(link.get(key), str)), "")
+        title = link.get("title")
+        if url.startswith(("http://", "https://")):
+            yield url, title if isinstance(title, str) and title else None
+
+
+def _image(item: Mapping[str, Any]) -> str:
+    image = item.get("image_url")
+    url = image.get("url") if isinstance(image, Mapping) else image
+    return url if isinstance(url, str) else ""

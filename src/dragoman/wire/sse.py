@@ -1,0 +1,160 @@
+"""Server-sent events: whole socket reads in, frames out, however the bytes were cut; and the frame writer.
+
+The rules are the WHATWG ones (LF, CRLF or lone CR; one space after the colon is dropped; the data lines of
+a frame are joined by LF), and three that servers in the field need: a frame at the end of the stream counts
+without its blank line, a bare `error: {...}` field is a frame of its own, and so is a raw `{"error"...` line.
+"""
+
+from __future__ import annotations
+
+from dragoman.errors import FrameTooLong
+
+LIMIT = 32 * 1024 * 1024  # one frame; an image or an encrypted search result is hundreds of kB
+DONE = b"data: [DONE]\n\n"
+
+_BOM = b"\xef\xbb\xbf"
+_PREFIX = b"data: "
+_BORDER = b"\n\n" + _PREFIX
+
+
+class Named(bytes):
+    """The data of a frame that has an `event:` name, or of an error that came as a field of its own."""
+
+    event: str
+
+    def __new__(cls, data: bytes, event: str) -> Named:
+        self = super().__new__(cls, data)
+        self.event = event
+        return self
+
+    def __repr__(self) -> str:
+        return f"Named({bytes(self)!r}, {self.event!r})"
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload as one frame; line breaks in it become several data lines."""
+    if b"\n" in payload or b"\r" in payload:
+        payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
+    return b"data: " + payload + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """A comment, which clients skip; it keeps a quiet connection alive."""
+    return b": " + " ".join(text.splitlines()).encode() + b"\n\n"
+
+
+class Splitter:
+    """Cuts a byte stream into frames. `comments` counts the comment lines so far: life, but no progress.
+
+    A frame is its data; one with an event name is a `Named`. FrameTooLong is raised when a frame is longer
+    than `limit` bytes, also before its end is seen.
+    """
+
+    def __init__(self, *, limit: int = LIMIT) -> None:
+        self.comments = 0
+        self._limit = limit
+        self._pending: list[bytes] = []  # the unfinished frame, as it was read
+        self._size = 0
+        self._started = False
+        self._after_cr = False
+
+    def feed(self, raw: bytes) -> list[bytes]:
+        """The frames that this read completes."""
+        raw = self._normalise(raw)
+        if not raw:
+            return []
+        end = raw.rfind(b"\n\n")
+        pending = self._pending
+        if pending:
+            straddles = raw.startswith(b"\n") and pending[-1].endswith(b"\n")
+            if end < 0 and not straddles:
+                return self._keep(raw)
+            pending.append(raw)
+            raw = b"".join(pending)
+            self._drop()
+            end = raw.rfind(b"\n\n")
+        if end < 0:
+            return self._keep(raw)
+        if end + 2 < len(raw):
+            self._keep(raw[end + 2 :])
+        return self._split(raw[:end])
+
+    def close(self) -> list[bytes]:
+        """The frame that the end of the stream completes, if any."""
+        raw = b"".join(self._pending)
+        self._drop()
+        return self._split(raw.rstrip(b"\n")) if raw else []
+
+    def _normalise(self, raw: bytes) -> bytes:
+        """The read with LF as its only line end and without the byte order mark of the stream."""
+        if self._after_cr and raw:
+            raw = raw.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" in raw:
+            self._after_cr = raw.endswith(b"\r")
+            raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return raw if self._started else self._begin(raw)
+
+    def _begin(self, raw: bytes) -> bytes:
+        raw = b"".join(self._pending) + raw
+        self._drop()
+        if len(raw) < len(_BOM) and _BOM.startswith(raw):
+            self._pending = [raw] if raw else []
+            return b""
+        self._started = True
+        return raw.removeprefix(_BOM)
+
+    def _keep(self, raw: bytes) -> list[bytes]:
+        self._size += len(raw)
+        if self._size > self._limit + 1:  # the line end of its last line is not counted
+            self._refuse()
+        self._pending.append(raw)
+        return []
+
+    def _drop(self) -> None:
+        self._pending = []
+        self._size = 0
+
+    def _refuse(self) -> None:
+        self._drop()
+        raise FrameTooLong(
+            f"a frame of the event stream is longer than {self._limit} bytes",
+            hint="the server sends something else than short events, or the limit is too low",
+        )
+
+    def _split(self, raw: bytes) -> list[bytes]:
+        """The frames in a text that ends where a frame ends."""
+        if raw.startswith(_PREFIX) and len(raw) <= self._limit:
+            plain = raw.split(_BORDER)
+            if raw.count(b"\n") == 2 * len(plain) - 2:  # one data line a frame, and nothing else
+                plain[0] = plain[0][len(_PREFIX) :]
+                return plain
+        frames: list[bytes] = []
+        for text in raw.split(b"\n\n"):
+            if len(text) > self._limit:
+                self._refuse()
+            self._parse(text, frames)
+        return frames
+
+    def _parse(self, text: bytes, frames: list[bytes]) -> None:
+        data: list[bytes] = []
+        event: bytes | None = None
+        for line in text.split(b"\n"):
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                data.append(value.removeprefix(b" "))
+            elif name == b"event":
+                event = value.removeprefix(b" ")
+            elif _is_error(name):
+                frames.append(Named(value.strip() if name == b"error" else line, "error"))
+            elif line and not name:
+                self.comments += 1
+        whole = b"\n".join(data)
+        if event and (data or event == b"error"):
+            frames.append(Named(whole, event.decode(errors="replace")))
+        elif data:
+            frames.append(whole)
+
+
+def _is_error(name: bytes) -> bool:
+    return name == b"error" or name.replace(b" ", b"") == b'{"error"'

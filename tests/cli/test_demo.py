@@ -1,0 +1,51 @@
+"""`dragoman demo` and `dragoman local`."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import msgspec
+
+from dragoman.cli.weights import installed
+from tests.cli.conftest import Run
+from tests.cli.program import finish, read_until, run, start
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_scripted_demo_shows_a_turn_with_tools_and_what_was_kept() -> None:
+    said = run("demo", "--scripted")
+    assert (said.code, said.err) == (0, "")
+    assert "SIMULATOR" in said.out
+    assert re.search(r"→ hub_search .*\n  ✓ .*time\.now", said.out)
+    assert re.search(r"→ hub_call .*\n  ✓ .*\"result\":1517", said.out)
+    assert "session 'demo'" in said.out
+    assert re.search(r"call +math\.calculate: done", said.out)
+    assert "usage      3 model calls" in said.out
+    assert "dragoman serve" in said.out
+    assert "useChat" in said.out
+
+
+def test_a_demo_that_is_kept_leaves_a_hub_to_try(tmp_path: Path) -> None:
+    demo = start("demo", "--scripted", "--keep", env={"TMPDIR": str(tmp_path)})
+    said = read_until(demo, "stays up at ") + read_until(demo, "\n")
+    url, key = re.findall(r"stays up at (\S+) until Ctrl-C\. Its key: (\S+)", said)[0]
+    answer = run("chat", "again", "--hub", url, "--key", key)
+    assert (answer.code, "1517" in answer.out) == (0, True)
+    assert finish(demo, signal.SIGINT).code == 130
+    assert list(tmp_path.glob("dragoman-demo-*/data/hub.db"))
+
+
+def test_the_wheels_of_the_local_model_are_pinned_as_in_the_repository() -> None:
+    pinned = (ROOT / "requirements/local.txt").read_text()
+    packaged = (ROOT / "src/dragoman/cli/local.txt").read_text()
+    assert packaged == pinned
+    assert "--hash=sha256:" in packaged
+
+
+def test_the_local_model_is_said_to_be_here_or_not(run: Run) -> None:
+    said = run("local", "status")
+    assert said.code == (0 if installed() else 1)
+    assert msgspec.json.encode(said.out.split()[0]) in (b'"installed"', b'"not"')

@@ -1,0 +1,82 @@
+"""Help teaches, and errors say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import typer
+from typer.models import CommandInfo
+
+from dragoman.cli import keys, local, ops, program, sessions
+from tests.cli.conftest import Run
+from tests.cli.program import run as run_apart
+
+APPS: dict[str, typer.Typer] = {
+    "": program.cli,
+    "keys": keys.keys,
+    "ops": ops.ops,
+    "sessions": sessions.sessions,
+    "local": local.local,
+}
+
+
+def commands() -> Iterator[tuple[str, CommandInfo]]:
+    for group, app in APPS.items():
+        for command in app.registered_commands:
+            yield f"{group} {command.name}".strip(), command
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does_and_shows_examples_of_itself(name: str, run: Run) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    said = run(*name.split(), "--help")
+    assert said.code == 0
+    assert "Examples" in said.out
+    assert f"dragoman {name}" in said.out
+    assert " ".join(said.out.split()).count(command.help.split(".")[0]) == 1
+
+
+def test_the_program_says_its_version(run: Run) -> None:
+    said = run("--version")
+    assert (said.code, said.out.split()[0], said.err) == (0, "dragoman", "")
+
+
+def test_what_is_asked_wrongly_ends_with_2_and_no_traceback(run: Run) -> None:
+    for wrong in (
+        ["nope"],
+        ["keys", "create"],
+        ["serve", "--port", "99999"],
+        ["sessions", "list", "--limit", "0"],
+    ):
+        said = run(*wrong)
+        assert (said.code, said.out) == (2, "")
+        assert "Traceback" not in said.err
+
+
+def test_without_a_command_it_shows_what_there_is(run: Run) -> None:
+    said = run()
+    for group in ("serve", "chat", "demo", "keys", "ops", "sessions", "local"):
+        assert group in said.out + said.err
+
+
+def test_an_error_of_the_program_itself_is_one_line_unless_asked_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall() -> None:
+        raise RuntimeError("fell over")
+
+    monkeypatch.setattr(program, "cli", lambda **_: fall())
+    said = run("demo")
+    assert said.code == 1
+    assert "fell over" in said.err
+    assert "Traceback" not in said.err
+    assert "DRAGOMAN_TRACEBACK=1" in said.err
+
+
+def test_the_program_runs_as_a_module() -> None:
+    assert run_apart("--version").out.startswith("dragoman ")

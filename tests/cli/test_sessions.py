@@ -1,0 +1,72 @@
+"""`dragoman sessions`: the same from the data folder and from a running hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.program import Hub
+from tests.cli.program import run as run_apart
+
+
+@pytest.fixture(scope="session")
+def told(hub: Hub) -> str:
+    """A session with a tool turn."""
+    said = run_apart("chat", "Calculate!", "--model", "tools/x", "--session", "told", "--hub", hub.url)
+    assert said.code == 0
+    return "told"
+
+
+@pytest.fixture(params=["folder", "hub"])
+def where(request: pytest.FixtureRequest, hub: Hub) -> tuple[str, ...]:
+    """Where the sessions are read from."""
+    return ("--data", str(hub.data)) if request.param == "folder" else ("--hub", hub.url)
+
+
+def test_sessions_are_listed(run: Run, told: str, where: tuple[str, ...]) -> None:
+    assert told in run("sessions", "list", *where).out
+    listed = run("sessions", "list", "--json", *where).json["sessions"]
+    assert told in [session["id"] for session in listed]
+
+
+def test_a_session_reads_like_a_talk(run: Run, told: str, where: tuple[str, ...]) -> None:
+    said = run("sessions", "show", told, *where)
+    lines = said.out.splitlines()
+    assert lines[3:7] == ["You", "Calculate!", "", "Assistant"]
+    assert lines[7] == "I calculate."
+    assert lines[8].startswith("→ hub_call")
+    assert '"result":42' in lines[9]
+    assert lines[10] == "It is 42."
+    assert lines[11].startswith("5 parts · tools/x · 2 steps")
+
+
+def test_a_session_is_exported_as_ui_messages(
+    run: Run, told: str, where: tuple[str, ...], tmp_path: Path
+) -> None:
+    exported = run("sessions", "export", told, *where).json
+    assert exported == run("sessions", "show", told, "--json", *where).json
+    assert [message["role"] for message in exported["messages"]] == ["user", "assistant"]
+    types = [part["type"] for part in exported["messages"][1]["parts"]]
+    assert types == ["step-start", "reasoning", "tool-hub_call", "step-start", "text"]
+    written = run("sessions", "export", told, "--output", tmp_path / "told.json", *where)
+    assert (written.code, written.out) == (0, "")
+    assert '"hub_call' not in written.err
+
+
+def test_a_session_is_exported_as_markdown(run: Run, told: str, where: tuple[str, ...]) -> None:
+    text = run("sessions", "export", told, "--format", "markdown", *where).out
+    assert text.startswith("# told\n\n## You\n\nCalculate!\n\n## Assistant\n\n> I calculate.\n\n**hub_call**")
+    assert text.endswith("```\n\nIt is 42.\n")
+
+
+def test_the_last_changed_session_needs_no_name(run: Run, hub: Hub, where: tuple[str, ...]) -> None:
+    run_apart("chat", "hello", "--session", "latest", "--hub", hub.url)
+    assert run("sessions", "show", "--json", *where).json["id"] == "latest"
+
+
+def test_a_session_that_is_not_there_is_said_to_be_missing(run: Run, where: tuple[str, ...]) -> None:
+    said = run("sessions", "show", "nothing", *where)
+    assert (said.code, said.out) == (1, "")
+    assert "'nothing'" in said.err

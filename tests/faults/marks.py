@@ -1,0 +1,18 @@
+"""An operation with an effect that can be counted: each call adds a line to a file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from dragoman.operations.function import operation
+
+
+@operation("marks", effect="once")
+def add(word: str) -> str:
+    """Add a word to the file of marks."""
+    with Path(os.environ["MARKS"]).open("a") as file:
+        file.write(word + "\n")
+    time.sleep(0.05)  # so that a kill can fall between the effect and its record
+    return f"added {word}"

@@ -1,0 +1,109 @@
+"""`kill -9` at any moment: what was acknowledged is there, every session is readable and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from dragoman.messages import FINAL_STATES
+from tests.faults.process import Process, started, write_config
+from tests.serving import ask, frames_in, text_of
+
+KILLS = int(os.environ.get("KILLS", "15"))
+LENGTH = 0.9  # seconds that the turn below takes
+WORDS = [f"word{n} " for n in range(8)]
+MARKS = Path(__file__).with_name("marks.py")
+
+
+def call(word: str) -> dict[str, Any]:
+    return {"name": "hub_call", "input": {"calls": [{"tool": "marks.add", "input": {"word": word}}]}}
+
+
+STEPS = [
+    {"reasoning": WORDS, "text": WORDS, "tools": [call("one"), call("two")], "delay": 0.01},
+    {"text": WORDS, "tools": [call("three")], "delay": 0.01},
+    {"text": WORDS, "delay": 0.01},
+]
+
+
+async def talk(hub: Process, session: str, seen: list[dict[str, Any]]) -> None:
+    """A turn; every whole frame that arrives goes into `seen`, until the hub is gone."""
+    left = ""
+    try:
+        async with hub.http.stream("POST", "/api/chat", json=ask("go", session=session)) as response:
+            seen.append({"type": "head", "status": response.status_code})
+            async for piece in response.aiter_text():
+                *frames, left = (left + piece).split("\n\n")
+                seen += [msgspec.json.decode(f[6:]) for f in frames if f.startswith("data: {")]
+    except httpx2.TransportError:
+        pass
+
+
+async def killed_turn(config: Path, data: Path, *, session: str, after: float) -> list[dict[str, Any]]:
+    """What a client saw of a turn whose hub was killed `after` seconds into it."""
+    seen: list[dict[str, Any]] = []
+    async with started(config, data) as hub:
+        turn = asyncio.create_task(talk(hub, session, seen))
+        await asyncio.wait([turn], timeout=after)
+        await hub.kill()
+        await turn
+    return seen
+
+
+def check(seen: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> None:
+    """Everything that the client was told for sure is there, and the message is valid."""
+    if not seen:
+        return
+    assert [message["role"] for message in held] == ["user", "assistant"]
+    parts = held[1]["parts"]
+    calls = {part["toolCallId"]: part for part in parts if part["type"].startswith("tool-")}
+    assert all(part["state"] in FINAL_STATES for part in calls.values())
+    assert all(part.get("state") != "streaming" for part in parts)
+    for frame in seen:
+        if frame["type"] == "tool-output-available":
+            assert calls[frame["toolCallId"]]["output"] == frame["output"]
+        if frame["type"] == "finish":
+            said = [part["text"] for part in parts if part["type"] == "text"]
+            assert said == ["".join(WORDS)] * 3
+
+
+def check_marks(file: Path, held: Sequence[dict[str, Any]]) -> None:
+    """No mark was made twice, and each that the record calls done was made."""
+    made = file.read_text().split() if file.exists() else []
+    assert len(made) == len(set(made)), f"a finished call ran again: {made}"
+    done = [
+        call["input"]["calls"][0]["input"]["word"]
+        for message in held
+        for call in message["parts"]
+        if call["type"] == "tool-hub_call" and call["state"] == "output-available"
+    ]
+    assert set(done) <= set(made)
+
+
+@pytest.mark.promise("nothing-lost-in-a-crash")
+async def test_after_kill_9_at_any_moment_nothing_acknowledged_is_lost_and_the_session_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_config(tmp_path, STEPS, operations=[str(MARKS)])
+    chance = random.Random(7)
+    for number in range(KILLS):
+        monkeypatch.setenv("MARKS", str(tmp_path / f"marks-{number}"))
+        session = f"s{number}"
+        seen = await killed_turn(config, tmp_path / "hub", session=session, after=chance.uniform(0, LENGTH))
+        async with started(config, tmp_path / "hub") as hub:
+            response = await hub.http.get(f"/api/sessions/{session}/messages")
+            held = response.json()["messages"] if response.status_code == 200 else []
+            check(seen, held)
+            check_marks(tmp_path / f"marks-{number}", held)
+            monkeypatch.setenv("MARKS", str(tmp_path / "next"))
+            again = await hub.http.post("/api/chat", json=ask("more", session=session))
+            assert text_of(frames_in(again.text)).endswith("word7 ")
+            assert len(await hub.messages(session)) == len(held) + 2

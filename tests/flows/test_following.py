@@ -1,0 +1,214 @@
+"""Following a run: resume, stop, hang up, two tabs, a busy session."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.serving import Frames, Served, ask, frames_in, serving, text_of, types
+
+LONG = {"text": [f"word{n} " for n in range(40)], "delay": 0.02}
+WHOLE = "".join(LONG["text"])  # type: ignore[arg-type]  # a list of strings, as above
+
+
+@asynccontextmanager
+async def streaming(hub: Served, method: str, path: str, **options: Any) -> AsyncIterator[AsyncIterator[str]]:
+    """An open stream; its text as it comes."""
+    async with hub.http.stream(method, path, **options) as response:
+        assert response.status_code == 200, await response.aread()
+        yield response.aiter_text()
+
+
+async def until(pieces: AsyncIterator[str], word: str) -> str:
+    """The stream's text up to and with the piece that holds `word`."""
+    seen = ""
+    async with asyncio.timeout(10):
+        async for piece in pieces:
+            seen += piece
+            if word in seen:
+                return seen
+    raise AssertionError(f"the stream ended before {word!r}: {seen[-300:]!r}")
+
+
+async def rest(pieces: AsyncIterator[str]) -> str:
+    """What is left of the stream."""
+    return "".join([piece async for piece in pieces])
+
+
+async def idle(hub: Served, session: str = "s") -> None:
+    """Wait until the session's run is over."""
+    run = hub.hub.runs.active(session)
+    if run is not None:
+        async with asyncio.timeout(10):
+            await run.done.wait()
+
+
+async def cut(hub: Served, word: str = "word3") -> None:
+    """Begin a turn and hang up when `word` was seen."""
+    async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
+        await until(pieces, word)
+
+
+async def resumed(hub: Served, session: str = "s") -> Frames:
+    """All frames of a resume."""
+    response = await hub.http.get(f"/api/chat/{session}/stream")
+    assert response.status_code == 200, response.status_code
+    return frames_in(response.text)
+
+
+async def test_a_cut_stream_is_resumed_from_the_first_part_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG]) as hub:
+        await cut(hub)
+        frames = await resumed(hub)
+        assert types(frames) == [
+            "start",
+            "start-step",
+            "text-start",
+            "text-delta",
+            "text-end",
+            "finish-step",
+            "finish",
+        ]
+        assert text_of(frames) == WHOLE
+        assert (await hub.http.get("/api/chat/s/stream")).status_code == 204
+        assert (await hub.messages())[1]["parts"][1]["text"] == WHOLE
+
+
+async def test_a_run_that_ended_with_nobody_there_is_told_once_more(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{**LONG, "delay": 0.001}]) as hub:
+        await cut(hub)
+        await idle(hub)
+        assert text_of(await resumed(hub)) == WHOLE
+        assert (await hub.http.get("/api/chat/s/stream")).status_code == 204
+
+
+async def test_two_tabs_follow_one_run(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG]) as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go")) as first:
+            seen = await until(first, "word2")
+            second = asyncio.create_task(resumed(hub))
+            third = asyncio.create_task(resumed(hub))
+            frames = frames_in(": " + seen.split(": ", 1)[1] + await rest(first))
+        assert text_of(frames) == text_of(await second) == text_of(await third) == WHOLE
+
+
+@pytest.mark.promise("stop-reaches-everything")
+async def test_stop_ends_the_run_within_a_moment_and_the_session_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG, {"text": "Next."}]) as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
+            await until(pieces, "word3")
+            began = time.monotonic()
+            response = await hub.http.post("/api/chat/s/stop")
+            took = time.monotonic() - began
+            ending = await rest(pieces)
+        assert response.json()["stopped"] is True
+        assert took < 1.0
+        assert types(frames_in(ending))[-4:] == ["text-end", "finish-step", "abort", "finish"]
+        assert (await hub.http.post("/api/chat/s/stop")).json() == {"stopped": False, "runId": None}
+        answered = (await hub.messages())[1]
+        assert answered["parts"][1]["state"] == "done"
+        assert answered["metadata"]["finishReason"] == "aborted"
+        assert text_of(await hub.chat("more")) == "Next."
+
+
+async def test_a_run_that_nobody_follows_is_stopped_after_the_grace(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG], disconnect_grace=0.05) as hub:
+        await cut(hub)
+        await idle(hub)
+        assert (await hub.messages())[1]["metadata"]["finishReason"] == "aborted"
+
+
+async def test_with_grace_never_a_run_goes_on_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG], disconnect_grace="never") as hub:
+        await cut(hub)
+        response = await hub.http.post("/api/chat", json=ask("too early"))
+        assert response.status_code == 409
+        await idle(hub)
+        assert (await hub.messages())[1]["parts"][1]["text"] == WHOLE
+
+
+async def test_a_busy_session_refuses_a_second_message_and_names_the_run(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG]) as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
+            await until(pieces, "word1")
+            response = await hub.http.post("/api/chat", json=ask("again"))
+            assert response.status_code == 409
+            error = response.json()["error"]
+            assert error["code"] == "run_active"
+            assert error["runId"].startswith("run_")
+            await rest(pieces)
+        assert [message["role"] for message in await hub.messages()] == ["user", "assistant"]
+
+
+async def test_a_message_that_queues_is_answered_after_the_one_before(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG, {"text": "Second."}, {"text": "Third."}]) as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
+            await until(pieces, "word1")
+            queued = asyncio.gather(*[hub.chat(text, whenBusy="queue") for text in ("b", "c")])
+            assert text_of(frames_in(": " + await rest(pieces) + "")).endswith("word39 ")
+            answers = await queued
+        assert sorted(text_of(frames) for frames in answers) == ["Second.", "Third."]
+        assert [m["role"] for m in await hub.messages()] == ["user", "assistant"] * 3
+
+
+async def test_a_new_message_takes_the_place_of_a_run_that_was_left(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG, {"text": "Next."}]) as hub:
+        await cut(hub)
+        assert text_of(await hub.chat("more")) == "Next."
+        held = await hub.messages()
+        assert [message["role"] for message in held] == ["user", "assistant"] * 2
+        assert held[1]["metadata"]["finishReason"] == "aborted"
+
+
+async def test_a_reader_that_does_not_read_slows_nothing_and_catches_up(tmp_path: Path) -> None:
+    steps = [{"text": ["x" * 50_000 for _ in range(200)]}]
+    async with serving(tmp_path, steps, disconnect_grace="never") as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
+            await idle(hub)
+            frames = frames_in(": " + await rest(pieces))
+        assert text_of(frames) == "x" * 10_000_000
+        assert len(frames) < 200
+
+
+async def test_a_quiet_stream_is_kept_alive_with_comments(tmp_path: Path) -> None:
+    steps = [{"text": ["a", "b"], "delay": 0.3}]
+    async with serving(tmp_path, steps, keep_alive=0.05) as hub:
+        response = await hub.http.post("/api/chat", json=ask("go"))
+        assert response.text.count(": keep-alive\n\n") >= 4
+        assert text_of(frames_in(response.text)) == "ab"
+
+
+async def test_shutting_down_stops_the_runs_and_closes_their_messages(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG]) as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
+            await until(pieces, "word1")
+            await hub.hub.runs.close()
+            assert types(frames_in(": " + await rest(pieces)))[-2:] == ["abort", "finish"]
+        response = await hub.http.post("/api/chat", json=ask("late"))
+        assert response.status_code == 503
+
+
+async def test_a_resume_of_nothing_is_204(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hub:
+        response = await hub.http.get("/api/chat/unknown/stream")
+        assert (response.status_code, response.content) == (204, b"")
+
+
+async def test_the_stream_has_the_headers_that_clients_and_proxies_want(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "x"}, {"text": "y"}]) as hub:
+        response = await hub.http.post("/api/chat", json=ask("go"))
+        assert isinstance(response, httpx2.Response)
+        assert response.headers["content-type"] == "text/event-stream"
+        assert response.headers["x-vercel-ai-ui-message-stream"] == "v1"
+        assert response.headers["x-accel-buffering"] == "no"
+        assert "no-cache" in response.headers["cache-control"]
+        accept = {"accept": "text/event-stream; dialect=hub"}
+        other = await hub.http.post("/api/sessions/s/chat", json=ask("more"), headers=accept)
+        assert "step-finish" in types(frames_in(other.text))

@@ -1,0 +1,243 @@
+"""`@operation`: what a function's name, docstring and type hints become."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import pytest
+from pydantic import BaseModel, Field
+
+from dragoman.errors import ConfigError
+from dragoman.operations import Calls, Context, Operation, Registry, operation
+from dragoman.operations.function import from_function, operation_of
+from dragoman.operations.ledger import MemoryLedger
+
+
+class Address(BaseModel):
+    """Where somebody lives."""
+
+    title: str
+    city: str = "Split"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Options(TypedDict):
+    deep: bool
+    depth: NotRequired[int]
+
+
+async def visit(
+    who: str,
+    address: Address,
+    at: Point | None = None,
+    options: Options | None = None,
+    mood: Literal["calm", "wild"] = "calm",
+    tries: Annotated[int, Field(ge=1, description="how often")] = 3,
+) -> Options:
+    """Visit somebody.
+
+    Knocks first.
+
+    Args:
+        who: The person,
+            by name.
+        mood (str): How to behave.
+
+    Returns:
+        What was found.
+    """
+    del who, address, at, mood
+    return options or Options(deep=False, depth=tries)
+
+
+def made(function: Callable[..., Any], **extras: Any) -> Operation:
+    return from_function(function, "test", **extras)
+
+
+async def call(function: Callable[..., Any], input: dict[str, Any]) -> Any:
+    async with Calls(Registry(made(function)), MemoryLedger()) as calls:
+        (found,) = Registry(made(function)).list()
+        return (await calls.call(found, input, context=Context())).to_json()
+
+
+def test_the_name_the_description_and_the_schemas_come_from_the_function() -> None:
+    found = made(visit)
+    assert found.id == "test.visit"
+    assert found.description == "Visit somebody.\n\nKnocks first.\n\nReturns:\n    What was found."
+    assert found.effect == "once"
+    assert found.input_schema == {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["who", "address"],
+        "properties": {
+            "who": {"type": "string", "description": "The person, by name."},
+            "address": {"$ref": "#/$defs/Address"},
+            "at": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}], "default": None},
+            "options": {"anyOf": [{"$ref": "#/$defs/Options"}, {"type": "null"}], "default": None},
+            "mood": {
+                "type": "string",
+                "enum": ["calm", "wild"],
+                "default": "calm",
+                "description": "How to behave.",
+            },
+            "tries": {"type": "integer", "minimum": 1, "default": 3, "description": "how often"},
+        },
+        "$defs": {
+            "Address": {
+                "type": "object",
+                "description": "Where somebody lives.",
+                "properties": {"title": {"type": "string"}, "city": {"type": "string", "default": "Split"}},
+                "required": ["title"],
+            },
+            "Point": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
+                "required": ["x"],
+            },
+            "Options": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"deep": {"type": "boolean"}, "depth": {"type": "integer"}},
+                "required": ["deep"],
+            },
+        },
+    }
+    assert found.output_schema == {
+        "type": "object",
+        "properties": {"deep": {"type": "boolean"}, "depth": {"type": "integer"}},
+        "required": ["deep"],
+    }
+
+
+async def test_models_dataclasses_and_defaults_reach_the_function_as_python_values() -> None:
+    async def show(address: Address, at: Point, tags: frozenset[str] = frozenset({"a"})) -> list[Any]:
+        assert isinstance(address, Address)
+        assert isinstance(at, Point)
+        return [address.city, at.y, sorted(tags)]
+
+    given = {"address": {"title": "Dr"}, "at": {"x": "5"}}
+    assert await call(show, given) == {"success": True, "result": ["Split", 0, ["a"]]}
+
+
+async def test_parameter_names_that_models_reserve_are_ordinary_parameters() -> None:
+    async def odd(json: int, _x: int, model_dump: int, copy: int = 4) -> int:
+        return json + _x + model_dump + copy
+
+    assert await call(odd, {"json": 1, "_x": 2, "model_dump": 3}) == {"success": True, "result": 10}
+
+
+def test_a_decorated_function_is_still_the_function() -> None:
+    def double(number: int) -> int:
+        """Double it."""
+        return 2 * number
+
+    decorated = operation("math", effect="read", name="twice", timeout=2, approval=True)(double)
+    assert decorated is double
+    assert decorated(4) == 8
+    found = operation_of(decorated)
+    assert found is not None
+    assert (found.id, found.effect, found.timeout, found.approval) == ("math.twice", "read", 2, True)
+
+
+def test_a_context_is_no_part_of_the_schema() -> None:
+    async def ask(question: str, context: Context, other: Context | None = None) -> None:
+        del question, context, other
+
+    assert list(made(ask).input_schema["properties"]) == ["question"]
+
+
+NUMPY = """Measure a thing.
+
+    Parameters
+    ----------
+    width : float
+        How wide.
+    height
+        How high,
+        in metres.
+
+    Returns
+    -------
+    float
+        The area.
+    """
+SPHINX = """Measure a thing.
+
+    :param width: How wide.
+    :param float height: How high,
+        in metres.
+    """
+
+
+@pytest.mark.parametrize("docstring", [NUMPY, SPHINX])
+def test_parameters_are_read_from_numpy_and_sphinx_docstrings_too(docstring: str) -> None:
+    def measure(width: float, height: float) -> float:
+        return width * height
+
+    measure.__doc__ = docstring
+    found = made(measure)
+    described = {name: rules["description"] for name, rules in found.input_schema["properties"].items()}
+    assert described == {"width": "How wide.", "height": "How high, in metres."}
+    assert found.description.startswith("Measure a thing.")
+    assert "How wide" not in found.description
+
+
+async def streams() -> AsyncIterator[int]:
+    yield 1
+
+
+def untyped(x) -> None:  # type: ignore[no-untyped-def]
+    del x
+
+
+def starred(*numbers: int) -> None:
+    del numbers
+
+
+def positional(x: int, /) -> None:
+    del x
+
+
+def unknown(x: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821 - that is the point
+    del x
+
+
+def opaque(x: Callable[[], int]) -> None:
+    del x
+
+
+def _hidden() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (streams, "streams is a generator: streaming operations are not supported yet"),
+        (untyped, "untyped: parameter 'x' has no type hint"),
+        (starred, "starred: parameter 'numbers' takes any number of values"),
+        (positional, "positional: parameter 'x' is positional-only"),
+        (unknown, "unknown: a type hint cannot be resolved (name 'Nowhere' is not defined)"),
+        (opaque, "opaque: Cannot generate a JsonSchema"),
+        (_hidden, "name '_hidden' in 'test' must be 1 to 128 letters"),
+        (lambda: None, "name '<lambda>' in 'test' must be 1 to 128 letters"),
+    ],
+)
+def test_a_function_that_cannot_be_an_operation_is_refused_by_name(
+    function: Callable[..., Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(function)
+    assert said in str(error.value)
+
+
+def test_a_timeout_must_be_positive() -> None:
+    with pytest.raises(ConfigError, match=r"timeout of test\.visit must be above 0 seconds, got 0"):
+        made(visit, timeout=0)

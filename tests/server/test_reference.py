@@ -1,0 +1,253 @@
+"""The reference: it says what the hub does, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from dragoman import events as e
+from dragoman.server.app import Hub
+from dragoman.server.openapi import describe
+from dragoman.server.page import VERBS, draw_reference, routes
+from dragoman.wire.ui import UIStream
+from tests.serving import Served, ask, serving
+
+DOCUMENT = describe()
+MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
+EVENTS: tuple[e.Event, ...] = (
+    e.Start("m1", {"model": "a/b"}),
+    e.StartStep(),
+    e.TextStart("t"),
+    e.TextDelta("t", "Hi"),
+    e.TextEnd("t", {"openai": {"itemId": "x"}}),
+    e.ReasoningStart("r"),
+    e.ReasoningDelta("r", "hm"),
+    e.ReasoningEnd("r"),
+    e.ToolInputStart("c", "look", dynamic=True, title="Look"),
+    e.ToolInputDelta("c", "{}"),
+    e.ToolInputAvailable("c", "look", {"a": None}),
+    e.ToolInputError("c", "look", "{", "no JSON"),
+    e.ToolApprovalRequest("a", "c"),
+    e.ToolApprovalResponse("a", approved=True),
+    e.ToolOutputAvailable("c", None, preliminary=True),
+    e.ToolOutputError("c", "broken"),
+    e.ToolOutputDenied("c"),
+    e.SourceUrl("s", "http://a.example/"),
+    e.SourceDocument("s", "text/plain", "A"),
+    e.File("data:,", "text/plain"),
+    e.Data("data-weather", {"sun": True}, id="w"),
+    e.MessageMetadata({"a": 1}),
+    e.ResetStep(),
+    e.FinishStep("stop", usage=e.Usage(1, 2), model="m", provider="p", duration=1.0),
+    e.ErrorEvent("broken", code="api_error", transient=True),
+    e.Abort("stopped"),
+    e.Finish("max-steps", message_metadata={}, usage=e.Usage(1), steps=3),
+)
+
+
+def resolve(reference: str) -> Any:
+    """What a reference within the document points to."""
+    found: Any = DOCUMENT
+    for step in reference.removeprefix("#/").split("/"):
+        found = found[step]
+    return found
+
+
+def within(value: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects in a JSON value."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from within(each)
+
+
+def validator(schema: Mapping[str, Any]) -> Any:
+    """A schema of the document, with the others beside it to refer to."""
+    return jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+
+
+def operation(verb: str, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = DOCUMENT["paths"][path][verb]
+    return found
+
+
+async def test_the_document_has_every_route_of_the_hub_and_no_other(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        answered = {
+            (method.lower(), route.path) for route in found(served.hub) for method in route.endpoint._handlers
+        }
+    assert {(verb, path) for verb, path, _ in routes(DOCUMENT["paths"])} == answered
+
+
+def found(hub: Hub) -> list[Any]:
+    app: Any = hub.app
+    listed: list[Any] = app.routes
+    return listed
+
+
+def test_every_reference_within_the_document_leads_somewhere() -> None:
+    for value in within(DOCUMENT):
+        if "$ref" in value:
+            assert resolve(value["$ref"]) is not None, value
+
+
+@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
+def test_every_schema_is_one(name: str) -> None:
+    schema = DOCUMENT["components"]["schemas"][name]
+    jsonschema_rs.meta.validate(schema)
+    validator(schema)
+
+
+def test_operations_have_names_of_their_own_and_say_what_they_are() -> None:
+    tags = {tag["name"] for tag in DOCUMENT["tags"]}
+    said = [operation for _, _, operation in routes(DOCUMENT["paths"])]
+    names = [each["operationId"] for each in said]
+    assert sorted(set(names)) == sorted(names)
+    assert all(each["summary"] and set(each["tags"]) <= tags for each in said)
+    assert all("default" not in each["responses"] and each["responses"] for each in said)
+
+
+def test_every_parameter_of_a_path_is_described() -> None:
+    for _, path, said in routes(DOCUMENT["paths"]):
+        parameters = [
+            resolve(each["$ref"]) if "$ref" in each else each for each in said.get("parameters", ())
+        ]
+        described = {each["name"] for each in parameters if each["in"] == "path"}
+        assert described == set(re.findall(r"{(\w+)}", path)), path
+        assert all(each["description"] for each in parameters)
+
+
+def test_every_example_fits_its_schema() -> None:
+    checked = 0
+    for media in within(DOCUMENT):
+        shown = [each["value"] for each in media.get("examples", {}).values()] if "schema" in media else []
+        if "schema" in media and "example" in media:
+            shown.append(media["example"])
+        for each in shown:
+            validator(media["schema"]).validate(each)
+            checked += 1
+    assert checked > 10
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=e.name)
+def test_what_a_stream_says_fits_the_document(event: e.Event) -> None:
+    frames = UIStream(sdk=7).encode([event]).removeprefix(b"data: ").strip()
+    said = msgspec.json.decode(frames)
+    validator(DOCUMENT["components"]["schemas"]["StreamEvent"]).validate(said)
+    shape = DOCUMENT["components"]["schemas"][type(event).__name__]
+    assert set(said) <= set(shape["properties"])
+
+
+def test_what_no_stream_says_does_not_fit() -> None:
+    shape = validator(DOCUMENT["components"]["schemas"]["StreamEvent"])
+    for wrong in ({"type": "step-start"}, {"type": "text-delta", "id": "t"}, {"type": "weather", "data": 1}):
+        assert not shape.is_valid(wrong)
+
+
+async def check(served: Served, verb: str, path: str, **asked: Any) -> Any:
+    """Ask the hub, and hold its answer to what the document says of it; the body."""
+    said = operation(verb, path)
+    where = path.replace("{id}", asked.pop("id", "s")).replace("{same}", "s")
+    response = await served.http.request(verb.upper(), where, **asked)
+    expected = said["responses"][str(response.status_code)]
+    expected = resolve(expected["$ref"]) if "$ref" in expected else expected
+    if "content" not in expected:
+        assert response.content == b""
+        return None
+    kind = response.headers["content-type"].split(";")[0]
+    if kind != "application/json":
+        assert kind in expected["content"]
+        return response.text
+    validator(expected["content"][kind]["schema"]).validate(response.json())
+    return response.json()
+
+
+async def test_the_hub_answers_as_the_document_says(tmp_path: Path) -> None:
+    async with serving(tmp_path, [MANY, {"text": "There."}, {"error": {"message": "no"}}]) as served:
+        await check(served, "post", "/api/sessions", json={"id": "s", "title": "Trip"})
+        assert "[DONE]" in await check(served, "post", "/api/chat", json=ask("hello"))
+        held = await check(served, "get", "/api/sessions/{id}/messages")
+        assert [message["role"] for message in held["messages"]] == ["user", "assistant"]
+        assert "[DONE]" in await check(served, "post", "/api/sessions/{id}/chat", json=ask("again"))
+        for path in ("/api/chat/{id}/stream", "/api/sessions/{id}/chat/{same}/stream"):
+            await check(served, "get", path)
+        await check(served, "post", "/api/chat/{id}/stop")
+        for verb, path, body in (
+            ("get", "/api/sessions", None),
+            ("get", "/api/sessions/{id}", None),
+            ("patch", "/api/sessions/{id}", {"maxSteps": 3}),
+            ("delete", "/api/sessions/{id}", None),
+        ):
+            await check(served, verb, path, **({"json": body} if body else {}))
+
+
+async def test_operations_answer_as_the_document_says(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await check(served, "get", "/api/operations")
+        await check(served, "get", "/api/operations", params={"q": "time"})
+        await check(served, "get", "/api/operations/{id}", id="time.now")
+        await check(served, "post", "/api/operations/{id}/call", id="time.now")
+        wrong = await check(served, "post", "/api/operations/{id}/call", id="time.now", json={"zone": 1})
+        assert wrong["success"] is False
+
+
+async def test_failures_answer_as_the_document_says(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await check(served, "post", "/api/chat", json={"id": "s"})
+        await check(served, "post", "/api/chat", json=ask("hi", agent="ghost"))
+        await check(served, "get", "/api/sessions/{id}", id="none")
+        await check(served, "get", "/api/sessions", params={"limit": "0"})
+        await check(served, "get", "/api/operations/{id}", id="no.such")
+        await check(served, "post", "/api/sessions", content=b"x" * 70_000)
+
+
+async def test_the_reference_is_open_to_those_without_a_key(tmp_path: Path) -> None:
+    async with serving(tmp_path, keys=True) as served:
+        for _, path, said in routes(DOCUMENT["paths"]):
+            public = said.get("security") == []
+            verb = next(verb for verb in VERBS if verb in DOCUMENT["paths"][path])
+            response = await served.http.request(verb.upper(), path)
+            assert (response.status_code == 200) is public, path
+            assert (response.status_code == 401) is not public, path
+        assert (await served.http.get("/openapi.json")).json() == DOCUMENT
+
+
+async def test_the_landing_page_speaks_to_browsers_and_to_programs(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        page = await served.http.get("/", headers={"accept": "text/html,*/*"})
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert 'href="/docs"' in page.text
+        body = (await served.http.get("/")).json()
+        assert (body["name"], body["links"]["docs"]) == ("dragoman", "/docs")
+
+
+TAG = re.compile(r"<(/?)([a-z0-9]+)[^>]*>")
+ALONE = {"meta", "br"}
+
+
+def test_the_page_is_whole_and_asks_nothing_of_other_hosts() -> None:
+    page = draw_reference(DOCUMENT)
+    stack: list[str] = []
+    for closing, tag in TAG.findall(page):
+        if closing:
+            assert stack.pop() == tag
+        elif tag not in ALONE:
+            stack.append(tag)
+        assert tag not in ("script", "link", "img", "iframe")
+    assert stack == []
+    links, ids = re.findall(r'(?:href|src)="([^"]*)"', page), re.findall(r'\bid="([^"]*)"', page)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert all(link.startswith(("/", "#")) for link in links)
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
+    assert sorted(set(ids)) == sorted(ids)
+    for _, path, _ in routes(DOCUMENT["paths"]):
+        assert f"<code>{path}</code>" in page

@@ -1,0 +1,123 @@
+"""A hub in this process on a free port, and a client for it: what flow and fault tests share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import uvicorn
+
+from dragoman import events as e
+from dragoman.config import parse_config
+from dragoman.server.app import Hub
+
+Frames = list[dict[str, Any]]
+
+
+class Served:
+    """A hub that is being served."""
+
+    def __init__(self, hub: Hub, url: str, http: httpx2.AsyncClient) -> None:
+        self.hub = hub
+        self.url = url
+        self.http = http
+
+    async def chat(self, text: str = "hi", *, session: str = "s", **fields: Any) -> Frames:
+        """Send a user message; all frames of the answer."""
+        return await self.post(ask(text, session=session, **fields))
+
+    async def post(self, body: Mapping[str, Any], **options: Any) -> Frames:
+        """POST a chat body; all frames of the answer."""
+        response = await self.http.post("/api/chat", json=body, **options)
+        assert response.status_code == 200, response.text
+        return frames_in(response.text)
+
+    async def messages(self, session: str = "s") -> list[dict[str, Any]]:
+        """What the session holds."""
+        response = await self.http.get(f"/api/sessions/{session}/messages")
+        assert response.status_code == 200, response.text
+        held: list[dict[str, Any]] = response.json()["messages"]
+        return held
+
+
+def ask(text: str, *, session: str = "s", id: str | None = None, **fields: Any) -> dict[str, Any]:
+    """The body of a chat request with one user message."""
+    message = {"id": id or f"u-{text}", "role": "user", "parts": [{"type": "text", "text": text}]}
+    return {"id": session, "messages": [message], "trigger": "submit-message", **fields}
+
+
+def frames_in(body: str) -> Frames:
+    """The JSON frames of an SSE body, which must end with [DONE]."""
+    said = [line.removeprefix("data: ") for line in body.split("\n\n") if line.startswith("data: ")]
+    assert said[-1] == "[DONE]", said[-1]
+    return [msgspec.json.decode(frame) for frame in said[:-1]]
+
+
+def types(frames: Frames) -> list[str]:
+    """The frames' words; deltas that follow each other count as one, for the hub may join them."""
+    words = [frame["type"] for frame in frames]
+    return [
+        word
+        for at, word in enumerate(words)
+        if not (word.endswith("-delta") and words[at - 1 : at] == [word])
+    ]
+
+
+def text_of(frames: Frames) -> str:
+    """All text in the frames."""
+    return "".join(frame["delta"] for frame in frames if frame["type"] == "text-delta")
+
+
+def write_script(folder: Path, steps: Sequence[Mapping[str, Any]], *, play: str) -> Path:
+    """A file with a script for the scripted provider."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "script.json"
+    path.write_bytes(msgspec.json.encode({"steps": list(steps), "play": play}))
+    return path
+
+
+@asynccontextmanager
+async def serving(
+    data: Path,
+    steps: Sequence[Mapping[str, Any]] = (),
+    *,
+    play: str = "once",
+    keys: bool = False,
+    **config: Any,
+) -> AsyncIterator[Served]:
+    """A served hub whose model plays these steps."""
+    script = write_script(data, steps, play=play)
+    providers = {"sim": {"type": "scripted", "script": str(script)}}
+    parsed = parse_config({"providers": providers, "model": "sim/any", **config})
+    async with (
+        Hub.open(parsed, data / "hub", keys=keys) as hub,
+        listening(hub) as url,
+        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
+    ):
+        yield Served(hub, url, http)
+
+
+@asynccontextmanager
+async def listening(hub: Hub) -> AsyncIterator[str]:
+    """Serve a hub's app on a free port of the loopback; its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(hub.app, log_level="warning", lifespan="off", access_log=False))
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the test runner keeps its own
+    task = asyncio.create_task(server._serve([listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+
+
+def usage(tokens_in: int, tokens_out: int) -> dict[str, int]:
+    """Usage as a script says it."""
+    body: dict[str, int] = msgspec.to_builtins(e.Usage(tokens_in, tokens_out, tokens_in + tokens_out))
+    return body

@@ -1,0 +1,220 @@
+"""The database: group commit, readers beside it, and what happens when it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dragoman.errors import Conflict, StoreError, Unavailable
+from dragoman.store.connection import Connection, Job
+from dragoman.store.database import MAX_POSTED, Database
+from dragoman.store.store import FILE, Store
+from tests.store.samples import session
+
+PUT = "INSERT INTO keys (id, hash, prefix, owner, scopes, created_at) VALUES (:id, :id, '', '', '[]', 0)"
+IDS = "SELECT id FROM keys ORDER BY id"
+DEADLINE = 30.0
+
+
+class Broken(Exception):
+    """What a test's own job raises."""
+
+
+@pytest.fixture
+def database(store: Store) -> Database:
+    return store.database
+
+
+def put(id: str) -> Job[int]:
+    return lambda connection: connection.run(PUT, {"id": id})
+
+
+def put_and_fail(id: str) -> Job[None]:
+    def job(connection: Connection) -> None:
+        connection.run(PUT, {"id": id})
+        raise Broken(id)
+
+    return job
+
+
+async def ids(database: Database) -> list[str]:
+    return [row[0] for row in await database.read(lambda connection: connection.all(IDS, {}))]
+
+
+@contextmanager
+def held(database: Database) -> Iterator[None]:
+    """The writer is busy inside, so that all that is written there waits and makes one group."""
+    entered, free = threading.Event(), threading.Event()
+
+    def job(_: Connection) -> None:
+        entered.set()
+        free.wait(DEADLINE)
+
+    database.post(job)
+    assert entered.wait(DEADLINE)
+    try:
+        yield
+    finally:
+        free.set()
+
+
+async def test_a_write_that_returned_is_seen_by_the_next_read(database: Database) -> None:
+    for number in range(20):
+        await database.write(put(f"{number:02}"))
+        assert len(await ids(database)) == number + 1
+
+
+async def test_a_failing_write_does_not_fail_its_neighbours(database: Database) -> None:
+    with held(database):
+        jobs = [put("a"), put_and_fail("b"), put("c"), put("a"), put("d")]
+        writes = [asyncio.ensure_future(database.write(job)) for job in jobs]
+        await asyncio.sleep(0)
+    first, broken, second, taken, third = await asyncio.gather(*writes, return_exceptions=True)
+    assert (first, second, third) == (1, 1, 1)
+    assert isinstance(broken, Broken)
+    assert isinstance(taken, Conflict)
+    assert await ids(database) == ["a", "c", "d"]
+
+
+async def test_writes_that_wait_together_are_one_transaction(database: Database) -> None:
+    seen: list[int] = []
+
+    def look(connection: Connection) -> None:
+        seen.append(len(connection.all(IDS, {})))
+
+    async def write(job: Job[object]) -> int:
+        await database.write(job)
+        return len(await ids(database))
+
+    with held(database):
+        writes = [asyncio.ensure_future(write(job)) for job in (put("a"), look, put("b"))]
+        await asyncio.sleep(0)
+    assert await asyncio.gather(*writes) == [2, 2, 2]
+    assert seen == [1]
+
+
+async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(database: Database) -> None:
+    done: list[int] = []
+
+    def note(number: int) -> Job[None]:
+        return lambda _: done.append(number)
+
+    for number in range(1_000):
+        if number % 10:
+            database.post(note(number))
+        else:
+            await database.write(note(number))
+    await database.flush()
+    assert done == list(range(1_000))
+
+
+async def test_what_a_cancelled_caller_asked_for_is_written_all_the_same(database: Database) -> None:
+    with held(database):
+        write = asyncio.ensure_future(database.write(put("a")))
+        await asyncio.sleep(0)
+        write.cancel()
+    await database.flush()
+    assert write.cancelled()
+    assert await ids(database) == ["a"]
+
+
+async def test_a_posted_write_that_fails_is_reported_and_the_next_ones_are_done(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.post(put_and_fail("a"))
+    store.post(put("b"))
+    await store.flush()
+    assert await ids(store.database) == ["b"]
+    assert "a posted write failed: a" in caplog.text
+
+
+async def test_who_posted_a_write_may_hear_that_it_failed(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Exception] = []
+    store.post(put_and_fail("a"), failed=heard.append)
+    store.post(put("b"), failed=heard.append)
+    await store.flush()
+    assert [str(error) for error in heard] == ["a"]
+    assert caplog.text == ""
+
+
+async def test_posting_more_than_the_database_can_keep_up_with_is_refused(database: Database) -> None:
+    with held(database):
+        for _ in range(MAX_POSTED - 1):
+            database.post(lambda _: None)
+        with pytest.raises(Unavailable, match="writes behind"):
+            database.post(put("a"))
+    await database.flush()
+    database.post(put("b"))
+    await database.flush()
+    assert await ids(database) == ["b"]
+
+
+async def test_a_read_sees_one_moment(database: Database) -> None:
+    begun, written = threading.Event(), threading.Event()
+
+    def query(connection: Connection) -> tuple[int, int]:
+        before = len(connection.all(IDS, {}))
+        begun.set()
+        assert written.wait(DEADLINE)
+        return before, len(connection.all(IDS, {}))
+
+    read = asyncio.ensure_future(database.read(query))
+    await asyncio.to_thread(begun.wait, DEADLINE)
+    await database.write(put("a"))
+    written.set()
+    assert await read == (0, 0)
+    assert await ids(database) == ["a"]
+
+
+async def test_reads_do_not_wait_for_the_writer(database: Database) -> None:
+    with held(database):
+        assert await asyncio.wait_for(ids(database), DEADLINE) == []
+
+
+async def test_a_reader_cannot_write(database: Database) -> None:
+    with pytest.raises(StoreError, match="readonly"):
+        await database.read(put("a"))
+    assert await ids(database) == []
+
+
+async def test_a_failing_read_raises_what_it_raised(database: Database) -> None:
+    def query(_: Connection) -> None:
+        raise Broken
+
+    with pytest.raises(Broken):
+        await database.read(query)
+    assert await ids(database) == []
+
+
+async def test_a_full_disk_is_said_and_got_over(store: Store) -> None:
+    await store.write(lambda connection: connection.one("PRAGMA max_page_count = 1", {}))
+    with pytest.raises(StoreError, match=rf"{FILE}.*full") as refused:
+        await store.sessions.create(session(title="x" * 100_000))
+    assert refused.value.transient
+    assert refused.value.hint == "make room on the disk"
+    await store.write(lambda connection: connection.one("PRAGMA max_page_count = 1000000", {}))
+    await store.sessions.create(session(title="x" * 100_000))
+    assert await store.sessions.get("s") == session(title="x" * 100_000)
+
+
+async def test_closing_finishes_what_was_posted(store: Store) -> None:
+    for number in range(500):
+        store.post(put(f"{number:03}"))
+    await store.close()
+    await store.close()
+
+
+async def test_a_closed_database_refuses_everything(store: Store) -> None:
+    await store.close()
+    with pytest.raises(Unavailable):
+        await store.sessions.get("s")
+    with pytest.raises(Unavailable):
+        await store.sessions.create(session())
+    with pytest.raises(Unavailable):
+        store.post(put("a"))

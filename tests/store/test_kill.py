@@ -1,0 +1,65 @@
+"""kill -9: what was acknowledged is there, and the database is whole."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from dragoman.messages import TextPart
+from dragoman.store.connection import Connection
+from dragoman.store.store import Store
+
+ROOT = Path(__file__).parents[2]
+KILLS = 20
+LINES = 400
+
+
+def write_and_kill(folder: Path, *, name: str, lines: int) -> list[list[str]]:
+    """Let a process write, kill it after that many acknowledged lines, and give all that it printed."""
+    command = [sys.executable, "-m", "tests.store.chronicler", str(folder), name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(lines)]
+        process.send_signal(signal.SIGKILL)
+        told += process.stdout.readlines()
+    assert process.returncode == -signal.SIGKILL
+    return [line.split() for line in told if line.endswith("\n")]
+
+
+def check(connection: Connection) -> tuple[object, ...]:
+    return (
+        connection.all("PRAGMA integrity_check", {}),
+        connection.all("PRAGMA foreign_key_check", {}),
+        connection.all(
+            "SELECT session_id FROM runs WHERE status = 'running' GROUP BY 1 HAVING COUNT(*) > 1", {}
+        ),
+    )
+
+
+async def kept(store: Store) -> set[tuple[str, str, int, str]]:
+    """All that a chronicler could have told, as the store has it."""
+    found: set[tuple[str, str, int, str]] = set()
+    for session in await store.sessions.list("ann", limit=10_000):
+        for message in await store.messages.list(session.id):
+            texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+            found |= {(session.id, message.id, position, text) for position, text in enumerate(texts)}
+        for turn, run in enumerate(await store.runs.list(session.id)):
+            if run.status == "finished":
+                found.add((session.id, "run", turn, run.id))
+    return found
+
+
+async def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
+    chance = random.Random(20)
+    told: set[tuple[str, str, int, str]] = set()
+    for kill in range(KILLS):
+        lines = write_and_kill(tmp_path, name=f"k{kill}", lines=chance.randrange(LINES))
+        told |= {(session, message, int(position), text) for session, message, position, text in lines}
+        async with await Store.open(tmp_path) as store:
+            whole = await store.database.read(check)
+            assert whole == ([("ok",)], [], [])
+            assert told - await kept(store) == set()
+    assert len(told) > KILLS

@@ -1,0 +1,293 @@
+"""Folding and retelling: history is a fold of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman import events as e
+from dragoman import messages as m
+from dragoman.errors import OutOfOrder
+from dragoman.fold import Fold, fold
+from dragoman.retell import mark, retell, tell
+
+JSON: st.SearchStrategy[Any] = st.text(max_size=8) | st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        -1.5,
+        2**53,
+        [],
+        {},
+        [[], None],
+        {"ä": [1, {"b": None}]},
+        {"constructor": 1},
+        "null",
+        '{"a"',
+    ]
+)
+PM = st.none() | st.just({"acme": {"signature": "x"}})
+NAMES = st.sampled_from(["hub_call", "weather", "a-b"])
+WORDS = st.text(max_size=20)
+
+
+@st.composite
+def tool_parts(draw: st.DrawFn) -> m.ToolPart:
+    """A tool call in a state that a finished message can hold."""
+    name = draw(NAMES)
+    dynamic = draw(st.booleans())
+    state = draw(
+        st.sampled_from(
+            ["input-available", "approval-requested", "approval-responded", *sorted(m.FINAL_STATES)]
+        )
+    )
+    fields: dict[str, Any] = {}
+    if state in ("approval-requested", "approval-responded", "output-denied") or (
+        draw(st.booleans()) and state != "input-available"
+    ):
+        approved = {"approval-requested": None, "output-denied": False}.get(state, True)
+        if state == "approval-responded":
+            approved = draw(st.booleans())
+        fields["approval"] = m.Approval(
+            "ap", approved, draw(st.none() | WORDS) if approved is not None else None
+        )
+    if state == "output-available":
+        fields["output"] = draw(JSON)
+        fields["result_provider_metadata"] = draw(PM)
+    if state == "output-error":
+        fields["error_text"] = draw(WORDS)
+    return m.ToolPart(
+        type="dynamic-tool" if dynamic else f"tool-{name}",
+        tool_call_id="c",
+        state=state,  # type: ignore[arg-type]
+        tool_name=name if dynamic else None,
+        title=draw(st.none() | WORDS),
+        input=draw(JSON),
+        provider_executed=draw(st.none() | st.just(True)),
+        call_provider_metadata=draw(PM),
+        **fields,
+    )
+
+
+def standing() -> st.SearchStrategy[m.Part]:
+    """Every other part that an assistant message can hold."""
+    return st.one_of(
+        st.builds(m.TextPart, WORDS, st.just("done"), PM),
+        st.builds(m.ReasoningPart, WORDS, st.just("done"), PM),
+        st.builds(m.SourceUrlPart, WORDS, WORDS, st.none() | WORDS, PM),
+        st.builds(m.SourceDocumentPart, WORDS, WORDS, WORDS, st.none() | WORDS, PM),
+        st.builds(m.FilePart, WORDS, WORDS, st.none(), PM),
+        st.builds(m.DataPart, st.just("data-note"), JSON, st.none()),
+    )
+
+
+@st.composite
+def finished_messages(draw: st.DrawFn) -> m.Message:
+    """A finished assistant message: steps of parts, ids unique."""
+    parts: list[m.Part] = []
+    for step in range(draw(st.integers(0, 3))):
+        parts.append(m.StepStartPart())
+        for index, part in enumerate(draw(st.lists(standing() | tool_parts(), max_size=4))):
+            parts.append(_unique(part, f"{step}-{index}"))
+    metadata = draw(st.none() | st.just({}) | st.builds(lambda value: {"a": {"b": value}}, JSON))
+    return m.Message(id="msg", role="assistant", parts=tuple(parts), metadata=metadata)
+
+
+def _unique(part: m.Part, key: str) -> m.Part:
+    from msgspec.structs import replace
+
+    if not isinstance(part, m.ToolPart):
+        return replace(part, id=key) if isinstance(part, m.DataPart) and len(key) % 2 else part
+    approval = replace(part.approval, id=f"ap-{key}") if part.approval else None
+    return replace(part, tool_call_id=f"call-{key}", approval=approval)
+
+
+@pytest.mark.promise("retold-message-is-the-same")
+@given(finished_messages())
+@settings(max_examples=300)
+def test_a_retold_message_folds_to_the_same_message(message: m.Message) -> None:
+    assert fold(None, retell(message)) == message
+
+
+@given(finished_messages())
+def test_a_message_survives_its_json(message: m.Message) -> None:
+    assert m.decode(m.encode(message)) == message
+
+
+@given(finished_messages())
+def test_events_survive_their_json(message: m.Message) -> None:
+    told = retell(message)
+    assert [e.decode(e.encode(event)) for event in told] == told
+
+
+RUN: list[e.Event] = [
+    e.Start("msg", {"model": "up/x"}),
+    e.StartStep(),
+    e.ReasoningStart("r"),
+    e.ReasoningDelta("r", "think"),
+    e.ReasoningDelta("r", "ing"),
+    e.TextStart("t"),
+    e.TextDelta("t", "Grüße"),
+    e.ReasoningEnd("r", {"acme": {"signature": "s"}}),
+    e.TextDelta("t", " an alle"),
+    e.Data("data-progress", {"done": 1}, "p"),
+    e.TextEnd("t"),
+    e.ToolInputStart("c1", "hub_call"),
+    e.ToolInputDelta("c1", '{"a":'),
+    e.ToolInputDelta("c1", "1}"),
+    e.ToolInputStart("c2", "hub_list"),
+    e.ToolInputDelta("c2", "nonsense"),
+    e.ToolInputAvailable("c1", "hub_call", {"a": 1}),
+    e.ToolInputError("c2", "hub_list", "nonsense", "no JSON"),
+    e.Data("data-progress", {"done": 2}, "p"),
+    e.ToolOutputAvailable("c1", "half", preliminary=True),
+    e.ToolOutputAvailable("c1", "whole"),
+    e.FinishStep("tool-calls"),
+    e.StartStep(),
+    e.TextStart("t"),
+    e.TextDelta("t", "done"),
+    e.MessageMetadata({"more": {"a": 1}}),
+    e.TextEnd("t"),
+    e.FinishStep("stop"),
+    e.Finish("stop", {"more": {"b": 2}}),
+]
+
+
+def regrouped(cuts: Sequence[int]) -> list[e.Event]:
+    """The run with its deltas cut elsewhere."""
+    told: list[e.Event] = []
+    for index, event in enumerate(RUN):
+        cut = cuts[index % len(cuts)]
+        match event:
+            case e.TextDelta(id=key, delta=delta):
+                told += [e.TextDelta(key, delta[:cut]), e.TextDelta(key, delta[cut:])]
+            case e.ToolInputDelta(tool_call_id=key, input_text_delta=delta):
+                told += [e.ToolInputDelta(key, delta[:cut]), e.ToolInputDelta(key, delta[cut:])]
+            case _:
+                told.append(event)
+    return told
+
+
+@given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(1, 7), min_size=1))
+def test_folding_does_not_depend_on_how_deltas_are_cut_or_batched(cuts: list[int], sizes: list[int]) -> None:
+    growing, told, at = Fold(), regrouped(cuts), 0
+    while at < len(told):
+        size = sizes[at % len(sizes)]
+        growing.add(told[at : at + size])
+        at += size
+    assert growing.message() == fold(None, RUN)
+
+
+@given(st.lists(st.integers(0, len(RUN)), max_size=4))
+def test_a_follower_told_from_marks_sees_the_same_message(places: list[int]) -> None:
+    growing, seen, at = Fold(), Fold(), None
+    for index, event in enumerate([*RUN, None]):
+        if index in places or event is None:
+            seen.add(tell(growing, at) if index else [])
+            at = mark(growing) if index else None
+        if event is not None:
+            growing.add([event])
+    assert seen.message() == growing.message()
+
+
+def test_a_resume_in_mid_stream_goes_on_with_the_live_tail() -> None:
+    whole = fold(None, RUN)
+    for cut in range(1, len(RUN)):
+        growing = fold_until(cut)
+        assert fold(None, [*tell(growing), *RUN[cut:]]) == whole, RUN[cut]
+
+
+def fold_until(cut: int) -> Fold:
+    """The run up to `cut`."""
+    growing = Fold()
+    growing.add(RUN[:cut])
+    return growing
+
+
+STEP: list[e.Event] = [e.Start("m"), e.StartStep()]
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        ([e.TextStart("t")], "before start"),
+        ([e.Start("m"), e.Start("m")], "between steps"),
+        ([e.Start("m"), e.TextStart("t")], "between steps"),
+        ([*STEP, e.TextDelta("t", "x")], "no such block is open"),
+        ([*STEP, e.TextEnd("t")], "no such block is open"),
+        ([*STEP, e.TextStart("t"), e.TextStart("t")], "open already"),
+        ([*STEP, e.TextStart("t"), e.FinishStep()], "blocks are open"),
+        ([*STEP, e.ToolInputStart("c", "x"), e.FinishStep()], "not complete"),
+        ([*STEP, e.ToolInputDelta("c", "x")], "no tool call 'c'"),
+        ([*STEP, e.ToolOutputAvailable("c", 1)], "no tool call 'c'"),
+        ([*STEP, e.ToolInputAvailable("c", "x", {}), e.ToolInputDelta("c", "x")], "input-available"),
+        ([*STEP, e.ToolInputAvailable("c", "x", {}), e.ToolInputStart("c", "x")], "already"),
+        (
+            [
+                *STEP,
+                e.ToolInputAvailable("c", "x", {}),
+                e.ToolOutputAvailable("c", 1),
+                e.ToolOutputError("c", ""),
+            ],
+            "output-available",
+        ),
+        (
+            [
+                *STEP,
+                e.ToolInputAvailable("c", "x", {}),
+                e.FinishStep(),
+                e.StartStep(),
+                e.ToolOutputAvailable("c", 1),
+            ],
+            "outside the step",
+        ),
+        ([*STEP, e.ToolApprovalResponse("a", True)], "not waiting"),
+        ([*STEP, e.Finish()], "inside a step"),
+        ([*STEP, e.ErrorEvent("x")], "inside a step"),
+        ([e.Start("m"), e.Finish(), e.StartStep()], "after finish"),
+        ([e.Start("m"), e.Abort(), e.StartStep()], "only finish may follow"),
+    ],
+)
+def test_an_event_out_of_order_is_refused_with_a_clear_error(told: list[e.Event], complaint: str) -> None:
+    with pytest.raises(OutOfOrder, match=complaint):
+        fold(None, told)
+
+
+def test_a_continued_message_takes_the_outputs_of_its_old_calls_before_the_next_step() -> None:
+    first = fold(
+        None, [*STEP, e.ToolInputAvailable("c", "ask", {"q": 1}), e.FinishStep(), e.Finish("tool-calls")]
+    )
+    whole = fold(
+        first,
+        [e.Start("m"), e.ToolOutputAvailable("c", "yes"), e.StartStep(), e.FinishStep(), e.Finish("stop")],
+    )
+    assert whole.parts == (
+        m.StepStartPart(),
+        m.ToolPart("tool-ask", "c", "output-available", input={"q": 1}, output="yes"),
+        m.StepStartPart(),
+    )
+    with pytest.raises(OutOfOrder, match="is continued"):
+        fold(first, [e.Start("other")])
+
+
+def test_a_reset_step_takes_back_what_the_step_had_said() -> None:
+    told: list[e.Event] = [
+        *STEP,
+        e.TextStart("t"),
+        e.TextDelta("t", "no"),
+        e.ToolInputStart("c", "x"),
+        e.ResetStep(),
+    ]
+    whole = fold(
+        None,
+        [*told, e.ToolInputAvailable("c", "x", 1), e.ToolOutputAvailable("c", 2), e.FinishStep(), e.Finish()],
+    )
+    assert whole.parts == (
+        m.StepStartPart(),
+        m.ToolPart("tool-x", "c", "output-available", input=1, output=2),
+    )

@@ -1,0 +1,42 @@
+"""The hub's own dialect, as seed 000 names it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.wire.hub import HubStream
+
+
+def test_the_hub_dialect_says_steps_and_usage_in_the_seeds_words() -> None:
+    said = HubStream().encode(
+        [
+            e.Start("m"),
+            e.StartStep(),
+            e.TextStart("t"),
+            e.TextDelta("t", "hi"),
+            e.TextEnd("t"),
+            e.FinishStep("stop", usage=e.Usage(3, 4, 7), model="x"),
+            e.Finish("max-steps", usage=e.Usage(3, 4), steps=10),
+        ]
+    )
+    assert [msgspec.json.decode(frame[6:]) for frame in said.split(b"\n\n") if frame] == [
+        {"type": "start", "messageId": "m"},
+        {"type": "step-start"},
+        {"type": "text-start", "id": "t"},
+        {"type": "text-delta", "id": "t", "delta": "hi"},
+        {"type": "text-end", "id": "t"},
+        {
+            "type": "step-finish",
+            "finishReason": "stop",
+            "usage": {"promptTokens": 3, "completionTokens": 4, "totalTokens": 7},
+            "model": "x",
+        },
+        {
+            "type": "finish",
+            "finishReason": "max-steps",
+            "usage": {"promptTokens": 3, "completionTokens": 4},
+            "steps": 10,
+        },
+    ]
+    assert HubStream().end() == b"data: [DONE]\n\n"

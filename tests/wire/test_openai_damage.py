@@ -1,0 +1,80 @@
+"""Streams that no vendor sends: whatever comes, the decoder ends in a finish or a failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .openai_streams import NAMES, cut, decode, recording, sse
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 500)
+    | st.floats(width=16)
+    | st.sampled_from(["", "stop", "a<th", "{"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "x"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+FRAGMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "index": st.sampled_from([0, 1, "0", None, 2.5]),
+        "id": st.sampled_from(["a", "b", "", None, 7]),
+        "function": st.fixed_dictionaries(
+            {},
+            optional={
+                "name": st.sampled_from(["f", "g", "", None]),
+                "arguments": st.sampled_from(["{", "}", "{}"]) | VALUES,
+            },
+        ),
+    },
+)
+DELTAS = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(["content", "reasoning", "refusal", "reasoning_details", "images", "audio"], VALUES),
+        "annotations": VALUES,
+        "tool_calls": st.lists(FRAGMENTS, max_size=3) | VALUES,
+    },
+)
+CHUNKS = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.lists(
+            st.fixed_dictionaries(
+                {}, optional={"delta": DELTAS | VALUES, "finish_reason": VALUES, "index": VALUES}
+            ),
+            max_size=2,
+        )
+        | VALUES,
+        "usage": VALUES,
+        "model": VALUES,
+        "error": st.sampled_from([None, {}]),
+    },
+)
+
+
+@given(st.lists(CHUNKS, max_size=6), st.lists(st.integers(0, 2000), max_size=8))
+def test_whatever_a_server_sends_ends_in_a_finish_or_a_failure_and_cuts_change_nothing(
+    chunks: list[Any], places: list[int]
+) -> None:
+    raw = sse(*chunks)
+    answer = decode([raw])
+    assert (answer.failure is None) == (answer.finish is not None)
+    again = decode(cut(raw, [min(place, len(raw)) for place in places]))
+    assert (again.story, again.finish) == (answer.story, answer.finish)
+
+
+@given(st.sampled_from(NAMES), st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=6))
+def test_damaged_bytes_never_break_the_decoder(name: str, damage: list[tuple[int, int]]) -> None:
+    raw = bytearray(recording(name))
+    for place, byte in damage:
+        raw[place % len(raw)] = byte
+    answer = decode([bytes(raw)])
+    assert (answer.failure is None) == (answer.finish is not None)
+    assert decode(cut(bytes(raw), range(0, len(raw), 5))).story == answer.story

@@ -1,0 +1,121 @@
+"""Server-sent events: frames however they are cut and spelled, and the writer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import FrameTooLong
+from dragoman.wire.sse import DONE, Named, Splitter, comment, frame
+
+Frames = list[tuple[bytes, str | None]]
+
+
+def split(*reads: bytes, limit: int = 1 << 20) -> Frames:
+    """The frames in these reads, each with its name."""
+    splitter = Splitter(limit=limit)
+    frames = [frame for raw in reads for frame in splitter.feed(raw)]
+    return [(bytes(frame), getattr(frame, "event", None)) for frame in (*frames, *splitter.close())]
+
+
+def bytewise(raw: bytes) -> list[bytes]:
+    return [raw[place : place + 1] for place in range(len(raw))]
+
+
+CASES: dict[str, tuple[bytes, Frames]] = {
+    "plain": (b"data: a\n\ndata: b\n\n", [(b"a", None), (b"b", None)]),
+    "no space": (b"data:a\n\ndata:  b\n\n", [(b"a", None), (b" b", None)]),
+    "several lines": (b"data: a\ndata:b\ndata\n\n", [(b"a\nb\n", None)]),
+    "empty data": (b"data:\n\ndata: \n\n", [(b"", None), (b"", None)]),
+    "comments": (b": hi\n\n:\ndata: a\n: ho\ndata: b\n\n", [(b"a\nb", None)]),
+    "names": (b"event: error\ndata: {}\n\nevent:x\ndata: 1\n\n", [(b"{}", "error"), (b"1", "x")]),
+    "a name without data": (b"event: ping\n\nevent: error\n\ndata: a\n\n", [(b"", "error"), (b"a", None)]),
+    "other fields": (b"id: 1\nretry: 5\nfoo: bar\nbaz\ndata: a\n\n", [(b"a", None)]),
+    "blank lines": (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [(b"a", None), (b"b", None)]),
+    "no blank line at the end": (b"data: a\n\ndata: b\n", [(b"a", None), (b"b", None)]),
+    "no line end at the end": (b"data: a\n\nevent: e\ndata: b", [(b"a", None), (b"b", "e")]),
+    "a byte order mark": (
+        b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbf\n\n",
+        [(b"a", None), (b"\xef\xbb\xbf", None)],
+    ),
+    "an error as a field": (b'data: a\n\nerror: {"x":1}\n\n', [(b"a", None), (b'{"x":1}', "error")]),
+    "an error as bare JSON": (b'{"error": {"x": 1}}\n', [(b'{"error": {"x": 1}}', "error")]),
+    "UTF-8": ("data: é🦜\n\n".encode(), [("é🦜".encode(), None)]),
+    "nothing": (b"", []),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_frames_are_the_same_however_they_are_cut_and_whatever_ends_a_line(case: str, end: bytes) -> None:
+    raw, frames = CASES[case]
+    raw = raw.replace(b"\n", end)
+    assert split(raw) == frames
+    assert split(*bytewise(raw)) == frames
+    for place in range(len(raw)):
+        assert split(raw[:place], raw[place:]) == frames
+
+
+PAYLOAD = st.binary(max_size=30).filter(lambda data: b"\r" not in data)
+
+
+@given(
+    st.lists(PAYLOAD, max_size=12),
+    st.lists(st.integers(0, 400), max_size=20),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+)
+def test_what_the_writer_writes_is_read_again_however_it_is_cut(
+    payloads: list[bytes], places: list[int], end: bytes
+) -> None:
+    raw = b"".join(comment("hm") + frame(payload) for payload in payloads).replace(b"\n", end)
+    pieces = [raw[start:stop] for start, stop in pairwise([0, *sorted(places), len(raw)])]
+    assert split(*pieces) == [(payload, None) for payload in payloads]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_no_bytes_break_the_splitter_and_cuts_change_nothing(reads: list[bytes]) -> None:
+    assert split(*reads) == split(b"".join(reads))
+
+
+def test_a_line_break_in_a_payload_becomes_a_data_line() -> None:
+    assert frame(b"a\r\nb\rc") == b"data: a\ndata: b\ndata: c\n\n"
+    assert comment("a\nb") == b": a b\n\n"
+    assert split(frame(b"x"), DONE) == [(b"x", None), (b"[DONE]", None)]
+
+
+def test_comments_are_counted_as_a_sign_of_life() -> None:
+    splitter = Splitter()
+    assert splitter.feed(b": one\n\n: two\n\ndata: a\n\n:") == [b"a"]
+    assert splitter.comments == 2
+    assert splitter.close() == []
+    assert splitter.comments == 3
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [b"data: " + b"x" * 95 + b"\n\n"],
+        [b"data: a\n\ndata: " + b"x" * 95 + b"\n\n"],
+        [b"data: " + b"x" * 50, b"x" * 50, b"x"],
+        bytewise(b"data: " + b"x" * 96),
+        [b"data: x\n"] * 14,
+    ],
+)
+def test_a_frame_over_the_limit_is_refused_before_its_end_and_not_kept(reads: list[bytes]) -> None:
+    splitter = Splitter(limit=100)
+    with pytest.raises(FrameTooLong, match="longer than 100 bytes"):
+        [*map(splitter.feed, reads)]
+    assert splitter.close() == []
+
+
+def test_many_frames_in_a_read_may_be_longer_than_the_limit_together() -> None:
+    raw = frame(b"x" * 50) * 1000
+    assert len(split(raw, limit=100)) == 1000
+    assert len(split(raw[:-7], raw[-7:], limit=100)) == 1000
+
+
+def test_a_named_frame_shows_its_name() -> None:
+    assert repr(Named(b"{}", "error")) == "Named(b'{}', 'error')"

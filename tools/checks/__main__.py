@@ -1,0 +1,34 @@
+"""Runs the house's own checks: `python -m tools.checks [sizes shape map places dead promises]`."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tools.checks import dead, house_map, places, promises, shape, sizes
+from tools.checks.findings import Finding
+
+CHECKS: dict[str, Callable[[Path], Iterator[Finding]]] = {
+    "sizes": sizes.check,
+    "shape": shape.check,
+    "map": house_map.check,
+    "places": places.check,
+    "dead": dead.check,
+    "promises": promises.check,
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        print(f"no check {unknown[0]!r}; there are: {', '.join(CHECKS)}")
+        return 2
+    root = Path.cwd()
+    found = sorted(finding for name in names or CHECKS for finding in CHECKS[name](root))
+    for finding in found:
+        print(finding)
+    print(f"house rules: {len(found)} broken" if found else "house rules: all kept")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Shape: names of modules and classes, docstrings, re-exports only, imports at the top."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.checks.findings import Finding, Module, modules
+
+VAGUE = {
+    "base", "bases", "common", "helper", "helpers", "manager", "managers", "misc", "util", "utility", "utils",
+}  # fmt: skip
+VAGUE_CLASS = re.compile(r"_*(Abstract.*|.+(Impl|Data|Info))")
+LATE = re.compile(r"#\s*late:\s*\S")
+
+
+def check(root: Path) -> Iterator[Finding]:
+    for module in modules(root, "src"):
+        yield from check_name(module)
+        yield from check_docstring(module)
+        yield from check_classes(module)
+        yield from check_imports(module)
+        if module.path.name == "__init__.py":
+            yield from check_reexports(module)
+    yield from check_tests(root)
+
+
+def check_name(module: Module) -> Iterator[Finding]:
+    name = module.path.parent.name if module.path.stem == "__init__" else module.path.stem
+    vague = VAGUE.intersection(name.split("_"))
+    if vague:
+        yield module.find(1, f"a module is one noun, not {min(vague)!r}")
+
+
+def check_docstring(module: Module) -> Iterator[Finding]:
+    docstring = ast.get_docstring(module.tree)
+    if not docstring or not docstring.strip():
+        yield module.find(1, "no docstring: its first line says what the module is for")
+
+
+def check_classes(module: Module) -> Iterator[Finding]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and VAGUE_CLASS.fullmatch(node.name):
+            yield module.find(
+                node.lineno, f"class {node.name}: a class is a noun, not Abstract…, …Impl, …Data, …Info"
+            )
+
+
+def check_imports(module: Module) -> Iterator[Finding]:
+    for owner in ast.walk(module.tree):
+        if not isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        for node in ast.walk(owner):
+            if isinstance(node, ast.Import | ast.ImportFrom) and not is_late(module, node.lineno):
+                yield module.find(node.lineno, "import inside a body: move it up, or say `# late: reason`")
+
+
+def is_late(module: Module, line: int) -> bool:
+    """Whether the import's line, or the one above, gives the reason for importing late."""
+    return any(LATE.search(text) for text in module.lines[max(0, line - 2) : line])
+
+
+def check_tests(root: Path) -> Iterator[Finding]:
+    """A tests/mcp with an `__init__.py` would stand where `import mcp` finds it."""
+    for module in modules(root, "tests"):
+        if module.path.name == "__init__.py":
+            yield module.find(1, "tests are no packages: `from tests.… import` works without __init__.py")
+
+
+def check_reexports(module: Module) -> Iterator[Finding]:
+    for node in module.tree.body:
+        if not is_reexport(node):
+            yield module.find(node.lineno, "__init__.py re-exports and nothing else")
+
+
+def is_reexport(node: ast.stmt) -> bool:
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__")]) | ast.AnnAssign(target=ast.Name(id="__all__")):
+            return True
+        case _:
+            return False

