@@ -5,7 +5,8 @@
 
    Every connection posts the bodies in turn, each answer read to its end before the next request. "%ID%" in a body
    becomes 16 digits that no other request has. After WARMUP seconds (-o: or when every connection has begun to get its
-   answer) it prints "measuring", counts for SECONDS and prints one JSON object:
+   answer) it prints "measuring", counts for SECONDS (up to ten times that until there are CONNECTIONS answers, unless -o)
+   and prints one JSON object:
      requests, failed (refused, cut or not 2xx), incomplete (not exactly CHUNKS of the stamps "@" + 16 digits that
      upstream.c writes, or no [DONE] at the end), chunks, frames, open (answers under way at the end), and in
      microseconds first_frame, first_chunk, response (since the request) and delay (since the chunk's stamp);
@@ -309,8 +310,8 @@ static void serve(struct connection *c, uint32_t events) {
 
 static void report(double seconds, double own_cpu, long open_answers) {
     printf("{\"seconds\": %.3f, \"requests\": %ju, \"failed\": %ju, \"incomplete\": %ju", seconds, answered, failed, incomplete);
-    printf(", \"chunks\": %ju, \"frames\": %ju, \"bytes\": %ju, \"open\": %ld", chunks, frames, bytes, open_answers);
-    printf(", \"load_cpu\": %.3f", own_cpu);
+    printf(", \"chunks\": %ju, \"frames\": %ju, \"bytes\": %ju, \"open\": %ld, \"load_cpu\": %.3f", chunks, frames, bytes,
+           open_answers, own_cpu);
     histogram_print("first_frame", &first_frame);
     histogram_print("first_chunk", &first_chunk);
     histogram_print("response", &response);
@@ -333,10 +334,10 @@ static void poll_once(void) {
 
 static void run(int connections, int opened_per_second, double warmup, double seconds) {
     struct connection *all = calloc((size_t)connections, sizeof *all);
-    int64_t begun = now_us(), from = begun + (int64_t)(warmup * 1e6), until = INT64_MAX;
+    int64_t begun = now_us(), from = begun + (int64_t)(warmup * 1e6), until = INT64_MAX, late = INT64_MAX;
     double own_cpu = 0;
     long opened = 0, open_answers = 0;
-    for (int64_t now; (now = now_us()) < until; poll_once()) {
+    for (int64_t now; (now = now_us()) < until || (!early && answered < (uintmax_t)connections && now < late); poll_once()) {
         long wanted = opened_per_second ? (now - begun) * opened_per_second / 1000000 + 1 : connections;
         for (; opened < wanted && opened < connections; opened++) {
             all[opened].fd = -1;
@@ -346,6 +347,7 @@ static void run(int connections, int opened_per_second, double warmup, double se
             continue;
         measuring = true;
         until = now + (int64_t)(seconds * 1e6);
+        late = now + (int64_t)(seconds * 10e6);
         puts("measuring");
         fflush(stdout);
         own_cpu = process_cpu(getpid());
@@ -391,8 +393,6 @@ int main(int argc, char **argv) {
         default: return 2;
         }
     }
-    if (!request_count || !address.sin_port)
-        return 2;
     signal(SIGPIPE, SIG_IGN);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     poller = epoll_create1(0);

@@ -65,8 +65,10 @@ def as_json(workload: Workload, rows: Sequence[Row]) -> Mapping[str, Any]:
     return {"workload": asdict(workload), "unit": UNITS[workload.measure], "rows": fields}
 
 
-def number(value: float) -> str:
-    """Digits enough to compare, and thousands set apart."""
+def number(value: float | None) -> str:
+    """Digits enough to compare, and thousands set apart; a dash where nothing was measured."""
+    if value is None:
+        return "–"
     if abs(value) >= 100 or value == 0:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"
@@ -92,7 +94,7 @@ def _cells(row: Row, references: Sequence[Row], *, columns: Sequence[Column]) ->
         number(row.value),
         f"{number(values[0])} to {number(values[-1])}",
         *(number(row.value / other.value) if row.value and other.value else "" for other in references),
-        *(number(median(read(result) for result in row.results)) for _, read in columns),
+        *(number(median(read(result) for result in row.results) or None) for _, read in columns),
         " ".join(f"{share:.0%}" for share in shares),
     ]
 
@@ -105,6 +107,8 @@ def _notes(workload: Workload, row: Row) -> Iterator[str]:
         failed = sum(result.failed for result in row.results)
         short = sum(result.incomplete for result in row.results)
         yield f"INCOMPLETE: {failed} answers failed, {short} were short; its figures say nothing"
+    if workload.measure != "memory" and not all(result.value for result in row.results):
+        yield "nothing came back within a window; the machine was too busy for it"
     due = workload.pace * workload.connections
     rate = median(result.chunks / result.seconds for result in row.results)
     if workload.measure == "chunks" and rate < BEHIND * due:

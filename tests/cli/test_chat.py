@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import socket
 
 import msgspec
 import pytest
 
-from tests.cli.program import Hub, finish, read_until, run, start
+from tests.cli.conftest import Run
+from tests.cli.program import Hub, finish, read_until, start
+from tests.cli.program import run as run_apart
 
 
-def test_stdout_is_the_answer_and_stderr_all_about_it(hub: Hub) -> None:
+def test_stdout_is_the_answer_and_stderr_all_about_it(run: Run, hub: Hub) -> None:
     said = run("chat", "hello", "--hub", hub.url)
     assert (said.code, said.out) == (0, "Good day.\n")
     assert "plain/x · 1 step · 5 tokens in · 3 tokens out" in said.err
     assert "dragoman chat --session cli-" in said.err
 
 
-def test_tool_calls_are_shown_with_arguments_results_and_time(hub: Hub) -> None:
-    said = run("chat", "hello", "--model", "tools/x", env={"DRAGOMAN_HUB": hub.url})
+def test_tool_calls_are_shown_with_arguments_results_and_time(
+    run: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_HUB", hub.url)
+    said = run("chat", "hello", "--model", "tools/x")
     assert said.out == "It is 42.\n"
     lines = said.err.splitlines()
     assert lines[0] == "I calculate."
@@ -29,14 +35,21 @@ def test_tool_calls_are_shown_with_arguments_results_and_time(hub: Hub) -> None:
 
 
 def test_the_message_may_come_through_a_pipe(hub: Hub) -> None:
-    assert run("chat", "--hub", hub.url, "--session", "piped", input="from a pipe").out == "Good day.\n"
-    shown = run("sessions", "show", "piped", "--hub", hub.url, "--json").json
+    said = run_apart("chat", "--hub", hub.url, "--session", "piped", input="from a pipe")
+    assert (said.code, said.out) == (0, "Good day.\n")
+    shown = run_apart("sessions", "show", "piped", "--hub", hub.url, "--json").json
     assert shown["messages"][0]["parts"] == [{"type": "text", "text": "from a pipe"}]
-    empty = run("chat", "--hub", hub.url, input=" \n")
-    assert (empty.code, empty.out) == (2, "")
 
 
-def test_json_is_one_event_a_line(hub: Hub) -> None:
+def test_a_pipe_without_a_message_is_asked_wrongly(
+    run: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
+    said = run("chat", "--hub", hub.url)
+    assert (said.code, said.out) == (2, "")
+
+
+def test_json_is_one_event_a_line(run: Run, hub: Hub) -> None:
     said = run("chat", "hello", "--json", "--hub", hub.url)
     events = [msgspec.json.decode(line) for line in said.out.splitlines()]
     assert [event["type"] for event in events][:2] == ["start", "start-step"]
@@ -45,13 +58,13 @@ def test_json_is_one_event_a_line(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_an_answer_that_fails_ends_with_1(hub: Hub, form: list[str]) -> None:
+def test_an_answer_that_fails_ends_with_1(run: Run, hub: Hub, form: list[str]) -> None:
     said = run("chat", "hello", "--model", "bad/x", "--hub", hub.url, *form)
     assert said.code == 1
     assert "the model fell over" in said.out + said.err
 
 
-def test_a_model_cannot_steer_the_terminal(hub: Hub) -> None:
+def test_a_model_cannot_steer_the_terminal(run: Run, hub: Hub) -> None:
     said = run("chat", "hello", "--model", "rude/x", "--hub", hub.url)
     assert said.out == "]0;gotchaplain [31mred\n"
 
@@ -63,12 +76,12 @@ def test_ctrl_c_stops_the_run_and_ends_with_130(hub: Hub, form: list[str]) -> No
     read_until(chat, "first")
     said = finish(chat, signal.SIGINT)
     assert said.code == 130
-    shown = run("sessions", "show", session, "--hub", hub.url, "--json").json
+    shown = run_apart("sessions", "show", session, "--hub", hub.url, "--json").json
     assert shown["running"] is False
     assert shown["messages"][1]["metadata"]["finishReason"] == "aborted"
 
 
-def test_a_busy_session_is_not_disturbed(hub: Hub) -> None:
+def test_a_busy_session_is_not_disturbed(run: Run, hub: Hub) -> None:
     chat = start("chat", "go", "--model", "slow/x", "--hub", hub.url, "--session", "busy")
     read_until(chat, "first")
     said = run("chat", "me too", "--hub", hub.url, "--session", "busy")
@@ -77,7 +90,7 @@ def test_a_busy_session_is_not_disturbed(hub: Hub) -> None:
     assert finish(chat, signal.SIGINT).code == 130
 
 
-def test_no_hub_a_wrong_address_and_another_server_are_told_apart() -> None:
+def test_no_hub_a_wrong_address_and_another_server_are_told_apart(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         free = socket.create_server(("127.0.0.1", 0))
         port = free.getsockname()[1]

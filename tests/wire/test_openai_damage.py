@@ -16,7 +16,8 @@ VALUES = st.recursive(
     | st.floats(width=16)
     | st.sampled_from(["", "stop", "a<th", "{"]),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "x"]), inner, max_size=2)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["text", "summary", "signature", "url"]), inner, max_size=2)
     ),
     max_leaves=5,
 )

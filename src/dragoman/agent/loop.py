@@ -58,6 +58,7 @@ class Loop:
         self._answer = e.FinishStep()
         self._renamed: dict[str, str] = {}
         self._began = turn.clock()
+        self._before = _usage(turn.fold.metadata)
 
     async def run(self) -> AsyncGenerator[Batch, None]:
         """The events of the turn, `start` to `finish`. Cancelled, it ends where it stands; see `closing`."""
@@ -81,13 +82,19 @@ class Loop:
         """What the message remembers of how it was made."""
         known = {
             "finishReason": reason,
-            "usage": msgspec.to_builtins(self.usage) if self.usage else None,
+            "usage": self._total(),
             "provider": self._answer.provider,
             "servedModel": self._answer.model,
             "steps": self.steps,
             "duration": round(self.turn.clock() - self._began, 3),
         }
         return {word: value for word, value in known.items() if value is not None}
+
+    def _total(self) -> Any:
+        """The usage of the whole message: of this run, and of those that it goes on from."""
+        if self._before is None or self.usage is None:
+            return msgspec.to_builtins(self.usage or self._before)
+        return msgspec.to_builtins(self._before + self.usage)
 
     def _over(self) -> e.FinishReason | None:
         """The reason to end here, or None when the model is to be asked (again)."""
@@ -191,7 +198,7 @@ class Loop:
     async def _run(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Batch, None]:
         """The calls' outputs as they come, all at once. Closing the generator cancels what still runs."""
         reason = self._answer.finish_reason
-        if reason in ("length", "content-filter"):
+        if calls and reason in ("length", "content-filter"):
             cut = f"not run: the model's answer was cut ({reason})"
             yield [e.ToolOutputError(call.tool_call_id, cut) for call in calls]
             return
@@ -235,6 +242,11 @@ _NOTICES: dict[e.FinishReason, str] = {
     "length": "Stopped: the model's answer was cut before its tool calls were complete.",
     "content-filter": "Stopped: the provider's content filter cut the answer.",
 }
+
+
+def _usage(metadata: Any) -> e.Usage | None:
+    said = metadata.get("usage") if isinstance(metadata, dict) else None
+    return msgspec.convert(said, e.Usage) if said else None
 
 
 def _calls(fold: Fold) -> list[ToolPart]:

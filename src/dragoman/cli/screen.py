@@ -113,11 +113,17 @@ class Screen:
     def on_denied(self, event: e.ToolOutputDenied) -> None:
         self._result(self._called(event.tool_call_id), "not allowed, so it was not run", sign=WRONG)
 
-    def on_source(self, event: e.SourceUrl) -> None:
-        self.remark(f"  source: {event.title or event.url} {event.url if event.title else ''}".rstrip())
+    def on_page(self, event: e.SourceUrl) -> None:
+        self.remark(f"  source: {event.title}, {event.url}" if event.title else f"  source: {event.url}")
+
+    def on_document(self, event: e.SourceDocument) -> None:
+        self.remark(f"  source: {event.title}")
 
     def on_file(self, event: e.File) -> None:
         self.remark(f"  file: {event.media_type} {cut(event.url, 100)}")
+
+    def on_reset(self, _: e.ResetStep) -> None:
+        self.remark("  this step is taken back, and made once more:")
 
     def on_metadata(self, event: e.MessageMetadata) -> None:
         self._merge(event.message_metadata)
@@ -175,8 +181,10 @@ DRAWINGS: Mapping[type, Callable[[Screen, Any], None]] = {
     e.ToolOutputAvailable: Screen.on_output,
     e.ToolOutputError: Screen.on_output_error,
     e.ToolOutputDenied: Screen.on_denied,
-    e.SourceUrl: Screen.on_source,
+    e.SourceUrl: Screen.on_page,
+    e.SourceDocument: Screen.on_document,
     e.File: Screen.on_file,
+    e.ResetStep: Screen.on_reset,
     e.MessageMetadata: Screen.on_metadata,
     e.ErrorEvent: Screen.on_error,
     e.Abort: Screen.on_abort,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.server.auth import Auth
 from dragoman.server.chat import Chat
@@ -26,11 +27,21 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     reference: Reference
 
 
-def make_router(rooms: Rooms, auth: Auth) -> Router:
-    """The doors behind one router; what is no address gets a 404 in the hub's own words."""
+def make_router(rooms: Rooms, auth: Auth) -> ASGIApp:
+    """The doors behind one router; what is no address gets a 404 in the hub's own words.
+
+    Addresses are matched as they were sent, so that an id may hold an encoded slash.
+    """
     routes = [Route(path, Door(handlers, auth=auth)) for path, handlers in guarded(rooms)]
     routes += [Route(path, Door(handlers)) for path, handlers in public(rooms)]
-    return Router(routes, default=no_such_address)
+    router = Router(routes, default=no_such_address)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if "raw_path" in scope:
+            scope["path"] = scope["raw_path"].decode("latin-1")
+        await router(scope, receive, send)
+
+    return app
 
 
 def guarded(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler]]]:

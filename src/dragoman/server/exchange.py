@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -29,8 +29,8 @@ class Exchange:
         self.receive = receive
         self.send = send
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.params: Mapping[str, str] = scope.get("path_params", {})
+        self.path = unquote(scope["path"])
+        self.params = {name: unquote(value) for name, value in scope.get("path_params", {}).items()}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.identity: Identity = LOCAL
         self.begun = False

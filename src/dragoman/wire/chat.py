@@ -168,6 +168,8 @@ def _user_message(sent: Mapping[str, Any], field: str, *, max_part: int) -> Mess
         where = f"{field}.parts[{index}]"
         if not isinstance(part, TextPart | FilePart | DataPart):
             raise BadRequest(f"{where}: a user message holds text, file and data parts only", field=where)
+        if isinstance(part, FilePart) and not part.url.startswith(("data:", "https:", "http:")):
+            raise BadRequest(f"{where}.url must be a data:, https: or http: URL", field=f"{where}.url")
         if _size(part) > max_part:
             raise TooLarge(f"{where} has {_size(part)} characters, {max_part} are allowed")
     return message

@@ -69,6 +69,10 @@ class Reasoning:
         return "".join(told)
 
 
+class _Pieces(list[str]):
+    """A text that still grows."""
+
+
 def _merge(kept: list[dict[str, Any]], entry: Mapping[str, Any]) -> str:
     for old in reversed(kept):
         if _continues(old, entry):
@@ -79,7 +83,11 @@ def _merge(kept: list[dict[str, Any]], entry: Mapping[str, Any]) -> str:
     text = ""
     for key, value in entry.items():
         if key in _TEXTS and isinstance(value, str):
-            old.setdefault(key, []).append(value)
+            before = old.get(key)
+            if isinstance(before, _Pieces):
+                before.append(value)
+            else:
+                old[key] = _Pieces([value])
             text = text or value
         elif value is not None:
             old[key] = value
@@ -87,8 +95,8 @@ def _merge(kept: list[dict[str, Any]], entry: Mapping[str, Any]) -> str:
 
 
 def _joined(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry as it goes back: texts were kept as their pieces."""
-    return {key: "".join(value) if key in _TEXTS else value for key, value in entry.items()}
+    """The entry as it goes back."""
+    return {key: "".join(value) if isinstance(value, _Pieces) else value for key, value in entry.items()}
 
 
 def _continues(old: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
@@ -96,8 +104,8 @@ def _continues(old: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     if old.get("type") != entry.get("type") or old.get("index") != entry.get("index"):
         return False
     for key in _MARKS:
-        said = entry.get(key)
-        if said and old.get(key, said) != said:
+        known, said = old.get(key), entry.get(key)
+        if known and said and known != said:
             return False
     return True
 

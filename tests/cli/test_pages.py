@@ -1,0 +1,92 @@
+"""The pages about the command line, the configuration and HTTP: nothing is left out, and examples work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+import yaml
+
+from dragoman.config import (
+    AgentConfig,
+    Config,
+    CorsConfig,
+    LimitsConfig,
+    ProviderConfig,
+    ProviderType,
+    parse_config,
+)
+from dragoman.server.openapi import describe
+from dragoman.server.page import routes
+from tests.cli.test_help import COMMANDS
+
+DOCS = Path(__file__).parents[2] / "docs"
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "The hub": Config,
+    "Providers": ProviderConfig,
+    "Agents": AgentConfig,
+    "Limits": LimitsConfig,
+    "CORS": CorsConfig,
+}
+
+
+def sections(page: str) -> dict[str, str]:
+    """The sections of a page, by their headings."""
+    pieces = re.split(r"^## (.*)$", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_the_page_has_every_field_of_the_configuration_and_no_other(title: str) -> None:
+    described = re.findall(r"^\| `(\w+)` \|", sections("configuration.md")[title], flags=re.MULTILINE)
+    assert described == list(SECTIONS[title].__struct_fields__)
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_the_page_names_the_defaults(title: str) -> None:
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| ([^|]*) \|", sections("configuration.md")[title], flags=re.MULTILINE)
+    )
+    for field in msgspec.structs.fields(SECTIONS[title]):
+        if isinstance(field.default, str | int | float):
+            assert rows[field.name] == f"`{field.default}`"
+
+
+def test_the_examples_are_configurations() -> None:
+    found = re.findall(
+        r"```yaml\n(.*?)```", (DOCS / "configuration.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert len(found) == 6
+    for example in found:
+        parse_config(yaml.safe_load(example))
+
+
+def test_the_page_has_every_type_of_provider() -> None:
+    text = sections("configuration.md")["Providers"]
+    assert all(f"`{name}`" in text for name in get_args(ProviderType))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_page_has_every_command_and_option(name: str) -> None:
+    text = sections("cli.md")[f"dragoman {name}"]
+    callback = COMMANDS[name].callback
+    assert callback is not None
+    for option in callback.__annotations__:
+        if option not in ("return", "id", "message", "query", "arguments"):
+            assert f"--{option.replace('_', '-')}" in text, option
+
+
+def test_the_page_has_every_address_of_the_hub() -> None:
+    text = (DOCS / "http.md").read_text(encoding="utf-8")
+    for verb, path, said in routes(describe()["paths"]):
+        where = f"`{path}`" if "x-same-as" in said else f"### `{verb.upper()} {path}`\n"
+        assert where in text, where
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in ("cli.md", "configuration.md", "http.md"):
+        for target in re.findall(r"\]\(([\w./-]+\.md)", (DOCS / page).read_text(encoding="utf-8")):
+            assert (DOCS / target).is_file(), target
