@@ -19,8 +19,8 @@ servers
 A server that cannot be installed, does not start or answers wrongly is listed as ABSENT with the reason.
 
 examples
-  python benchmarks/run.py                              everything, about ten minutes
-  python benchmarks/run.py --quick                      everything once and short, about two minutes
+  python benchmarks/run.py                              everything, ten to fifteen minutes
+  python benchmarks/run.py --quick                      everything once and short, about three minutes
   python benchmarks/run.py --only stream --servers raw,dragoman
   python benchmarks/run.py --only memory --pace 20      as busy streams, if the machine carries them
 

@@ -273,7 +273,7 @@ class BrokenLedger(MemoryLedger):
         super().__init__()
         self._broken = broken
 
-    async def begin(self, record: CallRecord) -> None:
+    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
         if self._broken == "begin":
             raise StoreError("disk full")
         await super().begin(record)

@@ -257,7 +257,7 @@ class SlowLedger(MemoryLedger):
             self.reached.set()
             await self.free.wait()
 
-    async def begin(self, record: CallRecord) -> None:
+    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
         await super().begin(record)
         await self.pause("begin")
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema_rs
 import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.server.app import Hub
+from dragoman.server.chat import Chat
+from dragoman.server.doors import Rooms, guarded, public
+from dragoman.server.health import Health
 from dragoman.server.openapi import describe
+from dragoman.server.operations import Operations
 from dragoman.server.page import VERBS, draw_reference, routes
+from dragoman.server.reference import Reference
+from dragoman.server.sessions import Sessions
 from dragoman.wire.ui import UIStream
 from tests.serving import Served, ask, serving
 
@@ -79,18 +84,13 @@ def operation(verb: str, path: str) -> dict[str, Any]:
     return found
 
 
-async def test_the_document_has_every_route_of_the_hub_and_no_other(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        answered = {
-            (method.lower(), route.path) for route in found(served.hub) for method in route.endpoint._handlers
-        }
-    assert {(verb, path) for verb, path, _ in routes(DOCUMENT["paths"])} == answered
-
-
-def found(hub: Hub) -> list[Any]:
-    app: Any = hub.app
-    listed: list[Any] = app.routes
-    return listed
+def test_the_document_has_every_door_of_the_hub_and_says_which_want_a_key() -> None:
+    kinds: Any = {"chat": Chat, "sessions": Sessions, "operations": Operations}
+    rooms = Rooms(**kinds, health=cast("Any", Health), reference=cast("Any", Reference))
+    said = {(verb, path, said.get("security") != []) for verb, path, said in routes(DOCUMENT["paths"])}
+    wanted = {(verb.lower(), path, True) for path, handlers in guarded(rooms) for verb in handlers}
+    open_ones = {(verb.lower(), path, False) for path, handlers in public(rooms) for verb in handlers}
+    assert said == wanted | open_ones
 
 
 def test_every_reference_within_the_document_leads_somewhere() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -45,8 +45,8 @@ async def ids(database: Database) -> list[str]:
     return [row[0] for row in await database.read(lambda connection: connection.all(IDS, {}))]
 
 
-@contextmanager
-def held(database: Database) -> Iterator[None]:
+@asynccontextmanager
+async def held(database: Database) -> AsyncIterator[None]:
     """The writer is busy inside, so that all that is written there waits and makes one group."""
     entered, free = threading.Event(), threading.Event()
 
@@ -55,7 +55,7 @@ def held(database: Database) -> Iterator[None]:
         free.wait(DEADLINE)
 
     database.post(job)
-    assert entered.wait(DEADLINE)
+    assert await asyncio.to_thread(entered.wait, DEADLINE)
     try:
         yield
     finally:
@@ -69,7 +69,7 @@ async def test_a_write_that_returned_is_seen_by_the_next_read(database: Database
 
 
 async def test_a_failing_write_does_not_fail_its_neighbours(database: Database) -> None:
-    with held(database):
+    async with held(database):
         jobs = [put("a"), put_and_fail("b"), put("c"), put("a"), put("d")]
         writes = [asyncio.ensure_future(database.write(job)) for job in jobs]
         await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_writes_that_wait_together_are_one_transaction(database: Database)
         await database.write(job)
         return len(await ids(database))
 
-    with held(database):
+    async with held(database):
         writes = [asyncio.ensure_future(write(job)) for job in (put("a"), look, put("b"))]
         await asyncio.sleep(0)
     assert await asyncio.gather(*writes) == [2, 2, 2]
@@ -113,7 +113,7 @@ async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(databas
 
 
 async def test_what_a_cancelled_caller_asked_for_is_written_all_the_same(database: Database) -> None:
-    with held(database):
+    async with held(database):
         write = asyncio.ensure_future(database.write(put("a")))
         await asyncio.sleep(0)
         write.cancel()
@@ -144,7 +144,7 @@ async def test_who_posted_a_write_may_hear_that_it_failed(
 
 
 async def test_posting_more_than_the_database_can_keep_up_with_is_refused(database: Database) -> None:
-    with held(database):
+    async with held(database):
         for _ in range(MAX_POSTED - 1):
             database.post(lambda _: None)
         with pytest.raises(Unavailable, match="writes behind"):
@@ -173,7 +173,7 @@ async def test_a_read_sees_one_moment(database: Database) -> None:
 
 
 async def test_reads_do_not_wait_for_the_writer(database: Database) -> None:
-    with held(database):
+    async with held(database):
         assert await asyncio.wait_for(ids(database), DEADLINE) == []
 
 

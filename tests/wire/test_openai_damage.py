@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from .openai_streams import NAMES, cut, decode, recording, sse
+from dragoman.errors import ProviderError
+from dragoman.wire.openai import Decoder
+
+from .openai_streams import NAMES, Answer, cut, decode, recording, sse
 
 VALUES = st.recursive(
     st.none()
@@ -79,3 +84,39 @@ def test_damaged_bytes_never_break_the_decoder(name: str, damage: list[tuple[int
     answer = decode([bytes(raw)])
     assert (answer.failure is None) == (answer.finish is not None)
     assert decode(cut(bytes(raw), range(0, len(raw), 5))).story == answer.story
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        '{"choices":[{"index":0,"delta":{"content":%s}}]}',
+        '{"choices":[{"index":0,"delta":{"reasoning_details":[{"signature":"s","text":%s}]}}]}',
+        '{"choices":[{"index":0,"delta":{"tool_calls":[{"function":{"arguments":{"x":%s}}}]}}]}',
+        '{"choices":[{"index":0,"delta":{"images":%s}}],"citations":%s}',
+        '{"choices":"x","error":%s}',
+        '{"detail":%s}',
+        "%s",
+    ],
+)
+@pytest.mark.parametrize("depth", [3, 300, 900, 100_000])
+def test_json_however_deep_never_breaks_the_decoder(place: str, depth: int) -> None:
+    for left, right in (("[", "]"), ('{"text":', "}"), ('{"message":', "}")):
+        deep = left * depth + ('"\\ud83e"' if left == "[" else "1") + right * depth
+        document = place.replace("%s", deep).encode()
+        for answer in (decode([sse(b"data: " + document + b"\n\n")]), whole(document)):
+            assert answer.failure is not None
+            msgspec.json.encode([answer.events, answer.failure.message])
+
+
+def whole(document: bytes) -> Answer:
+    try:
+        return Answer(Decoder().whole(document))
+    except ProviderError as error:
+        return Answer(failure=error)
+
+
+@given(st.lists(CHUNKS, max_size=4))
+def test_all_that_comes_out_can_be_written(chunks: list[Any]) -> None:
+    raw = sse(*chunks).replace(b'"text"', b'"\\ud83etext"').replace(b'"a"', b'"\\udd9c"')
+    answer = decode([raw])
+    msgspec.json.encode([answer.events, answer.failure and answer.failure.message])

@@ -94,6 +94,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
         log_config=None,
         access_log=logging.getLogger().isEnabledFor(logging.DEBUG),
         server_header=False,
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE,
     )

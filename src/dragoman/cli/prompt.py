@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from dragoman.cli.client import HubClient
@@ -39,7 +40,8 @@ class Prompt:
 
     def run(self, session: str | None, model: str | None) -> None:
         """Talk until the user leaves."""
-        import readline  # noqa: F401 # late: it changes input(), for the better, and only here
+        with suppress(ImportError):  # not every Python has it
+            import readline  # noqa: F401 # late: it gives input() a history, and only here
 
         with self._runner:
             talk = self._do(self._open(session, model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,6 +37,7 @@ def serve(
     Prints a line with `listening on` and the address once it is ready. Ctrl-C or SIGTERM stops it: open
     answers are closed and kept; a second Ctrl-C ends it at once.
     """
+    gc.disable()  # what is imported is no garbage; collecting is switched on again when the hub is ready
     from dragoman.cli.service import Service, run  # late: the server is heavy, and other commands need none
     from dragoman.cli.settings import choose  # late: as above
 

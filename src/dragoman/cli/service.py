@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -51,6 +52,8 @@ async def serve(service: Service, listener: socket.socket) -> None:
     watch(stop.set)
     async with hosted(service.config, service.data, listener=listener, keys=service.keys) as here:
         await introduce(service, here)
+        gc.freeze()
+        gc.enable()
         say(f"dragoman: listening on {here.url}")
         await stop.wait()
         note("stopping: answers under way are closed and kept; Ctrl-C again ends it at once")

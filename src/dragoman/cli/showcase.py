@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.cli.client import HubClient
 from dragoman.cli.hosting import Hosted, bind, hosted
@@ -22,6 +23,7 @@ from dragoman.cli.talk import Talk
 from dragoman.cli.terminal import console, say
 from dragoman.cli.weights import installed
 from dragoman.config import Config, ProviderConfig
+from dragoman.errors import DragomanError
 from dragoman.messages import Message, Part, ToolPart
 from dragoman.store.store import Store
 
@@ -33,17 +35,17 @@ SIMULATOR = "SIMULATOR: no model; a script plays its part and makes up the token
 HINT = "`dragoman local install` brings a small real model"
 PINNED = ["math.calculate", "time.now"]
 INSTRUCTIONS = "Answer briefly. Use a tool to calculate or to tell the time."
+INSTALL = "\n  dragoman local install                  a small real model, without a key"
 NEXT = """
-Try next:
-  dragoman local install                  a small real model, without a key
+Try next:{install}
   dragoman serve --config dragoman.yaml   a hub with your own provider (docs/configuration.md)
   dragoman keys create --owner you        a key for it
   dragoman chat                           talk to it in the terminal
   dragoman ops list                       what it can call
 
 A useChat front end needs its address only:
-  useChat({ transport: new DefaultChatTransport({
-    api: 'http://127.0.0.1:8000/api/chat', headers: { Authorization: 'Bearer dgm_…' } }) })"""
+  useChat({{ transport: new DefaultChatTransport({{
+    api: 'http://127.0.0.1:8000/api/chat', headers: {{ Authorization: 'Bearer dgm_…' }} }}) }})"""
 
 
 class Cast(msgspec.Struct, frozen=True):
@@ -55,10 +57,16 @@ class Cast(msgspec.Struct, frozen=True):
 
 
 def run(*, scripted: bool, keep: bool) -> int:
-    """Play it, and give the exit code."""
+    """Play it, and give the exit code. A simulator takes the place of a local model that cannot be used."""
     set_up("error", as_json=False)
+    say("Dragoman demo: a hub, a model, and a question that needs tools.\n")
     with folder(keep=keep) as place:
-        return asyncio.run(play(cast(place, scripted=scripted), place, keep=keep))
+        if installed() and not scripted:
+            try:
+                return asyncio.run(play(real(), place, keep=keep))
+            except DragomanError as error:
+                say(f"\nThe local model cannot be used, so a simulator plays its part: {error.message}\n")
+        return asyncio.run(play(simulator(place), place, keep=keep))
 
 
 @contextmanager
@@ -71,25 +79,24 @@ def folder(*, keep: bool) -> Iterator[Path]:
         yield Path(name)
 
 
-def cast(place: Path, *, scripted: bool) -> Cast:
-    """The local model where it is installed and wanted, else the simulator."""
-    if installed() and not scripted:
-        config = msgspec.structs.replace(
-            local_config(), pinned=PINNED, instructions=INSTRUCTIONS, max_steps=4
-        )
-        return Cast(config, REAL, LOCAL_QUESTION)
+def real() -> Cast:
+    """The local model, which is shown the tools as they are: it is too small to look for them."""
+    config = replace(local_config(), pinned=PINNED, instructions=INSTRUCTIONS, max_steps=4)
+    return Cast(config, REAL, LOCAL_QUESTION)
+
+
+def simulator(place: Path) -> Cast:
+    """The script."""
     script = place / "demo.yaml"
-    script.write_text(
-        files("dragoman.cli").joinpath("demo.yaml").read_text(encoding="utf-8"), encoding="utf-8"
-    )
+    text = files("dragoman.cli").joinpath("demo.yaml").read_text(encoding="utf-8")
+    script.write_text(text, encoding="utf-8")
     provider = ProviderConfig(type="scripted", script=str(script))
-    config = Config(providers={"simulator": provider}, model="simulator/script")
-    return Cast(config, SIMULATOR if scripted else f"{SIMULATOR}\n          ({HINT})", QUESTION)
+    label = SIMULATOR if installed() else f"{SIMULATOR}\n          {HINT}"
+    return Cast(Config(providers={"simulator": provider}, model="simulator/script"), label, QUESTION)
 
 
 async def play(cast: Cast, place: Path, *, keep: bool) -> int:
     data = place / "data"
-    say("Dragoman demo: a hub, a model, and a question that needs tools.\n")
     async with hosted(cast.config, data, listener=bind("127.0.0.1", 0), keys=True) as here:
         _, key = await here.hub.store.keys.create(OWNER, name="demo")
         say(f"  hub     {here.url}, started in this process; its data in {data}")
@@ -98,7 +105,7 @@ async def play(cast: Cast, place: Path, *, keep: bool) -> int:
         end = await ask(cast.question, here, key=key)
         await show_kept(data)
         if end == "done":
-            say(NEXT)
+            say(NEXT.format(install="" if installed() else INSTALL))
         else:
             say("\nThe answer failed; `dragoman demo --scripted` shows the rest without a model.")
         if keep:

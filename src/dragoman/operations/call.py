@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +21,12 @@ from dragoman.errors import (
     NotFound,
     Unavailable,
 )
+from dragoman.ids import new_id
 from dragoman.operations.context import Context, Node, running
 from dragoman.operations.ledger import CallRecord, Ledger, Status, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, Outcome, failure_of, to_jsonable
-from dragoman.operations.registry import Registry
+from dragoman.operations.registry import RESERVED, Registry
 from dragoman.operations.schema import invalid, problem
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Calls:
         `context.deadline` and its own timeout. Cancelling the task that awaits it aborts it with all that it
         called, and raises CancelledError; everything else that can go wrong is told in the outcome.
         """
-        call_id = f"call_{secrets.token_urlsafe(16)}"
+        call_id = new_id("call")
         above = context.node
         try:
             index = 0 if above is None else above.adopt(call_id)
@@ -191,7 +191,7 @@ class Calls:
 
     async def _begin(self, record: CallRecord) -> bool:
         try:
-            await self._ledger.begin(record)
+            await self._ledger.begin(record, wait=record.effect != "read" and not is_meta(record))
         except Exception:
             log.exception(
                 "call %s of %s is not run: it could not be written down", record.id, record.operation
@@ -203,7 +203,12 @@ class Calls:
         """Write the end down. A result is not kept back because that fails: the work has been done."""
         try:
             await self._ledger.end(
-                record.id, ending.status, ended_at=self._clock(), result=ending.result, error=ending.error
+                record.id,
+                ending.status,
+                ended_at=self._clock(),
+                result=ending.result,
+                error=ending.error,
+                wait=record.parent_id is None,  # a child's end is kept before its parent's
             )
         except Exception:
             log.exception("the end of call %s of %s could not be written down", record.id, record.operation)
@@ -253,6 +258,11 @@ class Calls:
         finally:
             running.reset(token)
             await node.close()
+
+
+def is_meta(record: CallRecord) -> bool:
+    """Whether the call does nothing itself: what it calls is written down for sure before it runs."""
+    return record.operation.startswith(f"{RESERVED}.")
 
 
 def spell(operation: str | Operation) -> str:

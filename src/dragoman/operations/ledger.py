@@ -34,8 +34,11 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Ledger(Protocol):
     """Where calls are written down."""
 
-    async def begin(self, record: CallRecord) -> None:
-        """Keep the intent. When this raises, the call does not run."""
+    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
+        """Keep the intent. When this raises, the call does not run.
+
+        Without `wait` it need not be certain on return, only sure to be kept before whatever comes later.
+        """
         ...
 
     async def end(
@@ -46,10 +49,11 @@ class Ledger(Protocol):
         ended_at: float,
         result: Any = None,
         error: CallFailure | None = None,
+        wait: bool = True,
     ) -> None:
         """Keep how it ended: result when `done`, else the failure; `ended_at` in unix seconds.
 
-        May be told twice, and of a call whose begin() was cut short: neither is an error.
+        May be told twice, and of a call whose begin() was cut short: neither is an error. `wait` as above.
         """
         ...
 
@@ -71,7 +75,7 @@ class MemoryLedger:
         self._entries: dict[str, Entry] = {}
         self._keep = keep
 
-    async def begin(self, record: CallRecord) -> None:
+    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
         self._entries[record.id] = Entry(record=record)
         if len(self._entries) > self._keep:
             del self._entries[next(iter(self._entries))]
@@ -84,6 +88,7 @@ class MemoryLedger:
         ended_at: float,
         result: Any = None,
         error: CallFailure | None = None,
+        wait: bool = True,
     ) -> None:
         known = self._entries.get(call_id)
         if known is not None:

@@ -51,6 +51,11 @@ class Response:
     def __repr__(self) -> str:
         return f"Response({self.status}, from {self._peer!r})"
 
+    @property
+    def complete(self) -> bool:
+        """True when the whole body has arrived."""
+        return self._incoming.complete
+
     async def reads(self) -> AsyncGenerator[bytes, None]:
         """The body: all that has come since the last await as one piece. A body cut short is an error."""
         try:

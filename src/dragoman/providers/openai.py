@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from secrets import token_hex
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event
+from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
 from dragoman.providers.http import Response, Transport
 from dragoman.providers.retry import (
@@ -130,7 +130,7 @@ class OpenAIProvider:
             self._quirks,
             provider=self.name,
             model=request.model,
-            new_id=lambda: f"call_{token_hex(12)}",
+            new_id=lambda: new_id("call"),
             taken=call_ids(request.messages),
         )
         exchange = Exchange(response, decoder, limit=self._limit)
@@ -242,14 +242,12 @@ class Exchange:
 
     def _end(self) -> Sequence[Event]:
         self._over = True
+        if self._document is not None:
+            return self._decoder.whole(b"".join(self._document))
         try:
-            return (
-                self._decoder.close()
-                if self._document is None
-                else self._decoder.whole(b"".join(self._document))
-            )
+            return self._decoder.close()
         except ProviderError as error:
-            self._failure = error
+            self._failure = error  # also when the body is empty: the server has answered, if with nothing
             return ()
 
     def _look(self, raw: bytes) -> None:
@@ -266,6 +264,8 @@ class Exchange:
 
     async def _drain(self) -> None:
         """Wait a little for the end of the body, so that the connection can serve again."""
+        if self._response.complete:
+            return
         with suppress(TimeoutError, ProviderError):
             async with asyncio.timeout(PATIENCE):
                 while await anext(self._reads, b""):

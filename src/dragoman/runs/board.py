@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from dragoman.agent.roster import Pick, Roster
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import Forbidden, RunActive, Unavailable
 from dragoman.fold import Fold
+from dragoman.ids import new_id
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
 from dragoman.request import Tool
@@ -128,9 +128,9 @@ class Board:
         )
         toolbox = self._toolbox(pick.agent.operations, (*pick.agent.client_tools, *request.tools))
         stored = await self._store.messages.list(session.id) if known else ()
-        begun = plan(request.turn, stored, new_id=f"msg_{secrets.token_urlsafe(12)}")
+        begun = plan(request.turn, stored, new_id=new_id("msg"))
         row = rows.Run(
-            id=f"run_{secrets.token_urlsafe(12)}",
+            id=new_id("run"),
             session_id=session.id,
             message_id=begun.assistant.id,
             owner=identity.owner,

@@ -26,6 +26,7 @@ class Journal:
         self._session_id = session_id
         self._period = period
         self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
         self._metadata = fold.metadata_version
         self._failed = False
 
@@ -34,19 +35,26 @@ class Journal:
         fold = self._fold
         if not fold.dirty:
             return
-        if any(index not in fold.moving for index in fold.dirty):
-            self._post(fold.settled)
-        if fold.dirty and self._timer is None:
+        if self._soon is None and not fold.moving.keys() >= fold.dirty:
+            self._soon = asyncio.get_running_loop().call_soon(self._flush)
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
 
     def rest(self) -> Job[None]:
         """Everything that is not written yet, as a job; the journal is over."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
         if self._failed:
             self._fold.dirty.update(range(len(self._fold.entries)))
         return self._job(lambda _: True, whole=True)
+
+    def _flush(self) -> None:
+        """Write what is settled: once for all of this round of the loop, and before a tool can begin."""
+        self._soon = None
+        self._post(self._fold.settled)
+        if self._fold.dirty and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -101,6 +101,11 @@ class Follower:
         self._mark = mark(tail.fold)
         return told
 
+    @property
+    def ended(self) -> bool:
+        """True when the run is over and all of it was given."""
+        return self._tail.closed and self._seq == self._tail.seq
+
     def wake(self) -> None:
         """Let `next()` return."""
         if self._waiter is not None and not self._waiter.done():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from dragoman import events as e
 from dragoman.agent import closing
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError
+from dragoman.ids import new_id
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, Tail
 from dragoman.store import runs as rows
@@ -131,7 +131,7 @@ class Run:
 
     def _usage(self, step: e.FinishStep) -> UsageRecord:
         return UsageRecord(
-            id=f"use_{secrets.token_urlsafe(12)}",
+            id=new_id("use"),
             owner=self.row.owner,
             status="finished",
             started_at=time.time() - (step.duration or 0.0),

@@ -8,8 +8,6 @@ from collections.abc import Callable
 import msgspec
 
 from dragoman.server.exchange import Exchange
-from dragoman.server.openapi import describe
-from dragoman.server.page import draw_home, draw_reference
 from dragoman.server.version import version
 
 HTML = {
@@ -59,12 +57,19 @@ class Reference:
 
 
 def _openapi() -> bytes:
+    from dragoman.server.openapi import describe  # late: few ask, and starting up is quick
+
     return msgspec.json.encode(describe())
 
 
 def _docs() -> bytes:
+    from dragoman.server.openapi import describe  # late: as above
+    from dragoman.server.page import draw_reference  # late: as above
+
     return draw_reference(describe()).encode()
 
 
 def _home() -> bytes:
+    from dragoman.server.page import draw_home  # late: as above
+
     return draw_home(version()).encode()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound
+from dragoman.ids import new_id
 from dragoman.messages import to_json
 from dragoman.runs.board import Board
 from dragoman.server.exchange import Exchange
@@ -52,7 +52,7 @@ class Sessions:
         body = _settings(await exchange.json_body(MAX_BODY))
         now = time.time()
         session = Session(
-            id=body.id or f"ses_{secrets.token_urlsafe(12)}",
+            id=body.id or new_id("ses"),
             owner=exchange.identity.owner,
             created_at=now,
             updated_at=now,

@@ -49,9 +49,6 @@ async def stream(
     try:
         with follower:
             await exchange.begin(200, {**dialect.headers, **(headers or {})})
-            await exchange.send(
-                {"type": "http.response.body", "body": b": stream-open\n\n", "more_body": True}
-            )
             await _send(exchange, follower, dialect=dialect, pulse=pulse)
     finally:
         pulse.cancel()
@@ -60,12 +57,15 @@ async def stream(
 
 async def _send(exchange: Exchange, follower: Follower, *, dialect: Dialect, pulse: Pulse) -> None:
     send = exchange.send
-    while (batch := await follower.next()) is not None:
+    more = True
+    while more and (batch := await follower.next()) is not None:
         frames = dialect.encode(batch) if batch else KEEP_ALIVE if pulse.due else b""
-        if frames:
+        more = not follower.ended
+        if frames or not more:
             pulse.sent()
-            await send({"type": "http.response.body", "body": frames, "more_body": True})
-    if not follower.gone:
+            last = b"" if more else dialect.end()
+            await send({"type": "http.response.body", "body": frames + last, "more_body": more})
+    if more and not follower.gone:
         await send({"type": "http.response.body", "body": dialect.end(), "more_body": False})
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, insert, literal_column, select, update
 
 from dragoman.operations.ledger import CallRecord, Entry, Status
 from dragoman.operations.outcome import CallFailure
-from dragoman.store.connection import Params, Row
+from dragoman.store.connection import Job, Params, Row
 from dragoman.store.database import Database
 from dragoman.store.rows import from_text, to_params, to_text
 from dragoman.store.tables import calls
@@ -33,10 +33,10 @@ class Calls:
         self._get = database.compile(entries.where(this))
         self._of_run = database.compile(of_run)
 
-    async def begin(self, record: CallRecord) -> None:
+    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
         """Keep the intent. Conflict when the id is taken."""
         params = to_params(record) | NOT_ENDED | {"input": to_text(record.input)}
-        await self._database.write(lambda connection: connection.run(self._insert, params))
+        await self._keep(lambda connection: connection.run(self._insert, params), wait=wait)
 
     async def end(
         self,
@@ -46,11 +46,18 @@ class Calls:
         ended_at: float,
         result: Any = None,
         error: CallFailure | None = None,
+        wait: bool = True,
     ) -> None:
         """Keep how it ended. Does nothing for a call that has ended already or never began."""
         params = {"id": call_id, "status": status, "ended_at": ended_at}
         params |= {"result": to_text(result), "error": to_text(error)}
-        await self._database.write(lambda connection: connection.run(self._end, params))
+        await self._keep(lambda connection: connection.run(self._end, params), wait=wait)
+
+    async def _keep(self, job: Job[Any], *, wait: bool) -> None:
+        if wait:
+            await self._database.write(job)
+        else:
+            self._database.post(job)
 
     async def get(self, call_id: str) -> Entry | None:
         """The call, or None."""

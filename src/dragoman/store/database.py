@@ -7,8 +7,9 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ClauseElement, Table
 from sqlalchemy.dialects.sqlite import Insert
@@ -19,11 +20,17 @@ from dragoman.store.sqlite import SQLite, Synchronous
 from dragoman.store.writer import Settled, Task, Writer
 
 T = TypeVar("T")
-
 READERS = 4
 MAX_POSTED = 10_000
 
 log = logging.getLogger(__name__)
+
+
+class Question(NamedTuple):
+    """A query, and where its answer goes."""
+
+    query: Job[Any]
+    answer: asyncio.Future[Any]
 
 
 class Database:
@@ -35,6 +42,8 @@ class Database:
         self._on_error = on_error or report
         self._loop = asyncio.get_running_loop()
         self._waiting = 0
+        self._tasks: list[Task] = []
+        self._questions: list[Question] = []
         self._closed = False
         self._writer = Writer(backend.connect(writing=True), self._settle)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="dragoman-reader")
@@ -92,7 +101,11 @@ class Database:
         """What the query returns. All that it reads is of one moment, after every write awaited before."""
         if self._closed:
             raise Unavailable("the database is closed")
-        return await self._loop.run_in_executor(self._readers, self._query, query)
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self._questions.append(Question(query, answer))
+        if len(self._questions) == 1:
+            self._loop.call_soon(self._ask)
+        return await answer
 
     async def flush(self) -> None:
         """Wait until everything that was posted is committed, or has failed and been reported."""
@@ -101,6 +114,7 @@ class Database:
     async def close(self) -> None:
         """Finish what waits, then close everything. May be called twice."""
         if not self._closed:
+            self._hand_over()
             self._closed = True
             await asyncio.to_thread(self._shut)
 
@@ -108,7 +122,15 @@ class Database:
         if self._closed:
             raise Unavailable("the database is closed")
         self._waiting += 1
-        self._writer.put(task)
+        self._tasks.append(task)
+        if len(self._tasks) == 1:
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Give the writer all of this round of the loop: waking a thread costs more than a write."""
+        tasks, self._tasks = self._tasks, []
+        if tasks:
+            self._writer.put(tasks)
 
     def _settle(self, settled: list[Settled]) -> None:
         self._waiting -= len(settled)
@@ -123,17 +145,39 @@ class Database:
             else:
                 task.waiting.set_result(result)
 
-    def _query(self, query: Job[T]) -> T:
+    def _ask(self) -> None:
+        """Give a reader all questions of this round of the loop."""
+        questions, self._questions = self._questions, []
+        try:
+            self._readers.submit(self._find_out, questions)
+        except RuntimeError:
+            for question in questions:
+                question.answer.cancel()
+
+    def _find_out(self, questions: list[Question]) -> None:
+        answers = [(question, *self._query(question.query)) for question in questions]
+        with suppress(RuntimeError):  # the loop has gone, and with it those who asked
+            self._loop.call_soon_threadsafe(self._answer, answers)
+
+    def _query(self, query: Job[Any]) -> tuple[Any, Exception | None]:
         try:
             connection = self._reader()
             connection.begin()
             try:
-                return query(connection)
+                return query(connection), None
             finally:
                 connection.rollback()
-        except Exception as error:  # noqa: BLE001 - raised below
-            failure = self._backend.explain(error)
-        raise failure
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            return None, self._backend.explain(error)
+
+    def _answer(self, answers: list[tuple[Question, Any, Exception | None]]) -> None:
+        for question, result, error in answers:
+            if question.answer.done():
+                continue  # who asked was cancelled
+            if error is not None:
+                question.answer.set_exception(error)
+            else:
+                question.answer.set_result(result)
 
     def _reader(self) -> Transactions:
         """This thread's own connection."""

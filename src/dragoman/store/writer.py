@@ -37,13 +37,13 @@ class Writer:
         self._connection = connection
         self._settle = settle
         self._loop = asyncio.get_running_loop()
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._tasks: SimpleQueue[list[Task] | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name="dragoman-writer", daemon=True)
         self._thread.start()
 
-    def put(self, task: Task) -> None:
-        """Take a task; returns at once."""
-        self._tasks.put(task)
+    def put(self, tasks: list[Task]) -> None:
+        """Take tasks; returns at once."""
+        self._tasks.put(tasks)
 
     def stop(self) -> None:
         """Finish what waits, then end the thread and close the connection; blocks."""
@@ -58,9 +58,9 @@ class Writer:
     def _take(self) -> list[Task]:
         """The next task and those that wait behind it; nothing when it is time to stop."""
         tasks: list[Task] = []
-        while task := self._tasks.get():
-            tasks.append(task)
-            if len(tasks) == GROUP or self._tasks.empty():
+        while more := self._tasks.get():
+            tasks += more
+            if len(tasks) >= GROUP or self._tasks.empty():
                 return tasks
         if tasks:
             self._tasks.put(None)

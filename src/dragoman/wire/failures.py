@@ -113,7 +113,7 @@ def categorise(text: str, *, status: int | None = None) -> tuple[ProviderCategor
 
 def describe(error: Any) -> str:
     """What the error says in words, shortened. Servers say keys back: whoever shows it masks them."""
-    return _words(error).strip()[:LONGEST]
+    return _words(error).encode(errors="replace").decode().strip()[:LONGEST]
 
 
 def _words(error: Any) -> str:

@@ -89,9 +89,12 @@ class Decoder:
             value = chunks.loose(raw)
         except ValueError as error:
             raise _garbage(raw, error) from None
-        if not isinstance(value, dict) or not value.get("choices"):
-            raise failure(find(value) or f"the answer has no choices: {_show(raw)}")
-        self._answer.add(chunks.tolerate(value))
+        try:
+            if not isinstance(value, dict) or not value.get("choices"):
+                raise failure(find(value) or f"the answer has no choices: {_show(raw)}")
+            self._answer.add(chunks.tolerate(value))
+        except RecursionError:
+            raise _too_deep() from None
         self._end(done=True)
         return self.close()
 
@@ -140,17 +143,22 @@ class Decoder:
         return last and self._answer.finish is not None
 
     def _absorb(self, decoded: Sequence[Chunk], payloads: Sequence[bytes]) -> None:
-        answer = self._answer
-        for chunk, payload in zip(decoded, payloads, strict=True):
-            delta = chunks.delta_of(chunk)
-            if delta is not None and answer.model:
-                answer.grow(delta)
-                continue
-            answer.add(chunk)
-            if chunk.choices is None or isinstance(payload, Named):
-                self._check(payload)
-            if answer.failure is not None:
-                return
+        try:
+            for chunk, payload in zip(decoded, payloads, strict=True):
+                delta = chunks.delta_of(chunk)
+                if delta is not None and self._answer.model:
+                    self._answer.grow(delta)
+                elif not self._add(chunk, payload):
+                    return
+        except RecursionError:
+            self._answer.fail(_too_deep())
+
+    def _add(self, chunk: Chunk, payload: bytes) -> bool:
+        """Take a chunk that holds more than a delta; whether the answer may go on behind it."""
+        self._answer.add(chunk)
+        if chunk.choices is None or isinstance(payload, Named):
+            self._check(payload)
+        return self._answer.failure is None
 
     def _check(self, payload: bytes) -> None:
         """Look for an error in an event that has no choices, or a name."""
@@ -183,6 +191,10 @@ def _garbage(payload: bytes, error: ValueError) -> ProviderError:
     return ProviderError(
         f"the provider sent what is no JSON ({error}): {_show(payload)}", category="api_error", transient=True
     )
+
+
+def _too_deep() -> ProviderError:
+    return ProviderError("the provider sent JSON that is nested too deeply", category="api_error")
 
 
 def _show(raw: bytes) -> str:

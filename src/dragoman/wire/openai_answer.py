@@ -17,7 +17,7 @@ from dragoman.wire.failures import failure
 from dragoman.wire.openai_chunk import Choice, Chunk, Delta, Fragment, Function, function, is_plain, text
 from dragoman.wire.openai_quirks import Quirks
 from dragoman.wire.openai_reasoning import Reasoning, opaque
-from dragoman.wire.openai_usage import read_usage
+from dragoman.wire.openai_usage import counts, read_usage
 from dragoman.wire.sources import Sources
 from dragoman.wire.thinking import Cut, Thinking
 from dragoman.wire.toolcalls import Piece, ToolCalls
@@ -295,7 +295,7 @@ class Answer:
 
     def _count(self, usage: Any) -> None:
         """The last usage that counts anything is the true one, wherever it stands."""
-        if usage and read_usage(usage) is not None:
+        if usage and counts(usage):
             self._usage = usage
 
 

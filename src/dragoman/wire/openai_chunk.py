@@ -133,7 +133,10 @@ def read(payload: bytes) -> list[Chunk]:
         value = value[0]
     if not isinstance(value, dict):
         raise ValueError(f"the event is a JSON {type(value).__name__}, not an object")
-    return [tolerate(value)]
+    try:
+        return [tolerate(value)]
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def loose(payload: bytes) -> Any:
@@ -145,17 +148,17 @@ def loose(payload: bytes) -> Any:
 
 
 def tolerate(value: Mapping[str, Any]) -> Chunk:
-    """The chunk in a JSON object of which any field may have a type of its own."""
+    """The chunk in a JSON object of which any field may have a type of its own.
+
+    Halves of surrogate pairs stay in the texts that grow, where the other half may follow; elsewhere they
+    are replaced.
+    """
     choices = value.get("choices")
     return Chunk(
         choices=[_choice(choice) for choice in _objects(choices)] if isinstance(choices, list) else None,
-        model=text(value.get("model")),
+        model=text(clean(value.get("model"))),
         usage=value.get("usage"),
-        error=value.get("error"),
-        x_groq=value.get("x_groq"),
-        citations=value.get("citations"),
-        search_results=value.get("search_results"),
-        web_search=value.get("web_search"),
+        **{name: clean(value.get(name)) for name in _BESIDE},
     )
 
 
@@ -170,6 +173,17 @@ def text(value: Any) -> str | None:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def clean(value: Any) -> Any:
+    """The value with whole characters only: half of a surrogate pair becomes U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    return value
+
+
 def _objects(value: Any) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
@@ -181,7 +195,7 @@ def _choice(value: Mapping[str, Any]) -> Choice:
         finish_reason=text(value.get("finish_reason")),
         message=_delta(value.get("message")),
         text=text(value.get("text")),
-        error=value.get("error"),
+        error=clean(value.get("error")),
     )
 
 
@@ -196,10 +210,11 @@ def _delta(value: Any) -> Delta | None:
         content=content if isinstance(content, list) else text(content),
         tool_calls=[_fragment(call) for call in _objects([calls] if isinstance(calls, Mapping) else calls)],
         **{name: text(value.get(name)) for name in _TEXTS},
-        **{name: value.get(name) for name in _OPAQUE},
+        **{name: clean(value.get(name)) for name in _OPAQUE},
     )
 
 
+_BESIDE = ("error", "x_groq", "citations", "search_results", "web_search")
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "refusal")
 _OPAQUE = (
     "reasoning_details",
@@ -215,10 +230,10 @@ _OPAQUE = (
 def _fragment(value: Mapping[str, Any]) -> Fragment:
     return Fragment(
         index=_whole(value.get("index")),
-        id=text(value.get("id")),
+        id=text(clean(value.get("id"))),
         function=function(value.get("function")),
-        custom=value.get("custom"),
-        extra_content=value.get("extra_content"),
+        custom=clean(value.get("custom")),
+        extra_content=clean(value.get("extra_content")),
     )
 
 
@@ -229,7 +244,7 @@ def function(value: Any) -> Function | None:
     arguments = value.get("arguments") or None  # PHP says [] for no arguments
     if arguments is not None and not isinstance(arguments, str | dict):
         arguments = json.dumps(arguments)
-    return Function(name=text(value.get("name")), arguments=arguments)
+    return Function(name=text(clean(value.get("name"))), arguments=arguments)
 
 
 def _whole(value: Any) -> int | None:

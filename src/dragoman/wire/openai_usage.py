@@ -11,6 +11,17 @@ from typing import Any
 from dragoman.events import Usage
 
 
+def counts(value: Any) -> bool:
+    """Whether a usage object counts anything."""
+    if not isinstance(value, Mapping):
+        return False
+    return bool(
+        _count(value, "prompt_tokens", "input_tokens")
+        or _count(value, "completion_tokens", "output_tokens")
+        or _count(value, "total_tokens")
+    )
+
+
 def read_usage(value: Any, *, model: str = "") -> Usage | None:
     """The usage in a JSON value; `model` is the one that answered: two families count in their own way."""
     if not isinstance(value, Mapping):
