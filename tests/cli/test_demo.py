@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from dragoman.cli.weights import installed
 from tests.cli.conftest import Run
@@ -21,11 +22,20 @@ def test_the_scripted_demo_shows_a_turn_with_tools_and_what_was_kept() -> None:
     assert "SIMULATOR" in said.out
     assert re.search(r"→ hub_search .*\n  ✓ .*time\.now", said.out)
     assert re.search(r"→ hub_call .*\n  ✓ .*\"result\":1517", said.out)
-    assert "session 'demo'" in said.out
+    assert "session    demo-1\n  user       text\n  assistant  step-start, reasoning, hub_search" in said.out
     assert re.search(r"call +math\.calculate: done", said.out)
     assert "usage      3 model calls" in said.out
     assert "dragoman serve" in said.out
     assert "useChat" in said.out
+
+
+@pytest.mark.skipif(not installed(), reason="the local model is not installed")
+def test_the_demo_shows_a_real_model_that_calls_tools() -> None:
+    said = run("demo")
+    assert (said.code, said.err) == (0, "")
+    assert "SIMULATOR" not in said.out
+    assert re.search(r"→ math_calculate .*12 \* 34.*\n  ✓ 408", said.out)
+    assert re.search(r"call +math\.calculate: done", said.out)
 
 
 def test_a_demo_that_is_kept_leaves_a_hub_to_try(tmp_path: Path) -> None:

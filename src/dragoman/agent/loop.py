@@ -57,6 +57,7 @@ class Loop:
         self.steps = sum(isinstance(entry.part(), StepStartPart) for entry in turn.fold.entries)
         self._answer = e.FinishStep()
         self._renamed: dict[str, str] = {}
+        self._seen: set[str] = set()
         self._began = turn.clock()
         self._before = _usage(turn.fold.metadata)
 
@@ -68,7 +69,14 @@ class Loop:
             async for batch in self._resumed():
                 yield batch
             while (reason := self._over()) is None:
-                async for batch in self._step():
+                request, began = self._begin()
+                yield [e.StartStep()]
+                async with aclosing(turn.provider.stream(request)) as answer:
+                    async for batch in answer:
+                        admitted = self._admit(batch)
+                        if admitted:
+                            yield admitted
+                async for batch in self._work(began):
                     yield batch
         except ProviderError as error:
             yield self._failed(error)
@@ -112,24 +120,20 @@ class Loop:
     def _limit(self) -> e.FinishReason | None:
         return "max-steps" if self.steps >= self.turn.agent.max_steps else None
 
-    async def _step(self) -> AsyncGenerator[Batch, None]:
-        """One model call and the tool calls that it asked for."""
-        turn = self.turn
-        began = turn.clock()
+    def _begin(self) -> tuple[ModelRequest, float]:
+        """The request of the next step, and when it begins."""
         self.steps += 1
         self._renamed = {}
         self._answer = e.FinishStep()
-        seen = {part.tool_call_id for part in _calls(turn.fold)}
-        request = self._request()
-        yield [e.StartStep()]
-        async with aclosing(turn.provider.stream(request)) as answer:
-            async for batch in answer:
-                admitted = self._admit(batch, seen)
-                if admitted:
-                    yield admitted
+        self._seen = {part.tool_call_id for part in _calls(self.turn.fold)}
+        return self._request(), self.turn.clock()
+
+    async def _work(self, began: float) -> AsyncGenerator[Batch, None]:
+        """What follows the model's answer: the calls that it asked for, and the end of the step."""
         if self._answer.finish_reason is None:
             raise ProviderError("the provider's answer ended without a finish reason", category="api_error")
-        asked = [call for call in self._runnable() if turn.toolbox.asks(call.name, call.input)]
+        toolbox = self.turn.toolbox
+        asked = [call for call in self._runnable() if toolbox.asks(call.name, call.input)]
         if asked:
             yield [
                 e.ToolApprovalRequest(f"approval_{call.tool_call_id}", call.tool_call_id) for call in asked
@@ -137,7 +141,7 @@ class Loop:
         async for batch in self._run(self._runnable()):
             yield batch
         self.usage = (self.usage or e.Usage()) + self._answer.usage if self._answer.usage else self.usage
-        yield [msgspec.structs.replace(self._answer, duration=turn.clock() - began)]
+        yield [msgspec.structs.replace(self._answer, duration=self.turn.clock() - began)]
 
     def _request(self) -> ModelRequest:
         turn = self.turn
@@ -150,7 +154,7 @@ class Loop:
             options=turn.agent.options,
         )
 
-    def _admit(self, batch: Batch, seen: set[str]) -> Batch:
+    def _admit(self, batch: Batch) -> Batch:
         """The events as they enter the run: ids made unique, unknown tools refused, the end held back."""
         if len(batch) == 1 and isinstance(batch[0], e.TextDelta | e.ReasoningDelta):
             return batch
@@ -160,13 +164,13 @@ class Loop:
                 case e.FinishStep():
                     self._answer = event
                 case e.ToolInputStart() | e.ToolInputDelta() | e.ToolInputAvailable() | e.ToolInputError():
-                    admitted.append(self._tool_event(event, seen))
+                    admitted.append(self._tool_event(event))
                 case _:
                     admitted.append(event)
         return admitted
 
-    def _tool_event(self, event: _ToolEvent, seen: set[str]) -> e.Event:
-        key = event.tool_call_id
+    def _tool_event(self, event: _ToolEvent) -> e.Event:
+        key, seen = event.tool_call_id, self._seen
         if key in seen and key not in self._renamed:
             self._renamed[key] = _fresh(key, seen)
         seen.add(self._renamed.setdefault(key, key))

@@ -21,6 +21,7 @@ from dragoman.config import Config
 from dragoman.providers.address import is_loopback
 
 FORCED = 130
+COLLECT = (50_000, 20, 50)  # events are many, short-lived and without cycles
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -53,6 +54,7 @@ async def serve(service: Service, listener: socket.socket) -> None:
     async with hosted(service.config, service.data, listener=listener, keys=service.keys) as here:
         await introduce(service, here)
         gc.freeze()
+        gc.set_threshold(*COLLECT)
         gc.enable()
         say(f"dragoman: listening on {here.url}")
         await stop.wait()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dragoman.cli.client import HubClient
 from dragoman.cli.hosting import Hosted, bind, hosted
 from dragoman.cli.logs import set_up
-from dragoman.cli.screen import Screen, summary
+from dragoman.cli.screen import Screen, duration, summary
 from dragoman.cli.settings import local_config
 from dragoman.cli.talk import Talk
 from dragoman.cli.terminal import console, say
@@ -27,9 +27,9 @@ from dragoman.errors import DragomanError
 from dragoman.messages import Message, Part, ToolPart
 from dragoman.store.store import Store
 
-OWNER, SESSION = "demo", "demo"
-QUESTION = "What time is it in Lisbon, and what is 37 * 41?"
-LOCAL_QUESTION = "What is 37 * 41?"
+OWNER = "demo"
+QUESTIONS = ("What time is it in Lisbon, and what is 37 * 41?",)
+LOCAL_QUESTIONS = ("What is 12 * 34?", "What time is it?")  # a small model does one thing at a time
 REAL = "SmolLM2-135M, a real language model in a process here: small, and often wrong"
 SIMULATOR = "SIMULATOR: no model; a script plays its part and makes up the token counts. The calls are real."
 HINT = "`dragoman local install` brings a small real model"
@@ -53,7 +53,7 @@ class Cast(msgspec.Struct, frozen=True):
 
     config: Config
     label: str
-    question: str
+    questions: Sequence[str]
 
 
 def run(*, scripted: bool, keep: bool) -> int:
@@ -82,7 +82,7 @@ def folder(*, keep: bool) -> Iterator[Path]:
 def real() -> Cast:
     """The local model, which is shown the tools as they are: it is too small to look for them."""
     config = replace(local_config(), pinned=PINNED, instructions=INSTRUCTIONS, max_steps=4)
-    return Cast(config, REAL, LOCAL_QUESTION)
+    return Cast(config, REAL, LOCAL_QUESTIONS)
 
 
 def simulator(place: Path) -> Cast:
@@ -92,7 +92,7 @@ def simulator(place: Path) -> Cast:
     script.write_text(text, encoding="utf-8")
     provider = ProviderConfig(type="scripted", script=str(script))
     label = SIMULATOR if installed() else f"{SIMULATOR}\n          {HINT}"
-    return Cast(Config(providers={"simulator": provider}, model="simulator/script"), label, QUESTION)
+    return Cast(Config(providers={"simulator": provider}, model="simulator/script"), label, QUESTIONS)
 
 
 async def play(cast: Cast, place: Path, *, keep: bool) -> int:
@@ -102,44 +102,53 @@ async def play(cast: Cast, place: Path, *, keep: bool) -> int:
         say(f"  hub     {here.url}, started in this process; its data in {data}")
         say(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
         say(f"  model   {cast.label}\n")
-        end = await ask(cast.question, here, key=key)
+        done = await ask(cast.questions, here, key=key)
         await show_kept(data)
-        if end == "done":
+        if done:
             say(NEXT.format(install="" if installed() else INSTALL))
         else:
             say("\nThe answer failed; `dragoman demo --scripted` shows the rest without a model.")
         if keep:
             await linger(here, key)
-    return 0 if end == "done" else 1
+    return 0 if done else 1
 
 
-async def ask(question: str, here: Hosted, *, key: str) -> str:
-    """Ask over HTTP, as any client would, and draw the stream."""
+async def ask(questions: Sequence[str], here: Hosted, *, key: str) -> bool:
+    """Ask over HTTP, as any client would, and draw the streams; whether all were answered."""
     out = console(sys.stdout)
-    out.print("you> ", end="", style="bold magenta")
-    out.print(question)
     async with HubClient(here.url, key) as client:
-        return await Talk(client, lambda: Screen(out, out), session=SESSION).say(question)
+        for number, question in enumerate(questions, start=1):
+            talk = Talk(client, lambda: Screen(out, out), session=f"demo-{number}")
+            out.print("you> ", end="", style="bold magenta")
+            out.print(question)
+            if await talk.say(question) != "done":
+                return False
+    return True
 
 
 async def show_kept(data: Path) -> None:
     """What the data folder holds now, as `dragoman sessions show` would read it."""
     async with await Store.open(data, exclusive=False) as store:
-        messages = await store.messages.list(SESSION)
-        runs = await store.runs.list(SESSION)
-        calls = [call for run in runs for call in await store.calls.for_run(run.id)]
-        used = await store.usage.totals(session_id=SESSION)
-    say(f"\nKept in the data folder: session {SESSION!r} of {OWNER!r}")
-    for message in messages:
-        say(f"  {message.role:<10} {listed(message)}")
-    for run in runs:
-        say(f"  run        {run.status}, {summary(metadata_of(messages, run.message_id))}")
-    for call in calls:
-        took = f"{(call.ended_at - call.record.started_at) * 1000:.0f} ms" if call.ended_at else "running"
-        name = f"  {call.record.operation}" if call.record.parent_id else call.record.operation
-        say(f"  call       {name}: {call.status}, {took}")
+        sessions = await store.sessions.list(OWNER)
+        say("\nKept in the data folder:")
+        for session in sorted(sessions, key=lambda session: session.created_at):
+            await show_session(store, session.id)
+        used = await store.usage.totals(owner=OWNER)
     tokens = f"{used.tokens.input_tokens} tokens in, {used.tokens.output_tokens} out"
     say(f"  usage      {used.calls} model calls, {tokens if used.tokens.input_tokens else 'tokens unknown'}")
+
+
+async def show_session(store: Store, id: str) -> None:
+    messages = await store.messages.list(id)
+    say(f"  session    {id}")
+    for message in messages:
+        say(f"  {message.role:<10} {listed(message)}")
+    for run in await store.runs.list(id):
+        say(f"  run        {run.status}, {summary(metadata_of(messages, run.message_id))}")
+        for call in await store.calls.for_run(run.id):
+            took = duration(call.ended_at - call.record.started_at) if call.ended_at else "running"
+            name = f"  {call.record.operation}" if call.record.parent_id else call.record.operation
+            say(f"  call       {name}: {call.status}, {took}")
 
 
 def listed(message: Message) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from dragoman.providers.retry import clean
 TAIL = 4_000  # bytes of what the process said last
 MOMENT = 1.0  # seconds within which a process that lets go of its connections has ended
 PATIENCE = 5.0  # seconds that the process gets to end
+
+log = logging.getLogger(__name__)
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -60,8 +63,9 @@ class Engine:
         done, _ = await asyncio.wait([listener], timeout=MOMENT)
         if not done:
             return None
-        words = clean(self._said.decode(errors="replace").strip().rpartition("\n")[2])
-        return f"{describe(await process.wait())}: {words}" if words else describe(await process.wait())
+        how, said = describe(await process.wait()), self._said.decode(errors="replace").strip()
+        log.warning("the local model's process has ended (%s)%s", how, f":\n{said}" if said else "")
+        return f"{how}: {clean(said.splitlines()[-1])}" if said else how
 
     async def close(self) -> None:
         """End the process."""

@@ -59,7 +59,7 @@ class Response:
     async def reads(self) -> AsyncGenerator[bytes, None]:
         """The body: all that has come since the last await as one piece. A body cut short is an error."""
         try:
-            while data := await self._more():
+            while data := await self.more():
                 yield data
         finally:
             self.abort()
@@ -69,7 +69,7 @@ class Response:
         pieces = []
         size = 0
         try:
-            while data := await self._more():
+            while data := await self.more():
                 size += len(data)
                 if size > limit:
                     message = f"the answer of {self._peer} is longer than {limit} bytes"
@@ -98,7 +98,8 @@ class Response:
     async def __aexit__(self, *failure: object) -> None:
         self.abort()
 
-    async def _more(self) -> bytes:
+    async def more(self) -> bytes:
+        """All that has come since the last await; nothing at the end. A body cut short is an error."""
         if self._connection is None:
             message = f"the answer of {self._peer} was already read or given up"
             raise ProviderError(message, category="cancelled")

@@ -16,6 +16,7 @@ from typing import Any
 
 BATCH = 256  # tokens of a prompt that are evaluated before it is seen that the client has gone
 CACHE = 256  # MiB for prompts that may come again
+PING = 1  # seconds; nothing but a write shows the server that the client has gone
 ERRORS = 1  # the least that is logged
 
 
@@ -46,9 +47,13 @@ def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.cache_ram_mib = CACHE
     params.port = 0
+    params.sse_ping_interval = PING
     params.api_keys = [key]
     params.verbosity = ERRORS
-    return xllamacpp.Server(params)
+    try:
+        return xllamacpp.Server(params)
+    except RuntimeError as error:
+        sys.exit(f"{model.name!r} cannot be used: {error}")
 
 
 if __name__ == "__main__":

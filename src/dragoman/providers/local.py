@@ -63,7 +63,7 @@ class LocalProvider:
         )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Provider.stream`; the options that it knows beside llama.cpp's own: `tool_rounds`, see `prepare`."""
+        """See `Provider.stream`. The option `tool_rounds` is ours (see `prepare`), others are llama.cpp's."""
         ask = prepare(request)
         server = await self._engine.start()
         provider = OpenAIProvider(
@@ -98,7 +98,7 @@ class LocalProvider:
 def find_model(path: str | None, provider: str) -> Path:
     """The GGUF file; ConfigError when it or llama.cpp is not there."""
     if find_spec("xllamacpp") is None:
-        raise ConfigError(f"providers.{provider}: llama.cpp (xllamacpp) is not installed", hint=INSTALL)
+        raise ConfigError(f"providers.{provider}: llama.cpp (xllamacpp) is not installed: {INSTALL}")
     if path is None:
         return installed_model(provider)
     found = Path(path).expanduser()
@@ -116,7 +116,7 @@ def installed_model(provider: str) -> Path:
     except PackageNotFoundError:
         shipped = []
     if not shipped or not shipped[0].is_file():
-        raise ConfigError(f"providers.{provider}: no local model ({WEIGHTS}) is installed", hint=INSTALL)
+        raise ConfigError(f"providers.{provider}: no local model ({WEIGHTS}) is installed: {INSTALL}")
     return shipped[0]
 
 

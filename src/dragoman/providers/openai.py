@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -112,13 +112,16 @@ class OpenAIProvider:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """See `Provider.stream`."""
+        exchange: Exchange | None = None
         try:
             exchange = await with_retries(lambda _: self._open(request), policy=self._policy)
-            async with aclosing(exchange.batches()) as batches:
-                async for batch in batches:
-                    yield batch
+            while (batch := await exchange.next()) is not None:
+                yield batch
         except ProviderError as error:
             raise self._masked(error) from None
+        finally:
+            if exchange is not None:
+                exchange.close()
 
     async def close(self) -> None:
         """Nothing: what stays open between two answers is the transport's."""
@@ -184,7 +187,6 @@ class Exchange:
 
     def __init__(self, response: Response, decoder: Decoder, *, limit: int) -> None:
         self._response = response
-        self._reads = response.reads()
         self._decoder = decoder
         self._limit = limit
         self._size = 0
@@ -207,24 +209,25 @@ class Exchange:
             self._response.abort()
             raise
 
-    async def batches(self) -> AsyncGenerator[Sequence[Event], None]:
-        """The batches, the first ones too; closing this closes the socket."""
-        try:
-            if self._first:
-                yield self._first
-            while not (self._over or self._failure):
-                batch = await self._next()
-                if batch:
-                    yield batch
-            if self._failure is not None:
-                raise self._failure
-            await self._drain()
-        finally:
-            self._response.abort()
+    async def next(self) -> Sequence[Event] | None:
+        """The next batch; None at the end. Raises what broke the answer off, after what came before it."""
+        batch, self._first = self._first, ()
+        while not (batch or self._over or self._failure):
+            batch = await self._next()
+        if batch:
+            return batch
+        if self._failure is not None:
+            raise self._failure
+        await self._drain()
+        return None
+
+    def close(self) -> None:
+        """Be done: the socket is closed at once, unless the answer is over."""
+        self._response.abort()
 
     async def _next(self) -> Sequence[Event]:
         """What one read brings; a failure behind it is noted."""
-        raw = await anext(self._reads, b"")
+        raw = await self._response.more()
         if not raw:
             return self._end()
         if not self._size:
@@ -268,7 +271,7 @@ class Exchange:
             return
         with suppress(TimeoutError, ProviderError):
             async with asyncio.timeout(PATIENCE):
-                while await anext(self._reads, b""):
+                while await self._response.more():
                     pass
 
 

@@ -38,7 +38,7 @@ class Journal:
         if self._soon is None and not fold.moving.keys() >= fold.dirty:
             self._soon = asyncio.get_running_loop().call_soon(self._flush)
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
+            self._arm()
 
     def rest(self) -> Job[None]:
         """Everything that is not written yet, as a job; the journal is over."""
@@ -54,7 +54,13 @@ class Journal:
         self._soon = None
         self._post(self._fold.settled)
         if self._fold.dirty and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._period, self._tick)
+            self._arm()
+
+    def _arm(self) -> None:
+        """At the next whole period: the journals of all runs write together, in one commit."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._timer = loop.call_at(now - now % self._period + self._period, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

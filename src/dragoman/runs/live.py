@@ -80,26 +80,33 @@ class Follower:
         self._mark = since
         self._seq = tail.seq if since is not None else -1 if tail.seq else 0
         self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
         self.gone = False
 
     async def next(self) -> Batch | None:
         """What came since the last call: empty after a mere `wake()`, None at the end or when gone."""
         tail = self._tail
-        if self.gone:
-            return None
         if self._seq == tail.seq or tail.held:
-            if tail.closed:
+            if self.gone or tail.closed:
                 return None
-            if not await self._wait():
-                return None
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
             if tail.held or self._seq == tail.seq:
-                return ()
+                return None if self._has_left() else ()
+        if self._has_left():
+            return None
         told = (
             tail.last if self._seq == tail.seq - 1 and self._mark is not None else tell(tail.fold, self._mark)
         )
         self._seq = tail.seq
         self._mark = mark(tail.fold)
         return told
+
+    def _has_left(self) -> bool:
+        return self.gone
 
     @property
     def ended(self) -> bool:
@@ -116,14 +123,6 @@ class Follower:
         self.gone = True
         self._tail.leave(self)
         self.wake()
-
-    async def _wait(self) -> bool:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        return not self.gone
 
     def __enter__(self) -> Follower:
         return self

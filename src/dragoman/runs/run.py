@@ -75,7 +75,10 @@ class Run:
         try:
             async with aclosing(self._loop.run()) as batches:
                 async for batch in batches:
-                    await self._take(batch)
+                    if isinstance(batch[-1], e.Finish):
+                        await self._end(batch)
+                    else:
+                        self._take(batch)
         except asyncio.CancelledError:
             reason = self._stopping or "the hub stopped it"
             ending = closing.abort(self.fold, reason=reason, metadata=self._loop.metadata("aborted"))
@@ -86,16 +89,12 @@ class Run:
             metadata = self._loop.metadata("error")
             await self._end(closing.fail(self.fold, text=text, code="internal", metadata=metadata))
 
-    async def _take(self, batch: Batch) -> None:
-        last = batch[-1]
-        if isinstance(last, e.Finish):
-            await self._end(batch)
-            return
+    def _take(self, batch: Batch) -> None:
         self.fold.add(batch)
         self._journal.note()
         self.tail.publish(batch)
-        if isinstance(last, e.FinishStep):
-            self._store.post(self._store.usage.adding(self._usage(last)))
+        if isinstance(batch[-1], e.FinishStep):
+            self._store.post(self._store.usage.adding(self._usage(batch[-1])))
 
     async def _end(self, ending: Batch) -> None:
         """Fold the last batch, keep it, then let it be seen; shielded: a run ends, whoever cancels."""

@@ -94,10 +94,8 @@ class Constrained:
 
     def _finish(self, event: FinishStep) -> None:
         if event.finish_reason == "stop" and self._place != "end":
-            shown = f": it goes wrong at {self._pending[:80]!r}" if self._pending else ""
-            raise ProviderError(
-                f"the model's answer has not the form that was asked{shown}", category="api_error"
-            )
+            shown = f", at {self._pending[:80]!r}" if self._pending else ""
+            raise ProviderError(f"the model did not keep to the form{shown}", category="api_error")
         self._blocks.close()
         self._blocks.add(self._calls.finish(cut=event.finish_reason == "length"))
         if len(self._calls) and self._place == "end":

@@ -1,0 +1,173 @@
+"""Constrained answers: JSON that a model was held to, as text or as a call, however its stream is cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import events as e
+from dragoman.errors import ProviderError
+from dragoman.wire.constrained import Constrained
+from dragoman.wire.openai import Decoder
+
+from .openai_streams import chunk, cut, sse, told
+
+FINISH = e.FinishStep("stop", model="m-1")
+ANSWERS = [
+    "Hello.",
+    "",
+    'She said "no" \\ twice / and\tleft.\nThen\r\f\b.',
+    "naïve 日本語 \U0001f600 \u2028 \x7f",
+    '{"call": "x", "input": {}}',
+]
+INPUTS: list[dict[str, Any]] = [
+    {},
+    {"expression": "37 * 41"},
+    {"a": {"b": [1, {"c": '} ] " \\ {'}]}, "d": None, "e": 1.5e3},
+    {"text": "\U0001f600 日本", "list": []},
+]
+HEADS = [("", ""), (" \n\t", "  ")]
+
+
+def read(pieces: Iterable[str], finish: e.FinishStep = FINISH, **options: Any) -> list[e.Event]:
+    """What the pieces of JSON text mean, each in a batch of its own."""
+    numbers = count(1)
+    reader = Constrained(new_id=lambda: f"call_{next(numbers)}", **options)
+    batches: list[list[e.Event]] = [[e.TextStart("text-1")]]
+    batches += [[e.TextDelta("text-1", piece)] for piece in pieces if piece]
+    batches.append([e.TextEnd("text-1"), finish])
+    return [event for batch in batches for event in reader.take(batch)]
+
+
+def written(value: Any, *, ascii: bool, space: str = "") -> str:
+    return space + json.dumps(value, ensure_ascii=ascii, indent=len(space) or None) + space
+
+
+def halves(text: str) -> Iterator[Sequence[str]]:
+    """The text cut in two at every place, and into its letters."""
+    yield from ((text[:at], text[at:]) for at in range(len(text) + 1))
+    yield list(text)
+
+
+@pytest.mark.parametrize("ascii", [True, False])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_is_the_same_text_wherever_its_json_is_cut(answer: str, ascii: bool) -> None:
+    for space in ("", " \n"):
+        text = written({"answer": answer}, ascii=ascii, space=space)
+        expected = [("text", answer), ("finish", "stop", "m-1")]
+        assert [told(read(pieces)) for pieces in halves(text)] == [expected] * (len(text) + 2)
+
+
+@pytest.mark.parametrize("ascii", [True, False])
+@pytest.mark.parametrize("value", INPUTS)
+def test_a_call_is_the_same_wherever_its_json_is_cut(value: dict[str, Any], ascii: bool) -> None:
+    for space in ("", " \n"):
+        text = written({"call": "math_calculate", "input": value}, ascii=ascii, space=space)
+        for pieces in halves(text):
+            call, finish = told(read(pieces))
+            assert call[:3] == ("call", "call_1", "math_calculate")
+            assert json.loads(call[3]) == call[4] == value
+            assert finish == ("finish", "tool-calls", "m-1")
+
+
+def test_the_answer_s_text_comes_while_it_is_written() -> None:
+    reader = Constrained(new_id=str)
+    said = [
+        reader.take([e.TextDelta("text-1", piece)]) for piece in ('{"ans', 'wer": "Go', "od \\u00e", "4h")
+    ]
+    assert said == [
+        [],
+        [e.TextStart("text-1"), e.TextDelta("text-1", "Go")],
+        [e.TextDelta("text-1", "od ")],
+        [e.TextDelta("text-1", "äh")],
+    ]
+
+
+def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
+    reader = Constrained(new_id=str)
+    assert reader.take([e.TextDelta("text-1", '{"answer": "\\ud83d')]) == [e.TextStart("text-1")]
+    assert reader.take([e.TextDelta("text-1", '\\ude00"}')]) == [
+        e.TextDelta("text-1", "\U0001f600"),
+        e.TextEnd("text-1"),
+    ]
+
+
+def test_a_call_s_input_grows_while_it_is_written() -> None:
+    reader = Constrained(new_id=lambda: "c")
+    said = [
+        reader.take([e.TextDelta("text-1", piece)])
+        for piece in ('{"call": "f", ', '"input": ', '{"x": ', '"}"', "}", "}")
+    ]
+    assert said == [
+        [],
+        [],
+        [e.ToolInputStart("c", "f"), e.ToolInputDelta("c", '{"x": ')],
+        [e.ToolInputDelta("c", '"}"')],
+        [e.ToolInputDelta("c", "}")],
+        [],
+    ]
+
+
+def test_the_bytes_of_the_stream_may_be_cut_anywhere() -> None:
+    pieces = ['{"call": "f", "in', 'put": {"x": "äh \\ud83d', '\\ude00"}', "}"]
+    raw = sse(*(chunk({"content": piece}) for piece in pieces), chunk(finish="stop"))
+    for at in range(len(raw) + 1):
+        decoder, reader = Decoder(), Constrained(new_id=lambda: "c")
+        batches = [*map(decoder.feed, cut(raw, [at])), decoder.close()]
+        story = told([event for batch in batches for event in reader.take(batch)])
+        assert story == [
+            ("call", "c", "f", '{"x": "äh \\ud83d\\ude00"}', {"x": "äh \U0001f600"}),
+            ("finish", "tool-calls", "m-1"),
+        ]
+
+
+def test_an_answer_at_the_length_limit_is_what_there_is_of_it() -> None:
+    cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
+    assert told(read(['{"answer": "Once upon a \\u00'], cut_off)) == [
+        ("text", "Once upon a "),
+        ("finish", "length", "m-1"),
+    ]
+    assert told(read(['{"ans'], cut_off)) == [("finish", "length", "m-1")]
+
+
+def test_a_call_that_is_cut_off_is_not_run() -> None:
+    cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
+    bad, finish = told(read(['{"call": "f", "input": {"x": "a'], cut_off))
+    assert bad[:3] == ("bad call", "call_1", '{"x": "a')
+    assert "cut at its length limit" in bad[3]
+    assert finish == ("finish", "length", "m-1")
+
+
+def test_a_call_that_is_whole_is_run_although_the_limit_is_reached() -> None:
+    cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
+    story = told(read(['{"call": "f", "input": {"x": 1}'], cut_off))
+    assert story == [("call", "call_1", "f", '{"x": 1}', {"x": 1}), ("finish", "tool-calls", "m-1")]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Hello.", '{"reply": "x"}', '{"answer": "\\x', '{"call": "f"}', '{"call']
+)
+def test_what_does_not_keep_to_the_form_is_an_error(text: str) -> None:
+    with pytest.raises(ProviderError, match="did not keep to the form") as failed:
+        read([text])
+    assert failed.value.category == "api_error"
+
+
+def test_an_id_that_the_history_has_is_not_given_again() -> None:
+    (call, _) = told(read(['{"call": "f", "input": {}}'], taken={"call_1", "call_2"}))
+    assert call[1] == "call_3"
+
+
+def test_reasoning_passes_as_it_is() -> None:
+    reader = Constrained(new_id=str)
+    thought: list[e.Event] = [
+        e.ReasoningStart("reasoning-1"),
+        e.ReasoningDelta("reasoning-1", "hm"),
+        e.ReasoningEnd("reasoning-1"),
+    ]
+    assert reader.take(thought) == thought
