@@ -31,7 +31,6 @@ INPUTS: list[dict[str, Any]] = [
     {"a": {"b": [1, {"c": '} ] " \\ {'}]}, "d": None, "e": 1.5e3},
     {"text": "\U0001f600 日本", "list": []},
 ]
-HEADS = [("", ""), (" \n\t", "  ")]
 
 
 def read(pieces: Iterable[str], finish: e.FinishStep = FINISH, **options: Any) -> list[e.Event]:

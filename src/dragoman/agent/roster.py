@@ -47,6 +47,9 @@ class Roster:
             raise BadRequest(f"there is no agent {name!r}; there are {_names(self.agents)}", field="agent")
         if model or max_steps:
             chosen = replace(chosen, model=model or chosen.model, max_steps=max_steps or chosen.max_steps)
+        if not chosen.model:
+            hint = "say `model: provider/model` in dragoman.yaml, or send `model`"
+            raise BadRequest(f"no model is chosen for the agent {name!r}", field="model", hint=hint)
         place, _, served = chosen.model.partition("/")
         provider = self.providers.get(place)
         if provider is None or not served:

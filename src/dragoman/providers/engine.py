@@ -16,7 +16,7 @@ from dragoman.errors import ProviderError
 from dragoman.providers.openai import Server
 from dragoman.providers.retry import clean
 
-TAIL = 4_000  # bytes of what the process said last
+TAIL = 4_000  # characters of what the process said last
 MOMENT = 1.0  # seconds within which a process that lets go of its connections has ended
 PATIENCE = 5.0  # seconds that the process gets to end
 
@@ -38,7 +38,7 @@ class Engine:
         self._gate = asyncio.Lock()
         self._process: Process | None = None
         self._server: Server | None = None
-        self._said = b""
+        self._said = ""
         self._listener: asyncio.Task[None] | None = None
 
     @property
@@ -56,16 +56,18 @@ class Engine:
             return self._server
 
     async def ending(self) -> str | None:
-        """How the process ended and what it said last, if it has ended or does so in this moment."""
+        """How the process ended, if it has or does so in this moment; its last words are logged."""
         process, listener = self._process, self._listener
         if process is None or listener is None:
             return None
         done, _ = await asyncio.wait([listener], timeout=MOMENT)
         if not done:
             return None
-        how, said = describe(await process.wait()), self._said.decode(errors="replace").strip()
-        log.warning("the local model's process has ended (%s)%s", how, f":\n{said}" if said else "")
-        return f"{how}: {clean(said.splitlines()[-1])}" if said else how
+        how = describe(await process.wait())
+        log.warning(
+            "the local model's process has ended (%s)%s", how, f":\n{self._said}" if self._said else ""
+        )
+        return how
 
     async def close(self) -> None:
         """End the process."""
@@ -77,7 +79,7 @@ class Engine:
         process = await asyncio.create_subprocess_exec(
             *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
         )
-        self._process, self._said = process, b""
+        self._process, self._said = process, ""
         self._listener = asyncio.create_task(self._listen(process))
         try:
             async with asyncio.timeout(self._startup_timeout):
@@ -87,6 +89,7 @@ class Engine:
             problem = f"the local model was not ready after {self._startup_timeout:g} seconds"
         except msgspec.DecodeError:
             problem = f"the local model could not start ({await self.ending() or 'it gave no address'})"
+            problem += f": {clean(self._said.splitlines()[-1])}" if self._said else ""
         except BaseException:
             await self._stop()
             raise
@@ -97,7 +100,7 @@ class Engine:
         """Keep the end of what the process says, so that its pipe never fills; until it has ended."""
         stderr = cast(asyncio.StreamReader, process.stderr)
         while piece := await stderr.read(TAIL):
-            self._said = (self._said + piece)[-TAIL:]
+            self._said = (self._said + piece.decode(errors="replace"))[-TAIL:]
         await process.wait()
 
     async def _stop(self) -> None:

@@ -133,7 +133,10 @@ def _pieces(text: str | list[str], request: ModelRequest) -> Iterator[str]:
 
 
 def _outputs(messages: Sequence[Message]) -> str:
-    calls = [part for part in messages[-1].parts if isinstance(part, ToolPart)] if messages else []
+    """What the tools of the last step gave."""
+    parts = messages[-1].parts if messages else ()
+    last = max((at for at, part in enumerate(parts) if isinstance(part, StepStartPart)), default=0)
+    calls = [part for part in parts[last:] if isinstance(part, ToolPart)]
     told = [msgspec.json.encode(call.output).decode() for call in calls if call.state == "output-available"]
     return ", ".join(told)
 

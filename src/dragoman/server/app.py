@@ -25,6 +25,7 @@ from dragoman.operations.registry import Registry
 from dragoman.providers.address import proxies_from
 from dragoman.providers.connection import Timeouts
 from dragoman.providers.http import Transport
+from dragoman.providers.local import LocalProvider
 from dragoman.providers.openai import OpenAIProvider, Server
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
@@ -138,7 +139,7 @@ def _agents(config: Config) -> dict[str, Agent]:
 def _agent(name: str, agent: AgentConfig, *, config: Config) -> Agent:
     return Agent(
         name=name,
-        model=agent.model or config.model or "none/none",
+        model=agent.model or config.model or "",
         instructions=agent.instructions,
         operations=tuple(agent.operations),
         client_tools=client_tools(agent.client_tools),
@@ -171,7 +172,9 @@ def _provider(
             return ScriptedProvider(read_script(Path(provider.script or "")), name=name)
         case "openai":
             return _openai(name, provider, key=key, transport=transport)
-        case "anthropic" | "ollama" | "local":
+        case "local":
+            return LocalProvider(name, transport=transport, model_path=provider.model_path)
+        case "anthropic" | "ollama":
             return None
 
 
