@@ -71,11 +71,8 @@ class Loop:
             while (reason := self._over()) is None:
                 request, began = self._begin()
                 yield [e.StartStep()]
-                async with aclosing(turn.provider.stream(request)) as answer:
-                    async for batch in answer:
-                        admitted = self._admit(batch)
-                        if admitted:
-                            yield admitted
+                async for batch in self._ask(request):
+                    yield batch
                 async for batch in self._work(began):
                     yield batch
         except ProviderError as error:
@@ -127,6 +124,13 @@ class Loop:
         self._answer = e.FinishStep()
         self._seen = {part.tool_call_id for part in _calls(self.turn.fold)}
         return self._request(), self.turn.clock()
+
+    async def _ask(self, request: ModelRequest) -> AsyncGenerator[Batch, None]:
+        async with aclosing(self.turn.provider.stream(request)) as answer:
+            async for batch in answer:
+                admitted = self._admit(batch)
+                if admitted:
+                    yield admitted
 
     async def _work(self, began: float) -> AsyncGenerator[Batch, None]:
         """What follows the model's answer: the calls that it asked for, and the end of the step."""

@@ -73,12 +73,7 @@ class Run:
 
     async def _drive(self) -> None:
         try:
-            async with aclosing(self._loop.run()) as batches:
-                async for batch in batches:
-                    if isinstance(batch[-1], e.Finish):
-                        await self._end(batch)
-                    else:
-                        self._take(batch)
+            await self._play()
         except asyncio.CancelledError:
             reason = self._stopping or "the hub stopped it"
             ending = closing.abort(self.fold, reason=reason, metadata=self._loop.metadata("aborted"))
@@ -88,6 +83,14 @@ class Run:
             text = error.message if isinstance(error, DragomanError) else "an internal error of the hub"
             metadata = self._loop.metadata("error")
             await self._end(closing.fail(self.fold, text=text, code="internal", metadata=metadata))
+
+    async def _play(self) -> None:
+        async with aclosing(self._loop.run()) as batches:
+            async for batch in batches:
+                if isinstance(batch[-1], e.Finish):
+                    await self._end(batch)
+                else:
+                    self._take(batch)
 
     def _take(self, batch: Batch) -> None:
         self.fold.add(batch)

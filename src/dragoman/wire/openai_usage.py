@@ -13,7 +13,7 @@ from dragoman.events import Usage
 
 def counts(value: Any) -> bool:
     """Whether a usage object counts anything."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return False
     return bool(
         _count(value, "prompt_tokens", "input_tokens")
@@ -24,7 +24,7 @@ def counts(value: Any) -> bool:
 
 def read_usage(value: Any, *, model: str = "") -> Usage | None:
     """The usage in a JSON value; `model` is the one that answered: two families count in their own way."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     prompt = _count(value, "prompt_tokens", "input_tokens")
     completion = _count(value, "completion_tokens", "output_tokens")
@@ -63,7 +63,7 @@ def _hides_thinking(model: str) -> bool:
 def _details(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     for name in names:
         details = value.get(f"{name}_tokens_details")
-        if isinstance(details, Mapping):
+        if isinstance(details, dict):
             return details
     return {}
 
@@ -72,6 +72,8 @@ def _count(value: Mapping[str, Any], *names: str) -> int | None:
     """The first of the fields that is a whole number of tokens."""
     for name in names:
         count = value.get(name)
+        if type(count) is int and count >= 0:
+            return count
         if (isinstance(count, float) and count.is_integer()) or (
             isinstance(count, str) and count.isdecimal()
         ):
