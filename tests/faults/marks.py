@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -16,3 +17,10 @@ def add(word: str) -> str:
         file.write(word + "\n")
     time.sleep(0.05)  # so that a kill can fall between the effect and its record
     return f"added {word}"
+
+
+@operation("marks", effect="once")
+def die(word: str) -> None:
+    """Add a word to the file of marks, and take the whole process down."""
+    add(word)
+    os.kill(os.getpid(), signal.SIGKILL)

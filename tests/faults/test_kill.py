@@ -107,3 +107,26 @@ async def test_after_kill_9_at_any_moment_nothing_acknowledged_is_lost_and_the_s
             again = await hub.http.post("/api/chat", json=ask("more", session=session))
             assert text_of(frames_in(again.text)).endswith("word7 ")
             assert len(await hub.messages(session)) == len(held) + 2
+
+
+async def test_a_call_that_ran_in_a_crash_is_kept_and_the_model_is_told_what_had_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
+    calls = [{"tool": "marks.add", "input": {"word": "one"}}, {"tool": "marks.die", "input": {"word": "two"}}]
+    steps = [
+        {"text": "So.", "tools": [{"name": "hub_call", "input": {"calls": calls}, "id": "c1"}]},
+        {"text": "Oh."},
+    ]
+    config = write_config(tmp_path, steps, operations=[str(MARKS)])
+    seen: list[dict[str, Any]] = []
+    async with started(config, tmp_path / "hub") as hub:
+        await talk(hub, "s", seen)
+    assert "tool-output-available" not in [frame["type"] for frame in seen]
+    async with started(config, tmp_path / "hub") as hub:
+        _, answered = await hub.messages("s")
+        _, text, call = answered["parts"]
+        assert (text["text"], text["state"]) == ("So.", "done")
+        assert (call["toolCallId"], call["state"], call["input"]) == ("c1", "output-error", {"calls": calls})
+        assert "not known whether it took effect: marks.die" in call["errorText"]
+        assert answered["metadata"]["finishReason"] == "interrupted"

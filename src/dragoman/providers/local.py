@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from importlib.metadata import PackageNotFoundError, files
 from importlib.util import find_spec
@@ -72,10 +72,8 @@ class LocalProvider:
         reader = Constrained(new_id=new_id, taken=call_ids(request.messages)) if ask.constrained else None
         try:
             async with aclosing(provider.stream(ask.request)) as answer:
-                async for batch in answer:
-                    told = batch if reader is None else reader.take(batch)
-                    if told:
-                        yield told
+                async for told in answer if reader is None else constrained(answer, reader):
+                    yield told
         except ProviderError as error:
             raise await self._explain(error) from None
 
@@ -93,6 +91,16 @@ class LocalProvider:
             category="api_error",
             transient=True,
         )
+
+
+async def constrained(
+    answer: AsyncIterable[Sequence[Event]], reader: Constrained
+) -> AsyncGenerator[Sequence[Event], None]:
+    """What the constrained text of an answer means."""
+    async for batch in answer:
+        told = reader.take(batch)
+        if told:
+            yield told
 
 
 def find_model(path: str | None, provider: str) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from dragoman.drafts import Invocation
 from dragoman.fold import Fold
 from dragoman.messages import encode_part
 from dragoman.store.connection import Job
@@ -35,7 +36,7 @@ class Journal:
         fold = self._fold
         if not fold.dirty:
             return
-        if self._soon is None and not fold.moving.keys() >= fold.dirty:
+        if self._soon is None and any(map(self._ready, fold.dirty)):
             self._soon = asyncio.get_running_loop().call_soon(self._flush)
         elif self._timer is None:
             self._arm()
@@ -49,10 +50,17 @@ class Journal:
             self._fold.dirty.update(range(len(self._fold.entries)))
         return self._job(lambda _: True, whole=True)
 
+    def _ready(self, index: int) -> bool:
+        """True for what is to be written now: what is settled, and a call that is about to run."""
+        draft = self._fold.moving.get(index)
+        if draft is None:
+            return True
+        return isinstance(draft, Invocation) and draft.now.state != "input-streaming"
+
     def _flush(self) -> None:
         """Write what is settled: once for all of this round of the loop, and before a tool can begin."""
         self._soon = None
-        self._post(self._fold.settled)
+        self._post(self._ready)
         if self._fold.dirty and self._timer is None:
             self._arm()
 

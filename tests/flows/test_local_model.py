@@ -1,0 +1,99 @@
+"""A chat turn on the real small model, through the program as it is served: HTTP, run, model, store.
+
+It needs the wheels of requirements/local.txt: `make setup`. What the model says is its own; that all of it
+arrives while it is said, and is kept, is what is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.cli.program import Hub, serving
+from tests.serving import ask, frames_in, text_of, types
+
+pytestmark = pytest.mark.timeout(300)
+
+CONFIG: dict[str, Any] = {
+    "providers": {"local": {"type": "local"}},
+    "model": "local/smollm2",
+    "agents": {
+        "talker": {"options": {"tool_rounds": 0, "max_tokens": 24}},
+        "reckoner": {"operations": ["math.calculate"], "options": {"max_tokens": 60}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with serving(tmp_path_factory.mktemp("hub"), CONFIG) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def http(hub: Hub) -> Iterator[httpx2.Client]:
+    headers = {"authorization": f"Bearer {hub.key('tester')}"}
+    with httpx2.Client(base_url=hub.url, headers=headers, timeout=120, trust_env=False) as client:
+        yield client
+
+
+def turn(http: httpx2.Client, text: str, *, agent: str) -> list[str]:
+    """The answer to a question, in the pieces in which it came; the session is called like the agent."""
+    with http.stream("POST", "/api/chat", json=ask(text, session=agent, agent=agent)) as response:
+        assert response.status_code == 200, response.read()
+        return list(response.iter_text())
+
+
+def kept(http: httpx2.Client, session: str) -> dict[str, Any]:
+    """The last message of the session."""
+    message: dict[str, Any] = http.get(f"/api/sessions/{session}/messages").json()["messages"][-1]
+    return message
+
+
+def test_a_real_model_s_words_arrive_while_it_says_them_and_are_kept(http: httpx2.Client) -> None:
+    pieces = turn(http, "Why is the sky blue?", agent="talker")
+    frames = frames_in("".join(pieces))
+    assert types(frames) == [
+        "start",
+        "start-step",
+        "text-start",
+        "text-delta",
+        "text-end",
+        "finish-step",
+        "finish",
+    ]
+    assert sum("text-delta" in piece for piece in pieces) > 3
+    message = kept(http, "talker")
+    assert message["parts"] == [
+        {"type": "step-start"},
+        {"type": "text", "text": text_of(frames), "state": "done"},
+    ]
+    assert len(text_of(frames).split()) > 3
+    about = message["metadata"]
+    assert (about["provider"], about["servedModel"]) == ("local", "SmolLM2-135M-Instruct.Q4_1")
+    assert 0 < about["usage"]["outputTokens"] <= 24
+    assert about["usage"]["inputTokens"] > 0
+
+
+def test_a_real_model_s_tool_call_is_run_and_answered(http: httpx2.Client) -> None:
+    frames = frames_in("".join(turn(http, "What is 12 * 34?", agent="reckoner")))
+    said = types(frames)
+    assert said[:5] == ["start", "start-step", "tool-input-start", "tool-input-delta", "tool-input-available"]
+    assert said[5] in ("tool-output-available", "tool-output-error")
+    assert said[6:] == [
+        "finish-step",
+        "start-step",
+        "text-start",
+        "text-delta",
+        "text-end",
+        "finish-step",
+        "finish",
+    ]
+    _, call, _, text = kept(http, "reckoner")["parts"]
+    assert call["type"] == "tool-math_calculate"
+    assert call["input"].keys() == {"expression"}
+    assert call["state"] in ("output-available", "output-error")
+    assert text["text"] == text_of(frames)
