@@ -114,7 +114,7 @@ async def test_a_call_that_ran_in_a_crash_is_kept_and_the_model_is_told_what_had
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     calls = [{"tool": "marks.add", "input": {"word": "one"}}, {"tool": "marks.die", "input": {"word": "two"}}]
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"text": "So.", "tools": [{"name": "hub_call", "input": {"calls": calls}, "id": "c1"}]},
         {"text": "Oh."},
     ]
