@@ -39,6 +39,7 @@ class ProviderConfig(Strict, frozen=True):
     reasoning_field: Literal["none", "reasoning_content", "reasoning"] | None = None
     lenient_finish: bool | None = None
     thinking: Literal["auto", "open", "off"] | None = None
+    call_ids: Literal["plain", "any", "nine"] | None = None
     connections: int = 4000
 
 

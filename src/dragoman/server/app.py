@@ -182,7 +182,7 @@ def _openai(name: str, provider: ProviderConfig, *, key: str | None, transport: 
     server = Server(base_url=provider.base_url or "", api_key=key, headers=provider.headers)
     quirks = {
         word: value
-        for word in ("reasoning_field", "lenient_finish", "thinking")
+        for word in ("reasoning_field", "lenient_finish", "thinking", "call_ids")
         if (value := getattr(provider, word)) is not None
     }
     return OpenAIProvider(

@@ -13,11 +13,11 @@ from dragoman.wire.openai_history import encode_value, result
 Line = tuple[Role, str]
 
 LONGEST_FACTS = 2_000  # characters of what one call gave
-_ASKED = """Facts from city_size(Springfield):
-people: 60000
+_ASKED = """Facts from count_words(to be or not):
+4
 
-Answer with these facts: How many people live in Springfield?"""
-FACTS_SHOT: Sequence[Line] = (("user", _ASKED), ("assistant", "60000 people live in Springfield."))
+Answer with these facts: How many words are in "to be or not"?"""
+FACTS_SHOT: Sequence[Line] = (("user", _ASKED), ("assistant", 'There are 4 words in "to be or not".'))
 
 
 def protocol(history: Sequence[Message]) -> Iterator[Line]:
