@@ -16,7 +16,8 @@ LONGEST = 2000  # characters of a provider's message that are passed on
 _CONTEXT = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt (is )?too long|too_many_prompt_tokens|"
     r"exceed_context_size|exceeds? the (maximum|available) (number of tokens|context)|maximum prompt length|"
-    r"input token count|request too large|request_too_large|exceeds? context limit|longer than the (model's )?context",
+    r"input token count|request too large|request_too_large|exceeds? context limit|"
+    r"longer than the (model's )?context",
     re.IGNORECASE,
 )
 _QUOTA = re.compile(
