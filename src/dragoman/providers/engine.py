@@ -17,7 +17,7 @@ from dragoman.providers.openai import Server
 from dragoman.providers.retry import clean
 
 TAIL = 4_000  # characters of what the process said last
-MOMENT = 1.0  # seconds within which a process that lets go of its connections has ended
+MOMENT = 2.0  # seconds within which a process that lets go of its connections has ended
 PATIENCE = 5.0  # seconds that the process gets to end
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,12 @@ class Engine:
                 self._server = await self._launch()
             return self._server
 
-    async def ending(self) -> str | None:
-        """How the process ended, if it has or does so in this moment; its last words are logged."""
+    async def ending(self, patience: float = MOMENT) -> str | None:
+        """How the process ended, if it has or does so soon; its last words are logged."""
         process, listener = self._process, self._listener
         if process is None or listener is None:
             return None
-        done, _ = await asyncio.wait([listener], timeout=MOMENT)
+        done, _ = await asyncio.wait([listener], timeout=patience)
         if not done:
             return None
         how = describe(await process.wait())
@@ -81,14 +81,16 @@ class Engine:
         )
         self._process, self._said = process, ""
         self._listener = asyncio.create_task(self._listen(process))
+        line = b""
         try:
             async with asyncio.timeout(self._startup_timeout):
-                ready = msgspec.json.decode(await greet(process, key), type=Ready)
-            return Server(base_url=f"{ready.address}/v1", api_key=key)
+                line = await greet(process, key)
+            return Server(base_url=f"{msgspec.json.decode(line, type=Ready).address}/v1", api_key=key)
         except TimeoutError:
             problem = f"the local model was not ready after {self._startup_timeout:g} seconds"
         except msgspec.DecodeError:
-            problem = f"the local model could not start ({await self.ending() or 'it gave no address'})"
+            how = None if line else await self.ending(PATIENCE)
+            problem = f"the local model could not start ({how or 'it gave no address'})"
             problem += f": {clean(self._said.splitlines()[-1])}" if self._said else ""
         except BaseException:
             await self._stop()
