@@ -1,6 +1,6 @@
 """The vocabulary: what can happen in a run, as frozen values. The only currency between the rooms.
 
-The names and fields are the AI SDK's UI message chunks (DESIGN.md §1). Fields that only the process
+The names and fields are the AI SDK's UI message chunks (docs/design.md §1). Fields that only the process
 knows (`FinishStep.usage`, `Finish.steps`, `ErrorEvent.code`, ...) are never put on a wire as they are;
 `wire/ui.py` and `wire/hub.py` decide what a client sees of them.
 """

@@ -1,7 +1,7 @@
 """Folding events into a message: the only way in which history comes about.
 
 `fold(message, events)` is pure. A `Fold` does the same piece by piece for a run under way; it checks the
-grammar of DESIGN.md §1 and refuses what is out of order. Telling a message again is `retell.py`.
+grammar of docs/design.md §1 and refuses what is out of order. Telling a message again is `retell.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Telling a message again as events: whole for a resume, or from a mark for a follower who fell behind.
 
-The compact rule (DESIGN.md §4.7): one delta a block; a finished tool call as start, one delta and output,
+The compact rule (docs/design.md §4.7): one delta a block; a finished tool call as start, delta and output,
 the form that does not re-fire a client's callbacks.
 """
 
