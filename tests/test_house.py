@@ -1,6 +1,10 @@
 """The house's rules: the wheel is tested, promises have tests, checks notice what they forbid."""
 
+import json
+import re
+import tomllib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ from tools.checks import house_map, places, promises, shape, sizes
 from tools.checks.findings import Finding
 
 ROOT = Path(__file__).parents[1]
+ALIASES = {"ai6", "ai601", "react6"}  # other versions of packages that have a row
 Check = Callable[[Path], Iterator[Finding]]
 
 
@@ -24,6 +29,19 @@ def test_the_installed_package_carries_its_types() -> None:
 
 def test_every_promise_has_a_test_and_every_mark_a_promise() -> None:
     assert list(promises.check(ROOT)) == []
+
+
+def test_every_dependency_has_its_reason_written_down() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    wanted += (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").splitlines()
+    wanted += json.loads((ROOT / "tests/clients/package.json").read_text(encoding="utf-8"))["devDependencies"]
+    rows = re.findall(
+        r"^\| (.*?) \|", (ROOT / "docs/dependencies.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    written = {name.split(" ")[0] for row in rows for name in row.split(", ")}
+    names = {re.split(r"[>=<]", line)[0].strip() for line in wanted if not line.startswith("#")}
+    assert names - written == ALIASES
 
 
 def function(*body: str, head: str = "def run(self)") -> str:

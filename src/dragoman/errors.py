@@ -10,6 +10,8 @@ DragomanError
 ├── Conflict          409
 │   └── RunActive     409  the session is busy with another run
 ├── TooLarge          413
+├── LimitReached      429  a key or its owner asks too often or too much at once; `retry_after` says when
+├── BudgetExhausted   429  the money of a key or its owner is spent, or reserved by what is under way
 ├── Unavailable       503  the hub cannot do it now: draining, or the store is gone
 ├── WireError              bytes that break a protocol
 │   ├── FrameTooLong
@@ -23,7 +25,8 @@ DragomanError
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 ProviderCategory = Literal[
     "rate_limit",
@@ -149,12 +152,37 @@ class TooLarge(DragomanError):
     status = 413
 
 
+class LimitReached(DragomanError):
+    """A key or its owner asks too often, or for too much at once; it may again in `retry_after` seconds."""
+
+    code = "rate_limit_exceeded"
+    status = 429
+    transient = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class BudgetExhausted(DragomanError):
+    """A budget has no room: it is spent, or (`transient`) reserved by requests that are under way."""
+
+    code = "insufficient_quota"
+    status = 429
+
+    def __init__(self, message: str, *, transient: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.transient = transient
+        self.retry_after = 1.0 if transient else None
+
+
 class Unavailable(DragomanError):
     """The hub cannot do this now: it drains, or its store does not answer."""
 
     code = "unavailable"
     status = 503
     transient = True
+    retry_after: float | None = 1.0
 
 
 class WireError(DragomanError):
@@ -180,9 +208,13 @@ class ProviderError(DragomanError):
     """A model request failed. `code` is its category, `upstream_status` the provider's HTTP status if any.
 
     `retry_after` is in seconds, as the provider asked. `transient` says whether trying again can help.
+    `details` is the provider's own error object, without its secrets. `again`: nobody has tried again yet, as
+    the hub was told to, so that whoever asked may.
     """
 
     status = 502
+    details: Mapping[str, Any] | None = None
+    again: bool = False
 
     def __init__(
         self,

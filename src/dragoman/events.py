@@ -248,13 +248,20 @@ class ResetStep(Happening, frozen=True, tag="reset-step"):
 
 
 class FinishStep(Happening, frozen=True, tag="finish-step"):
-    """The model call and its tool calls are done. Fields stay in the process; `duration` is in seconds."""
+    """The model call and its tool calls are done. Fields stay in the process; `duration` is in seconds,
+    `key` the name of the provider's key that was used.
+
+    `provider_metadata` is what a door of the same family tells its client: `{"anthropic": {"stopReason": ...,
+    "stopSequence": ..., "id": ...}}`.
+    """
 
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     model: str | None = None
     provider: str | None = None
     duration: float | None = None
+    provider_metadata: ProviderMetadata | None = None
+    key: str | None = None
 
 
 class ErrorEvent(Happening, frozen=True, tag="error"):

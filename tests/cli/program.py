@@ -163,7 +163,11 @@ class Terminal:
         os.write(self._screen, f"{line}\n".encode())
 
     def press(self, how: signal.Signals) -> None:
-        """Ctrl-C, as the program hears it."""
+        """Ctrl-C, once the program waits, as it does by the time that anybody can press it."""
+        state = Path(f"/proc/{self.process.pid}/stat")
+        deadline = time.monotonic() + LIMIT
+        while state.read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < deadline, "it never waits"
         self.process.send_signal(how)
 
     def leave(self) -> int:

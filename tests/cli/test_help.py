@@ -8,13 +8,14 @@ import pytest
 import typer
 from typer.models import CommandInfo
 
-from dragoman.cli import keys, local, ops, program, sessions
+from dragoman.cli import keys, local, ops, program, secrets, sessions
 from tests.cli.conftest import Run
 from tests.cli.program import run as run_apart
 
 APPS: dict[str, typer.Typer] = {
     "": program.cli,
     "keys": keys.keys,
+    "secrets": secrets.secrets,
     "ops": ops.ops,
     "sessions": sessions.sessions,
     "local": local.local,
@@ -60,7 +61,7 @@ def test_what_is_asked_wrongly_ends_with_2_and_no_traceback(run: Run) -> None:
 
 def test_without_a_command_it_shows_what_there_is(run: Run) -> None:
     said = run()
-    for group in ("serve", "chat", "demo", "keys", "ops", "sessions", "local"):
+    for group in ("serve", "chat", "demo", "usage", "keys", "secrets", "ops", "sessions", "local"):
         assert group in said.out + said.err
 
 

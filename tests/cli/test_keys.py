@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tests.cli.conftest import Run
 from tests.cli.program import Hub, run
@@ -24,11 +26,73 @@ def test_a_new_key_stands_alone_on_stdout_and_its_secret_is_not_kept(run: Run, t
 
 def test_keys_are_listed_and_made_as_json_for_programs(run: Run, tmp_path: Path) -> None:
     data = ("--data", tmp_path / "hub", "--json")
-    made = run("keys", "create", *data, "--owner", "ada", "--scope", "chat", "--scope", "ops").json
-    assert made["key"].startswith(made["prefix"])
-    assert made["scopes"] == ["chat", "ops"]
-    del made["key"]
+    rules = ("--scope", "chat", "--scope", "gateway", "--model", "openai/*", "--parallel", "2")
+    money = ("--usd-per-day", "2.5", "--expires", "2127-01-31")
+    made = run("keys", "create", *data, "--owner", "ada", *rules, *money).json
+    assert made.pop("key").startswith(made["prefix"])
+    assert made["scopes"] == ["chat", "gateway"]
+    assert made["models"] == ["openai/*"]
+    assert made["limits"] == {"parallel": 2, "usd_per_day": 2.5}
+    assert made["expiresAt"] == datetime(2127, 1, 31, tzinfo=UTC).timestamp()
     assert run("keys", "list", *data).json == {"keys": [made]}
+
+
+def test_a_list_says_what_a_key_may(run: Run, tmp_path: Path) -> None:
+    data = ("--data", tmp_path / "hub")
+    run("keys", "create", *data, "--owner", "ada", "--scope", "gateway", "--usd-per-month", "10")
+    run("keys", "create", *data, "--owner", "ada", "--model", "a/*", "--expires", "0s")
+    said = run("keys", "list", *data).out
+    assert "gateway; usd per month 10" in said
+    assert "models a/*" in said
+    assert "expired just now" in said
+
+
+def test_what_is_changed_of_a_key_leaves_the_rest_as_it_was(run: Run, tmp_path: Path) -> None:
+    data = ("--data", tmp_path / "hub", "--json")
+    limits = ("--requests-per-minute", "60", "--usd-total", "5", "--tokens-per-minute", "900")
+    made = run("keys", "create", *data, "--owner", "ada", "--name", "ci", "--model", "a", *limits).json
+    del made["key"]
+
+    def change(*options: str) -> Any:
+        return run("keys", "change", made["id"], *data, *options).json
+
+    made["limits"]["usd_per_day"] = 1.0
+    assert change("--usd-per-day", "1") == made
+    del made["limits"]["usd_total"]
+    made |= {"models": None, "name": None, "scopes": ["admin"]}
+    assert change("--clear", "usd-total", "--clear", "model", "--clear", "name", "--scope", "admin") == made
+    assert change("--clear", "limits", "--parallel", "3") == made | {"limits": {"parallel": 3}}
+    assert "parallel 3" in run("keys", "change", made["id"], "--data", tmp_path / "hub", "--name", "x").err
+
+
+def test_a_rotated_key_keeps_its_id_and_its_new_secret_stands_alone_on_stdout(
+    run: Run, tmp_path: Path
+) -> None:
+    data = ("--data", tmp_path / "hub")
+    made = run("keys", "create", *data, "--owner", "ada", "--json").json
+    said = run("keys", "rotate", made["id"], *data, "--grace", "90min")
+    assert said.out.startswith("dgm_")
+    assert said.out.strip() != made["key"]
+    assert "90min" in said.err
+    (listed,) = run("keys", "list", *data, "--json").json["keys"]
+    assert (listed["id"], listed["prefix"]) == (made["id"], said.out[:10])
+
+
+def test_a_rule_that_cannot_be_is_refused_in_words(run: Run, tmp_path: Path) -> None:
+    data = ("--data", tmp_path / "hub", "--owner", "ada")
+    for wrong, code in (
+        (("--scope", "everything"), 2),
+        (("--usd-per-day", "-1"), 2),
+        (("--usd-per-day", "inf"), 1),
+        (("--expires", "soon"), 1),
+        (("--model", ""), 1),
+    ):
+        said = run("keys", "create", *data, *wrong)
+        assert (said.code, said.out) == (code, "")
+    made = run("keys", "create", *data, "--json").json
+    for command in (("change", "nobody"), ("rotate", "nobody"), ("rotate", made["id"], "--grace", "long")):
+        said = run("keys", *command, "--data", tmp_path / "hub")
+        assert (said.code, said.out) == (1, "")
 
 
 def test_a_revoked_key_is_revoked_once(run: Run, tmp_path: Path) -> None:

@@ -13,12 +13,19 @@ import yaml
 from dragoman.config import (
     AgentConfig,
     Config,
+    CooldownConfig,
     CorsConfig,
+    KeyConfig,
     LimitsConfig,
+    MetricsConfig,
+    PriceConfig,
     ProviderConfig,
     ProviderType,
+    TelemetryConfig,
     parse_config,
 )
+from dragoman.errors import ConfigError
+from dragoman.limits import Limits
 from dragoman.server.openapi import describe
 from dragoman.server.page import routes
 from tests.cli.test_help import COMMANDS
@@ -27,9 +34,15 @@ DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "The hub": Config,
     "Providers": ProviderConfig,
+    "Keys of a provider": KeyConfig,
+    "Cooldown": CooldownConfig,
+    "Prices": PriceConfig,
     "Agents": AgentConfig,
     "Limits": LimitsConfig,
+    "What a key or an owner may ask for": Limits,
     "CORS": CorsConfig,
+    "Telemetry": TelemetryConfig,
+    "Metrics": MetricsConfig,
 }
 
 
@@ -52,14 +65,14 @@ def test_the_page_names_the_defaults(title: str) -> None:
     )
     for field in msgspec.structs.fields(SECTIONS[title]):
         if isinstance(field.default, str | int | float):
-            assert rows[field.name] == f"`{field.default}`"
+            default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+            assert rows[field.name] == f"`{default}`"
 
 
-def test_the_examples_are_configurations() -> None:
-    found = re.findall(
-        r"```yaml\n(.*?)```", (DOCS / "configuration.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert len(found) == 6
+@pytest.mark.parametrize(("page", "examples"), [("configuration.md", 10), ("gateway.md", 5)])
+def test_the_examples_are_configurations(page: str, examples: int) -> None:
+    found = re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert len(found) == examples
     for example in found:
         parse_config(yaml.safe_load(example))
 
@@ -87,6 +100,22 @@ def test_the_page_has_every_address_of_the_hub() -> None:
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:
-    for page in ("cli.md", "configuration.md", "http.md"):
+    for page in ("cli.md", "configuration.md", "gateway.md", "http.md"):
         for target in re.findall(r"\]\(([\w./-]+\.md)", (DOCS / page).read_text(encoding="utf-8")):
             assert (DOCS / target).is_file(), target
+
+
+def test_the_gateway_page_shows_what_a_gateway_is_configured_by() -> None:
+    found = re.findall(r"```yaml\n(.*?)```", (DOCS / "gateway.md").read_text(encoding="utf-8"), re.DOTALL)
+    shown = [parse_config(yaml.safe_load(example)) for example in found]
+    assert any(config.fallbacks for config in shown)
+    assert any(config.aliases for config in shown)
+    assert any(config.limits.key != Limits() for config in shown)
+    assert any(provider.keys for config in shown for provider in config.providers.values())
+
+
+def test_the_litellm_file_on_the_gateway_page_is_told_what_it_is() -> None:
+    (theirs,) = re.findall(r"```yaml litellm\n(.*?)```", (DOCS / "gateway.md").read_text(), re.DOTALL)
+    with pytest.raises(ConfigError) as error:
+        parse_config(yaml.safe_load(theirs))
+    assert error.value.message.count("it is LiteLLM's; docs/gateway.md shows") == 4

@@ -171,7 +171,9 @@ async def test_a_crash_fails_its_request_only_and_the_next_one_starts_the_model_
 
 async def test_only_its_own_hub_may_use_the_model(provider: LocalProvider, transport: Transport) -> None:
     server = await provider._engine.start()
-    async with await transport.send("POST", server.url, headers={}, body=b"{}") as response:
+    async with await transport.send(
+        "POST", server.at("/chat/completions"), headers={}, body=b"{}"
+    ) as response:
         assert response.status == 401
 
 

@@ -14,8 +14,9 @@ import pytest
 from dragoman import events as e
 from dragoman.errors import ProviderError
 from dragoman.messages import Message, TextPart, ToolPart
+from dragoman.providers.answer import LARGEST
 from dragoman.providers.http import Timeouts, Transport
-from dragoman.providers.openai import OpenAIProvider, Server
+from dragoman.providers.openai import OpenAIProvider, Server, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.request import ModelRequest
@@ -45,7 +46,10 @@ def ask(text: str = "Hi", **fields: Any) -> ModelRequest:
 
 def provider(transport: Transport, url: str, **options: Any) -> OpenAIProvider:
     server = Server(base_url=f"{url}/v1", api_key=KEY, headers={"X-Title": "us"})
-    return OpenAIProvider("up", server, transport=transport, **{"policy": FAST, **options})
+    limit = options.pop("limit", LARGEST)
+    up = OpenAIProvider("up", server, transport=transport, **{"policy": FAST, **options})
+    up.limit = limit
+    return up
 
 
 async def answer(of: OpenAIProvider, request: ModelRequest | None = None) -> list[e.Event]:
@@ -96,7 +100,11 @@ async def test_a_question_becomes_one_request_and_its_answer_a_stream_of_batches
         await up.close()
     assert batches == [
         [e.TextStart("text-1"), e.TextDelta("text-1", "Hel")],
-        [e.TextDelta("text-1", "lo"), e.TextEnd("text-1"), e.FinishStep("stop", None, "m-1", "up")],
+        [
+            e.TextDelta("text-1", "lo"),
+            e.TextEnd("text-1"),
+            e.FinishStep("stop", None, "m-1", "up", key="default"),
+        ],
     ]
     assert seen[0].line == "POST /v1/chat/completions HTTP/1.1"
     assert seen[0]["authorization"] == f"Bearer {KEY}"
@@ -330,14 +338,18 @@ async def test_ids_are_made_for_calls_without_one_and_for_those_that_the_convers
 @pytest.mark.parametrize(
     ("base", "url", "quirks"),
     [
-        ("https://api.openai.com/v1", "https://api.openai.com/v1/chat/completions", Quirks()),
+        (
+            "https://api.openai.com/v1",
+            "https://api.openai.com/v1/chat/completions",
+            Quirks(knows=frozenset(), completion_limit=True),
+        ),
         ("http://h/v1/", "http://h/v1/chat/completions", Quirks()),
         ("http://h/v1/chat/completions", "http://h/v1/chat/completions", Quirks()),
         ("http://h/d?api-version=1", "http://h/d/chat/completions?api-version=1", Quirks()),
         (
             "https://api.deepseek.com",
             "https://api.deepseek.com/chat/completions",
-            Quirks(reasoning_field="reasoning_content"),
+            Quirks(reasoning_field="reasoning_content", knows=frozenset({"thinking"})),
         ),
         (
             "https://x.snowflakecomputing.com/v1",
@@ -351,13 +363,11 @@ def test_the_base_url_leads_to_the_completions_and_tells_the_vendor(
     base: str, url: str, quirks: Quirks
 ) -> None:
     server = Server(base_url=base)
-    assert (server.url, server.quirks) == (url, quirks)
+    assert (server.at("/chat/completions"), quirks_of(server)) == (url, quirks)
 
 
 def test_keys_are_not_shown() -> None:
     server = Server(base_url="http://h/v1", api_key=KEY, headers={"Api-Key": "hidden-1", "X-Title": "us"})
     up = OpenAIProvider("up", server, transport=Transport())
-    assert f"{server!r} {up!r}" == (
-        "Server('http://h/v1/chat/completions') OpenAIProvider('up', Server('http://h/v1/chat/completions'))"
-    )
+    assert f"{server!r} {up!r}" == ("Server('http://h/v1') OpenAIProvider('up', Server('http://h/v1'))")
     assert server.secrets == [KEY, "hidden-1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jsonschema_rs
 import msgspec
@@ -13,18 +13,31 @@ import pytest
 
 from dragoman import events as e
 from dragoman.server.chat import Chat
-from dragoman.server.doors import Rooms, guarded, public
+from dragoman.server.doors import Rooms, guarded, models, public
+from dragoman.server.gateway import Gateway
 from dragoman.server.health import Health
+from dragoman.server.metrics import Metrics
 from dragoman.server.openapi import describe
 from dragoman.server.operations import Operations
 from dragoman.server.page import VERBS, draw_reference, routes
 from dragoman.server.reference import Reference
 from dragoman.server.sessions import Sessions
+from dragoman.server.usage import Usage
 from dragoman.wire.ui import UIStream
 from tests.serving import Served, ask, serving
 
 DOCUMENT = describe()
 MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
+ROOMS: Any = {
+    "chat": Chat,
+    "sessions": Sessions,
+    "operations": Operations,
+    "gateway": Gateway,
+    "usage": Usage,
+    "metrics": Metrics,
+    "health": Health,
+    "reference": Reference,
+}
 EVENTS: tuple[e.Event, ...] = (
     e.Start("m1", {"model": "a/b"}),
     e.StartStep(),
@@ -79,18 +92,26 @@ def validator(schema: Mapping[str, Any]) -> Any:
     return jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
 
 
+def written(path: str) -> str:
+    """A route's path as the document writes it."""
+    return path.replace(":path}", "}")
+
+
 def operation(verb: str, path: str) -> dict[str, Any]:
     found: dict[str, Any] = DOCUMENT["paths"][path][verb]
     return found
 
 
+@pytest.mark.promise("every-address-is-described")
 def test_the_document_has_every_door_of_the_hub_and_says_which_want_a_key() -> None:
-    kinds: Any = {"chat": Chat, "sessions": Sessions, "operations": Operations}
-    rooms = Rooms(**kinds, health=cast("Any", Health), reference=cast("Any", Reference))
+    rooms = Rooms(**ROOMS)
     said = {(verb, path, said.get("security") != []) for verb, path, said in routes(DOCUMENT["paths"])}
-    wanted = {(verb.lower(), path, True) for path, handlers in guarded(rooms) for verb in handlers}
+    wanted = {(verb.lower(), path, True) for path, handlers, _ in guarded(rooms) for verb in handlers}
+    wanted |= {
+        (verb.lower(), written(path), True) for path, handlers, _ in models(rooms) for verb in handlers
+    }
     open_ones = {(verb.lower(), path, False) for path, handlers in public(rooms) for verb in handlers}
-    assert said == wanted | open_ones
+    assert said == wanted | open_ones | {("get", "/metrics", False)}
 
 
 def test_every_reference_within_the_document_leads_somewhere() -> None:
@@ -197,6 +218,70 @@ async def test_operations_answer_as_the_document_says(tmp_path: Path) -> None:
         await check(served, "post", "/api/operations/{id}/call", id="time.now")
         wrong = await check(served, "post", "/api/operations/{id}/call", id="time.now", json={"zone": 1})
         assert wrong["success"] is False
+
+
+async def test_the_gateway_answers_as_the_document_says(tmp_path: Path) -> None:
+    hi = {"model": "sim/any", "messages": [{"role": "user", "content": "Good day."}]}
+    asked = {**hi, "max_tokens": 9}
+    async with serving(tmp_path, [MANY] * 4, aliases={"fast": "sim/any"}) as served:
+        whole = await check(served, "post", "/v1/chat/completions", json=hi)
+        assert whole["choices"][0]["message"]["content"] == "Good day."
+        streamed = await check(served, "post", "/v1/chat/completions", json={**hi, "stream": True})
+        assert streamed.endswith("data: [DONE]\n\n")
+        said = await check(served, "post", "/v1/messages", json=asked)
+        assert said["content"][-2] == {"type": "text", "text": "Good day."}
+        assert "event: message_stop" in await check(
+            served, "post", "/v1/messages", json={**asked, "stream": True}
+        )
+        counted = await check(served, "post", "/v1/messages/count_tokens", json=hi)
+        assert counted["input_tokens"] > 0
+        assert [each["id"] for each in (await check(served, "get", "/v1/models"))["data"]] == [
+            "fast",
+            "sim/any",
+        ]
+        await check(served, "get", "/v1/models/{id}", id="sim/whatever")
+        used = await check(served, "get", "/api/usage")
+        assert [row["door"] for row in used["rows"]] == ["openai", "openai", "anthropic", "anthropic"]
+        sums = await check(served, "get", "/api/usage", params={"group_by": "owner,door"})
+        assert [row["calls"] for row in sums["rows"]] == [2, 2]
+        assert "use_" in await check(served, "get", "/api/usage", params={"format": "csv"})
+        assert "dragoman_requests_total" in await check(served, "get", "/metrics")
+        assert await check(served, "get", "/readyz") == {"status": "ready", "store": "ok"}
+
+
+async def test_the_gateway_fails_as_the_document_says(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"error": {"message": "no"}}], limits={"gateway_body": 1000}) as served:
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"):
+            await check(served, "post", path, json={"model": "sim/any"})
+            await check(served, "post", path, json={"model": "nobody"})
+            await check(served, "post", path, content=b"x" * 2000)
+        hi = {"model": "sim/any", "messages": [{"role": "user", "content": "Good day."}]}
+        await check(served, "post", "/v1/chat/completions", json=hi)
+        await check(served, "get", "/v1/models/{id}", id="nobody")
+        await check(served, "get", "/api/usage", params={"colour": "red"})
+
+
+async def test_a_hub_that_stops_says_when_to_ask_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        served.hub.gateway.draining = True
+        await check(served, "post", "/v1/chat/completions", json={"model": "sim/any"})
+        await check(served, "post", "/v1/messages", json={"model": "sim/any"})
+        refused = await served.http.post("/v1/messages", json={"model": "sim/any"})
+        assert (refused.headers["x-should-retry"], refused.headers["retry-after"]) == ("true", "1")
+        assert await check(served, "get", "/readyz") == {"status": "draining", "store": "ok"}
+
+
+async def test_a_provider_without_embeddings_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        refused = await check(
+            served, "post", "/v1/embeddings", json={"model": "sim/any", "input": "Good day."}
+        )
+        assert refused["error"] == {
+            "message": "the provider of this model gives no embeddings (those of the type openai do)",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "bad_request",
+        }
 
 
 async def test_failures_answer_as_the_document_says(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.store.database import Database
+from dragoman.store.report import FILTERS, GROUPS, Report
 from dragoman.store.store import Store
 
 INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -31,6 +32,24 @@ class Compiler:
         self.values += [value for value in compiled.params.values() if value is not None]
         self.said.append(str(compiled))
         return self.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("url", "day"),
+    [
+        ("sqlite://", "CAST(usage.started_at / (86400 + 0.0) AS INTEGER)"),
+        (
+            "postgresql+psycopg://",
+            "CAST(floor(usage.started_at / CAST(86400 AS DOUBLE PRECISION)) AS BIGINT)",
+        ),
+    ],
+)
+def test_a_report_can_be_said_and_takes_all_its_values_by_name(url: str, day: str) -> None:
+    compiler = Compiler(url)
+    said = compiler.compile(Report(GROUPS).select([*FILTERS, "since", "until"]))
+    assert compiler.values == []
+    assert "GROUP BY usage.owner" in said
+    assert day in said
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "postgresql+psycopg://"])

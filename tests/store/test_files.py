@@ -19,13 +19,23 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import StaticPool, create_engine
 
 from dragoman.errors import StoreError
+from dragoman.events import Usage
 from dragoman.store import schema
+from dragoman.store.keys import Key, digest
 from dragoman.store.sqlite import DIALECT
 from dragoman.store.store import FILE, Store
+from dragoman.store.usage import UsageRecord
 from tests.store.samples import converse, session
 
 HOLDER = Path(__file__).with_name("holder.py")
 NOBODY = 65_534
+LOOKS = (
+    "SELECT * FROM pragma_table_xinfo(?)",
+    "SELECT * FROM pragma_foreign_key_list(?)",
+    "SELECT wr, strict FROM pragma_table_list(?)",
+    'SELECT i.name, i."unique", origin, x.* FROM pragma_index_list(?) i, pragma_index_xinfo(i.name) x',
+    "SELECT name, sql FROM sqlite_master WHERE sql LIKE '% INDEX %' AND tbl_name = ?",
+)
 
 
 @contextmanager
@@ -44,10 +54,20 @@ def empty() -> Iterator[sqlite3.Connection]:
         yield raw
 
 
-def tables(raw: sqlite3.Connection) -> dict[str, str]:
-    """The SQL of all tables and indexes, its spaces aside."""
-    found = raw.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
-    return {name: " ".join(sql.split()) for name, sql in found}
+def upgrade(raw: sqlite3.Connection, revision: str) -> None:
+    """Bring an empty database to a revision of old."""
+    config = Config()
+    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    with create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool).connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        connection.commit()
+
+
+def tables(raw: sqlite3.Connection) -> dict[str, set[tuple[object, ...]]]:
+    """The shape of all tables: not their SQL, in which a column that was added stands elsewhere."""
+    found = raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return {name: {row for look in LOOKS for row in raw.execute(look, (name,))} for (name,) in found}
 
 
 async def test_a_store_is_there_again_when_it_is_opened_again(tmp_path: Path) -> None:
@@ -78,6 +98,32 @@ async def test_the_revisions_lead_to_the_head_that_the_code_expects_and_back() -
             assert set(tables(raw)) == {"alembic_version"}
             command.upgrade(config, "head")
             assert schema.revision(raw) == schema.HEAD
+
+
+async def test_what_a_database_of_the_first_revision_holds_is_there_after_it_was_migrated(
+    tmp_path: Path,
+) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as raw:
+        upgrade(raw, "0001")
+        raw.execute("INSERT INTO sessions VALUES ('s', 'ann', 'Trip', NULL, NULL, NULL, 1, 1)")
+        raw.execute(
+            "INSERT INTO keys VALUES ('k', ?, 'dgm_a', 'ann', NULL, '[]', 1, NULL, 5)", (digest("dgm_a"),)
+        )
+        raw.execute("INSERT INTO keys VALUES ('l', 'x', 'dgm_b', 'bob', 'ci', '[\"chat\"]', 2, 3, NULL)")
+        columns = "id, owner, estimated, status, started_at, input_tokens, cost"
+        raw.execute(f"INSERT INTO usage ({columns}) VALUES ('u', 'ann', 0, 'finished', 10, 7, 0.5)")
+    async with await Store.open(tmp_path) as store:
+        assert await store.sessions.get("s") == session(title="Trip")
+        ann = Key(id="k", prefix="dgm_a", owner="ann", created_at=1.0, last_used_at=5.0)
+        scopes = frozenset({"chat"})
+        bob = Key(
+            id="l", prefix="dgm_b", owner="bob", name="ci", scopes=scopes, created_at=2.0, revoked_at=3.0
+        )
+        assert await store.keys.list() == [ann, bob]
+        assert await store.keys.find("dgm_a") == ann
+        used = UsageRecord(id="u", owner="ann", status="finished", started_at=10.0, cost=0.5, tokens=Usage(7))
+        assert await store.usage.rows() == [used]
+        assert await store.budgets.standing("owner:ann", "total") == (500_000_000, 0)
 
 
 async def test_opening_does_not_load_what_only_migrations_need(tmp_path: Path) -> None:

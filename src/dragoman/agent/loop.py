@@ -25,6 +25,7 @@ from dragoman.messages import Message, StepStartPart, ToolPart
 from dragoman.operations.context import Context
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
+from dragoman.providers.tracing import OFF, Tracing
 from dragoman.request import ModelRequest
 
 Batch = Sequence[e.Event]
@@ -45,6 +46,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     toolbox: Toolbox
     context: Context
     given: Batch = ()
+    tracing: Tracing = OFF
     clock: Callable[[], float] = time.monotonic
 
 
@@ -126,7 +128,7 @@ class Loop:
         return self._request(), self.turn.clock()
 
     async def _ask(self, request: ModelRequest) -> AsyncGenerator[Batch, None]:
-        async with aclosing(self.turn.provider.stream(request)) as answer:
+        async with aclosing(self.turn.tracing.stream(request, self.turn.provider)) as answer:
             async for batch in answer:
                 admitted = self._admit(batch)
                 if admitted:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, NotFound
+from dragoman.providers.chain import Chain
 from dragoman.providers.provider import Provider
+from dragoman.providers.routing import Routing
 
 
 class Pick(NamedTuple):
@@ -21,21 +23,24 @@ class Pick(NamedTuple):
 
 
 class Roster:
-    """Agents by name and providers by name, with the options that each provider is given always.
+    """Agents by name, and who answers for their models.
 
-    The agent `default` answers where nothing else is said.
+    The agent `default` answers where nothing else is said. `options` are what each provider is always given,
+    `fell` hears of each fallback.
     """
 
     def __init__(
         self,
         agents: Mapping[str, Agent],
-        providers: Mapping[str, Provider],
+        routing: Routing,
         *,
         options: Mapping[str, Mapping[str, Any]] | None = None,
+        fell: Callable[[str, str], None] = lambda _, __: None,
     ) -> None:
         self.agents = agents
-        self.providers = providers
+        self.routing = routing
         self._options = options or {}
+        self._fell = fell
 
     def pick(
         self, *, agent: str | None = None, model: str | None = None, max_steps: int | None = None
@@ -50,16 +55,16 @@ class Roster:
         if not chosen.model:
             hint = "say `model: provider/model` in dragoman.yaml, or send `model`"
             raise BadRequest(f"no model is chosen for the agent {name!r}", field="model", hint=hint)
-        place, _, served = chosen.model.partition("/")
-        provider = self.providers.get(place)
-        if provider is None or not served:
+        try:
+            chain = Chain(chosen.model, self.routing, options=self._options, fell=self._fell)
+        except NotFound:
+            known = _names({**self.routing.aliases, **self.routing.providers})
             raise BadRequest(
-                f"no provider answers for {chosen.model!r}; the providers are {_names(self.providers)}",
+                f"no provider answers for {chosen.model!r}; the providers are {known}",
                 field="model",
-                hint="a model is written provider/model",
-            )
-        chosen = replace(chosen, options={**self._options.get(place, {}), **chosen.options})
-        return Pick(chosen, provider, served)
+                hint="a model is written provider/model, or is an alias",
+            ) from None
+        return Pick(chosen, chain, chain.first.model)
 
 
 def _names(known: Mapping[str, object]) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import uvicorn
 from starlette.types import ASGIApp
 
+from dragoman.cli.corking import CorkedProtocol
 from dragoman.config import Config
 from dragoman.errors import ConfigError
 from dragoman.server.app import Hub
@@ -68,12 +69,20 @@ def address_of(listener: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def hosted(config: Config, data: Path, *, listener: socket.socket, keys: bool) -> AsyncIterator[Hosted]:
+async def hosted(
+    config: Config,
+    data: Path,
+    *,
+    listener: socket.socket,
+    keys: bool,
+    secrets: set[str] | None = None,
+) -> AsyncIterator[Hosted]:
     """A hub that accepts requests on the listener while the block runs.
 
-    At its end nothing more is accepted, all runs are stopped, and open streams are told so before they close.
+    At its end nothing more is accepted, what is under way gets `limits.drain` seconds, all runs are stopped,
+    and open streams are told so before they close. `secrets` is told what must never be shown.
     """
-    async with Hub.open(config, data, keys=keys, environ=os.environ) as hub:
+    async with Hub.open(config, data, keys=keys, environ=os.environ, secrets=secrets) as hub:
         server = server_of(hub.app)
         await server.startup(sockets=[listener])
         ticking = asyncio.create_task(server.main_loop())
@@ -81,6 +90,9 @@ async def hosted(config: Config, data: Path, *, listener: socket.socket, keys: b
             yield Hosted(hub, address_of(listener))
         finally:
             ticking.cancel()
+            for accepting in server.servers:
+                accepting.close()
+            await hub.drain(config.limits.drain)
             await asyncio.gather(hub.runs.close(), server.shutdown(sockets=[listener]))
 
 
@@ -88,7 +100,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
     """uvicorn for this app, ready to start. Its `serve()` would take the signals, which are ours to hear."""
     settings = uvicorn.Config(
         app,
-        http="httptools",
+        http=CorkedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

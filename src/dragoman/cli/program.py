@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli import chat, demo, keys, local, ops, serve, sessions
+from dragoman.cli import chat, check, demo, keys, local, ops, secrets, serve, sessions, usage
+from dragoman.cli.logs import blot
 from dragoman.cli.terminal import complain, examples, prepare, reflow
 from dragoman.errors import DragomanError
 from dragoman.server.version import version
@@ -35,13 +36,16 @@ cli = typer.Typer(
 )
 cli.command("serve", epilog=serve.EPILOG)(serve.serve)
 cli.command("chat", epilog=chat.EPILOG)(chat.chat)
+cli.command("check", epilog=check.EPILOG)(check.check)
 cli.command("demo", epilog=demo.EPILOG)(demo.demo)
+cli.command("usage", epilog=usage.EPILOG)(usage.usage)
 cli.add_typer(keys.keys, name="keys")
+cli.add_typer(secrets.secrets, name="secrets")
 cli.add_typer(ops.ops, name="ops")
 cli.add_typer(sessions.sessions, name="sessions")
 cli.add_typer(local.local, name="local")
 
-for app in (cli, keys.keys, ops.ops, sessions.sessions, local.local):
+for app in (cli, keys.keys, secrets.secrets, ops.ops, sessions.sessions, local.local):
     reflow(app)
 
 
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         cli(args=None if arguments is None else list(arguments))
     except DragomanError as error:
-        complain(error.message, hint=error.hint)
+        complain(blot(error.message), hint=error.hint)
         raise SystemExit(FAILED) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise SystemExit(INTERRUPTED) from None
@@ -82,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if os.environ.get(TRACEBACK):
             raise
         complain(
-            f"an error of the program itself: {type(error).__name__}: {error}",
+            blot(f"an error of the program itself: {type(error).__name__}: {error}"),
             hint=f"{TRACEBACK}=1 shows where",
         )
         raise SystemExit(FAILED) from None

@@ -35,7 +35,8 @@ def serve(
     """Serve a hub.
 
     Prints a line with `listening on` and the address once it is ready. Ctrl-C or SIGTERM stops it: open
-    answers are closed and kept; a second Ctrl-C ends it at once.
+    answers get up to `limits.drain` seconds to end, and are then closed and kept; a second Ctrl-C ends it at
+    once. SIGHUP reads the configuration again, without dropping an answer.
     """
     gc.disable()  # what is imported is no garbage; collecting is switched on again when the hub is ready
     from dragoman.cli.service import Service, run  # late: the server is heavy, and other commands need none
@@ -43,7 +44,15 @@ def serve(
 
     chosen, source = choose(config, operations or ())
     run(
-        Service(chosen, Path(data), host=host, port=port, keys=not no_auth, source=source),
+        Service(
+            chosen,
+            lambda: choose(config, operations or ())[0],
+            Path(data),
+            host=host,
+            port=port,
+            keys=not no_auth,
+            source=source,
+        ),
         level=log_level,
         as_json=log_json,
     )

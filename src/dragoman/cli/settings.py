@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from dragoman.cli.weights import installed
-from dragoman.config import Config, ProviderConfig, read_config
+from dragoman.config import Config, ProviderConfig, read_config, said_in
 from dragoman.errors import ConfigError
 
 HERE = Path("dragoman.yaml")
+NO_FILE = "no configuration; the local model answers"
 EXAMPLE = """write a dragoman.yaml such as this, or try `dragoman local install` or `dragoman demo`:
 
     providers:
@@ -33,9 +35,17 @@ def choose(named: Path | None, places: Sequence[str] = ()) -> tuple[Config, str]
     path = named or (HERE if HERE.exists() else None)
     if path is not None:
         return with_operations(read_config(path), places), str(path)
+    if said_in(os.environ):
+        return with_operations(read_config(None), places), "the environment"
     if installed():
-        return with_operations(local_config(), places), "no configuration; the local model answers"
+        return with_operations(local_config(), places), NO_FILE
     raise ConfigError("there is no configuration, so no model could answer", hint=EXAMPLE)
+
+
+def said_so_far(named: Path | None) -> Config:
+    """The configuration that `choose` takes, where there is one; for commands that need none."""
+    path = named or (HERE if HERE.exists() else None)
+    return read_config(path) if path is not None or said_in(os.environ) else Config()
 
 
 def with_operations(config: Config, places: Sequence[str]) -> Config:

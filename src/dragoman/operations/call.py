@@ -28,6 +28,7 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, Outcome, failure_of, to_jsonable
 from dragoman.operations.registry import RESERVED, Registry
 from dragoman.operations.schema import invalid, problem
+from dragoman.operations.tracer import Tracer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class Calls:
     """Calls operations, and writes each call down.
 
     `check` raises CallDenied for a call that may not be made; `clock` gives unix seconds. Sync functions
-    share `threads` threads. Use it with `async with`, or close() it.
+    share `threads` threads; `tracer` sees each call. Use it with `async with`, or close() it.
     """
 
     def __init__(
@@ -87,11 +88,13 @@ class Calls:
         threads: int = 16,
         clock: Callable[[], float] = time.time,
         check: Check = allow,
+        tracer: Tracer | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
         self._clock = clock
         self._check = check
+        self._tracer = tracer
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="operation")
         self._late: set[asyncio.Task[None]] = set()
 
@@ -177,7 +180,7 @@ class Calls:
         ending: Ending | None = None
         try:
             if await self._begin(record):
-                ending = await self._attempt(attempt)
+                ending = await self._watched(attempt)
                 await self._end(record, ending)
             else:
                 ending = Ending("failed", error=UNRECORDED)
@@ -218,6 +221,14 @@ class Calls:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         await asyncio.wait([task], timeout=END_SECONDS)
+
+    async def _watched(self, attempt: Attempt) -> Ending:
+        if self._tracer is None:
+            return await self._attempt(attempt)
+        with self._tracer.call(attempt.record) as watch:
+            ending = await self._attempt(attempt)
+            watch.outcome(ending.result, ending.error)
+            return ending
 
     async def _attempt(self, attempt: Attempt) -> Ending:
         """Run it; whatever is raised becomes a failure, but for the caller's cancelling."""

@@ -1,16 +1,36 @@
-"""Who is asking: a key, its owner, its scopes."""
+"""Who is asking: a key, its owner, its scopes, and how much it may."""
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
+
+from dragoman.limits import Limits
+
+Scope: TypeAlias = Literal["gateway", "chat", "operations", "admin"]
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A caller. `key_id` is None where there are no keys (`--no-auth`, library use)."""
+    """A caller. `key_id` is None where there are no keys (`--no-auth`, library use).
+
+    `scopes` are the doors that are open: "gateway" (the models under `/v1`), "chat" (sessions and their
+    runs), "operations", and "admin" (what others used). Without any, all are but "admin".
+    `models` are patterns (`openai/*`, an alias) of the models that the key may ask, None for all of them.
+    `limits` are the key's own, None where it has the hub's usual ones.
+    """
 
     owner: str
     key_id: str | None = None
     scopes: frozenset[str] = frozenset()
+    models: tuple[str, ...] | None = None
+    limits: Limits | None = None
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the doors of this scope are open. "admin" is given by name, or to callers without a key."""
+        if self.scopes:
+            return scope in self.scopes
+        return scope != "admin" or self.key_id is None
 
 
 LOCAL = Identity(owner="local")

@@ -13,8 +13,8 @@ from typing import cast
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.providers.openai import Server
 from dragoman.providers.retry import clean
+from dragoman.providers.server import Server
 
 TAIL = 4_000  # characters of what the process said last
 MOMENT = 2.0  # seconds within which a process that lets go of its connections has ended

@@ -109,10 +109,14 @@ class Response:
 class Host:
     """One server: its connections at rest, places for those at work, and how requests to it begin."""
 
-    def __init__(self, address: Address, proxy: Proxy | None, *, places: int) -> None:
+    def __init__(
+        self, address: Address, proxy: Proxy | None, *, places: int, on_idle: Callable[[], None]
+    ) -> None:
         self.address = address
         self.proxy = proxy
         self.places = asyncio.Semaphore(places)
+        self.at_work = 0
+        self._on_idle = on_idle
         self._resting: list[Connection] = []
         self._prefix = "" if proxy is None or address.tls else f"http://{address.authority}"
         self._fixed = [f"host: {address.authority}", "accept-encoding: identity"]
@@ -144,12 +148,19 @@ class Host:
 
     def release(self, connection: Connection) -> None:
         """Keep the connection for the next request, or close it when none may follow."""
-        self.places.release()
+        self.leave()
         if connection.reusable:
             connection.rest(KEEP_ALIVE)
             self._resting.append(connection)
         else:
             connection.abort()
+
+    def leave(self) -> None:
+        """Give a place back."""
+        self.at_work -= 1
+        self.places.release()
+        if not self.at_work:
+            self._on_idle()
 
     def forget(self, connection: Connection) -> None:
         if connection in self._resting:
@@ -184,6 +195,7 @@ class Transport:
         self._dialer = Dialer()
         self._hosts: dict[Address, Host] = {}
         self._open: set[Connection] = set()
+        self._idle = asyncio.Event()
 
     async def send(
         self,
@@ -206,12 +218,19 @@ class Transport:
         end = NEVER if limits.total is None else asyncio.get_running_loop().time() + limits.total
         request = Request(head, body, limits, end=end, bodiless=method == "HEAD")
         await self._admit(host, request)
+        host.at_work += 1
         try:
             connection, incoming = await self._exchange(host, request)
         except BaseException:
-            host.places.release()
+            host.leave()
             raise
         return Response(incoming, connection, release=host.release)
+
+    async def quiet(self) -> None:
+        """Wait until no request is under way."""
+        while any(host.at_work for host in self._hosts.values()):
+            self._idle.clear()
+            await self._idle.wait()
 
     async def close(self) -> None:
         """Close all connections, those at work too."""
@@ -224,7 +243,7 @@ class Transport:
     def _host(self, address: Address) -> Host:
         host = self._hosts.get(address)
         if host is None:
-            host = Host(address, self._proxies.pick(address), places=self._places)
+            host = Host(address, self._proxies.pick(address), places=self._places, on_idle=self._idle.set)
             self._hosts[address] = host
         return host
 

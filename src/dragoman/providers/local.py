@@ -19,7 +19,8 @@ from dragoman.errors import ConfigError, ProviderError
 from dragoman.events import Event
 from dragoman.providers.engine import Engine
 from dragoman.providers.http import Transport
-from dragoman.providers.openai import OpenAIProvider, call_ids
+from dragoman.providers.language import call_ids
+from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.request import ModelRequest
 from dragoman.wire.constrained import Constrained
@@ -39,6 +40,8 @@ class LocalProvider:
     `startup_timeout` in seconds. The transport belongs to whoever gave it. ConfigError when there is nothing
     to run.
     """
+
+    family = "local"
 
     def __init__(
         self,
@@ -76,6 +79,15 @@ class LocalProvider:
                     yield told
         except ProviderError as error:
             raise await self._explain(error) from None
+
+    @property
+    def resting(self) -> bool:
+        """See `Provider.resting`."""
+        return False
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """See `Provider.check`: llama.cpp takes what OpenAI takes."""
+        return ()
 
     async def close(self) -> None:
         """End the child process."""

@@ -12,7 +12,20 @@ from dragoman.request import ModelRequest
 class Provider(Protocol):
     """A place that answers model requests."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Under which the hub knows it."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """The language that it speaks: `openai`, `anthropic`, `ollama`, or a name of its own."""
+        ...
+
+    @property
+    def resting(self) -> bool:
+        """Whether another provider had better be asked, because this one has failed too often just now."""
+        ...
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """Ask the model; yield what each socket read brought as one batch.
@@ -22,6 +35,13 @@ class Provider(Protocol):
         the last batch is a `finish-step` with reason, usage and the model that served. Block ids are unique
         within one answer. A failure raises ProviderError; a finish is never invented. Retries happen inside,
         and only before the first byte of the answer. Closing the generator closes the socket at once.
+        """
+        ...
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """The names of the options that this provider has no word for and will leave out.
+
+        BadRequest, with the field, for what cannot be left out without changing what is asked.
         """
         ...
 

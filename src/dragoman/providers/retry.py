@@ -24,6 +24,7 @@ from dragoman.wire.failures import describe, failure, find
 LONGEST = 500  # characters of a message
 READABLE = 16 * 1024  # characters of a body that is no JSON
 MASK = "***"
+STUMP = 8  # characters of a secret that are too many
 
 T = TypeVar("T")
 
@@ -99,13 +100,15 @@ def classify(
     error = read(redact(body.decode("utf-8", "replace"), secrets), status)
     told = headers.get("x-should-retry", "").strip().lower()
     transient = told == "true" if told in ("true", "false") else error.transient and not is_redirect(status)
-    return ProviderError(
+    refused = ProviderError(
         clean(error.message, secrets),
         category="bad_request" if is_redirect(status) else error.category,
         upstream_status=error.upstream_status or status,
         transient=transient,
         retry_after=retry_after(headers, clock()) if transient else None,
     )
+    refused.details = error.details
+    return refused
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -170,5 +173,20 @@ def one_line(text: str) -> str:
 def redact(text: str, secrets: Collection[str] = ()) -> str:
     """The text with the secrets, and whatever else looks like a key, masked."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, MASK)
+        text = without_stumps(text.replace(secret, MASK), secret)
     return _LABELLED.sub(rf"\1{MASK}", _KEY.sub(MASK, text))
+
+
+def without_stumps(text: str, secret: str) -> str:
+    """The text without beginnings of a secret: what was shortened may end in the middle of one."""
+    stump = secret[:STUMP]
+    if len(secret) <= STUMP or stump not in text:
+        return text
+    first, *others = text.split(stump)
+    return first + "".join(MASK + other[shared(other, secret[STUMP:]) :] for other in others)
+
+
+def shared(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (mine, yours) in enumerate(pairs) if mine != yours), min(len(one), len(other)))

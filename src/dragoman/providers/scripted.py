@@ -71,6 +71,8 @@ def read_script(path: Path) -> Script:
 class ScriptedProvider:
     """Plays a script. `asked` keeps the requests, so that a test can look at them."""
 
+    family = "scripted"
+
     def __init__(self, script: Script | Sequence[Step], *, name: str = "scripted") -> None:
         self.name = name
         self.script = script if isinstance(script, Script) else Script(list(script))
@@ -89,6 +91,15 @@ class ScriptedProvider:
             raise ProviderError(failure.message, category=failure.category, transient=failure.transient)
         reason = step.finish or ("tool-calls" if step.tools else "stop")
         yield [e.FinishStep(reason, usage=step.usage, model=request.model, provider=self.name)]
+
+    @property
+    def resting(self) -> bool:
+        """See `Provider.resting`."""
+        return False
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """See `Provider.check`: a script takes anything."""
+        return ()
 
     async def close(self) -> None:
         """Fails when the script was not used up."""

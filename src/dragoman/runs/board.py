@@ -15,7 +15,10 @@ from dragoman.fold import Fold
 from dragoman.ids import new_id
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
+from dragoman.providers.routing import permit
+from dragoman.providers.tracing import Tracing
 from dragoman.request import Tool
+from dragoman.runs.metered import Till
 from dragoman.runs.plan import Plan, plan
 from dragoman.runs.run import Run, RunSettings
 from dragoman.store import runs as rows
@@ -31,9 +34,13 @@ Toolboxes = Callable[[Sequence[str], Sequence[Tool]], Toolbox]
 class Board:
     """All runs of this process."""
 
-    def __init__(self, store: Store, roster: Roster, *, toolbox: Toolboxes, settings: RunSettings) -> None:
+    def __init__(
+        self, store: Store, roster: Roster, *, toolbox: Toolboxes, till: Till, settings: RunSettings
+    ) -> None:
+        self.roster = roster
+        """May be replaced: runs that begin from then on go by the new one."""
+        self.till = till
         self._store = store
-        self._roster = roster
         self._toolbox = toolbox
         self._settings = settings
         self._active: dict[str, Run] = {}
@@ -51,7 +58,7 @@ class Board:
 
     def check(self, session: Session) -> None:
         """BadRequest when the session's agent or model is none that the hub has."""
-        self._roster.pick(agent=session.agent, model=session.model)
+        self.roster.pick(agent=session.agent, model=session.model)
 
     async def begin(self, request: ChatRequest, identity: Identity) -> Run:
         """Begin the run that a request asks for. It is on disk, with the user's message, when this returns.
@@ -78,6 +85,20 @@ class Board:
             run.stop(reason)
             await run.done.wait()
         return run
+
+    @property
+    def count(self) -> int:
+        """How many runs are under way."""
+        return len(self._active)
+
+    async def drain(self, seconds: float) -> None:
+        """Begin no more runs; those under way get so many seconds to end by themselves."""
+        self._closed = True
+        endings = [asyncio.ensure_future(run.done.wait()) for run in self._active.values()]
+        if endings:
+            _, left = await asyncio.wait(endings, timeout=seconds)
+            for ending in left:
+                ending.cancel()
 
     async def close(self) -> None:
         """Stop all runs; no new ones begin."""
@@ -121,11 +142,12 @@ class Board:
         session = known or Session(
             id=request.session_id, owner=identity.owner, created_at=now, updated_at=now
         )
-        pick = self._roster.pick(
+        pick = self.roster.pick(
             agent=request.agent or session.agent,
             model=request.model or session.model,
             max_steps=session.max_steps,
         )
+        permit(identity.models, pick.agent.model, routing=self.roster.routing)
         toolbox = self._toolbox(pick.agent.operations, (*pick.agent.client_tools, *request.tools))
         stored = await self._store.messages.list(session.id) if known else ()
         begun = plan(request.turn, stored, new_id=new_id("msg"))
@@ -142,7 +164,10 @@ class Board:
             row, assistant=begun.assistant, user=begun.user, session=session, drop_from=begun.drop_from
         )
         context = Context(identity=identity, run_id=row.id, session_id=row.session_id)
-        return self._start(row, _loop(pick, begun, toolbox=toolbox, context=context))
+        paid = pick._replace(provider=self.till.charge(pick.provider, pick.model, row=row, identity=identity))
+        return self._start(
+            row, _loop(paid, begun, toolbox=toolbox, context=context, tracing=self._settings.tracing)
+        )
 
     def _start(self, row: rows.Run, loop: Loop) -> Run:
         run = Run(row, loop, store=self._store, settings=self._settings, on_end=self._ended)
@@ -164,7 +189,7 @@ class Board:
         asyncio.get_running_loop().call_later(UNDELIVERED_FOR, forget)
 
 
-def _loop(pick: Pick, begun: Plan, *, toolbox: Toolbox, context: Context) -> Loop:
+def _loop(pick: Pick, begun: Plan, *, toolbox: Toolbox, context: Context, tracing: Tracing) -> Loop:
     return Loop(
         Turn(
             agent=pick.agent,
@@ -175,5 +200,6 @@ def _loop(pick: Pick, begun: Plan, *, toolbox: Toolbox, context: Context) -> Loo
             toolbox=toolbox,
             context=context,
             given=begun.given,
+            tracing=tracing,
         )
     )

@@ -14,12 +14,11 @@ from dragoman import events as e
 from dragoman.agent import closing
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError
-from dragoman.ids import new_id
+from dragoman.providers.tracing import OFF, Tracing
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, Tail
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +27,7 @@ class RunSettings(msgspec.Struct, frozen=True):
     """`grace`: seconds that a run goes on while nobody follows it; None: for ever, 0: not at all."""
 
     grace: float | None = 15.0
+    tracing: Tracing = OFF
 
 
 class Run:
@@ -53,6 +53,7 @@ class Run:
         self._on_end = on_end
         self._journal = Journal(store, self.fold, session_id=row.session_id)
         self._stopping: str | None = None
+        self._problem: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._drive(), name=row.id)
 
@@ -72,6 +73,14 @@ class Run:
         return self._timer is not None
 
     async def _drive(self) -> None:
+        row, tracing = self.row, self._settings.tracing
+        name = row.agent or "default"
+        with tracing.agent(name, run_id=row.id, session_id=row.session_id, model=row.model) as span:
+            await self._live()
+            if self._problem is not None:
+                span.failed("failed", self._problem)
+
+    async def _live(self) -> None:
         try:
             await self._play()
         except asyncio.CancelledError:
@@ -96,8 +105,6 @@ class Run:
         self.fold.add(batch)
         self._journal.note()
         self.tail.publish(batch)
-        if isinstance(batch[-1], e.FinishStep):
-            self._store.post(self._store.usage.adding(self._usage(batch[-1])))
 
     async def _end(self, ending: Batch) -> None:
         """Fold the last batch, keep it, then let it be seen; shielded: a run ends, whoever cancels."""
@@ -108,7 +115,9 @@ class Run:
 
     async def _settle(self, ending: Batch) -> None:
         try:
-            await self._store.runs.finish(self.row.id, self._outcome(ending), also=self._journal.rest())
+            outcome = self._outcome(ending)
+            self._problem = outcome.error
+            await self._store.runs.finish(self.row.id, outcome, also=self._journal.rest())
         except DragomanError:
             log.exception("run %s ended, but its end could not be written", self.row.id)
         finally:
@@ -130,24 +139,6 @@ class Run:
         if not self.done.is_set() and grace is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(grace, self.stop, "nobody was listening any more")
-
-    def _usage(self, step: e.FinishStep) -> UsageRecord:
-        return UsageRecord(
-            id=new_id("use"),
-            owner=self.row.owner,
-            status="finished",
-            started_at=time.time() - (step.duration or 0.0),
-            run_id=self.row.id,
-            session_id=self.row.session_id,
-            key_id=self._loop.turn.context.identity.key_id,
-            step=self._loop.steps,
-            provider=step.provider,
-            model_asked=self.row.model,
-            model_served=step.model,
-            tokens=step.usage or e.Usage(),
-            duration=step.duration,
-            finish_reason=step.finish_reason,
-        )
 
     def _outcome(self, ending: Batch) -> rows.Ending:
         last = ending[-1]

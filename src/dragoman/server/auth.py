@@ -1,32 +1,59 @@
-"""Who is asking: bearer keys, looked up by hash; each request gets an identity or a 401."""
+"""Who is asking: keys, looked up by hash; each request gets an identity, or a 401 that says why not."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
 
-from dragoman.errors import Unauthorized
+from dragoman.errors import StoreError, Unauthorized, Unavailable
 from dragoman.operations.identity import LOCAL, Identity
-from dragoman.store.keys import Keys
+from dragoman.server.known import NAME, KnownKeys
+from dragoman.store.keys import Invalid, Key, Keys, digest
+
+log = logging.getLogger(__name__)
 
 FRESH_FOR = 5.0
 REMEMBERED = 10_000
+REFUSED: Mapping[Invalid, tuple[str, str]] = {
+    "unknown": ("this key is unknown", "`dragoman keys list` shows the good ones"),
+    "revoked": ("this key is revoked", "`dragoman keys create` makes another"),
+    "expired": ("this key has expired", "`dragoman keys change ID --expires WHEN` prolongs it"),
+    "rotated": ("this key was replaced by a new one, and its grace is over", "use the new one"),
+}
 
 
 class Auth:
-    """Tells who is asking. A key that was seen is believed for a few seconds without another look."""
+    """Tells who is asking. A key that was seen is believed for a few seconds without another look.
 
-    def __init__(self, keys: Keys, *, required: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    While the database is down, keys that were seen before are believed until they expire, also after a
+    restart; see `KnownKeys`. The others are told to come again, for nobody can say whether they are good.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        required: bool,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`folder` is where known keys are kept. `clock` never jumps, `now` is the time of day."""
         self._keys = keys
         self._required = required
+        self._known = KnownKeys(folder / NAME if folder else None, clock=now)
         self._clock = clock
+        self._now = now
         self._seen: dict[str, tuple[float, Identity]] = {}
 
     async def identify(self, headers: Mapping[str, str]) -> Identity:
-        """The identity behind a request's headers. Raises Unauthorized."""
+        """The identity behind a request's headers. Unauthorized; Unavailable when it cannot be known now."""
         if not self._required:
             return LOCAL
-        secret = _secret(headers)
+        secret = headers.get("x-api-key", "").strip() or _bearer(headers)
         if not secret:
             raise Unauthorized(
                 "this hub wants a key",
@@ -35,21 +62,46 @@ class Auth:
         held = self._seen.get(secret)
         if held is not None and held[0] > self._clock():
             return held[1]
-        key = await self._keys.find(secret)
-        if key is None:
-            self._seen.pop(secret, None)
-            raise Unauthorized(
-                "this key is unknown or revoked", hint="`dragoman keys list` shows the good ones"
-            )
-        identity = Identity(owner=key.owner, key_id=key.id, scopes=key.scopes)
+        self._seen.pop(secret, None)
+        identity, expires_at = await self._look_up(secret)
+        left = FRESH_FOR if expires_at is None else min(FRESH_FOR, expires_at - self._now())
         if len(self._seen) >= REMEMBERED:
             self._seen.clear()
-        self._seen[secret] = (self._clock() + FRESH_FOR, identity)
+        self._seen[secret] = (self._clock() + left, identity)
         return identity
 
+    async def _look_up(self, secret: str) -> tuple[Identity, float | None]:
+        hashed = digest(secret)
+        try:
+            key = await self._keys.find(secret)
+        except (StoreError, Unavailable) as error:
+            return self._remember(hashed, error)
+        if not isinstance(key, Key):
+            await self._known.drop(hashed)
+            _refuse(key)
+        identity = Identity(
+            owner=key.owner, key_id=key.id, scopes=key.scopes, models=key.models, limits=key.limits
+        )
+        await self._known.keep(hashed, identity, expires_at=key.expires_at)
+        return identity, key.expires_at
 
-def _secret(headers: Mapping[str, str]) -> str | None:
+    def _remember(self, hashed: str, error: StoreError | Unavailable) -> tuple[Identity, float | None]:
+        known = self._known.get(hashed)
+        if known is None:
+            raise Unavailable(
+                "the hub's database does not answer, and this key was not seen before", hint="try again later"
+            ) from error
+        if known.expires_at is not None and known.expires_at <= self._now():
+            _refuse("expired")
+        log.debug("the database does not answer (%s); a key of %r is believed", error, known.identity.owner)
+        return known.identity, known.expires_at
+
+
+def _refuse(why: Invalid) -> NoReturn:
+    message, hint = REFUSED[why]
+    raise Unauthorized(message, hint=hint)
+
+
+def _bearer(headers: Mapping[str, str]) -> str | None:
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and value.strip():
-        return value.strip()
-    return headers.get("x-api-key")
+    return value.strip() if scheme.lower() == "bearer" else None

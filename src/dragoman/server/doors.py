@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import msgspec
 from starlette.routing import Route, Router
@@ -10,11 +11,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.server.auth import Auth
 from dragoman.server.chat import Chat
-from dragoman.server.exchange import Door, Handler, no_such_address
+from dragoman.server.exchange import Door, Failing, Guard, Handler, no_such_address
+from dragoman.server.gateway import COMPLETIONS, MESSAGES, Gateway, refuse
 from dragoman.server.health import Health
+from dragoman.server.metrics import Metrics
 from dragoman.server.operations import Operations
 from dragoman.server.reference import Reference
 from dragoman.server.sessions import Sessions
+from dragoman.server.usage import Usage
 
 
 class Rooms(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,48 +27,77 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     chat: Chat
     sessions: Sessions
     operations: Operations
+    gateway: Gateway
+    usage: Usage
+    metrics: Metrics
     health: Health
     reference: Reference
 
 
-def make_router(rooms: Rooms, auth: Auth) -> ASGIApp:
+def make_router(rooms: Rooms, auth: Auth, *, open_metrics: bool = True) -> ASGIApp:
     """The doors behind one router; what is no address gets a 404 in the hub's own words.
 
-    Addresses are matched as they were sent, so that an id may hold an encoded slash.
+    Addresses are matched as they were sent, so that an id may hold an encoded slash. The gateway's, which
+    have nothing in them to match and the most to do, are looked up first.
     """
-    routes = [Route(path, Door(handlers, auth=auth)) for path, handlers in guarded(rooms)]
+    hot = {
+        path: Door(handlers, auth=auth, scope="gateway", fail=fail) for path, handlers, fail in models(rooms)
+    }
+    routes = [Route(path, door) for path, door in hot.items()]
+    routes += [
+        Route(path, Door(handlers, auth=auth, scope=scope)) for path, handlers, scope in guarded(rooms)
+    ]
     routes += [Route(path, Door(handlers)) for path, handlers in public(rooms)]
+    metrics = {"GET": rooms.metrics.get}
+    routes.append(
+        Route("/metrics", Door(metrics) if open_metrics else Door(metrics, auth=auth, scope="admin"))
+    )
     router = Router(routes, default=no_such_address)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if "raw_path" in scope:
             scope["path"] = scope["raw_path"].decode("latin-1")
-        await router(scope, receive, send)
+        door = hot.get(scope.get("path", ""))
+        await (router if door is None else door)(scope, receive, send)
 
     return app
 
 
-def guarded(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler]]]:
-    """The doors that want a key; the busiest first."""
+def models(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Failing]]:
+    """The gateway's doors, and in whose words they refuse."""
+    gateway = rooms.gateway
+    openai, anthropic = partial(refuse, tongue=COMPLETIONS), partial(refuse, tongue=MESSAGES)
+    yield "/v1/chat/completions", {"POST": gateway.chat}, openai
+    yield "/v1/messages", {"POST": gateway.messages}, anthropic
+    yield "/v1/messages/count_tokens", {"POST": gateway.count_tokens}, anthropic
+    yield "/v1/embeddings", {"POST": gateway.embeddings}, openai
+    yield "/v1/models", {"GET": gateway.models}, openai
+    yield "/v1/models/{id:path}", {"GET": gateway.model}, openai
+
+
+def guarded(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
+    """The doors that want a key, and what it has to be for; the busiest first."""
     chat, sessions, operations = rooms.chat, rooms.sessions, rooms.operations
-    yield "/api/chat", {"POST": chat.post}
-    yield "/api/chat/{id}/stream", {"GET": chat.resume}
-    yield "/api/chat/{id}/stop", {"POST": chat.stop}
-    yield "/api/sessions", {"GET": sessions.list, "POST": sessions.create}
+    yield "/api/chat", {"POST": chat.post}, "chat"
+    yield "/api/chat/{id}/stream", {"GET": chat.resume}, "chat"
+    yield "/api/chat/{id}/stop", {"POST": chat.stop}, "chat"
+    yield "/api/sessions", {"GET": sessions.list, "POST": sessions.create}, "chat"
     yield (
         "/api/sessions/{id}",
         {"GET": sessions.get, "PATCH": sessions.change, "DELETE": sessions.delete},
+        "chat",
     )
-    yield "/api/sessions/{id}/messages", {"GET": sessions.messages}
-    yield "/api/sessions/{id}/chat", {"POST": chat.post}
-    yield "/api/sessions/{id}/chat/stream", {"GET": chat.resume}
-    yield "/api/sessions/{id}/chat/{same}/stream", {"GET": chat.resume}  # as a stock client makes it
-    yield "/api/sessions/{id}/chat/stop", {"POST": chat.stop}
-    yield "/api/sessions/{id}/stream", {"GET": chat.resume}
-    yield "/api/sessions/{id}/stop", {"POST": chat.stop}
-    yield "/api/operations", {"GET": operations.list}
-    yield "/api/operations/{id}", {"GET": operations.get}
-    yield "/api/operations/{id}/call", {"POST": operations.call}
+    yield "/api/sessions/{id}/messages", {"GET": sessions.messages}, "chat"
+    yield "/api/sessions/{id}/chat", {"POST": chat.post}, "chat"
+    yield "/api/sessions/{id}/chat/stream", {"GET": chat.resume}, "chat"
+    yield "/api/sessions/{id}/chat/{same}/stream", {"GET": chat.resume}, "chat"  # as a stock client makes it
+    yield "/api/sessions/{id}/chat/stop", {"POST": chat.stop}, "chat"
+    yield "/api/sessions/{id}/stream", {"GET": chat.resume}, "chat"
+    yield "/api/sessions/{id}/stop", {"POST": chat.stop}, "chat"
+    yield "/api/operations", {"GET": operations.list}, "operations"
+    yield "/api/operations/{id}", {"GET": operations.get}, "operations"
+    yield "/api/operations/{id}/call", {"POST": operations.call}, "operations"
+    yield "/api/usage", {"GET": rooms.usage.show}, None
 
 
 def public(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler]]]:

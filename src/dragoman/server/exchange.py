@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from dragoman.errors import BadRequest, DragomanError, TooLarge, Unavailable
+from dragoman.errors import BadRequest, DragomanError, Forbidden, TooLarge, Unavailable
+from dragoman.operations import identity
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.auth import Auth
+from dragoman.server.requests import identify
 
 log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
@@ -29,16 +31,21 @@ class Exchange:
         self.receive = receive
         self.send = send
         self.method: str = scope["method"]
-        self.path = unquote(scope["path"])
+        path: str = scope["path"]
+        self.path = unquote(path) if "%" in path else path
         self.params = {name: unquote(value) for name, value in scope.get("path_params", {}).items()}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.identity: Identity = LOCAL
         self.begun = False
+        self.request_id = ""
+        self.said: dict[str, str] = {}  # headers of every answer, an error too
         self._query: bytes = scope.get("query_string", b"")
 
     @property
     def query(self) -> dict[str, str]:
         """The query's fields; the last one wins."""
+        if not self._query:
+            return {}
         return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
 
     async def body(self, limit: int) -> bytes:
@@ -72,7 +79,7 @@ class Exchange:
     ) -> None:
         """Send a JSON value, or bytes as they are, or nothing."""
         payload = body if isinstance(body, bytes) else b"" if body is None else _encoder.encode(body)
-        fields = {"content-length": str(len(payload)), **(headers or {})}
+        fields = {"content-length": str(len(payload)), **self.said, **(headers or {})}
         if payload and "content-type" not in fields:
             fields["content-type"] = "application/json"
         if status == 204:
@@ -87,18 +94,33 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": fields})
 
 
+Guard: TypeAlias = identity.Scope | None
 Handler = Callable[[Exchange], Awaitable[None]]
+Failing = Callable[[Exchange, DragomanError], Awaitable[None]]
 
 
 class Door:
-    """An address: a handler a method. Knows who is asking, and answers errors as JSON."""
+    """An address: a handler a method. Knows who is asking, and answers errors as JSON.
 
-    def __init__(self, handlers: Mapping[str, Handler], *, auth: Auth | None = None) -> None:
+    `scope` is what a key must be for; `fail` answers errors in words of its own.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        auth: Auth | None = None,
+        scope: Guard = None,
+        fail: Failing | None = None,
+    ) -> None:
         self._handlers = handlers
         self._auth = auth
+        self._scope = scope
+        self._fail = fail or _fail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
+        exchange.request_id = identify(exchange.headers)
         try:
             handler = self._handlers.get("GET" if exchange.method == "HEAD" else exchange.method)
             if handler is None:
@@ -106,14 +128,26 @@ class Door:
                 return
             if self._auth is not None:
                 exchange.identity = await self._auth.identify(exchange.headers)
+                if self._scope is not None:
+                    require(exchange.identity, self._scope)
             await handler(exchange)
         except ClientGone:
             log.debug("%s %s: the client left early", exchange.method, exchange.path)
         except DragomanError as error:
-            await _fail(exchange, error)
+            await self._fail(exchange, error)
         except Exception:
             log.exception("%s %s failed", exchange.method, exchange.path)
-            await _fail(exchange, DragomanError("an internal error of the hub; its log says more"))
+            await self._fail(exchange, DragomanError("an internal error of the hub; its log says more"))
+
+
+def require(caller: Identity, scope: identity.Scope) -> None:
+    """Forbidden, unless the doors of this scope are open to the caller."""
+    if not caller.may(scope):
+        has = ", ".join(sorted(caller.scopes)) or "all but admin"
+        raise Forbidden(
+            f"this needs a key with the scope {scope!r}; this one's are {has}",
+            hint=f"`dragoman keys change {caller.key_id} --scope {scope}` gives it",
+        )
 
 
 async def no_such_address(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from dragoman.accounts.spool import Spool
 from dragoman.errors import DragomanError
 from dragoman.server.exchange import Exchange
 from dragoman.store.store import Store
@@ -10,18 +13,33 @@ from dragoman.store.store import Store
 class Health:
     """`/healthz` says that the process answers, `/readyz` that its store does too."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, spool: Spool, is_draining: Callable[[], bool]) -> None:
         self._store = store
+        self._spool = spool
+        self._is_draining = is_draining
 
     async def live(self, exchange: Exchange) -> None:
         """200 as long as the process answers."""
         await exchange.answer(200, {"status": "ok"})
 
     async def ready(self, exchange: Exchange) -> None:
-        """200 when the store answers, 503 with the reason when it does not."""
+        """200 when the store answers, 503 with the reason when it does not, or when the hub is stopping.
+
+        A hub that is not ready still relays model requests for keys that it has seen.
+        """
+        if self._is_draining():
+            await exchange.answer(503, {"status": "draining", "store": "ok"})
+            return
         try:
             await self._store.runs.unfinished()
+            problem = self._store.database.problem
         except DragomanError as error:
-            await exchange.answer(503, {"status": "unavailable", "store": error.message})
-            return
-        await exchange.answer(200, {"status": "ready", "store": "ok"})
+            problem = error.message
+        said = {"status": "ready", "store": "ok"}
+        if problem is not None:
+            said = {"status": "unavailable", "store": problem}
+        if self._spool.rows:
+            said["spool"] = f"{self._spool.rows} usage records wait for the database"
+        if self._spool.dropped:
+            said["lost"] = f"{self._spool.dropped} usage records found no room on the disk"
+        await exchange.answer(200 if problem is None else 503, said)

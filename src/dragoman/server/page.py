@@ -23,6 +23,7 @@ HOME_WORDS = {
     "/openapi.json": "The same for programs: an OpenAPI 3.1 document.",
     "/healthz": "Is the process alive?",
     "/readyz": "Is the hub ready to work?",
+    "/metrics": "What it does and has done, for Prometheus.",
 }
 
 
@@ -41,7 +42,8 @@ def draw_home(version: str) -> str:
     body = (
         "<h1>Dragoman</h1>"
         '<p class="lead">An agent hub you own: one process between people, models and tools.</p>'
-        "<p>It runs. Point a <code>useChat</code> front end at <code>/api/chat</code>, or read on:</p>"
+        "<p>It runs. Point a <code>useChat</code> front end at <code>/api/chat</code>, a client of OpenAI at"
+        " <code>/v1</code>, one of Anthropic at <code>/</code>, or read on:</p>"
         f'<ul class="links">{links}</ul>'
     )
     return fill("Dragoman", nav=brand(version), body=body)
@@ -160,9 +162,18 @@ class Page:
         for status, named in operation["responses"].items():
             response = self._resolve(named)
             shown = [self._media(name, media) for name, media in response.get("content", {}).items()]
+            shown.append(self._headers(response))
             what = f"{prose(response['description'])}{''.join(shown) if status < '300' else ''}"
             rows.append(f"<tr><td><code>{status}</code></td><td>{what}</td></tr>")
         return f"<h4>Answers</h4><table>{''.join(rows)}</table>"
+
+    def _headers(self, response: Document) -> str:
+        named = {name: self._resolve(header) for name, header in response.get("headers", {}).items()}
+        said = "".join(
+            f"<li><code>{escape(name)}</code> {inline(header['description'])}</li>"
+            for name, header in named.items()
+        )
+        return f'<p class="soft">Headers</p><ul>{said}</ul>' if said else ""
 
     def _media(self, name: str, media: Document) -> str:
         shape = kind(media.get("x-event-schema") or media["schema"])
@@ -193,7 +204,7 @@ class Page:
         found: Any = self._document
         for step in value["$ref"].removeprefix("#/").split("/"):
             found = found[step]
-        return dict(found)
+        return {**found, **{name: said for name, said in value.items() if name != "$ref"}}
 
 
 def routes(paths: Document) -> Iterator[tuple[str, str, Document]]:

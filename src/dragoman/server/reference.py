@@ -19,9 +19,14 @@ HTML = {
 LINKS = {
     "docs": "/docs",
     "openapi": "/openapi.json",
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "models": "/v1/models",
     "chat": "/api/chat",
     "sessions": "/api/sessions",
     "operations": "/api/operations",
+    "usage": "/api/usage",
+    "metrics": "/metrics",
     "health": "/healthz",
     "ready": "/readyz",
 }

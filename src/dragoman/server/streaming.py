@@ -14,9 +14,19 @@ from dragoman.wire.ui import UIStream
 
 
 def dialect_for(exchange: Exchange) -> Dialect:
-    """The dialect asked for: `?dialect=ui|hub`, `Accept: text/event-stream; dialect=hub`, `?sdk=6|7`."""
+    """The dialect asked for, the AI SDK's unless another is."""
+    return wanted_dialect(exchange, otherwise="ui") or UIStream()
+
+
+def wanted_dialect(exchange: Exchange, *, otherwise: str | None = None) -> Dialect | None:
+    """The dialect asked for: `?dialect=ui|hub`, `Accept: text/event-stream; dialect=hub`, `?sdk=6|7`.
+
+    None when the client asks for none of the hub's own.
+    """
     query = exchange.query
-    name = query.get("dialect") or _accepted(exchange.headers.get("accept", "")) or "ui"
+    name = query.get("dialect") or _accepted(exchange.headers.get("accept", "")) or otherwise
+    if name is None:
+        return None
     if name == "hub":
         return HubStream()
     if name != "ui":
@@ -27,6 +37,8 @@ def dialect_for(exchange: Exchange) -> Dialect:
 
 
 def _accepted(accept: str) -> str | None:
+    if "dialect" not in accept:
+        return None
     for media in accept.split(","):
         kind, *fields = (piece.strip() for piece in media.split(";"))
         said = dict(field.replace(" ", "").split("=", 1) for field in fields if "=" in field)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import ClauseElement, Table
 from sqlalchemy.dialects.sqlite import Insert
@@ -48,12 +48,21 @@ class Transactions(Connection, Protocol):
 Job: TypeAlias = Callable[[Connection], T]
 """Work inside a transaction. It may run again after a rollback, so it touches nothing but its connection."""
 
+Reach: TypeAlias = Literal["writing", "all"]
+"""What an outage reaches: a full disk can still be read."""
+
 
 class Backend(Protocol):
     """A kind of database."""
 
     def prepare(self) -> None:
-        """Create or migrate the tables. Blocks; StoreError when the database cannot be used."""
+        """Create or migrate the tables. Blocks; StoreError when the database cannot be used.
+
+        May be called again when it failed, and after an outage.
+        """
+
+    def check(self) -> None:
+        """Write something that changes nothing. Blocks; StoreError when the database does not take it."""
 
     def connect(self, *, writing: bool) -> Transactions:
         """A new connection; one that is not `writing` refuses to."""
@@ -66,6 +75,9 @@ class Backend(Protocol):
 
     def explain(self, error: Exception) -> Exception:
         """What a driver's error means, as one of errors.py; any other error as it is."""
+
+    def reach(self, error: Exception) -> Reach | None:
+        """What cannot be done any more after a driver's error or what it was explained as; None: all can."""
 
     def release(self) -> None:
         """Give up what `prepare` took."""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import Unavailable
 from dragoman.store.connection import Backend, Job, Transactions
+from dragoman.store.outage import Outage, Watch, rouse
 from dragoman.store.sqlite import SQLite, Synchronous
 from dragoman.store.writer import Settled, Task, Writer
 
@@ -36,8 +38,15 @@ class Question(NamedTuple):
 class Database:
     """Jobs in, rows out. For the event loop that opened it only."""
 
-    def __init__(self, backend: Backend, *, on_error: Callable[[Exception], None] | None = None) -> None:
-        """`backend` is prepared; `open` does both."""
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        patient: bool = False,
+        outage: Outage | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """`backend` is prepared, or there is an `outage`; `open` does both."""
         self._backend = backend
         self._on_error = on_error or report
         self._loop = asyncio.get_running_loop()
@@ -45,7 +54,9 @@ class Database:
         self._tasks: list[Task] = []
         self._questions: list[Question] = []
         self._closed = False
-        self._writer = Writer(backend.connect(writing=True), self._settle)
+        self._watch = Watch(backend, self._renew, outage=outage) if patient or outage else None
+        self._opening = 0
+        self._writer = Writer(partial(backend.connect, writing=True), self._settle)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="dragoman-reader")
         self._own = threading.local()
         self._reading: list[Transactions] = []
@@ -57,6 +68,7 @@ class Database:
         *,
         synchronous: Synchronous = "normal",
         exclusive: bool = True,
+        patient: bool = False,
         on_error: Callable[[Exception], None] | None = None,
     ) -> Database:
         """The SQLite database at `path`, created or migrated if need be.
@@ -65,14 +77,32 @@ class Database:
         beside a running hub opens without. `synchronous="normal"` keeps what was acknowledged through any
         crash of the process, "full" through a power cut too. `on_error` hears of posted jobs that failed;
         without it they are logged. StoreError when the file cannot be used.
+
+        A `patient` database opens even so, unless another hub, another program or a newer version has it.
+        While it is down, at the start or later, it refuses at once, and tries to get up: see `up`.
         """
         backend = SQLite(path, synchronous=synchronous, exclusive=exclusive)
-        await asyncio.to_thread(backend.prepare)
         try:
-            return cls(backend, on_error=on_error)
+            outage = await asyncio.to_thread(partial(rouse, backend) if patient else backend.prepare)
+            return cls(backend, patient=patient, outage=outage, on_error=on_error)
         except BaseException:
             backend.release()
             raise
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes what is written to it. One that is not patient does not know, and says so."""
+        return self.problem is None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is down; None while it is up."""
+        return None if self._watch is None else self._watch.problem
+
+    def on_up(self, callback: Callable[[], None]) -> None:
+        """Call back each time when the database is up again."""
+        if self._watch is not None:
+            self._watch.on_up.append(callback)
 
     def compile(self, statement: ClauseElement) -> str:
         """The statement as SQL for this database; to be done once, at start."""
@@ -99,8 +129,7 @@ class Database:
 
     async def read(self, query: Job[T]) -> T:
         """What the query returns. All that it reads is of one moment, after every write awaited before."""
-        if self._closed:
-            raise Unavailable("the database is closed")
+        self._admit(writing=False)
         answer: asyncio.Future[T] = self._loop.create_future()
         self._questions.append(Question(query, answer))
         if len(self._questions) == 1:
@@ -108,8 +137,15 @@ class Database:
         return await answer
 
     async def flush(self) -> None:
-        """Wait until everything that was posted is committed, or has failed and been reported."""
-        await self.write(lambda _: None)
+        """Wait until everything that was posted is committed, or has failed and been reported.
+
+        StoreError when the database does not even begin a transaction.
+        """
+        if self._closed:
+            raise Unavailable("the database is closed")
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._queue(Task(lambda _: None, waiting, self._on_error))
+        await waiting
 
     async def close(self) -> None:
         """Finish what waits, then close everything. May be called twice."""
@@ -118,9 +154,17 @@ class Database:
             self._closed = True
             await asyncio.to_thread(self._shut)
 
-    def _put(self, task: Task) -> None:
+    def _admit(self, *, writing: bool) -> None:
         if self._closed:
             raise Unavailable("the database is closed")
+        if self._watch is not None:
+            self._watch.admit(writing=writing)
+
+    def _put(self, task: Task) -> None:
+        self._admit(writing=True)
+        self._queue(task)
+
+    def _queue(self, task: Task) -> None:
         self._waiting += 1
         self._tasks.append(task)
         if len(self._tasks) == 1:
@@ -135,6 +179,8 @@ class Database:
     def _settle(self, settled: list[Settled]) -> None:
         self._waiting -= len(settled)
         for task, result, error in settled:
+            if error is not None and self._watch is not None:
+                self._watch.heed(error, writing=True)
             if task.waiting is None:
                 if error is not None:
                     self._loop.call_soon(task.failed, self._backend.explain(error))
@@ -172,6 +218,8 @@ class Database:
 
     def _answer(self, answers: list[tuple[Question, Any, Exception | None]]) -> None:
         for question, result, error in answers:
+            if error is not None and self._watch is not None:
+                self._watch.heed(error, writing=False)
             if question.answer.done():
                 continue  # who asked was cancelled
             if error is not None:
@@ -180,14 +228,27 @@ class Database:
                 question.answer.set_result(result)
 
     def _reader(self) -> Transactions:
-        """This thread's own connection."""
+        """This thread's own connection, a new one after an outage."""
         connection: Transactions | None = getattr(self._own, "connection", None)
+        if connection is not None and self._own.opening != self._opening:
+            self._own.connection = None
+            self._reading.remove(connection)
+            connection.close()
+            connection = None
         if connection is None:
+            self._own.opening = self._opening
             connection = self._own.connection = self._backend.connect(writing=False)
             self._reading.append(connection)
         return connection
 
+    def _renew(self) -> None:
+        """After an outage: connections may be to a file that is not there any more."""
+        self._opening += 1
+        self._writer.renew()
+
     def _shut(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         self._readers.shutdown()
         for connection in self._reading:
             connection.close()

@@ -5,30 +5,46 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
-from sqlalchemy import bindparam, insert, update
+from sqlalchemy import ColumnElement, bindparam, insert, update
 
+from dragoman.errors import BadRequest, NotFound, Unavailable
+from dragoman.limits import Limits
+from dragoman.operations.identity import Scope
 from dragoman.store.connection import Connection, Row
 from dragoman.store.database import Database
 from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_text
-from dragoman.store.tables import keys
+from dragoman.store.tables import former_secrets, keys
 
 START = "dgm_"
 SECRET_BYTES = 32
 PREFIX = len(START) + 6
 USED_SECONDS = 60.0
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+CHANGEABLE = frozenset({"name", "scopes", "models", "limits", "expires_at"})
+
+Invalid: TypeAlias = Literal["unknown", "revoked", "expired", "rotated"]
+"""Why a secret opens nothing: "expired" is the key, "rotated" a secret that another one has replaced."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; `prefix` is how the secret starts, so that people can tell theirs apart."""
+    """A key without its secret; `prefix` is how the secret starts, so that people can tell theirs apart.
+
+    `models` are patterns of the models that it may ask, None for all; `limits` None means the hub's own.
+    """
 
     id: str
     prefix: str
     owner: str
     name: str | None = None
     scopes: frozenset[str] = frozenset()
+    models: tuple[str, ...] | None = None
+    limits: Limits | None = None
     created_at: float
+    expires_at: float | None = None
     revoked_at: float | None = None
     last_used_at: float | None = None
 
@@ -44,62 +60,164 @@ class Keys:
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
-        found = select_all(Key, keys)
-        this = keys.c.id == bindparam("id")
-        valid = keys.c.revoked_at.is_(None)
-        revoked = update(keys).where(this, valid).values(revoked_at=bindparam("now"))
+        found, this = select_all(Key, keys), keys.c.id == bindparam("id")
+        now: ColumnElement[float] = bindparam("now")
+        digested: ColumnElement[str] = bindparam("hash")
+        former = former_secrets.c
+        revoked = update(keys).where(this, keys.c.revoked_at.is_(None)).values(revoked_at=now)
+        replaced = found.add_columns(former.valid_until).join_from(former_secrets, keys)
         self._insert = database.compile(insert(keys))
-        self._find = database.compile(found.where(keys.c.hash == bindparam("hash"), valid))
+        self._get = database.compile(found.add_columns(keys.c.hash).where(this))
+        self._find = database.compile(found.where(keys.c.hash == digested))
+        self._find_former = database.compile(replaced.where(former.hash == digested))
         self._list = database.compile(found.order_by(keys.c.created_at, keys.c.id))
         self._revoke = database.compile(revoked)
-        self._use = database.compile(update(keys).where(this).values(last_used_at=bindparam("now")))
+        self._use = database.compile(update(keys).where(this).values(last_used_at=now))
+        changes: dict[str, Any] = {name: bindparam(name) for name in ("hash", "prefix", *CHANGEABLE)}
+        self._change = database.compile(update(keys).where(this).values(changes))
+        self._retire = database.compile(insert(former_secrets))
 
     async def create(
-        self, owner: str, *, name: str | None = None, scopes: Iterable[str] = ()
+        self,
+        owner: str,
+        *,
+        name: str | None = None,
+        scopes: Iterable[str] = (),
+        models: Sequence[str] | None = None,
+        limits: Limits | None = None,
+        expires_at: float | None = None,
     ) -> tuple[Key, str]:
-        """A new key and its secret, which cannot be read again."""
-        secret = START + secrets.token_urlsafe(SECRET_BYTES)
+        """A new key and its secret, which cannot be read again. BadRequest for a scope that there is not."""
+        secret = new_secret()
         key = Key(
             id=f"key_{secrets.token_hex(8)}",
             prefix=secret[:PREFIX],
             owner=owner,
             name=name,
             scopes=frozenset(scopes),
+            models=None if models is None else tuple(models),
+            limits=limits,
             created_at=self._clock(),
+            expires_at=expires_at,
         )
-        params = to_params(key) | {"hash": digest(secret), "scopes": to_text(sorted(key.scopes))}
+        params = params_of(check(key), digest(secret))
         await self._database.write(lambda connection: connection.run(self._insert, params))
         return key, secret
 
-    async def find(self, secret: str) -> Key | None:
-        """The valid key of this secret, or None. That it was used is noted once a minute."""
-        params = {"hash": digest(secret)}
-        row = await self._database.read(lambda connection: connection.one(self._find, params))
-        if row is None:
-            return None
-        key = to_key(row)
+    async def find(self, secret: str) -> Key | Invalid:
+        """The key that this secret opens, or why it opens none. That it was used is noted once a minute.
+
+        To the holder of a secret that was replaced, the key expires when the grace is over.
+        """
         now = self._clock()
+        key = await self._database.read(lambda connection: self._look_up(connection, digest(secret)))
+        if not isinstance(key, Key):
+            return key
+        if key.revoked_at is not None:
+            return "revoked"
+        if key.expires_at is not None and key.expires_at <= now:
+            return "expired"
         if key.last_used_at is None or now - key.last_used_at >= USED_SECONDS:
-            self._database.post(lambda connection: connection.run(self._use, {"id": key.id, "now": now}))
+            with suppress(Unavailable):  # a database that is far behind has no time for this
+                self._database.post(lambda connection: connection.run(self._use, {"id": key.id, "now": now}))
         return key
+
+    async def get(self, id: str) -> Key | None:
+        """The key of this id, revoked or not."""
+        row = await self._database.read(lambda connection: connection.one(self._get, {"id": id}))
+        return None if row is None else to_key(row[:-1])
 
     async def list(self) -> Sequence[Key]:
         """All keys, the oldest first, revoked ones too."""
         return [to_key(row) for row in await self._database.read(self._all)]
+
+    async def change(self, id: str, **fields: Any) -> Key:
+        """The key with its name, scopes, models, limits or expires_at changed. NotFound."""
+        if unknown := fields.keys() - CHANGEABLE:
+            raise TypeError(f"{min(unknown)!r} of a key cannot be changed")
+
+        def job(connection: Connection) -> Key:
+            key, hashed = self._valid(connection, id)
+            changed = check(msgspec.structs.replace(key, **fields))
+            connection.run(self._change, params_of(changed, hashed))
+            return changed
+
+        return await self._database.write(job)
+
+    async def rotate(self, id: str, grace: float) -> tuple[Key, str]:
+        """The key and its new secret; the one before opens it for another `grace` seconds. NotFound."""
+        secret, now = new_secret(), self._clock()
+
+        def job(connection: Connection) -> Key:
+            key, hashed = self._valid(connection, id)
+            changed = msgspec.structs.replace(key, prefix=secret[:PREFIX])
+            connection.run(self._retire, {"hash": hashed, "key_id": id, "valid_until": now + grace})
+            connection.run(self._change, params_of(changed, digest(secret)))
+            return changed
+
+        return await self._database.write(job), secret
 
     async def revoke(self, id: str) -> bool:
         """False when there is no such key, or it was revoked before."""
         params = {"id": id, "now": self._clock()}
         return await self._database.write(lambda connection: connection.run(self._revoke, params) > 0)
 
+    def _look_up(self, connection: Connection, hashed: str) -> Key | Invalid:
+        if row := connection.one(self._find, {"hash": hashed}):
+            return to_key(row)
+        row = connection.one(self._find_former, {"hash": hashed})
+        if row is None:
+            return "unknown"
+        key, until = to_key(row[:-1]), row[-1]
+        if key.revoked_at is None and until <= self._clock():
+            return "rotated"
+        expires_at = until if key.expires_at is None else min(until, key.expires_at)
+        return msgspec.structs.replace(key, expires_at=expires_at)
+
+    def _valid(self, connection: Connection, id: str) -> tuple[Key, str]:
+        row = connection.one(self._get, {"id": id})
+        if row is None or to_key(row[:-1]).revoked_at is not None:
+            raise NotFound(
+                f"there is no valid key with the id {id!r}", hint="`dragoman keys list` shows them"
+            )
+        return to_key(row[:-1]), row[-1]
+
     def _all(self, connection: Connection) -> Sequence[Row]:
         return connection.all(self._list, {})
 
 
+def new_secret() -> str:
+    return START + secrets.token_urlsafe(SECRET_BYTES)
+
+
 def digest(secret: str) -> str:
+    """All that is kept of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check(key: Key) -> Key:
+    """The key, if its scopes are some that there are and its patterns can match. BadRequest."""
+    if unknown := key.scopes.difference(SCOPES):
+        raise BadRequest(
+            f"there is no scope {min(unknown)!r}", field="scopes", hint=f"there are {', '.join(SCOPES)}"
+        )
+    if key.models is not None and not all(key.models):
+        raise BadRequest("an empty pattern matches no model", field="models", hint="such as openai/*")
+    return key
+
+
+def params_of(key: Key, hashed: str) -> dict[str, Any]:
+    return to_params(key) | {
+        "hash": hashed,
+        "scopes": to_text(sorted(key.scopes)),
+        "models": to_text(key.models),
+        "limits": to_text(key.limits),
+    }
 
 
 def to_key(row: Row) -> Key:
     fields = to_fields(Key, row)
-    return Key(**fields | {"scopes": from_text(fields["scopes"], frozenset[str])})
+    fields["scopes"] = from_text(fields["scopes"], frozenset[str])
+    fields["models"] = from_text(fields["models"], tuple[str, ...])
+    fields["limits"] = from_text(fields["limits"], Limits)
+    return Key(**fields)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.dialects.sqlite.pysqlite import dialect
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
-from dragoman.store.connection import Params, Row
+from dragoman.store.connection import Params, Reach, Row
 from dragoman.store.lock import locked
 from dragoman.store.schema import bring_up, is_old
 
@@ -22,6 +23,9 @@ Synchronous: TypeAlias = Literal["normal", "full"]
 BUSY_SECONDS = 5.0
 STATEMENTS = 256
 JOURNAL_BYTES = 64 * 1024 * 1024
+
+WRITING = ("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_READONLY")
+ALL = ("SQLITE_CANTOPEN", "SQLITE_CORRUPT", "SQLITE_IOERR", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_PROTOCOL")
 
 DIALECT = dialect(paramstyle="named")
 HINTS = {
@@ -37,8 +41,10 @@ HINTS = {
 class SQLiteConnection:
     """A sqlite3 connection whose transactions are begun and ended by hand."""
 
-    def __init__(self, raw: sqlite3.Connection, begin: str) -> None:
+    def __init__(self, raw: sqlite3.Connection, path: Path, *, begin: str) -> None:
         self._raw = raw
+        self._path = path
+        self._file = identify(path)
         self._begin = begin
 
     def run(self, sql: str, params: Params) -> int:
@@ -55,7 +61,12 @@ class SQLiteConnection:
         return self._raw.execute(sql, params).fetchall()
 
     def begin(self) -> None:
+        """OSError when another file lies in the place of the one that was opened: SQLite would go on with
+        the one that nobody finds any more.
+        """
         self.rollback()
+        if identify(self._path) != self._file:
+            raise OSError(errno.ESTALE, "the file was moved or replaced while it was open")
         self._raw.execute(self._begin)
 
     def commit(self) -> None:
@@ -77,17 +88,45 @@ class SQLite:
         self._synchronous = synchronous
         self._exclusive = exclusive
         self._held = ExitStack()
+        self._holds = False
 
     def prepare(self) -> None:
-        """Create folder and file, lock the folder if asked, bring up the schema."""
+        """Create folder and file, lock the folder if asked, bring up the schema.
+
+        The lock stays when the rest fails: no other hub shall have the folder while this one tries again.
+        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._exclusive:
+            if self._exclusive and not self._holds:
                 self._held.enter_context(locked(self._path.parent))
+                self._holds = True
             return self._bring_up()
         except Exception as error:  # noqa: BLE001 - raised below
             failure = self.explain(error)
-        self.release()
+        raise failure
+
+    def check(self) -> None:
+        """Writes the page that holds the file's header, as it is.
+
+        On a full disk the journal is worked off first: it may be what takes the room.
+        """
+        connection = self.connect(writing=True)
+        try:
+            try:
+                touch(connection)
+            except sqlite3.OperationalError as error:
+                if kind_of(error) != "SQLITE_FULL":
+                    raise
+                connection.rollback()
+                connection.all("PRAGMA wal_checkpoint(TRUNCATE)", {})
+                touch(connection)
+        except (sqlite3.Error, OSError) as error:
+            failure = self.explain(error)
+        else:
+            return
+        finally:
+            with suppress(sqlite3.Error):
+                connection.close()
         raise failure
 
     def connect(self, *, writing: bool) -> SQLiteConnection:
@@ -97,9 +136,9 @@ class SQLite:
             raw.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES}")
             raw.execute("PRAGMA foreign_keys = ON")
             raw.execute(f"PRAGMA query_only = {'OFF' if writing else 'ON'}")
-        except sqlite3.Error as error:
+            return SQLiteConnection(raw, self._path, begin="BEGIN IMMEDIATE" if writing else "BEGIN")
+        except (sqlite3.Error, OSError) as error:
             raise self.explain(error) from error
-        return SQLiteConnection(raw, "BEGIN IMMEDIATE" if writing else "BEGIN")
 
     def insert(self, table: Table) -> Insert:
         return Insert(table)
@@ -115,8 +154,21 @@ class SQLite:
         except DragomanError as meaning:
             return meaning
 
+    def reach(self, error: Exception) -> Reach | None:
+        cause = error.__cause__ if isinstance(error, DragomanError) else error
+        match cause:
+            case OSError():
+                return "all"
+            case sqlite3.Error() if kind_of(cause) in WRITING:
+                return "writing"
+            case sqlite3.Error() if kind_of(cause) in ALL:
+                return "all"
+            case _:
+                return None
+
     def release(self) -> None:
         self._held.close()
+        self._holds = False
 
     def _meaning(self, error: sqlite3.Error | OSError) -> DragomanError:
         """SQLite's own messages name tables and columns, never values."""
@@ -150,6 +202,20 @@ class SQLite:
             if not self._exclusive and is_old(raw):
                 held.enter_context(locked(self._path.parent))  # nobody migrates under a running hub
             bring_up(raw, DIALECT)
+
+
+def touch(connection: SQLiteConnection) -> None:
+    """Write something, and change nothing."""
+    connection.begin()
+    version = connection.one("PRAGMA user_version", {})
+    connection.run(f"PRAGMA user_version = {int(version[0]) if version else 0}", {})
+    connection.commit()
+
+
+def identify(path: Path) -> tuple[int, int]:
+    """Which file lies there."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def kind_of(error: sqlite3.Error) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dragoman.errors import StoreError, Unavailable
+from dragoman.store.budgets import Budgets
 from dragoman.store.calls import Calls
 from dragoman.store.connection import Job
 from dragoman.store.database import Database
 from dragoman.store.keys import Keys
 from dragoman.store.messages import Messages
 from dragoman.store.runs import Runs
+from dragoman.store.sealing import MasterKey
+from dragoman.store.secrets import Secrets
 from dragoman.store.sessions import Sessions
 from dragoman.store.sqlite import Synchronous
 from dragoman.store.usage import UsageRecords
@@ -24,7 +29,15 @@ FILE = "hub.db"
 class Store:
     """What the hub keeps. Use it in `async with`, or call `close`."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float] = time.time,
+        master: MasterKey | None = None,
+        fresh: bool = True,
+    ) -> None:
+        """`fresh` False: there may be reservations of a hub that crashed, see `Budgets`."""
         self.database = database
         self.sessions = Sessions(database, clock=clock)
         self.messages = Messages(database, clock=clock)
@@ -32,6 +45,8 @@ class Store:
         self.calls = Calls(database)
         self.usage = UsageRecords(database)
         self.keys = Keys(database, clock=clock)
+        self.secrets = Secrets(database, clock=clock, master=master)
+        self.budgets = Budgets(database, clock=clock, fresh=fresh)
 
     @classmethod
     async def open(
@@ -40,11 +55,18 @@ class Store:
         *,
         synchronous: Synchronous = "normal",
         exclusive: bool = True,
+        patient: bool = False,
         clock: Callable[[], float] = time.time,
+        master: MasterKey | None = None,
     ) -> Store:
-        """The store in a data folder, created if need be; see `Database.open`."""
-        database = await Database.open(folder / FILE, synchronous=synchronous, exclusive=exclusive)
-        return cls(database, clock=clock)
+        """The store in a data folder, created if need be; see `Database.open`. `master` opens its secrets."""
+        database = await Database.open(
+            folder / FILE, synchronous=synchronous, exclusive=exclusive, patient=patient
+        )
+        store = cls(database, clock=clock, master=master, fresh=not exclusive)
+        with suppress(StoreError, Unavailable):  # the first who reserves tries again
+            await store.budgets.recover()
+        return store
 
     async def write(self, job: Job[T]) -> T:
         """What the job returns, once it is committed."""

@@ -6,6 +6,7 @@ Times are unix seconds. JSON is kept as text. What is not known is NULL, never a
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Double,
@@ -13,6 +14,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -139,7 +141,16 @@ usage = Table(
     Column("started_at", Double, nullable=False),
     Column("duration", Double),
     Column("finish_reason", Text),
+    Column("request_id", Text),
+    Column("door", Text),
+    Column("key_name", Text),
+    Column("first_byte", Double),
+    Column("upstream_status", Integer),
+    Column("error", Text),
+    Column("price_model", Text),
     Index(None, "owner", "started_at"),
+    Index(None, "key_id", "started_at"),
+    Index(None, "started_at", "id"),
     Index(None, "session_id"),
     Index(None, "run_id"),
 )
@@ -156,4 +167,37 @@ keys = Table(
     Column("created_at", Double, nullable=False),
     Column("revoked_at", Double),
     Column("last_used_at", Double),
+    Column("models", Text),
+    Column("limits", Text),
+    Column("expires_at", Double),
+)
+
+# What opened a key before it was rotated, and goes on to until the grace is over.
+former_secrets = Table(
+    "former_secrets",
+    metadata,
+    Column("hash", Text, primary_key=True, nullable=False),
+    Column("key_id", Text, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("valid_until", Double, nullable=False),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", Text, primary_key=True, nullable=False),
+    Column("nonce", LargeBinary, nullable=False),
+    Column("ciphertext", LargeBinary, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+)
+
+# Money in billionths of a US dollar: whole numbers add up without rounding.
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("scope", Text, primary_key=True, nullable=False),
+    Column("window", Text, primary_key=True, nullable=False),
+    Column("spent", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
 )

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, tuple_
 
 from dragoman.events import Usage
-from dragoman.store.connection import Connection, Job, Row
+from dragoman.store.connection import Connection, Job, Params, Row
 from dragoman.store.database import Database
+from dragoman.store.report import TOKENS, Group, Line, Report, where
 from dragoman.store.rows import to_params
 from dragoman.store.tables import usage
 
-TOKENS = tuple(name for name in Usage.__struct_fields__ if name != "estimated")
-
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call. None means unknown. `cost` is in US dollars, `duration` in seconds."""
+    """One model call. None means unknown. `cost` is in US dollars, `duration` and `first_byte` in seconds.
+
+    `door` is where the request came in, `key_name` the name of the provider's key that was used,
+    `error` the code of what went wrong, `price_model` the model whose price was taken.
+    """
 
     id: str
     owner: str
@@ -34,6 +40,21 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     duration: float | None = None
     finish_reason: str | None = None
+    request_id: str | None = None
+    door: str | None = None
+    key_name: str | None = None
+    first_byte: float | None = None
+    upstream_status: int | None = None
+    error: str | None = None
+    price_model: str | None = None
+
+
+OWN = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
+COLUMNS = (*OWN, *Usage.__struct_fields__)
+IN_ORDER = itemgetter(*COLUMNS)
+WIDTH = len(COLUMNS)
+SIZES = (32, 8, 1)  # records in one statement
+NAMES = tuple(f"{column}_{row}" for row in range(SIZES[0]) for column in COLUMNS)
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -49,17 +70,41 @@ class UsageRecords:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._insert = database.compile(insert(usage))
+        added = database.insert(usage).values({name: bindparam(name) for name in COLUMNS})
+        self._insert = database.compile(added)
+        self._insert_new = [(size, database.compile(self._adding(size))) for size in SIZES]
         self._totals: dict[frozenset[str], str] = {}
 
     def adding(self, record: UsageRecord) -> Job[None]:
         """A job that adds the record; give it to `Store.post` or `Store.write`."""
-        params = to_params(record) | to_params(record.tokens)
+        params = params_of(record)
 
         def job(connection: Connection) -> None:
             connection.run(self._insert, params)
 
         return job
+
+    def adding_many(self, records: Iterable[UsageRecord]) -> Job[None]:
+        """A job that adds those of the records that are not there yet, so that a batch may be given again."""
+        rows: list[tuple[Any, ...]] = [IN_ORDER(params_of(record)) for record in records]
+
+        def job(connection: Connection) -> None:
+            at = 0
+            for size, sql in self._insert_new:
+                while len(rows) - at >= size:
+                    values = chain.from_iterable(rows[at : at + size])
+                    connection.run(sql, dict(zip(NAMES, values, strict=False)))
+                    at += size
+
+        return job
+
+    def _adding(self, size: int) -> ClauseElement:
+        """Adds so many records at once: between two statements threads contend for the interpreter."""
+        names = [NAMES[row * WIDTH : (row + 1) * WIDTH] for row in range(size)]
+        rows: list[dict[str, Any]] = [
+            {column: bindparam(name) for column, name in zip(COLUMNS, row, strict=True)} for row in names
+        ]
+        return self._database.insert(usage).values(rows).on_conflict_do_nothing(index_elements=["id"])
 
     async def add(self, record: UsageRecord) -> None:
         """Add the record; it is committed on return."""
@@ -81,16 +126,71 @@ class UsageRecords:
         row = await self._database.read(lambda connection: connection.one(sql, params))
         return as_totals(row or (0, None, 0, *(None for _ in TOKENS)))
 
+    async def report(
+        self,
+        group_by: Sequence[Group] = (),
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        filters: Mapping[str, str] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Line]:
+        """Sums for each group, from `since` to before `until`: by time where it is grouped by day or hour,
+        and the dearest first. Without `group_by` it is one line, over all. `filters`: FILTERS.
+        """
+        params = chosen(since, until, filters=filters)
+        report = Report(group_by)
+        sql = self._database.compile(report.select(params))
+        rows = await self._query(sql, {**params, "limit": limit})
+        return [report.line(row) for row in rows]
+
+    async def rows(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        filters: Mapping[str, str] | None = None,
+        after: tuple[float, str] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[UsageRecord]:
+        """The records themselves, the oldest first; `after` is the last one's (started_at, id)."""
+        params = chosen(since, until, filters=filters)
+        wanted = where(params)
+        place = (usage.c.started_at, usage.c.id)
+        if after is not None:
+            wanted.append(tuple_(*place) > tuple_(bindparam("after_at"), bindparam("after_id")))
+            params |= {"after_at": after[0], "after_id": after[1]}
+        found = select(*(usage.c[name] for name in COLUMNS)).where(*wanted)
+        page = found.order_by(*place).limit(bindparam("limit")).offset(literal_column("0"))
+        sql = self._database.compile(page)
+        return [to_record(row) for row in await self._query(sql, {**params, "limit": limit})]
+
+    async def _query(self, sql: str, params: Params) -> Sequence[Row]:
+        return await self._database.read(lambda connection: connection.all(sql, params))
+
     def _totals_by(self, names: frozenset[str]) -> str:
         if names not in self._totals:
             sums = [func.sum(usage.c[name]) for name in ("cost", *TOKENS)]
-            wanted = [usage.c[name] == bindparam(name) for name in sorted(names - {"since"})]
-            if "since" in names:
-                wanted.append(usage.c.started_at >= bindparam("since"))
             estimated = func.count().filter(usage.c.estimated)
-            statement = select(func.count(), estimated, *sums).where(*wanted)
+            statement = select(func.count(), estimated, *sums).where(*where(names))
             self._totals[names] = self._database.compile(statement)
         return self._totals[names]
+
+
+def chosen(since: float | None, until: float | None, *, filters: Mapping[str, str] | None) -> dict[str, Any]:
+    """What records must match, by name, without what does not matter."""
+    asked: dict[str, Any] = {"since": since, "until": until, **(filters or {})}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def params_of(record: UsageRecord) -> dict[str, Any]:
+    return to_params(record) | to_params(record.tokens)
+
+
+def to_record(row: Row) -> UsageRecord:
+    own = dict(zip(OWN, row[: len(OWN)], strict=True))
+    counts = dict(zip(Usage.__struct_fields__, row[len(OWN) :], strict=True))
+    return UsageRecord(tokens=Usage(**counts | {"estimated": bool(counts["estimated"])}), **own)
 
 
 def as_totals(row: Row) -> Totals:

@@ -88,12 +88,14 @@ def failure(error: Any, *, status: int | None = None) -> ProviderError:
     codes = " ".join(str(fields[key]) for key in _CODES if fields.get(key))
     number = status if status is not None and status >= 400 else _number(error)
     category, transient = categorise(f"{codes} {text}", status=number)
-    return ProviderError(
+    failed = ProviderError(
         text or "the provider reported an error and did not say which",
         category=category,
         upstream_status=number,
         transient=transient,
     )
+    failed.details = error if isinstance(error, Mapping) else None
+    return failed
 
 
 def categorise(text: str, *, status: int | None = None) -> tuple[ProviderCategory, bool]:

@@ -21,9 +21,10 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.wire.openai_files import content
+from dragoman.wire.openai_files import content, piece
 from dragoman.wire.openai_names import call_id, tool_name
 from dragoman.wire.openai_quirks import Quirks
+from dragoman.wire.outputs import files_in
 
 NOT_RUN = "not run: interrupted"
 NOT_APPROVED = "not run: nobody has approved it"
@@ -46,14 +47,15 @@ def write_history(
             case "user":
                 written.append({"role": "user", "content": content(message.parts)})
             case "assistant":
-                for block in _blocks(message.parts):
+                for block in blocks(message.parts):
                     written += _Block(block, quirks, provider=provider).write()
             case _:
                 assert_never(message.role)
     return [message for message in written if message["content"] or message["role"] in ("assistant", "tool")]
 
 
-def _blocks(parts: Sequence[Part]) -> Iterator[list[Part]]:
+def blocks(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """The parts of each model call in an assistant message."""
     block: list[Part] = []
     for part in parts:
         if isinstance(part, StepStartPart):
@@ -64,22 +66,30 @@ def _blocks(parts: Sequence[Part]) -> Iterator[list[Part]]:
     yield block
 
 
+def calls_in(parts: Sequence[Part]) -> list[ToolPart]:
+    """The calls that were ours to run, and were wholly written."""
+    return [
+        part
+        for part in parts
+        if isinstance(part, ToolPart) and part.state != "input-streaming" and not part.provider_executed
+    ]
+
+
 class _Block:
     """What one model call said, with the results of its calls."""
 
     def __init__(self, parts: Sequence[Part], quirks: Quirks, *, provider: str | None) -> None:
         self._text = "".join(part.text for part in parts if isinstance(part, TextPart))
         self._reasoning = [part for part in parts if isinstance(part, ReasoningPart)]
-        self._calls = [
-            part
-            for part in parts
-            if isinstance(part, ToolPart) and part.state != "input-streaming" and not part.provider_executed
-        ]
+        self._calls = calls_in(parts)
         self._quirks = quirks
         self._provider = provider
 
     def write(self) -> Iterator[dict[str, Any]]:
-        """The assistant message, if it says anything, and a tool message for each call in call order."""
+        """The assistant message, if it says anything, and a tool message for each call in call order.
+
+        A tool message holds text only: files that the calls gave follow in one user message.
+        """
         if not self._text and not self._calls:
             return
         said: dict[str, Any] = {"role": "assistant", "content": self._text or None}
@@ -87,8 +97,11 @@ class _Block:
             said |= self._thoughts()
             said["tool_calls"] = [self._call(part) for part in self._calls]
         yield said
+        files: list[dict[str, Any]] = []
         for part in self._calls:
-            yield {"role": "tool", "tool_call_id": self._id(part), "content": result(part)}
+            yield {"role": "tool", "tool_call_id": self._id(part), "content": _told(part, files)}
+        if files:
+            yield {"role": "user", "content": files}
 
     def _thoughts(self) -> dict[str, Any]:
         """The reasoning that led to the calls: its text for vendors that ask for it, and what is opaque."""
@@ -121,9 +134,25 @@ class _Block:
         return call_id(part.tool_call_id, self._quirks.call_ids)
 
     def _own(self, metadata: ProviderMetadata | None) -> Mapping[str, Any]:
-        """The metadata that this provider gave; another would refuse it."""
+        """The metadata that this provider gave, or that does not say who did; another would refuse it."""
         own = (metadata or {}).get("openai", {})
-        return own if own.get("provider") == self._provider else {}
+        return own if own.get("provider") in (None, self._provider) else {}
+
+
+def _told(part: ToolPart, files: list[dict[str, Any]]) -> str:
+    """What the model is told of a call; its files join the others, and the text says which they are."""
+    pieces = files_in(part)
+    if pieces is None:
+        return result(part)
+    texts: list[str] = []
+    for given in map(piece, pieces):
+        if given["type"] == "text":
+            texts.append(given["text"])
+        else:
+            number = len(files) // 2 + 1
+            texts.append(f"[file {number} of the user message behind the results]")
+            files += [{"type": "text", "text": f"[file {number}, from {tool_name(part.name)}]"}, given]
+    return "\n".join(texts)
 
 
 def result(part: ToolPart) -> str:

@@ -25,3 +25,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """Which tool-call ids may go back: [a-zA-Z0-9_-] up to 64, any, or Mistral's nine letters and digits."""
     system_role: Literal["system", "developer"] = "system"
     """The role of instructions."""
+    knows: frozenset[str] = frozenset({"top_k"})
+    """Which of `top_k` and `thinking` it takes; the latter becomes `reasoning_effort` for others."""
+    completion_limit: bool = False
+    """Reasoning models refuse `max_tokens` and want `max_completion_tokens` (OpenAI itself, Azure)."""

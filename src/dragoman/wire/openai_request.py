@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from dragoman.request import ModelRequest, Tool
+from dragoman.request import ModelRequest, Named, Tool, ToolChoice
 from dragoman.wire.openai_history import plain, write_history
 from dragoman.wire.openai_names import tool_name
+from dragoman.wire.openai_options import left_out, write_options
 from dragoman.wire.openai_quirks import Quirks
-
-_OURS = frozenset({"model", "messages", "stream", "stream_options"})
 
 
 def encode_request(
@@ -35,11 +35,15 @@ def encode_request(
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         if request.tool_choice is not None:
-            body["tool_choice"] = request.tool_choice
-    for name in sorted(request.options):
-        if name not in _OURS:
-            body.setdefault(name, request.options[name])
+            body["tool_choice"] = _choice(request.tool_choice)
+    for name, value in write_options(request.options, model=request.model, quirks=quirks).items():
+        body.setdefault(name, value)
     return msgspec.json.encode(body, enc_hook=plain)
+
+
+def check(request: ModelRequest, quirks: Quirks) -> Sequence[str]:
+    """The names of the options that this server has no word for; BadRequest for what cannot be left out."""
+    return left_out(request.options, quirks)
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -47,4 +51,12 @@ def _tool(tool: Tool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool_name(tool.name)}
     if tool.description:
         function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
     return {"type": "function", "function": {**function, "parameters": schema}}
+
+
+def _choice(choice: ToolChoice) -> Any:
+    if isinstance(choice, Named):
+        return {"type": "function", "function": {"name": tool_name(choice.name)}}
+    return choice

@@ -8,7 +8,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from dragoman.events import Usage
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """What of the prompt was cached."""
+
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_creation_tokens: int | None = None
+
+
+class CompletionDetails(msgspec.Struct, gc=False):
+    """What of the answer was thought."""
+
+    reasoning_tokens: int | None = None
+
+
+class Standard(msgspec.Struct, gc=False):
+    """A usage object as OpenAI writes it; the fields at the end are those in which other vendors differ."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+    prompt_cache_hit_tokens: Any = None
+    cache_read_input_tokens: Any = None
+    cache_creation_input_tokens: Any = None
+    cached_tokens: Any = None
+    reasoning_tokens: Any = None
+
+
+def plain_usage(said: Standard) -> Usage | None:
+    """What `read_usage` gives, at once; None where that has to look closer."""
+    total = said.prompt_tokens + said.completion_tokens
+    others = (
+        said.prompt_cache_hit_tokens,
+        said.cache_read_input_tokens,
+        said.cache_creation_input_tokens,
+        said.cached_tokens,
+        said.reasoning_tokens,
+    )
+    if total != said.total_tokens or not total or min(said.prompt_tokens, said.completion_tokens) < 0:
+        return None
+    if others != _NO_OTHERS:
+        return None
+    prompted = said.prompt_tokens_details or _NOTHING_CACHED
+    completed = said.completion_tokens_details
+    return Usage(
+        input_tokens=said.prompt_tokens,
+        output_tokens=said.completion_tokens,
+        total_tokens=total,
+        reasoning_tokens=completed.reasoning_tokens if completed is not None else None,
+        cached_input_tokens=prompted.cached_tokens,
+        cache_write_tokens=_first(prompted.cache_write_tokens, prompted.cache_creation_tokens),
+    )
 
 
 def counts(value: Any) -> bool:
@@ -85,3 +142,7 @@ def _count(value: Mapping[str, Any], *names: str) -> int | None:
 
 def _first(*counts: int | None) -> int | None:
     return next((count for count in counts if count is not None), None)
+
+
+_NO_OTHERS = (None,) * 5
+_NOTHING_CACHED = PromptDetails()

@@ -1,0 +1,86 @@
+"""`dragoman check`: whether a configuration is good, and what it means. No provider is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.cli.options import AsJson, ConfigFile
+from dragoman.cli.terminal import examples, note, say, show_json, show_table
+
+EPILOG = examples(
+    ("dragoman check", "check ./dragoman.yaml and the environment"),
+    ("dragoman check --config hub.yaml && systemctl reload dragoman", "reload only what is good"),
+    ("dragoman check --json", "what it means, for programs"),
+)
+
+
+def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
+    """Check a configuration.
+
+    Says every error with its line and field, or else what the configuration means: providers and whether
+    their keys are there (never the keys), aliases, fallbacks and limits. Nothing is sent to any provider.
+    """
+    from dragoman.cli.meaning import explain  # late: only this command and `serve` read a configuration
+    from dragoman.cli.settings import NO_FILE, choose  # late: as above
+
+    chosen, source = choose(config)
+    meaning = explain(chosen, os.environ)
+    if json:
+        show_json({"source": source, **meaning})
+        return
+    say(source if source == NO_FILE else f"{source} is good")
+    show_providers(meaning)
+    show_routes(meaning)
+    show_limits(meaning)
+    warn(meaning)
+
+
+def show_providers(meaning: Mapping[str, Any]) -> None:
+    rows = []
+    for provider in meaning["providers"]:
+        keys = [f"{key['from']} {key['state']}" for key in provider["keys"]]
+        rows.append(
+            (provider["name"], provider["type"], provider["url"] or "here", ", ".join(keys) or "none")
+        )
+    if rows:
+        say("")
+        show_table(("PROVIDER", "TYPE", "ADDRESS", "KEYS"), rows)
+
+
+def show_routes(meaning: Mapping[str, Any]) -> None:
+    rows = [("the default", meaning["model"])] if meaning["model"] else []
+    rows += [(name, ", then ".join(models)) for name, models in meaning["aliases"].items()]
+    if meaning["defaultProvider"]:
+        rows.append(("any other name", f"{meaning['defaultProvider']}/that name"))
+    rows += [(f"{name} failing", ", then ".join(models)) for name, models in meaning["fallbacks"].items()]
+    if rows:
+        say("")
+        show_table(("MODEL", "GOES TO"), rows)
+    if meaning["fallbacks"]:
+        say(f"\nfailing means: {', '.join(meaning['fallbackOn'])}")
+
+
+def show_limits(meaning: Mapping[str, Any]) -> None:
+    limits = meaning["limits"]
+    named = {"each key": limits["key"], "each owner": limits["owner"]}
+    named |= {f"owner {name}": held for name, held in limits["owners"].items()}
+    rows = [
+        (who, ", ".join(f"{field} {value:g}" for field, value in held.items()))
+        for who, held in named.items()
+        if held
+    ]
+    if rows:
+        say("")
+        show_table(("WHO", "MAY ASK"), rows)
+
+
+def warn(meaning: Mapping[str, Any]) -> None:
+    """What is good as a file, but will not go well."""
+    if not meaning["providers"]:
+        note("WARNING: no provider is configured, so no model can answer")
+    for provider in meaning["providers"]:
+        for key in provider["keys"]:
+            if key["state"] == "missing":
+                note(f"WARNING: the key of {provider['name']} is missing: {key['from']}")

@@ -1,0 +1,192 @@
+"""`dragoman secrets`: providers' keys and the like, kept encrypted in the data folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from dragoman.cli.keys import existing, with_store
+from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data
+from dragoman.cli.terminal import ago, examples, note, say, show_json, show_table
+from dragoman.errors import BadRequest, ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from dragoman.store.sealing import MasterKey
+    from dragoman.store.secrets import Secret
+
+Id: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.")]
+NEW_VARIABLE = "DRAGOMAN_NEW_MASTER_KEY"
+
+secrets = typer.Typer(no_args_is_help=True, help="Secrets: providers' keys and the like, kept encrypted.")
+
+
+@secrets.command(
+    "set",
+    epilog=examples(
+        ("dragoman secrets set openai", "asks for the value, without showing it"),
+        ("pass show openai | dragoman secrets set openai", "takes it from a pipe"),
+    ),
+)
+def put(id: Id, *, data: Data = DEFAULT_DATA, config: ConfigFile = None) -> None:
+    """Keep a secret. Its value comes from a pipe or a prompt, never from the command line.
+
+    It is sealed with the master key of the configuration, or else of DRAGOMAN_MASTER_KEY, or of the file that
+    DRAGOMAN_MASTER_KEY_FILE names.
+    """
+    master = needed(config)
+    value = read_value()
+    with_store(data, lambda store: store.secrets.put(id, value), master=master)
+    note(f"secret {id} is kept, sealed with the master key {master.fingerprint}")
+
+
+@secrets.command(
+    "list", epilog=examples(("dragoman secrets list", "names and dates; values are never shown"))
+)
+def show(*, data: Data = DEFAULT_DATA, json: AsJson = False) -> None:
+    """List all secrets, without their values."""
+    found = with_store(existing(data), lambda store: store.secrets.list())
+    if json:
+        show_json({"secrets": [shown(secret) for secret in found]})
+        return
+    if not found:
+        note("there is no secret yet: dragoman secrets set NAME")
+        return
+    rows = [(each.name, ago(each.created_at), ago(each.updated_at), each.key_id) for each in found]
+    show_table(("NAME", "MADE", "SET", "MASTER KEY"), rows)
+
+
+@secrets.command("delete", epilog=examples(("dragoman secrets delete openai", "nothing of it stays")))
+def delete(id: Id, *, data: Data = DEFAULT_DATA) -> None:
+    """Delete a secret."""
+    if not with_store(existing(data), lambda store: store.secrets.delete(id)):
+        raise NotFound(f"there is no secret {id!r}", hint="`dragoman secrets list` shows them")
+    note(f"secret {id} is deleted")
+
+
+@secrets.command(
+    "rotate",
+    epilog=examples(
+        ("dragoman secrets rotate --write master.new", "makes the new key and writes it there"),
+        ("dragoman secrets rotate --new-key-file master.new", "takes one that is there"),
+    ),
+)
+def rotate(
+    *,
+    data: Data = DEFAULT_DATA,
+    config: ConfigFile = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Make the new master key, and write it to this file.")
+    ] = None,
+    new_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"A file with the new master key; {NEW_VARIABLE} is it itself."),
+    ] = None,
+) -> None:
+    """Seal all secrets with a new master key. Either all are sealed anew, or all stay as they are.
+
+    The key before comes from the configuration or the environment as ever. A running hub goes on with the
+    values that it has read; give it the new key when you restart it.
+    """
+    old, new = needed(config), replacement(write, new_key_file)
+    count = with_store(existing(data), lambda store: store.secrets.rotate(new), master=old)
+    what = "1 secret is" if count == 1 else f"{count} secrets are"
+    note(f"{what} sealed with the master key {new.fingerprint}; {old.fingerprint} opens none now")
+
+
+@secrets.command(
+    "generate-key",
+    epilog=examples(
+        (
+            "dragoman secrets generate-key --write master.key",
+            "then: export DRAGOMAN_MASTER_KEY_FILE=master.key",
+        ),
+        ("export DRAGOMAN_MASTER_KEY=$(dragoman secrets generate-key)", "for this shell alone"),
+    ),
+)
+def generate_key(
+    *,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A new file, which only you can read.")
+    ] = None,
+) -> None:
+    """Make a master key. Who loses it loses the secrets: keep it apart from the data folder."""
+    from dragoman.store.sealing import MasterKey  # late: SQLAlchemy takes 0.2 s, and --help should not
+
+    key = MasterKey.generate()
+    if write is None:
+        say(key.to_text())
+        return
+    keep(key, write)
+    note(f"the master key {key.fingerprint} is in {write}")
+
+
+def needed(config: Path | None) -> MasterKey:
+    """The master key that a hub with this configuration has. ConfigError when there is none."""
+    from dragoman.cli.settings import said_so_far  # late: as above
+    from dragoman.config import master_key  # late: as above
+    from dragoman.store.sealing import MasterKey  # late: as above
+
+    said = said_so_far(config)
+    text = master_key(said, os.environ)
+    if text is None:
+        variable = said.master_key_env
+        raise ConfigError(
+            f"there is no master key: set {variable} or {variable}_FILE, or master_key_file in dragoman.yaml",
+            hint="`dragoman secrets generate-key --write FILE` makes one",
+        )
+    return MasterKey.from_text(text)
+
+
+def replacement(write: Path | None, file: Path | None) -> MasterKey:
+    """The new master key: made, from a file, or from the environment."""
+    from dragoman.store.sealing import MasterKey, read_key_file  # late: as above
+
+    text = os.environ.get(NEW_VARIABLE)
+    if sum(each is not None for each in (write, file, text)) != 1:
+        raise typer.BadParameter(f"give one of --write FILE, --new-key-file FILE and {NEW_VARIABLE}")
+    if file is not None:
+        return read_key_file(file)
+    if text is not None:
+        return MasterKey.from_text(text)
+    key = MasterKey.generate()
+    if write is not None:
+        keep(key, write)  # before it is used: a key that is nowhere opens nothing
+    return key
+
+
+def keep(key: MasterKey, path: Path) -> None:
+    """Write a key to a new file, for this user alone."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise BadRequest(
+            f"there is a file {str(path)!r} already", hint="choose another, or move it"
+        ) from None
+    with os.fdopen(file, "w") as opened:
+        opened.write(key.to_text() + "\n")
+
+
+def read_value() -> str:
+    """The value, from the pipe on stdin or from a hidden prompt."""
+    if sys.stdin.isatty():
+        value = str(typer.prompt("value", hide_input=True, err=True))
+    else:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not value.strip():
+        raise BadRequest(
+            "there is no value on stdin", hint="pipe it in, or run this in a terminal to be asked"
+        )
+    return value
+
+
+def shown(secret: Secret) -> dict[str, Any]:
+    return {
+        "name": secret.name,
+        "masterKey": secret.key_id,
+        "createdAt": secret.created_at,
+        "updatedAt": secret.updated_at,
+    }

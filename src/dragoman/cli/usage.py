@@ -1,0 +1,85 @@
+"""`dragoman usage`: what was used and what it cost, from the data folder or from a running hub."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
+from dragoman.cli.terminal import examples, note, show_json
+
+EPILOG = examples(
+    ("dragoman usage", "the last 30 days by model, from .dragoman"),
+    ("dragoman usage --by day,owner --since 7d", "a week, by day and owner"),
+    (
+        "dragoman usage --by key --since 2026-11-01 --until 2026-12-01 --csv > november.csv",
+        "for a spreadsheet",
+    ),
+    ("dragoman usage --requests --since 1h", "each request of the last hour"),
+    ("dragoman usage --hub http://127.0.0.1:8000", "yours, from a running hub"),
+)
+
+
+By: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="WHAT,...",
+        help="What to sum up by: owner, key, provider, model, model_asked, door, status, day, hour, session,"
+        " run.",
+    ),
+]
+Since: TypeAlias = Annotated[
+    str, typer.Option(metavar="WHEN", help="From when: 24h, 7d, or 2026-11-01 (UTC); all for all.")
+]
+Until: TypeAlias = Annotated[str | None, typer.Option(metavar="WHEN", help="Up to when, exclusively.")]
+Owner: TypeAlias = Annotated[str | None, typer.Option(help="Only this owner's.")]
+Model: TypeAlias = Annotated[str | None, typer.Option(help="Only of this model, asked or served.")]
+KeyId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="Only of this key.")]
+Requests: TypeAlias = Annotated[bool, typer.Option("--requests", help="Each request by itself, no sums.")]
+Limit: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help="How many rows at most; 50 in a table.")
+]
+AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="CSV, for spreadsheets.")]
+
+
+def usage(
+    *,
+    by: By = "model",
+    since: Since = "30d",
+    until: Until = None,
+    owner: Owner = None,
+    model: Model = None,
+    key_id: KeyId = None,
+    requests: Requests = False,
+    limit: Limit = None,
+    csv: AsCsv = False,
+    json: AsJson = False,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+) -> None:
+    """Show what was used and what it cost.
+
+    IN counts whole prompts, CACHED what of them the provider had in its cache. A cost after ≥ lacks calls
+    whose price is unknown; ~ marks counts that hold estimates.
+    """
+    from dragoman.cli.bill import Place, draw, export, fetch  # late: SQLAlchemy and HTTP take 0.3 s
+
+    query: dict[str, Any] = {"since": since, "until": until, "owner": owner, "model": model, "key": key_id}
+    query = {name: value for name, value in query.items() if value is not None and value != "all"}
+    query |= {} if requests else {"group_by": by}
+    place = Place(hub, key, data=data)
+    if csv:
+        asyncio.run(export(place, query, limit=limit, out=sys.stdout))
+        return
+    found = asyncio.run(fetch(place, {**query, "limit": str(limit or 50)}))
+    if json:
+        show_json(found)
+        return
+    if not found["total"]["calls"]:
+        note("nothing was used in this time; --since all shows everything")
+        return
+    draw(found)

@@ -1,0 +1,167 @@
+"""Documents: a YAML text as plain values, with the line of every field and what is wrong already here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from dragoman.config.faults import Fault, Path, clean
+from dragoman.config.scalars import Unusable, read_scalar, read_text, substitute
+from dragoman.errors import ConfigError
+
+LARGEST = 100_000  # values, aliases counted as often as they are used
+_MERGE = "tag:yaml.org,2002:merge"
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+class Document:
+    """What was read. `lines` has the fields' lines, `origins` the variables that fields came from.
+
+    `texts` holds what variables said, as text: only its field knows whether that means a number or a word.
+    """
+
+    def __init__(self) -> None:
+        self.value: Any = {}
+        self.lines: dict[Path, int] = {}
+        self.texts: dict[Path, str] = {}
+        self.origins: dict[Path, str] = {}
+        self.faults: list[Fault] = []
+
+    def line(self, path: Path) -> int:
+        """The line of a field, or of what it stands in; 0 when it is in no file."""
+        places = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.lines[place] for place in places if place in self.lines), 0)
+
+    def where(self, path: Path, *, source: str) -> str:
+        """Where a field was said: `file:line`, a variable's name, or the source alone."""
+        for length in range(len(path), -1, -1):
+            place = path[:length]
+            if place in self.origins:
+                return self.origins[place]
+            if place in self.lines:
+                return f"{source}:{self.lines[place]}"
+            near = [name for other, name in self.origins.items() if other[:length] == place]
+            if near and place:
+                return near[0]
+        return source
+
+
+def read_document(text: str, *, source: str, environ: Mapping[str, str]) -> Document:
+    """The document in a YAML text. ConfigError with the line when it is no YAML."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        builder = Builder(environ)
+        if node is not None:
+            builder.document.value = builder.build(node, ())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}:{_line(error, text)}: no YAML: {_problem(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
+    if builder.document.value is None:
+        builder.document.value = {}
+    return builder.document
+
+
+def _line(error: yaml.YAMLError, text: str) -> int:
+    if isinstance(error, yaml.reader.ReaderError):
+        return text.count("\n", 0, error.position) + 1
+    mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return mark.line + 1 if mark else 1
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """What the parser says, but never the text that it read: there may be a secret in it."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return "a character that may not be there"
+    said = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
+    if said and "\\t" in said:
+        return "a tab, where only spaces may stand"
+    return clean(said or "it cannot be read")
+
+
+class Builder:
+    """Makes values of nodes."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.document = Document()
+        self._environ = environ
+        self._open: set[int] = set()
+        self._count = 0
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        """The value of a node; its faults are kept."""
+        self._count += 1
+        if self._count > LARGEST:
+            raise yaml.MarkedYAMLError(problem=f"more than {LARGEST} values", problem_mark=node.start_mark)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._open:
+            return self._fault(path, "an anchor that holds itself")
+        self._open.add(id(node))
+        try:
+            return self._collection(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _collection(self, node: yaml.Node, path: Path) -> Any:
+        if node.tag not in _COLLECTIONS:
+            return self._fault(path, f"the tag {clean(node.tag)!r} means nothing here")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        return [self._item(child, (*path, place)) for place, child in enumerate(node.value)]
+
+    def _item(self, node: yaml.Node, path: Path) -> Any:
+        self.document.lines[path] = node.start_mark.line + 1
+        return self.build(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        merged = [value for key, value in node.value if key.tag == _MERGE]
+        made: dict[str, Any] = {}
+        for value in merged:
+            made |= self._merged(value, path)
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                continue
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                self._fault(path, "a field's name is a word, not a list or mapping")
+                continue
+            name = str(key.value)
+            below = (*path, name)
+            self.document.lines[below] = line
+            if name in seen:
+                self._fault(below, f"said twice; first in line {seen[name]}")
+                continue
+            seen[name] = line
+            made[name] = self.build(value, below)
+        return made
+
+    def _merged(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+        """What `<<` brings in: a mapping, or several of which the first ones win."""
+        if isinstance(node, yaml.SequenceNode):
+            made: dict[str, Any] = {}
+            for child in reversed(node.value):
+                made |= self._merged(child, path)
+            return made
+        value = self.build(node, path)
+        if isinstance(value, dict):
+            return value
+        self._fault(path, "'<<' takes in mappings only")
+        return {}
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        try:
+            value = read_scalar(node)
+            if not isinstance(value, str) or "${" not in value:
+                return value
+            text = substitute(value, self._environ)
+            self.document.texts[path] = text
+            return text if node.style else read_text(text)
+        except Unusable as error:
+            return self._fault(path, str(error))
+
+    def _fault(self, path: Path, message: str) -> None:
+        self.document.faults.append(Fault(path, message))

@@ -1,0 +1,202 @@
+"""Sections: what a configuration can say, as typed values with their defaults."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.errors import ProviderCategory
+from dragoman.limits import NO_LIMITS, Limits
+
+ProviderType = Literal["openai", "anthropic", "ollama", "scripted", "local"]
+ADDRESSES = {"anthropic": "https://api.anthropic.com", "ollama": "http://127.0.0.1:11434"}
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Duration: TypeAlias = Annotated[float, Meta(ge=0)]
+Money: TypeAlias = Annotated[float, Meta(ge=0)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A section: a field that nobody knows is an error, not a silence."""
+
+
+class KeyConfig(Strict, frozen=True):
+    """One of several keys of a provider: where it lies, and a name for people to see."""
+
+    name: Name | None = None
+    api_key_env: Name | None = None
+    api_key_file: Name | None = None
+    api_key_secret: Name | None = None
+
+
+class CooldownConfig(Strict, frozen=True):
+    """When a provider's key rests: after `failures` within `window` seconds, for `seconds`."""
+
+    failures: Positive = 3
+    window: Seconds = 60.0
+    seconds: Seconds = 30.0
+
+
+class PriceConfig(Strict, frozen=True):
+    """What a model costs, in US dollars per million tokens. None: as `input`."""
+
+    input: Money
+    output: Money
+    cache_read: Money | None = None
+    cache_write: Money | None = None
+
+
+class ProviderConfig(Strict, frozen=True):
+    """A place that answers. Times are in seconds, None: no limit."""
+
+    type: ProviderType
+    base_url: str | None = None
+    api_key_env: Name | None = None
+    api_key_file: Name | None = None
+    api_key_secret: Name | None = None
+    keys: tuple[KeyConfig, ...] = ()
+    cooldown: CooldownConfig = CooldownConfig()
+    headers: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    models: tuple[Name, ...] = ()
+    only: bool = False
+    prices: dict[str, PriceConfig] = {}
+    script: str | None = None
+    model_path: str | None = None
+    version: Name = "2023-06-01"
+    beta: tuple[Name, ...] = ()
+    max_tokens: Positive = 4096
+    num_ctx: Positive | None = None
+    keep_alive: str | float | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    retries: Count = 3
+    connect_timeout: Seconds | None = 10.0
+    first_byte_timeout: Seconds | None = 300.0
+    idle_timeout: Seconds | None = 120.0
+    total_timeout: Seconds | None = None
+    reasoning_field: Literal["none", "reasoning_content", "reasoning"] | None = None
+    lenient_finish: bool | None = None
+    thinking: Literal["auto", "open", "off"] | None = None
+    call_ids: Literal["plain", "any", "nine"] | None = None
+    connections: Positive = 4000
+
+    def __repr__(self) -> str:
+        """Without headers, options and the address: what they hold may be secret."""
+        return f"ProviderConfig({self.type!r})"
+
+    @property
+    def url(self) -> str | None:
+        """Its address: `base_url`, or where servers of its type are found."""
+        return self.base_url or ADDRESSES.get(self.type)
+
+
+class AgentConfig(Strict, frozen=True):
+    """An agent; `model` falls back to the hub's."""
+
+    model: str | None = None
+    instructions: str | None = None
+    operations: list[str] = []
+    client_tools: list[dict[str, Any]] = []
+    max_steps: Positive | None = None
+    options: dict[str, Any] = {}
+
+
+class LimitsConfig(Strict, frozen=True):
+    """Sizes in bytes and characters, threads, seconds to drain; and what keys and owners may ask."""
+
+    body: Positive = 8_000_000
+    gateway_body: Positive = 64_000_000
+    part: Positive = 4_000_000
+    threads: Positive = 16
+    key: Limits = NO_LIMITS
+    owner: Limits = NO_LIMITS
+    owners: dict[str, Limits] = {}
+    unpriced: Literal["refuse", "allow"] = "refuse"
+    drain: Duration = 30.0
+    spool: Count = 64_000_000
+
+
+class CorsConfig(Strict, frozen=True):
+    """Front ends on other origins. Empty: none."""
+
+    origins: list[str] = []
+
+
+class TelemetryConfig(Strict, frozen=True):
+    """Traces. None as endpoint: none are made. `content`: whether they hold what was said."""
+
+    otlp_endpoint: str | None = None
+    service_name: Name = "dragoman"
+    content: bool = False
+    sample: Share = 1.0
+
+
+class MetricsConfig(Strict, frozen=True):
+    """`/metrics`: for everybody who reaches the port, or for keys only."""
+
+    public: bool = True
+
+
+Models: TypeAlias = Annotated[tuple[Name, ...], Meta(min_length=1)]
+
+
+class Config(Strict, frozen=True):
+    """A hub. `disconnect_grace`: seconds that a run goes on with nobody there, or `never`: it runs on."""
+
+    providers: dict[str, ProviderConfig] = {}
+    model: str | None = None
+    default_provider: Name | None = None
+    aliases: dict[str, Name | Models] = {}
+    fallbacks: dict[str, Models] = {}
+    fallback_on: tuple[ProviderCategory, ...] = (
+        "rate_limit",
+        "overloaded",
+        "timeout",
+        "network",
+        "api_error",
+        "auth",
+    )
+    prices: dict[str, PriceConfig] = {}
+    instructions: str | None = None
+    agents: dict[str, AgentConfig] = {}
+    operations: list[str] = []
+    pinned: list[str] = []
+    max_steps: Positive = 10
+    disconnect_grace: Duration | Literal["never"] = 15.0
+    keep_alive: Seconds = 15.0
+    files_root: str | None = None
+    synchronous: Literal["normal", "full"] = "normal"
+    master_key_env: Name = "DRAGOMAN_MASTER_KEY"
+    master_key_file: Name | None = None
+    limits: LimitsConfig = LimitsConfig()
+    cors: CorsConfig = CorsConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    metrics: MetricsConfig = MetricsConfig()
+
+    @property
+    def grace(self) -> float | None:
+        """`disconnect_grace` in seconds, None for `never`."""
+        return None if self.disconnect_grace == "never" else self.disconnect_grace
+
+    @property
+    def routes(self) -> dict[str, tuple[str, ...]]:
+        """The aliases, each with its models in the order in which they are tried."""
+        return {
+            name: (said,) if isinstance(said, str) else tuple(said) for name, said in self.aliases.items()
+        }
+
+    @property
+    def price_list(self) -> dict[str, PriceConfig]:
+        """All prices by `provider/model` pattern: the hub's own go before those of a provider."""
+        listed = {
+            f"{name}/{model}": price
+            for name, provider in self.providers.items()
+            for model, price in provider.prices.items()
+        }
+        return {**self.prices, **{name: price for name, price in listed.items() if name not in self.prices}}

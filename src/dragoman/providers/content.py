@@ -1,0 +1,114 @@
+"""Content for traces: what was said to and by a model, in the shapes of OpenTelemetry's GenAI conventions.
+
+Source: the GenAI semantic conventions, `gen_ai.input.messages` and `gen_ai.output.messages`. The bytes of
+files are left out, and so is what only a provider can read (signatures, citations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
+from dragoman.providers.retry import redact
+
+
+def instructions(text: str) -> list[dict[str, Any]]:
+    """`gen_ai.system_instructions`."""
+    return [{"type": "text", "content": text}]
+
+
+def asked(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """`gen_ai.input.messages`: the results of a message's calls follow it as a message of the role `tool`."""
+    told: list[dict[str, Any]] = []
+    for message in messages:
+        parts = [piece for part in message.parts for piece in _part(part)]
+        told.append({"role": message.role, "parts": parts})
+        results = [_result(part) for part in message.parts if _has_result(part)]
+        if results:
+            told.append({"role": "tool", "parts": results})
+    return told
+
+
+class Said:
+    """Gathers an answer out of its events."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[str, str], list[str]] = {}
+        self._calls: dict[str, dict[str, Any]] = {}
+
+    def add(self, batch: Sequence[e.Event]) -> None:
+        """The next events."""
+        for event in batch:
+            match event:
+                case e.TextDelta(id=id, delta=delta):
+                    self._blocks.setdefault(("text", id), []).append(delta)
+                case e.ReasoningDelta(id=id, delta=delta):
+                    self._blocks.setdefault(("reasoning", id), []).append(delta)
+                case e.ToolInputAvailable() | e.ToolInputError():
+                    self._calls[event.tool_call_id] = _call(
+                        event.tool_call_id, event.tool_name, arguments=event.input
+                    )
+                case _:
+                    pass  # the rest is no content, or stands whole in what comes later
+
+    def message(self) -> list[dict[str, Any]]:
+        """`gen_ai.output.messages`."""
+        texts = [{"type": kind, "content": "".join(text)} for (kind, _), text in self._blocks.items()]
+        return [{"role": "assistant", "parts": [*texts, *self._calls.values()]}]
+
+
+def encode(value: Any, secrets: Collection[str] = ()) -> str:
+    """The value as JSON for an attribute, without anything in it that looks like a key."""
+    return msgspec.json.encode(masked(value, secrets), enc_hook=str).decode()
+
+
+def masked(value: Any, secrets: Collection[str] = ()) -> Any:
+    """The JSON value with each of its strings redacted: before it is encoded, so that it stays JSON."""
+    match value:
+        case str():
+            return redact(value, secrets)
+        case dict():
+            return {str(key): masked(item, secrets) for key, item in value.items()}
+        case list() | tuple():
+            return [masked(item, secrets) for item in value]
+        case _:
+            return value
+
+
+def _part(part: Part) -> Iterator[dict[str, Any]]:
+    match part:
+        case TextPart(text=text):
+            yield {"type": "text", "content": text}
+        case ReasoningPart(text=text) if text:
+            yield {"type": "reasoning", "content": text}
+        case FilePart():
+            yield _file(part)
+        case ToolPart():
+            given = None if part.input is msgspec.UNSET else part.input
+            yield _call(part.tool_call_id, part.name, arguments=given)
+        case _:
+            pass  # steps, sources and data are no content
+
+
+def _call(id: str, name: str, *, arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_call", "id": id, "name": name, "arguments": arguments}
+
+
+def _file(part: FilePart) -> dict[str, Any]:
+    said = {"mime_type": part.media_type, "modality": part.media_type.partition("/")[0]}
+    if part.url.startswith("data:"):
+        return {"type": "blob", **said, "content": ""}
+    return {"type": "uri", **said, "uri": part.url}
+
+
+def _has_result(part: Part) -> bool:
+    return isinstance(part, ToolPart) and part.state in ("output-available", "output-error")
+
+
+def _result(part: Any) -> dict[str, Any]:
+    response = part.error_text if part.state == "output-error" else part.output
+    return {"type": "tool_call_response", "id": part.tool_call_id, "response": response}

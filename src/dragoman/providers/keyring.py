@@ -1,0 +1,155 @@
+"""The keys of one provider: the least busy one is taken, and one that fails repeatedly rests for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from dragoman.errors import ProviderError
+
+
+class ProviderKey(msgspec.Struct, frozen=True):
+    """A secret that a provider knows us by, and the name under which people may see it."""
+
+    name: str
+    secret: str | None = None
+
+    def __repr__(self) -> str:
+        return f"ProviderKey({self.name!r})"
+
+
+class Cooldown(msgspec.Struct, frozen=True, kw_only=True):
+    """After `failures` in a row within `window` seconds a key rests for `seconds`, or as long as asked."""
+
+    failures: int = 3
+    window: float = 60.0
+    seconds: float = 30.0
+    longest: float = 3600.0
+
+
+NOBODY = ProviderKey("none")
+USUAL = Cooldown()
+
+
+class _Place:
+    """A key and how it fares."""
+
+    def __init__(self, key: ProviderKey) -> None:
+        self.key = key
+        self.busy = 0
+        self.last = 0  # when it was taken, as a count
+        self.failures: list[float] = []
+        self.until = 0.0
+
+    def rank(self, now: float) -> tuple[float, int, int]:
+        return max(0.0, self.until - now), self.busy, self.last
+
+
+class Held:
+    """A key while a request uses it. End it with `release`, or with `failed`, which says why; once."""
+
+    def __init__(self, ring: KeyRing, place: _Place) -> None:
+        self.key = place.key
+        self._ring = ring
+        self._place: _Place | None = place
+
+    def release(self) -> None:
+        """The request is over."""
+        place, self._place = self._place, None
+        if place is not None:
+            place.busy -= 1
+
+    def worked(self) -> None:
+        """The provider has begun to answer: what went wrong before is forgotten."""
+        if self._place is not None and self._place.failures:
+            self._place.failures.clear()
+
+    def failed(self, error: ProviderError) -> None:
+        """The request is over, and failed."""
+        if self._place is not None:
+            self._ring.note(self._place, error)
+        self.release()
+
+
+class KeyRing:
+    """All keys of one provider. A provider without keys has one that is empty.
+
+    Resting only turns requests to other keys, or to other providers: where there is nothing else, the key
+    that has rested longest is used all the same.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[ProviderKey] = (),
+        *,
+        cooldown: Cooldown = USUAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._places = [_Place(key) for key in keys or (NOBODY,)]
+        self._cooldown = cooldown
+        self._clock = clock
+        self._taken = 0
+
+    def __repr__(self) -> str:
+        return f"KeyRing({[place.key.name for place in self._places]!r})"
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must never be shown."""
+        return [place.key.secret for place in self._places if place.key.secret]
+
+    @property
+    def busy(self) -> int:
+        """How many requests are under way."""
+        return sum(place.busy for place in self._places)
+
+    @property
+    def resting(self) -> int:
+        """How many of the keys rest."""
+        now = self._clock()
+        return sum(place.until > now for place in self._places)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all keys rest, so that another provider had better be asked."""
+        return self.resting == len(self._places)
+
+    def take(self, *, but: Collection[ProviderKey] = ()) -> Held:
+        """The least busy key among those that do not rest; none of `but`, if there are others."""
+        places = self._places
+        if len(places) == 1:
+            place = places[0]
+        else:
+            now = self._clock()
+            left = [place for place in places if place.key not in but] or places
+            place = min(left, key=lambda place: place.rank(now))
+        self._taken += 1
+        place.busy += 1
+        place.last = self._taken
+        return Held(self, place)
+
+    def others(self, tried: Collection[ProviderKey]) -> bool:
+        """Whether there is a key that was not tried and does not rest."""
+        now = self._clock()
+        return any(place.key not in tried and place.until <= now for place in self._places)
+
+    def note(self, place: _Place, error: ProviderError) -> None:
+        """A request with this key failed."""
+        status = error.upstream_status or 0
+        if error.category == "auth" or (error.category == "rate_limit" and not error.transient):
+            self._rest(
+                place, error
+            )  # a bad key, or one without money: waiting for more failures helps nobody
+        elif error.category in ("rate_limit", "overloaded") or status >= 500:
+            now = self._clock()
+            since = now - self._cooldown.window
+            place.failures = [moment for moment in place.failures if moment > since] + [now]
+            if len(place.failures) >= self._cooldown.failures:
+                self._rest(place, error)
+
+    def _rest(self, place: _Place, error: ProviderError) -> None:
+        seconds = min(max(self._cooldown.seconds, error.retry_after or 0.0), self._cooldown.longest)
+        place.until = self._clock() + seconds
+        place.failures.clear()

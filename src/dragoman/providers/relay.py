@@ -1,0 +1,81 @@
+"""A relayed answer: its bytes as they come, for a client that speaks the server's language."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from dragoman.errors import ProviderError
+from dragoman.providers.answer import drain, refuse_page
+from dragoman.providers.http import Response
+from dragoman.providers.keyring import Held
+
+
+class Relay:
+    """One answer. Read it with `more` or `read`, and `close` it in any case."""
+
+    def __init__(self, response: Response, *, held: Held, limit: int) -> None:
+        self._response = response
+        self._held = held
+        self._limit = limit
+        self._size = 0
+
+    @property
+    def key(self) -> str:
+        """The name of the key that was used."""
+        return self._held.key.name
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything of the body has come."""
+        return self._size > 0
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The response's headers, names in lower case."""
+        return self._response.headers
+
+    async def more(self) -> bytes:
+        """All that has come since the last await; nothing at the end. ProviderError for a web page."""
+        raw = await self._response.more()
+        if raw and not self._size:
+            refuse_page(raw, self._response)
+        self._size += len(raw)
+        if self._size > self._limit:
+            raise ProviderError(f"the answer is longer than {self._limit} bytes", category="api_error")
+        return raw
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        pieces = []
+        while raw := await self.more():
+            pieces.append(raw)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def rest(self, seconds: float) -> bytes:
+        """What still comes within so many seconds; whatever goes wrong is the end of it."""
+        pieces = []
+        try:
+            async with asyncio.timeout(seconds):
+                while raw := await self._response.more():
+                    pieces.append(raw)
+        except (TimeoutError, ProviderError):
+            pass
+        return b"".join(pieces)
+
+    async def drain(self) -> None:
+        """Wait a little for the end of the body, so that the connection can serve again."""
+        await drain(self._response)
+
+    def worked(self) -> None:
+        """The answer has begun, and is no error: what went wrong with the key before is forgotten."""
+        self._held.worked()
+
+    def failed(self, error: ProviderError) -> None:
+        """The answer broke off, or is none."""
+        self._held.failed(error)
+
+    def close(self) -> None:
+        """Be done: the socket is closed at once, unless the answer is over."""
+        self._response.abort()
+        self._held.release()

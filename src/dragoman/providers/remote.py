@@ -1,0 +1,262 @@
+"""A provider that is a server somewhere: asked over HTTP, with one of its keys, in the language it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from dragoman.errors import ProviderError
+from dragoman.events import Event, FinishStep
+from dragoman.operations import origin
+from dragoman.providers.answer import LARGEST, Answer
+from dragoman.providers.http import Response, Transport
+from dragoman.providers.keyring import NOBODY, Held, KeyRing, ProviderKey
+from dragoman.providers.language import Family, Language
+from dragoman.providers.relay import Relay
+from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify, redact, with_retries
+from dragoman.providers.server import Server
+from dragoman.request import ModelRequest
+
+LARGEST_ERROR = 1024 * 1024
+BETA = "anthropic-beta"
+MENDED = 3  # fields that are left out of one request
+ELSEWHERE = ("auth", "rate_limit", "overloaded")  # what another key may mend
+
+T = TypeVar("T")
+
+
+class RemoteProvider:
+    """A server and its keys. The transport belongs to whoever gave it.
+
+    `on_retry` hears of each further attempt, `on_failure` of each that failed, with its category.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        language: Language,
+        transport: Transport,
+        keys: KeyRing | None = None,
+        policy: RetryPolicy = DEFAULTS,
+    ) -> None:
+        self.name = name
+        self.server = server
+        self.keys = keys or KeyRing([ProviderKey("default", server.api_key)] if server.api_key else [])
+        self.on_retry: Callable[[str], None] = lambda _: None
+        self.on_failure: Callable[[str, str], None] = lambda _, __: None
+        self.limit = LARGEST
+        self._language = language
+        self._transport = transport
+        self._policy = policy
+        self._fixed = {name.lower(): value for name, value in server.headers.items()}
+        self._headers: dict[ProviderKey, Mapping[str, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.server!r})"
+
+    @property
+    def family(self) -> Family:
+        """The language that it speaks."""
+        return self._language.family
+
+    @property
+    def resting(self) -> bool:
+        """See `Provider.resting`: all of its keys rest."""
+        return self.keys.exhausted
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
+        """See `Provider.stream`."""
+        answer: Answer | None = None
+        try:
+            answer = await self._attempt(lambda held: self._open(request, held))
+            while (batch := await answer.next()) is not None:
+                yield batch if type(batch[-1]) is not FinishStep else signed(batch, batch[-1], key=answer.key)
+        except ProviderError as error:
+            raise self.masked(error) from None
+        finally:
+            if answer is not None:
+                answer.close()
+
+    def read(self, request: ModelRequest, raw: bytes) -> Sequence[Event]:
+        """The events of an answer that is all there, as a document or a stream. Raises ProviderError."""
+        decoder = self._language.decoder(request)
+        if raw.lstrip()[:1] in (b"{", b"["):
+            return decoder.whole(raw)
+        return [*decoder.feed(raw), *decoder.close()]
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """See `Provider.check`."""
+        return self._language.check(request)
+
+    async def relay(
+        self,
+        url: str,
+        write: Callable[[], bytes],
+        *,
+        headers: Mapping[str, str],
+        listen: Callable[[Relay], Awaitable[None]],
+    ) -> None:
+        """Send a body that is in the server's own language, and have somebody listen to the answer.
+
+        Both are asked again for each attempt: `write` gives the body, `listen` hears an answer that was not
+        refused, and raises what another attempt may mend. Raises ProviderError, without our keys.
+        """
+
+        async def attempt(held: Held) -> None:
+            relay = Relay(
+                await self._send(url, write, headers=headers, key=held.key), held=held, limit=self.limit
+            )
+            try:
+                await listen(relay)
+            except BaseException:
+                relay.close()
+                raise
+
+        try:
+            await self._attempt(attempt)
+        except ProviderError as error:
+            raise self.masked(error) from None
+
+    async def close(self) -> None:
+        """Nothing: what stays open between two answers is the transport's."""
+
+    def masked(self, error: ProviderError) -> ProviderError:
+        """The error without our keys: some servers say them back."""
+        secrets = [*self.server.secrets, *self.keys.secrets]
+        message = redact(error.message, secrets)
+        details = mask(error.details, secrets)
+        if message == error.message and details == error.details:
+            return error
+        hidden = ProviderError(
+            message,
+            category=error.category,
+            upstream_status=error.upstream_status,
+            transient=error.transient,
+            retry_after=error.retry_after,
+            hint=error.hint,
+        )
+        hidden.details, hidden.again = details, error.again
+        return hidden
+
+    async def _attempt(self, attempt: Callable[[Held], Awaitable[T]]) -> T:
+        """Retries as the policy says, and other keys where that may help, before anything is passed on."""
+
+        async def numbered(number: int) -> T:
+            if number:
+                self.on_retry(self.name)
+            return await self._with_keys(attempt)
+
+        try:
+            return await with_retries(numbered, policy=self._policy)
+        except ProviderError as error:
+            soon = (error.retry_after or 0.0) <= self._policy.max_wait
+            error.again = error.transient and soon and not self._policy.retries
+            raise
+
+    async def _with_keys(self, attempt: Callable[[Held], Awaitable[T]]) -> T:
+        tried: list[ProviderKey] = []
+        while True:
+            held = self.keys.take(but=tried)
+            tried.append(held.key)
+            try:
+                return await attempt(held)
+            except ProviderError as error:
+                held.failed(error)
+                self.on_failure(self.name, error.category)
+                if error.category not in ELSEWHERE or not self.keys.others(tried):
+                    raise
+            except BaseException:
+                held.release()
+                raise
+
+    async def _open(self, request: ModelRequest, held: Held) -> Answer:
+        """Ask, and read until there is something to tell; a failure before that may be tried again."""
+        response = await self._ask(request, held.key)
+        answer = Answer(
+            response,
+            self._language.decoder(request),
+            held=held,
+            limit=self.limit,
+            lines=self.family == "ollama",
+        )
+        await answer.begin()
+        return answer
+
+    async def _send(
+        self, url: str, write: Callable[[], bytes], *, headers: Mapping[str, str], key: ProviderKey
+    ) -> Response:
+        said = merge(self._spoken(key), headers)
+        while True:
+            response = await self._transport.send("POST", url, headers=said, body=write())
+            if response.status in (200, 201):
+                return response
+            error, body = await self._refusal(response)
+            if not self._language.learn(response.status, body):
+                raise error
+
+    async def _ask(self, request: ModelRequest, key: ProviderKey) -> Response:
+        """The response to a request that was not refused; what the server does not know is left out."""
+        drop: set[str] = set()
+        while True:
+            response = await self._transport.send(
+                "POST",
+                self._language.url(self.server),
+                headers=self._spoken(key),
+                body=self._language.encode(request, drop=drop),
+            )
+            if response.status in (200, 201):
+                return response
+            error, body = await self._refusal(response)
+            field = self._language.mend(request, status=response.status, body=body)
+            if field is None or field in drop or len(drop) >= MENDED:
+                raise error
+            drop.add(field)
+
+    async def _refusal(self, response: Response) -> tuple[ProviderError, bytes]:
+        try:
+            body = await response.read(LARGEST_ERROR)
+        except ProviderError:
+            body = b""  # the status says enough
+        secrets = [*self.server.secrets, *self.keys.secrets]
+        return classify(response.status, response.headers, body=body, secrets=secrets), body
+
+    def _spoken(self, key: ProviderKey) -> Mapping[str, str]:
+        headers = self._headers.get(key)
+        if headers is None:
+            headers = self._headers[key] = {**self._language.headers(key.secret), **self._fixed}
+        parent = origin.traceparent.get()
+        return headers if parent is None else {**headers, "traceparent": parent}
+
+
+def signed(batch: Sequence[Event], finish: FinishStep, *, key: str) -> Sequence[Event]:
+    """The last batch of an answer, with the name of the key that paid for it."""
+    return [*batch[:-1], replace(finish, key=key)] if key != NOBODY.name else batch
+
+
+def merge(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers of a relayed request: the client's go before ours, lists of features are joined."""
+    said = {**ours, **theirs}
+    if BETA in ours and BETA in theirs:
+        said[BETA] = ",".join(dict.fromkeys(f"{ours[BETA]},{theirs[BETA]}".split(",")))
+    return said
+
+
+def mask(details: Mapping[str, object] | None, secrets: Sequence[str]) -> Mapping[str, object] | None:
+    """A provider's error object without secrets; its strings only, one level deep and below."""
+    if details is None:
+        return None
+    return {name: _mask(value, secrets) for name, value in details.items()}
+
+
+def _mask(value: object, secrets: Sequence[str]) -> object:
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {name: _mask(item, secrets) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_mask(item, secrets) for item in value]
+    return value

@@ -1,0 +1,143 @@
+"""The ground that a hub stands on: what a reload of its configuration leaves as it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from dragoman.agent.toolbox import Toolbox
+from dragoman.config import Config, master_key
+from dragoman.errors import DragomanError, StoreError, Unavailable
+from dragoman.operations.call import Calls
+from dragoman.operations.loading import load
+from dragoman.operations.meta import Meta
+from dragoman.operations.registry import Registry
+from dragoman.providers.telemetry import open_tracing
+from dragoman.providers.tracing import OFF, Telemetry, Tracing
+from dragoman.request import Tool
+from dragoman.runs.recovery import recover
+from dragoman.server.app.fleet import secret_names
+from dragoman.server.version import version
+from dragoman.store.sealing import MasterKey
+from dragoman.store.store import Store
+from dragoman.tools.builtin import builtin
+
+log = logging.getLogger(__name__)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a hub is. `keys`: whether callers need one; `secrets` is told what must never be shown."""
+
+    data: Path
+    environ: Mapping[str, str]
+    keys: bool
+    secrets: set[str]
+    tracing: Tracing | None = None
+
+    def __repr__(self) -> str:
+        return f"Place({str(self.data)!r})"
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """The store and the operations, and where everything is."""
+
+    place: Place
+    store: Store
+    registry: Registry
+    calls: Calls
+    tracing: Tracing
+
+    @classmethod
+    async def lay(cls, config: Config, place: Place, *, stack: AsyncExitStack) -> Ground:
+        """Open what there is; the stack closes it."""
+        registry = registry_of(config)
+        tracing = place.tracing or tracing_of(config, place.secrets)
+        stack.push_async_callback(tracing.close)
+        store = await Store.open(
+            place.data,
+            synchronous=config.synchronous,
+            patient=True,
+            master=master_of(config, place.environ),
+        )
+        await stack.enter_async_context(store)
+        await tidy(store)
+        calls = Calls(registry, store.calls, threads=config.limits.threads, tracer=traced(tracing))
+        await stack.enter_async_context(calls)
+        return cls(
+            place=place,
+            store=store,
+            registry=registry,
+            calls=calls,
+            tracing=tracing,
+        )
+
+    def meta(self) -> Meta:
+        """The four meta-tools."""
+        return Meta(self.registry, self.calls)
+
+    def toolbox(self, pinned: Sequence[str], client: Sequence[Tool]) -> Toolbox:
+        """What an agent's model can call. NotFound for an operation that there is not."""
+        return Toolbox(self.calls, self.meta(), registry=self.registry, pinned=pinned, client=client)
+
+    async def secrets(self, config: Config) -> Mapping[str, str]:
+        """The entries of the encrypted table that the configuration names, as far as they can be had."""
+        found: dict[str, str] = {}
+        for name in sorted(secret_names(config)):
+            try:
+                found[name] = await self.store.secrets.get(name)
+            except DragomanError as error:
+                log.warning("the secret %s cannot be had: %s", name, error.message)
+        return found
+
+
+def registry_of(config: Config) -> Registry:
+    """The built-in operations and those of the configuration."""
+    root = Path(config.files_root) if config.files_root else None
+    registry = Registry()
+    for operation in builtin(root):
+        registry.add(operation)
+    for place in config.operations:
+        for operation in load(place):
+            registry.add(operation)
+    return registry
+
+
+def tracing_of(config: Config, secrets: Collection[str]) -> Tracing:
+    """Tracing as it is configured. ConfigError when it is, and what it needs is not installed."""
+    said = config.telemetry
+    if said.otlp_endpoint is None:
+        return OFF
+    settings = Telemetry(
+        endpoint=said.otlp_endpoint,
+        service=said.service_name,
+        version=version(),
+        content=said.content,
+        sample=said.sample,
+    )
+    return open_tracing(settings, secrets=secrets)
+
+
+def traced(tracing: Tracing) -> Tracing | None:
+    """Whoever sees each call; nobody when tracing is off."""
+    return None if tracing is OFF else tracing
+
+
+def master_of(config: Config, environ: Mapping[str, str]) -> MasterKey | None:
+    """The key to the encrypted table, if there is one."""
+    said = master_key(config, environ)
+    return None if said is None else MasterKey.from_text(said)
+
+
+async def tidy(store: Store) -> None:
+    """Close what a crash has cut off. While the database is down this waits for the next start."""
+    try:
+        recovered = await recover(store)
+    except (StoreError, Unavailable) as error:
+        log.warning("the database is down, so the hub only relays for keys that it knows: %s", error.message)
+        return
+    if recovered:
+        log.warning("%d runs were cut off by a crash; their messages are closed", recovered)

@@ -1,0 +1,203 @@
+"""Metrics: `/metrics`, what a hub has done and does, for Prometheus; each hub counts for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from dragoman.server.exchange import Exchange
+from dragoman.server.series import Counter, Gauge, Histogram, Reading
+from dragoman.server.version import version
+from dragoman.store.usage import UsageRecord
+
+MODELS = 500  # names of models that get series of their own
+OTHER = "other"
+FINISHED = "finished"  # the status of a request that a model has answered to its end
+LONGEST = 120  # characters of a model's name
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+TOKENS = (
+    ("input", "input_tokens"),
+    ("output", "output_tokens"),
+    ("reasoning", "reasoning_tokens"),
+    ("cache_read", "cached_input_tokens"),
+    ("cache_write", "cache_write_tokens"),
+)
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scrape asks the hub for. Each is called in the event loop and has to answer at once."""
+
+    cooldowns: Callable[[], Mapping[str, int]] | None = None
+    runs: Callable[[], int] | None = None
+    spool: Callable[[], int] | None = None
+    database: Callable[[], bool] | None = None
+
+
+NOTHING = Watched()
+
+
+class Metrics:
+    """What a hub has done. The models in `known`, as they are asked for, have series before they answer."""
+
+    def __init__(
+        self, watched: Watched = NOTHING, *, known: Collection[str] = (), limit: int = MODELS
+    ) -> None:
+        self.watched = watched
+        self._models = Models(known, limit)
+        placed = ("provider", "model")
+        self._requests = Counter(
+            "dragoman_requests_total", "Model requests that have ended.", labels=("door", *placed, "status")
+        )
+        self._duration = Histogram(
+            "dragoman_request_duration_seconds",
+            "From a request to the end of its answer.",
+            labels=("door", "provider"),
+            bounds=SECONDS,
+        )
+        self._first_byte = Histogram(
+            "dragoman_time_to_first_byte_seconds",
+            "From a request to the first bytes of its answer.",
+            labels=("door", "provider"),
+            bounds=SECONDS,
+        )
+        self._tokens = Counter("dragoman_tokens_total", "Tokens, where known.", labels=(*placed, "kind"))
+        self._cost = Counter("dragoman_cost_usd_total", "US dollars, where known.", labels=placed)
+        self._open = Gauge("dragoman_requests_in_progress", "Requests under way.", labels=("door",))
+        self._errors = Counter(
+            "dragoman_provider_errors_total",
+            "Failed attempts at a provider, also those that were tried again.",
+            labels=("provider", "category"),
+        )
+        self._retries = Counter(
+            "dragoman_provider_retries_total", "Further attempts at the same provider.", labels=("provider",)
+        )
+        self._fallbacks = Counter(
+            "dragoman_fallbacks_total", "Requests handed on to another provider.", labels=("from", "to")
+        )
+        self._build = Gauge("dragoman_build_info", "What runs here.", labels=("version", "python"))
+        self._build.set({(version(), platform.python_version()): 1.0})
+
+    def note(self, record: UsageRecord) -> None:
+        """Count a model request that has ended."""
+        door, provider = record.door or "run", record.provider or ""
+        model = self._models.name(record)
+        self._requests.add(door, provider, model, record.status)
+        if record.duration is not None:
+            self._duration.observe(record.duration, door, provider)
+        if record.first_byte is not None:
+            self._first_byte.observe(record.first_byte, door, provider)
+        for kind, field in TOKENS:
+            count = getattr(record.tokens, field)
+            if count:
+                self._tokens.add(provider, model, kind, by=count)
+        if record.cost:
+            self._cost.add(provider, model, by=record.cost)
+
+    def began(self, door: str) -> None:
+        """A request came in at a door; tell `ended` when it is over."""
+        self._open.add(door)
+
+    def ended(self, door: str) -> None:
+        """A request is over."""
+        self._open.add(door, by=-1.0)
+
+    def failed(self, provider: str, category: str) -> None:
+        """An attempt at a provider failed."""
+        self._errors.add(provider, category)
+
+    def retried(self, provider: str) -> None:
+        """A provider is asked again."""
+        self._retries.add(provider)
+
+    def fell_back(self, source: str, target: str) -> None:
+        """A request goes on to the next provider."""
+        self._fallbacks.add(source, target)
+
+    async def get(self, exchange: Exchange) -> None:
+        """GET /metrics: all of it, in the format that the scraper accepts."""
+        accept = exchange.headers.get("accept", "")
+        body, content_type = await asyncio.to_thread(_expose, self.read(), accept)
+        await exchange.answer(200, body, headers={"content-type": content_type})
+
+    def read(self) -> list[Reading]:
+        """What there is to see now."""
+        counted = (
+            self._requests,
+            self._duration,
+            self._first_byte,
+            self._tokens,
+            self._cost,
+            self._open,
+            self._errors,
+            self._retries,
+            self._fallbacks,
+            self._build,
+        )
+        return [*(series.read() for series in counted), *_readings(self.watched)]
+
+
+class Models:
+    """The names under which models are counted: a bounded number of them, and no name that nobody answers to.
+
+    That is the name of the model that served. A request that failed counts for the model that served the
+    same wish before, for the wish itself where the configuration knows it, or else for "other": what a
+    client makes up is not worth a series.
+    """
+
+    def __init__(self, known: Collection[str], limit: int) -> None:
+        self._known = frozenset(known)
+        self._limit = limit
+        self._names: set[str] = set()
+        self._served: dict[tuple[str | None, str | None], str] = {}
+
+    def name(self, record: UsageRecord) -> str:
+        """The label of the record's model."""
+        wish, served = (record.provider, record.model_asked), record.model_served
+        if record.status != FINISHED or not served:
+            return self._served.get(wish) or self._unserved(record.model_asked)
+        label = self._bounded(served)
+        if self._served.get(wish) != label and len(self._served) < 4 * self._limit:
+            self._served[wish] = label
+        return label
+
+    def _unserved(self, wish: str | None) -> str:
+        if not wish:
+            return ""
+        return self._bounded(wish) if wish in self._known else OTHER
+
+    def _bounded(self, name: str) -> str:
+        label = name[:LONGEST]
+        if label not in self._names:
+            if len(self._names) >= self._limit:
+                return OTHER
+            self._names.add(label)
+        return label
+
+
+def _readings(watched: Watched) -> list[Reading]:
+    made: list[Reading] = []
+    if watched.cooldowns is not None:
+        resting = Gauge("dragoman_cooldowns", "Keys of a provider that rest.", labels=("provider",))
+        resting.set({(provider,): float(count) for provider, count in watched.cooldowns().items()})
+        made.append(resting.read())
+    single = (
+        ("dragoman_runs_active", "Runs under way.", watched.runs),
+        ("dragoman_spool_rows", "Usage rows on disk that wait for the database.", watched.spool),
+        ("dragoman_database_up", "1 while the database answers.", watched.database),
+    )
+    for name, text, ask in single:
+        if ask is not None:
+            gauge = Gauge(name, text)
+            gauge.set({(): float(ask())})
+            made.append(gauge.read())
+    return made
+
+
+def _expose(readings: list[Reading], accept: str) -> tuple[bytes, str]:
+    # late: Prometheus' client costs every start 0.1 s, and only a scrape needs it
+    from dragoman.server.exposition import expose
+
+    return expose(readings, accept)

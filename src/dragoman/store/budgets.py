@@ -1,0 +1,178 @@
+"""Budgets in the store: money is reserved before a request and settled after it, each in one transaction.
+
+Amounts are whole billionths of a US dollar. What a window has cost before anybody asked is summed up from
+the usage records, so that a limit that is set in mid-month counts the whole month.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, literal_column, select, update
+
+from dragoman.store.connection import Connection, Job
+from dragoman.store.database import Database
+from dragoman.store.tables import budgets, usage
+
+NANO = 1_000_000_000
+KEPT_DAYS = 60
+SCOPES = {"key": usage.c.key_id, "owner": usage.c.owner}
+
+Span: TypeAlias = Literal["day", "month", "total"]
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """A budget that pays: `scope` "key:ID" or "owner:NAME", `window` as `window_of` names it, its limit."""
+
+    scope: str
+    window: str
+    limit: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The budget that has no room, and how it stands."""
+
+    charge: Charge
+    spent: int
+    reserved: int
+
+
+class Budgets:
+    """What was spent in each window, and what is reserved by requests under way."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float], fresh: bool = True) -> None:
+        """With `fresh` False, reservations that a crash has left are cleared before anything is reserved."""
+        self._database = database
+        self._clock = clock
+        self._fresh = fresh
+        self._freshening = asyncio.Lock()
+        spent, reserved = budgets.c.spent, budgets.c.reserved
+        this = (budgets.c.scope == bindparam("of")) & (budgets.c.window == bindparam("within"))
+        amount: ColumnElement[int] = bindparam("amount")
+        room = spent + reserved + amount <= bindparam("limit")
+        freed = case((reserved > bindparam("back"), reserved - bindparam("back")), else_=literal_column("0"))
+        settled = {"reserved": freed, "spent": spent + amount}
+        self._reserve = database.compile(update(budgets).where(this, room).values(reserved=reserved + amount))
+        self._settle = database.compile(update(budgets).where(this).values(settled))
+        self._get = database.compile(select(spent, reserved).where(this))
+        self._clear = database.compile(update(budgets).values(reserved=bindparam("nothing")))
+        self._forget = database.compile(
+            delete(budgets).where(budgets.c.window.between(bindparam("first"), bindparam("last")))
+        )
+        opened = database.insert(budgets).on_conflict_do_nothing(index_elements=["scope", "window"])
+        self._open = database.compile(opened)
+        self._sums = {kind: database.compile(sum_of(kind)) for kind in SCOPES}
+
+    async def reserve(self, charges: Sequence[Charge], amount: int) -> Refusal | None:
+        """Reserve the amount in every budget, or in none: then the refusal says which has no room."""
+        if not self._fresh:
+            await self.recover()
+        ordered = sorted(charges, key=lambda charge: (charge.scope, charge.window))
+
+        def job(connection: Connection) -> Refusal | None:
+            for at, charge in enumerate(ordered):
+                if not self._take(connection, charge, amount=amount):
+                    # Not by raising: that would roll back what else is in this transaction.
+                    self.settling(ordered[:at], reserved=amount, spent=0)(connection)
+                    standing = self._kept(connection, charge.scope, window=charge.window)
+                    return Refusal(charge, *(standing or (0, 0)))
+            return None
+
+        return await self._database.write(job)
+
+    def settling(self, charges: Sequence[Charge], *, reserved: int, spent: int) -> Job[None]:
+        """A job that gives the reservation back and takes what was spent, for `Store.post` or `Store.write`.
+
+        Write the usage record in the same job or before. A budget that nobody has reserved of is left to
+        be summed up from the records.
+        """
+
+        def job(connection: Connection) -> None:
+            for charge in charges:
+                where = {"of": charge.scope, "within": charge.window}
+                connection.run(self._settle, {**where, "back": reserved, "amount": spent})
+
+        return job
+
+    async def standing(self, scope: str, window: str) -> tuple[int, int]:
+        """What is spent and what is reserved."""
+
+        def query(connection: Connection) -> tuple[int, int]:
+            kept = self._kept(connection, scope, window=window)
+            return kept or (self._summed(connection, scope, window=window), 0)
+
+        return await self._database.read(query)
+
+    async def recover(self) -> None:
+        """Clear what a crash has left reserved, once; forget days long past."""
+        async with self._freshening:
+            if self._fresh:
+                return
+            past = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=KEPT_DAYS)
+
+            def job(connection: Connection) -> None:
+                connection.run(self._clear, {"nothing": 0})
+                connection.run(self._forget, {"first": "day:", "last": window_of("day", past.timestamp())})
+
+            await self._database.write(job)
+            self._fresh = True
+
+    def _take(self, connection: Connection, charge: Charge, *, amount: int) -> bool:
+        scope, window = charge.scope, charge.window
+        params = {"of": scope, "within": window, "amount": amount, "limit": charge.limit}
+        if connection.run(self._reserve, params):
+            return True
+        if self._kept(connection, scope, window=window):
+            return False
+        spent = self._summed(connection, scope, window=window)
+        connection.run(self._open, {"scope": scope, "window": window, "spent": spent, "reserved": 0})
+        return connection.run(self._reserve, params) > 0
+
+    def _kept(self, connection: Connection, scope: str, *, window: str) -> tuple[int, int] | None:
+        row = connection.one(self._get, {"of": scope, "within": window})
+        return None if row is None else (row[0], row[1])
+
+    def _summed(self, connection: Connection, scope: str, *, window: str) -> int:
+        kind, _, id = scope.partition(":")
+        since, until = bounds(window)
+        row = connection.one(self._sums[kind], {"id": id, "since": since, "until": until})
+        return 0 if row is None or row[0] is None else round(row[0] * NANO)
+
+
+def sum_of(kind: str) -> Select[Any]:
+    """What a key or an owner has cost between two moments."""
+    started = usage.c.started_at
+    within = (started >= bindparam("since")) & (started < bindparam("until"))
+    return select(func.sum(usage.c.cost)).where(SCOPES[kind] == bindparam("id"), within)
+
+
+def window_of(span: Span, at: float) -> str:
+    """The window of a moment: "day:2026-11-22", "month:2026-11" (both UTC) or "total"."""
+    match span:
+        case "day":
+            return f"day:{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+        case "month":
+            return f"month:{datetime.fromtimestamp(at, UTC):%Y-%m}"
+        case "total":
+            return "total"
+
+
+def bounds(window: str) -> tuple[float, float]:
+    """When a window begins and ends, in unix seconds."""
+    span, _, date = window.partition(":")
+    match span:
+        case "day":
+            begin = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC)
+            end = begin + timedelta(days=1)
+        case "month":
+            begin = datetime.strptime(date, "%Y-%m").replace(tzinfo=UTC)
+            end = (begin + timedelta(days=31)).replace(day=1)
+        case "total" if not date:
+            return 0.0, 1e12
+        case _:
+            raise ValueError(f"there is no window {window!r}")
+    return begin.timestamp(), end.timestamp()

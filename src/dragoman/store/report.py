@@ -1,0 +1,156 @@
+"""Reports of usage: sums over model calls, by owner, model, day or whatever else is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+from sqlalchemy import ColumnElement, Double, Select, bindparam, func, literal_column, or_, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from dragoman.events import Usage
+from dragoman.store.connection import Row
+from dragoman.store.tables import usage
+
+Group: TypeAlias = Literal[
+    "owner",
+    "key_id",
+    "provider",
+    "model_served",
+    "model_asked",
+    "door",
+    "status",
+    "day",
+    "hour",
+    "session_id",
+    "run_id",
+]
+
+GROUPS: tuple[Group, ...] = get_args(Group)
+FILTERS = ("owner", "key_id", "provider", "model", "door", "status", "session_id", "run_id")
+TOKENS = tuple(name for name in Usage.__struct_fields__ if name != "estimated")
+SECONDS = {"day": 86_400, "hour": 3_600}
+FORMS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z"}
+
+
+class Whole(FunctionElement[int]):
+    """The whole part of a positive number. Casts round on Postgres, and not every SQLite has floor()."""
+
+    inherit_cache: bool | None = True
+
+
+def floor(element: Whole, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST(floor({compiler.process(element.clauses, **options)}) AS BIGINT)"
+
+
+def truncate(element: Whole, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **options)} AS INTEGER)"
+
+
+compiles(Whole)(floor)
+compiles(Whole, "sqlite")(truncate)
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group of model calls took. Means and sums are over the calls that know; None where none does.
+
+    `failed` are those that ended with an error. `estimated` is the share of calls whose tokens are
+    estimates, `unpriced` how many have no cost.
+    """
+
+    group: Mapping[str, str | None]
+    calls: int
+    failed: int
+    estimated: float
+    unpriced: int
+    cost: float | None
+    tokens: Usage
+    mean_duration: float | None
+    max_duration: float | None
+    mean_first_byte: float | None
+    max_first_byte: float | None
+
+
+class Report:
+    """The statement for some groups, and its rows as lines."""
+
+    def __init__(self, group_by: Sequence[Group]) -> None:
+        self._names = tuple(dict.fromkeys(group_by))
+
+    def select(self, filters: Iterable[str]) -> Select[Any]:
+        """The statement; it takes what it filters by, and `limit`, as parameters."""
+        groups = [group(name) for name in self._names]
+        times = [column for name, column in zip(self._names, groups, strict=True) if name in SECONDS]
+        known = usage.c.error.is_not(None) | (usage.c.status == literal_column("'failed'"))
+        cost = func.sum(usage.c.cost)
+        sums = [
+            func.count(),
+            func.count().filter(known),
+            func.count().filter(usage.c.estimated),
+            func.count() - func.count(usage.c.cost),
+            cost,
+            *(
+                measure(usage.c[name])
+                for name in ("duration", "first_byte")
+                for measure in (func.avg, func.max)
+            ),
+            *(func.sum(usage.c[name]) for name in TOKENS),
+        ]
+        dearest = func.coalesce(cost, literal_column("0")).desc()
+        found = select(*groups, *sums).where(*where(filters)).group_by(*groups)
+        found = found.order_by(*times, dearest, func.count().desc(), *groups)
+        return found.limit(bindparam("limit")).offset(literal_column("0"))
+
+    def line(self, row: Row) -> Line:
+        """A row of the statement."""
+        groups, sums = row[: len(self._names)], row[len(self._names) :]
+        calls, failed, estimated, unpriced, cost, *rest = sums
+        mean_duration, max_duration, mean_first_byte, max_first_byte, *counts = rest
+        return Line(
+            group={name: shown(name, value) for name, value in zip(self._names, groups, strict=True)},
+            calls=calls,
+            failed=failed,
+            estimated=estimated / calls if calls else 0.0,
+            unpriced=unpriced,
+            cost=cost,
+            tokens=Usage(**dict(zip(TOKENS, counts, strict=True)), estimated=estimated > 0),
+            mean_duration=mean_duration,
+            max_duration=max_duration,
+            mean_first_byte=mean_first_byte,
+            max_first_byte=max_first_byte,
+        )
+
+
+def where(names: Iterable[str]) -> list[ColumnElement[bool]]:
+    """The conditions of these filters: `since`, `until`, `model` (asked or served), or a column."""
+    return [condition(name) for name in sorted(names)]
+
+
+def condition(name: str) -> ColumnElement[bool]:
+    given: ColumnElement[Any] = bindparam(name)
+    match name:
+        case "since":
+            return usage.c.started_at >= given
+        case "until":
+            return usage.c.started_at < given
+        case "model":
+            return or_(usage.c.model_served == given, usage.c.model_asked == given)
+        case _:
+            return usage.c[name] == given
+
+
+def group(name: Group) -> ColumnElement[Any]:
+    """What a group is told by; days and hours are numbered."""
+    if name in SECONDS:
+        return Whole(usage.c.started_at / literal_column(str(SECONDS[name]), Double))
+    return usage.c[name]
+
+
+def shown(name: str, value: Any) -> str | None:
+    if name in SECONDS and value is not None:
+        return datetime.fromtimestamp(value * SECONDS[name], UTC).strftime(FORMS[name])
+    return None if value is None else str(value)

@@ -1,0 +1,101 @@
+"""Secrets in the store: providers' keys and the like, sealed; only their names and dates can be listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, delete, select, update
+
+from dragoman.errors import BadRequest, ConfigError, NotFound
+from dragoman.store.connection import Connection, Row
+from dragoman.store.database import Database
+from dragoman.store.rows import select_all, to_params, to_struct
+from dragoman.store.sealing import FILE_VARIABLE, VARIABLE, MasterKey, Sealed
+from dragoman.store.tables import secrets
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+class Secret(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be seen of a secret; `key_id` is the fingerprint of the master key that opens it."""
+
+    name: str
+    key_id: str
+    created_at: float
+    updated_at: float
+
+
+class Secrets:
+    """All secrets. Listing and deleting need no master key; the rest raises ConfigError without one."""
+
+    def __init__(
+        self, database: Database, *, clock: Callable[[], float], master: MasterKey | None = None
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._master = master
+        this = secrets.c.name == bindparam("name")
+        sealed = [secrets.c[name] for name in Sealed.__struct_fields__]
+        put = database.insert(secrets)
+        kept = {name: put.excluded[name] for name in (*Sealed.__struct_fields__, "updated_at")}
+        changes: dict[str, Any] = {name: bindparam(name) for name in Sealed.__struct_fields__}
+        self._put = database.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
+        self._get = database.compile(select(*sealed).where(this))
+        self._all = database.compile(select(secrets.c.name, *sealed).order_by(secrets.c.name))
+        self._list = database.compile(select_all(Secret, secrets).order_by(secrets.c.name))
+        self._delete = database.compile(delete(secrets).where(this))
+        self._seal = database.compile(update(secrets).where(this).values(changes))
+
+    async def put(self, name: str, value: str) -> None:
+        """Keep a value, instead of the one before if there was one. BadRequest for a name that cannot be."""
+        if not NAME.fullmatch(name):
+            raise BadRequest(f"{name!r} is no name for a secret", hint="letters, digits, and . _ - inside")
+        now = self._clock()
+        params = {"name": name, "created_at": now, "updated_at": now}
+        params |= to_params(self._key().seal(name, value))
+        await self._database.write(lambda connection: connection.run(self._put, params))
+
+    async def get(self, name: str) -> str:
+        """The value. NotFound, ConfigError for another master key, StoreError for a row that is damaged."""
+        row = await self._database.read(lambda connection: connection.one(self._get, {"name": name}))
+        if row is None:
+            raise NotFound(f"there is no secret {name!r}", hint=f"`dragoman secrets set {name}` keeps one")
+        return self._key().open(name, Sealed(*row))
+
+    async def list(self) -> Sequence[Secret]:
+        """All secrets by name, without their values."""
+        rows = await self._database.read(lambda connection: connection.all(self._list, {}))
+        return [to_struct(Secret, row) for row in rows]
+
+    async def delete(self, name: str) -> bool:
+        """False when there was none."""
+        params = {"name": name}
+        return await self._database.write(lambda connection: connection.run(self._delete, params) > 0)
+
+    async def rotate(self, new: MasterKey) -> int:
+        """Seal all secrets anew; how many. When one of them cannot be opened, all stay as they are."""
+        old = self._key()
+
+        def resealed(row: Row) -> dict[str, object]:
+            name, *sealed = row
+            return {"name": name, **to_params(new.seal(name, old.open(name, Sealed(*sealed))))}
+
+        def job(connection: Connection) -> int:
+            rows = [resealed(row) for row in connection.all(self._all, {})]
+            connection.run_many(self._seal, rows)
+            return len(rows)
+
+        count = await self._database.write(job)
+        self._master = new
+        return count
+
+    def _key(self) -> MasterKey:
+        if self._master is None:
+            raise ConfigError(
+                "secrets need a master key, and there is none",
+                hint=f"set {VARIABLE} or {FILE_VARIABLE}; `dragoman secrets generate-key` makes one",
+            )
+        return self._master

@@ -1,0 +1,223 @@
+"""Anthropic's answer out: events as the frames of a streaming client, or as one whole message.
+
+A finish is never invented: an answer without one is an error. Files that a model made and sources that it
+names have no blocks here and are left out; citations of Anthropic's models are told as they came.
+Source: wire notes on providers, §3 and §6.3 to §6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.errors import DragomanError, OutOfOrder, ProviderError
+from dragoman.wire.anthropic_reply_blocks import BROKEN, Blocks, parse
+from dragoman.wire.anthropic_reply_error import error_body, status_of
+from dragoman.wire.anthropic_reply_finish import unfinished, write_stop, write_usage
+from dragoman.wire.dialect import SSE_HEADERS
+
+__all__ = ["MessageStream", "error_body", "status_of", "whole"]
+
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_encode = msgspec.json.Encoder().encode
+
+
+class MessageStream:
+    """One message as frames; pure. `input_tokens` is what the start says until the finish knows better.
+
+    `request_id` goes into the frame of an error.
+    """
+
+    headers: Mapping[str, str] = SSE_HEADERS
+
+    def __init__(
+        self, *, id: str, model: str, input_tokens: int | None, request_id: str | None = None
+    ) -> None:
+        self._request_id = request_id
+        self._message = _message(id, model, usage={"input_tokens": input_tokens or 0, "output_tokens": 0})
+        self._frames = _Frames()
+        self._blocks = Blocks(self._frames)
+        self._begun = False
+        self._finished = False
+        self._failed = False
+
+    def encode(self, batch: Sequence[e.Event]) -> bytes:
+        """The frames for a batch; empty once the stream has failed.
+
+        ProviderError for a finish that is none, and OutOfOrder when blocks that were sent are taken back.
+        """
+        if self._failed or not batch:
+            return b""
+        frames, blocks = self._frames, self._blocks
+        if not self._begun:
+            self._begun = True
+            frames.put(b"message_start", {"type": "message_start", "message": self._message})
+        for event in batch:
+            if type(event) is e.TextDelta and event.id == blocks.text and event.provider_metadata is None:
+                frames.out += (frames.text, _encode(event.delta), b"}}\n\n")
+            else:
+                self._add(event)
+        return frames.take()
+
+    def fail(self, error: DragomanError, *, request_id: str | None = None) -> bytes:
+        """The frame that tells the client that the answer failed; nothing comes after it."""
+        if self._failed:
+            return b""
+        self._failed = True
+        self._frames.put(b"error", error_body(error, request_id=request_id or self._request_id))
+        return self._frames.take()
+
+    def ping(self) -> bytes:
+        """The frame that keeps a quiet connection alive."""
+        return _PING
+
+    def end(self) -> bytes:
+        """`message_stop`; empty after a failure. ProviderError when the answer has no finish."""
+        if self._failed:
+            return b""
+        if not self._finished:
+            raise unfinished("ended without a finish")
+        return _STOP
+
+    def _add(self, event: e.Event) -> None:
+        match event:
+            case e.FinishStep():
+                self._finish(event)
+            case e.ResetStep() if self._blocks.begun:
+                raise OutOfOrder("an Anthropic stream cannot take back what it has said")
+            case e.ResetStep():
+                self._blocks = Blocks(self._frames)
+            case e.ErrorEvent():
+                raise broken(event)
+            case _:
+                self._blocks.add(event)
+
+    def _finish(self, event: e.FinishStep) -> None:
+        stop = write_stop(event)
+        self._blocks.settle()
+        self._finished = True
+        usage = {"output_tokens": 0, **write_usage(event.usage)}
+        self._frames.put(b"message_delta", {"type": "message_delta", "delta": stop, "usage": usage})
+
+
+def whole(events: Iterable[e.Event], *, id: str, model: str, input_tokens: int | None = None) -> bytes:
+    """The events as one message. ProviderError when they have no finish, or tell of a failure.
+
+    `input_tokens` stands in where the finish does not know them.
+    """
+    content = _Content()
+    blocks = Blocks(content)
+    finish: e.FinishStep | None = None
+    for event in events:
+        match event:
+            case e.FinishStep():
+                finish = event
+            case e.ErrorEvent():
+                raise broken(event)
+            case e.ResetStep():
+                content = _Content()
+                blocks = Blocks(content)
+            case _:
+                blocks.add(event)
+    if finish is None:
+        raise unfinished("ended without a finish")
+    blocks.settle()
+    usage = {"input_tokens": input_tokens or 0, "output_tokens": 0, **write_usage(finish.usage)}
+    return _encode({**_message(id, model, usage=usage), "content": content.blocks, **write_stop(finish)})
+
+
+def broken(event: e.ErrorEvent) -> ProviderError:
+    """The failure that an event tells of."""
+    return ProviderError(event.error_text, category="api_error", transient=bool(event.transient))
+
+
+def _message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without content yet."""
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "stop_details": None,
+        "usage": usage,
+    }
+
+
+class _Frames:
+    """Blocks as frames. `text` is the start of the frames of the block that is open."""
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.text = b""
+        self._index = -1
+        self._grow = b""
+
+    def put(self, name: bytes, body: Mapping[str, Any]) -> None:
+        """Add a frame."""
+        self.out += (b"event: ", name, b"\ndata: ", _encode(body), b"\n\n")
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        written = b"".join(self.out)
+        self.out.clear()
+        return written
+
+    def open(self, block: Mapping[str, Any]) -> None:
+        """See `Sink.open`."""
+        self._index += 1
+        head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
+        self._grow = head % self._index
+        self.text = self._grow + b'{"type":"text_delta","text":'
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        self.put(b"content_block_start", start)
+
+    def grow(self, delta: Mapping[str, Any]) -> None:
+        """See `Sink.grow`."""
+        self.out += (self._grow, _encode(delta), b"}\n\n")
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self.put(b"content_block_stop", {"type": "content_block_stop", "index": self._index})
+
+
+class _Content:
+    """Blocks as the content of a message."""
+
+    def __init__(self) -> None:
+        self.blocks: list[dict[str, Any]] = []
+        self._pieces: list[str] = []  # of what the open block grows by
+        self._field = ""  # where they go
+
+    def open(self, block: Mapping[str, Any]) -> None:
+        """See `Sink.open`."""
+        self.blocks.append(dict(block))
+
+    def grow(self, delta: Mapping[str, Any]) -> None:
+        """See `Sink.grow`."""
+        match delta:
+            case {"type": "citations_delta", "citation": citation}:
+                self.blocks[-1].setdefault("citations", []).append(citation)
+            case {"type": "signature_delta", "signature": signature}:
+                self.blocks[-1]["signature"] = signature
+            case {"text": piece} | {"thinking": piece} | {"partial_json": piece}:
+                self._field = "input" if "partial_json" in delta else str(delta["type"]).split("_")[0]
+                self._pieces.append(piece)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        said, self._pieces = "".join(self._pieces), []
+        if self._field == "input":
+            value = parse(said)
+            self.blocks[-1]["input"] = value if isinstance(value, dict) else {BROKEN: said}
+        elif self._field:
+            self.blocks[-1][self._field] = said
+        self._field = ""

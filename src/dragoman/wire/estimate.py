@@ -1,0 +1,148 @@
+"""Estimates: how many tokens a request or a text takes, when no provider says so.
+
+Four characters are a token, a Chinese, Japanese or Korean character is one, JSON takes a token for three
+characters, each message four more. Measured against real usage, such a count is as good as a vocabulary for
+guard rails; some families count higher throughout, for which there is `factor` (1.3 for Anthropic's).
+Source: wire notes on providers, §11.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.messages import (
+    DataPart,
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    SourceDocumentPart,
+    SourceUrlPart,
+    StepStartPart,
+    TextPart,
+    ToolPart,
+)
+from dragoman.request import ModelRequest, Tool
+from dragoman.wire.outputs import files_in
+
+ANTHROPIC = 1.3  # their tokens are shorter than others'
+IMAGE = 1500.0  # tokens of an image whose size is not known
+LARGEST_IMAGE = 1600.0  # larger ones are scaled down
+_MESSAGE = 4.0
+_PIXELS = 750  # of an image, for one token
+_BYTES = 30  # of a document with pages, for one token
+_CHARACTERS = 4
+_JSON_CHARACTERS = 3
+
+_WIDE = re.compile(
+    r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
+)
+_DATA_URL = re.compile(r"data:[^,]*,", re.IGNORECASE)
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def estimate_input(request: ModelRequest, *, factor: float = 1.0) -> int:
+    """About how many tokens the request is for a model; at least 1."""
+    tokens = _text(request.instructions or "")
+    tokens += sum(_message(message) for message in request.messages)
+    tokens += sum(_tool(tool) for tool in request.tools)
+    return max(1, round(tokens * factor))
+
+
+def estimate_text(text: str) -> int:
+    """About how many tokens the text is; 0 for none."""
+    return -int(-_text(text) // 1)
+
+
+def _text(text: str) -> float:
+    if text.isascii():
+        return len(text) / _CHARACTERS
+    wide = len(_WIDE.findall(text))
+    return wide + (len(text) - wide) / _CHARACTERS
+
+
+def _json(value: Any) -> float:
+    """Like a text, but denser: quotes and braces are tokens too."""
+    raw = msgspec.json.encode(value, enc_hook=_plain).decode()
+    if raw.isascii():
+        return len(raw) / _JSON_CHARACTERS
+    wide = len(_WIDE.findall(raw))
+    return wide + (len(raw) - wide) / _JSON_CHARACTERS
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _message(message: Message) -> float:
+    return _MESSAGE + sum(_part(part) for part in message.parts)
+
+
+def _tool(tool: Tool) -> float:
+    return _json({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema})
+
+
+def _part(part: Part) -> float:
+    match part:
+        case TextPart(text=text):
+            return _text(text)
+        case ReasoningPart():
+            return _text(part.text) or _json(part.provider_metadata)
+        case FilePart():
+            return _file(part)
+        case ToolPart():
+            return _call(part)
+        case DataPart(data=data):
+            return _json(data)
+        case StepStartPart() | SourceUrlPart() | SourceDocumentPart():
+            return 0.0
+        case _:
+            assert_never(part)
+
+
+def _call(part: ToolPart) -> float:
+    """The call, and its result as a message of its own."""
+    tokens = _text(part.name) + (0.0 if part.input is UNSET else _json(part.input))
+    if part.state == "output-error":
+        return tokens + _MESSAGE + _text(part.error_text or "")
+    if part.output is UNSET:
+        return tokens
+    pieces = files_in(part)
+    if pieces is not None:
+        return tokens + _MESSAGE + sum(_part(piece) for piece in pieces)
+    return tokens + _MESSAGE + (_text(part.output) if isinstance(part.output, str) else _json(part.output))
+
+
+def _file(part: FilePart) -> float:
+    """By the bytes where the URL holds them, else as an image of unknown size."""
+    head = _DATA_URL.match(part.url)
+    if head is None:
+        return IMAGE
+    size = len(part.url) - head.end()
+    packed = head[0].lower().endswith(";base64,")
+    if packed:
+        size = size * 3 // 4
+    if part.media_type.startswith("text/"):
+        return size / _CHARACTERS
+    if part.media_type.startswith("image/"):
+        return _image(part.url[head.end() : head.end() + 32]) if packed else IMAGE
+    return max(IMAGE, size / _BYTES)
+
+
+def _image(start: str) -> float:
+    """By width and height, which stand at the start of a PNG."""
+    try:
+        raw = base64.b64decode(start, validate=True)
+    except (binascii.Error, ValueError):
+        return IMAGE
+    if len(raw) < 24 or not raw.startswith(_PNG):
+        return IMAGE
+    width, height = int.from_bytes(raw[16:20]), int.from_bytes(raw[20:24])
+    return min(LARGEST_IMAGE, width * height / _PIXELS)

@@ -1,0 +1,50 @@
+"""Outputs: what a tool gave, as texts and files for a model. Files come in MCP's manner.
+
+An output with files is `{"content": [...]}` with MCP's content blocks: `{"type": "text", "text"}`,
+`{"type": "image"|"audio", "data": base64, "mimeType"}`, `{"type": "resource_link", "uri", "mimeType"}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.messages import FilePart, TextPart, ToolPart
+
+
+def files_in(part: ToolPart) -> Sequence[TextPart | FilePart] | None:
+    """The output's pieces in order when there are files among them; None for any other output."""
+    content = part.output.get("content") if isinstance(part.output, Mapping) else None
+    if part.state != "output-available" or not isinstance(content, list):
+        return None
+    pieces = [_piece(block) for block in content if isinstance(block, Mapping)]
+    read = [piece for piece in pieces if piece is not None]
+    if len(read) != len(content) or not any(isinstance(piece, FilePart) for piece in read):
+        return None
+    return read
+
+
+def with_files(pieces: Sequence[TextPart | FilePart]) -> dict[str, Any]:
+    """The pieces as an output that `files_in` reads."""
+    return {"content": [_block(piece) for piece in pieces]}
+
+
+def _piece(block: Mapping[str, Any]) -> TextPart | FilePart | None:
+    kind, media = block.get("type"), block.get("mimeType")
+    if kind == "text" and isinstance(block.get("text"), str):
+        return TextPart(block["text"])
+    if kind in ("image", "audio") and isinstance(block.get("data"), str) and isinstance(media, str):
+        return FilePart(media, f"data:{media};base64,{block['data']}")
+    if kind == "resource_link" and isinstance(block.get("uri"), str):
+        return FilePart(media if isinstance(media, str) else "application/octet-stream", block["uri"])
+    return None
+
+
+def _block(piece: TextPart | FilePart) -> dict[str, Any]:
+    if isinstance(piece, TextPart):
+        return {"type": "text", "text": piece.text}
+    kind = piece.media_type.partition("/")[0]
+    head, comma, data = piece.url.partition(";base64,")
+    if comma and head.startswith("data:") and kind in ("image", "audio"):
+        return {"type": kind, "data": data, "mimeType": piece.media_type}
+    return {"type": "resource_link", "uri": piece.url, "mimeType": piece.media_type}

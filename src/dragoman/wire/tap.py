@@ -1,0 +1,121 @@
+"""A tap on a relayed answer: whole frames go on unchanged; what they say of tokens and the end is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from dragoman.errors import FrameTooLong, ProviderError
+from dragoman.events import Usage
+from dragoman.wire.sse import LIMIT, Named, Splitter
+
+
+class Tap(Protocol):
+    """Reads a relayed stream. `feed` every read, then `close`.
+
+    What comes before a failure goes on; `failure` is set then, and nothing goes on any more. `done` is true
+    once the answer is complete, with its terminal element. `said` counts the characters that the model wrote.
+    """
+
+    done: bool
+    failure: ProviderError | None
+    model: str | None
+    finish_reason: str | None
+    said: int
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the provider has counted so far."""
+
+    @property
+    def finishing(self) -> bool:
+        """True when the model has finished, and only its accounts are to come."""
+
+    def feed(self, raw: bytes) -> bytes:
+        """What of this read may go on to the client."""
+
+    def close(self) -> bytes:
+        """What else may, now that the body is over; `failure` is set if the answer is not complete."""
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """What a relayed answer that came as one document says of itself."""
+
+    usage: Usage | None
+    model: str | None
+    finish_reason: str | None = None
+
+
+class Frames:
+    """Cuts a relayed body into frames, and joins those that may go on."""
+
+    def __init__(self, *, limit: int = LIMIT) -> None:
+        self.failure: ProviderError | None = None
+        self._splitter = Splitter(limit=limit)
+        self._comments = 0
+
+    def feed(self, raw: bytes) -> Sequence[bytes]:
+        """The frames that this read completes."""
+        try:
+            return self._splitter.feed(raw)
+        except FrameTooLong as error:
+            return self._fail(error)
+
+    def close(self) -> Sequence[bytes]:
+        """The frame that the end of the body completes."""
+        try:
+            return self._splitter.close()
+        except FrameTooLong as error:
+            return self._fail(error)
+
+    def alive(self) -> bool:
+        """Whether the server has sent comments since the last look: life, but no progress."""
+        before, self._comments = self._comments, self._splitter.comments
+        return self._comments > before
+
+    def _fail(self, error: FrameTooLong) -> Sequence[bytes]:
+        self.failure = ProviderError(error.message, category="api_error", hint=error.hint)
+        return ()
+
+
+def join(frames: Sequence[bytes]) -> bytes:
+    """The frames as they stand in a stream; those with names keep them."""
+    if not frames:
+        return b""
+    joined = b"\n\ndata: ".join(frames)
+    if Named in set(map(type, frames)) or joined.count(b"\n") != 2 * len(frames) - 2:
+        return b"".join(map(spell, frames))
+    return b"data: %s\n\n" % joined
+
+
+def spell(frame: bytes) -> bytes:
+    """One frame; line breaks in it become several data lines."""
+    data = frame.replace(b"\n", b"\ndata: ") if b"\n" in frame else frame
+    if isinstance(frame, Named):
+        return b"event: %s\ndata: %s\n\n" % (frame.event.encode(), data)
+    return b"data: %s\n\n" % data
+
+
+def show(raw: bytes) -> str:
+    """The beginning of what was sent, for an error."""
+    return repr(raw[:80].decode(errors="replace"))
+
+
+def garbage(frame: bytes) -> ProviderError:
+    """The error for a frame that is no JSON."""
+    return ProviderError(
+        f"the provider sent what is no JSON: {show(frame)}", category="api_error", transient=True
+    )
+
+
+def unfinished(begun: bool, *, said_done: bool = False) -> ProviderError:
+    """The error for a stream that ends without its terminal element."""
+    what = "ended without a finish reason" if begun else "is empty"
+    return ProviderError(
+        f"the provider's answer {what}{' although it said [DONE]' if said_done else ''}",
+        category="network",
+        transient=True,
+        hint="the connection was cut, or the server hides its errors; look into its log",
+    )

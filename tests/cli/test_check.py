@@ -1,0 +1,129 @@
+"""`dragoman check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+GOOD = """
+providers:
+  openai:
+    type: openai
+    base_url: https://ada:hunter2@api.openai.com/v1?key=hunter2
+    headers: {x-api-key: hunter2}
+    keys:
+      - {name: a, api_key_env: OPENAI_A}
+      - {api_key_file: nowhere.txt}
+  anthropic: {type: anthropic, api_key_secret: main}
+  small: {type: local}
+default_provider: openai
+model: fast
+aliases: {fast: [openai/gpt-5, small/smollm2]}
+fallbacks: {"*": [small/smollm2]}
+fallback_on: [timeout]
+limits:
+  key: {requests_per_minute: 60, usd_per_day: 2.5}
+  owners: {ada: {parallel: 4}}
+"""
+MEANING = """\
+dragoman.yaml is good
+
+PROVIDER   TYPE       ADDRESS                    KEYS
+openai     openai     https://api.openai.com/v1  $OPENAI_A present, nowhere.txt missing
+anthropic  anthropic  https://api.anthropic.com  the secret main unknown
+small      local      here                       none
+
+MODEL                 GOES TO
+the default           fast
+fast                  openai/gpt-5, then small/smollm2
+any other name        openai/that name
+* failing             small/smollm2
+
+failing means: timeout
+
+WHO        MAY ASK
+each key   requests_per_minute 60, usd_per_day 2.5
+owner ada  parallel 4
+"""
+
+
+def test_a_good_configuration_is_explained_without_its_secrets(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dragoman.yaml").write_text(GOOD, encoding="utf-8")
+    monkeypatch.setenv("OPENAI_A", "hunter2")
+    said = run("check")
+    assert (said.code, [line.split() for line in said.out.splitlines()]) == (
+        0,
+        [line.split() for line in MEANING.splitlines()],
+    )
+    assert said.err == "dragoman: WARNING: the key of openai is missing: nowhere.txt\n"
+    assert "hunter2" not in said.out
+
+
+def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "hub.yaml").write_text(GOOD, encoding="utf-8")
+    assert run("check", "--config", "hub.yaml", "--json").json == {
+        "source": "hub.yaml",
+        "providers": [
+            {
+                "name": "openai",
+                "type": "openai",
+                "url": "https://api.openai.com/v1",
+                "keys": [
+                    {"name": "a", "from": "$OPENAI_A", "state": "missing"},
+                    {"name": "2", "from": "nowhere.txt", "state": "missing"},
+                ],
+                "models": [],
+            },
+            {
+                "name": "anthropic",
+                "type": "anthropic",
+                "url": "https://api.anthropic.com",
+                "keys": [{"name": "default", "from": "the secret main", "state": "unknown"}],
+                "models": [],
+            },
+            {"name": "small", "type": "local", "url": None, "keys": [], "models": []},
+        ],
+        "model": "fast",
+        "defaultProvider": "openai",
+        "aliases": {"fast": ["openai/gpt-5", "small/smollm2"]},
+        "fallbacks": {"*": ["small/smollm2"]},
+        "fallbackOn": ["timeout"],
+        "limits": {
+            "key": {"requests_per_minute": 60, "usd_per_day": 2.5},
+            "owner": {},
+            "owners": {"ada": {"parallel": 4}},
+        },
+    }
+
+
+def test_a_bad_configuration_ends_with_1_and_all_that_is_wrong(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "dragoman.yaml").write_text("modle: x\nmax_steps: 0\n", encoding="utf-8")
+    said = run("check")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.splitlines() == [
+        "dragoman: dragoman.yaml:1: modle: there is no such field; did you mean 'model'?",
+        "dragoman.yaml:2: max_steps: expected a whole number >= 1, got 0",
+        "  docs/configuration.md lists every field",
+    ]
+
+
+def test_a_configuration_of_variables_alone_is_checked_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN__PROVIDERS__UP__TYPE", "ollama")
+    said = run("check")
+    assert (said.code, said.out.splitlines()[0]) == (0, "the environment is good")
+    monkeypatch.setenv("DRAGOMAN__PROVIDERS__UP__RETRIES", "x")
+    assert run("check").err.startswith(
+        "dragoman: DRAGOMAN__PROVIDERS__UP__RETRIES: providers.up.retries: expec"
+    )
+
+
+def test_an_empty_configuration_is_good_but_no_use(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "dragoman.yaml").touch()
+    said = run("check")
+    assert (said.code, said.out) == (0, "dragoman.yaml is good\n")
+    assert "no provider is configured" in said.err

@@ -1,0 +1,163 @@
+"""The hub without its database: who was seen before goes on, and what was used is written later, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx2
+import pytest
+
+from dragoman.accounts import ledger
+from dragoman.server import auth
+from dragoman.server.app import Hub
+from dragoman.store import sqlite
+from dragoman.store.store import FILE
+from tests.faults.gateway_upstream import DEADLINE, OPENAI, PATHS, Way, ask, opened, provider
+from tests.faults.test_database_down import busy, replaced
+from tests.providers.servers import Peer, ok, serving
+
+Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+WAY = Way("openai", "openai")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks are waited for a moment only, what was refused is soon tried again, keys are looked up."""
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(ledger, "AGAIN", 0.05)
+    monkeypatch.setattr(auth, "FRESH_FOR", 0.0)
+
+
+async def script(peer: Peer) -> None:
+    """Answers well."""
+    while True:
+        await peer.request()
+        await peer.send(ok(OPENAI.whole))
+
+
+@dataclass
+class Rooms:
+    """A hub with keys, and a client."""
+
+    hub: Hub
+    http: httpx2.AsyncClient
+
+    async def ask(self, key: str, path: str = WAY.path) -> httpx2.Response:
+        """A model request."""
+        return await self.http.post(path, json=ask(stream=False), headers={"authorization": f"Bearer {key}"})
+
+    async def ready(self) -> tuple[int, dict[str, Any]]:
+        """What /readyz says."""
+        response = await self.http.get("/readyz")
+        return response.status_code, response.json()
+
+    async def up(self) -> None:
+        """The database is up, and nothing waits."""
+        async with asyncio.timeout(DEADLINE):
+            ledger = self.hub.meter.ledger
+            await ledger.catch_up()
+            while ledger.spool.rows or not self.hub.store.database.up:
+                await ledger.catch_up()
+                await asyncio.sleep(0)
+
+    async def ids(self) -> list[str | None]:
+        """The requests in the database."""
+        return [row.request_id for row in await self.hub.store.usage.rows()]
+
+
+@asynccontextmanager
+async def rooms(folder: Path, url: str) -> AsyncIterator[Rooms]:
+    async with (
+        opened(folder, {"providers": {"up": provider("openai", url)}}, keys=True) as (hub, address),
+        httpx2.AsyncClient(base_url=address, timeout=DEADLINE, trust_env=False) as http,
+    ):
+        yield Rooms(hub, http)
+
+
+@contextmanager
+def unreadable(folder: Path) -> Iterator[None]:
+    """Nobody may open the file: it is a folder."""
+    away = folder / "away"
+    away.mkdir()
+    for file in folder.glob(FILE + "*"):
+        file.rename(away / file.name)
+    (folder / FILE).mkdir()
+    yield
+    (folder / FILE).rmdir()
+    for file in away.iterdir():
+        file.rename(folder / file.name)
+    away.rmdir()
+
+
+async def check_down(it: Rooms, *, known: str, unknown: str) -> list[str]:
+    """A key that was seen goes on at both doors, another does not, and all else says 503; the requests."""
+    answers = [await it.ask(known), await it.ask(known, PATHS["anthropic"])]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    for path, door in zip(PATHS.values(), PATHS, strict=True):
+        refused = await it.ask(unknown, path)
+        assert refused.status_code == 503
+        assert "database" in refused.json()["error"]["message"], door
+    assert (await it.ask("dgm_made-up")).status_code == 503
+    headers = {"authorization": f"Bearer {known}"}
+    assert (await it.http.get("/api/sessions", headers=headers)).status_code == 503
+    message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+    chat = await it.http.post("/api/chat", json={"id": "s", "messages": [message]}, headers=headers)
+    assert chat.status_code == 503
+    return [answer.headers["x-request-id"] for answer in answers]
+
+
+@pytest.mark.parametrize("trouble", [replaced, unreadable])
+async def test_a_hub_that_starts_without_its_database_serves_who_was_seen_before(
+    tmp_path: Path, trouble: Trouble
+) -> None:
+    async with serving(script) as upstream:
+        async with rooms(tmp_path, upstream.url) as it:
+            _, known = await it.hub.store.keys.create("ann")
+            _, unknown = await it.hub.store.keys.create("bob")
+            asked = [(await it.ask(known)).headers["x-request-id"]]
+        with trouble(tmp_path / "hub"):
+            async with rooms(tmp_path, upstream.url) as it:
+                status, said = await it.ready()
+                assert (status, said["status"]) == (503, "unavailable")
+                assert FILE in said["store"]
+                asked += await check_down(it, known=known, unknown=unknown)
+                assert (await it.ready())[1]["spool"] == "2 usage records wait for the database"
+        async with rooms(tmp_path, upstream.url) as it:
+            await it.up()
+            assert await it.ids() == asked
+            assert await it.ready() == (200, {"status": "ready", "store": "ok"})
+            assert (await it.ask(unknown)).status_code == 200
+        async with rooms(tmp_path, upstream.url) as it:
+            assert len(await it.ids()) == len(asked) + 1
+
+
+@pytest.mark.promise("no-database-no-outage")
+@pytest.mark.parametrize("trouble", [replaced, unreadable, busy])
+async def test_a_database_that_goes_down_and_up_again_loses_and_repeats_nothing(
+    tmp_path: Path, trouble: Trouble
+) -> None:
+    """With 20 requests under way when it happens."""
+    async with serving(script) as upstream, rooms(tmp_path, upstream.url) as it:
+        _, known = await it.hub.store.keys.create("ann")
+        _, unknown = await it.hub.store.keys.create("bob")
+        asked = [(await it.ask(known)).headers["x-request-id"]]
+        with trouble(tmp_path / "hub"):
+            answers = await asyncio.gather(*(it.ask(known) for _ in range(20)))
+            assert {answer.status_code for answer in answers} == {200}
+            asked += [answer.headers["x-request-id"] for answer in answers]
+            if trouble is not busy:  # it can be read then, and knows the keys
+                asked += await check_down(it, known=known, unknown=unknown)
+                assert (await it.ready())[0] == 503
+        await it.up()
+        assert sorted(map(str, await it.ids())) == sorted(asked)
+        assert (await it.ready())[0] == 200

@@ -1,0 +1,149 @@
+"""SIGTERM drains and SIGHUP reloads, with streams under way."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.store.store import Store
+from dragoman.store.usage import UsageRecord
+from tests.faults.gateway_faults import speech_at, talk
+from tests.faults.gateway_process import Process, started
+from tests.faults.gateway_upstream import END, MAIN, TEXT, Client, Way, ask, begun, provider, until
+from tests.providers.servers import Peer, chunk, serving
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Upstream:
+    """Begins to answer; the models `soon` end when they are told to, `never` and `silent` do not."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+        self.asked: dict[str, int] = {}
+        self.keys: list[str] = []
+
+    async def script(self, peer: Peer) -> None:
+        """See `Script`."""
+        received = await peer.request()
+        name = msgspec.json.decode(received.body)["model"]
+        self.keys.append((received["authorization"] or received["x-api-key"]).removeprefix("Bearer "))
+        speech = speech_at(received.line)
+        if name != "silent":
+            await peer.send(begun(talk(speech)))
+        self.asked[name] = self.asked.get(name, 0) + 1
+        if name == "soon":
+            await self.end.wait()
+            await peer.send(chunk(speech.finish + speech.usage + speech.ending) + END)
+        await peer.gone()
+
+
+async def rows(folder: Path) -> Mapping[str | None, UsageRecord]:
+    """The usage rows of a hub that has ended, by model."""
+    async with await Store.open(folder / "data") as store:
+        return {row.model_asked: row for row in await store.usage.rows()}
+
+
+@pytest.mark.parametrize("way", MAIN, ids=str)
+async def test_sigterm_lets_streams_end_tells_those_that_do_not_and_takes_nothing_new(
+    tmp_path: Path, way: Way
+) -> None:
+    up = Upstream()
+    async with serving(up.script) as server:
+        config = {"providers": {"up": provider(way.family, server.url)}, "limits": {"drain": 0.5}}
+        async with started(tmp_path, config) as hub:
+            soon, never, silent = [
+                await Client.ask(hub.url, way.path, ask(stream=True, model=f"up/{name}"))
+                for name in ("soon", "never", "silent")
+            ]
+            kept = await Client.ask(hub.url, "/v1/nothing", {})
+            await kept.until(b"nothing at")
+            await soon.until(TEXT.encode())
+            await never.until(TEXT.encode())
+            await until(lambda: "silent" in up.asked)
+            hub.process.send_signal(signal.SIGTERM)
+            await hub.until_refused()
+            up.end.set()
+            again = await later(kept, way)
+            assert again.startswith(b"HTTP/1.1 503") or again == b""
+            check_ends(way, await soon.rest(), await never.rest(), silent=await silent.rest())
+            assert await hub.process.wait() == 0
+    found = await rows(tmp_path)
+    assert {name: row.status for name, row in found.items()} == {
+        "up/soon": "finished",
+        "up/never": "aborted",
+        "up/silent": "aborted",
+    }
+    assert found["up/soon"].tokens.output_tokens == 3
+    assert (found["up/never"].tokens.estimated, found["up/never"].tokens.output_tokens) == (True, 2)
+
+
+async def later(kept: Client, way: Way) -> bytes:
+    """What a request on an open connection gets while the hub drains: a refusal, or nothing any more."""
+    kept.read = b""
+    raw = msgspec.json.encode(ask(stream=True, model="up/late"))
+    head = f"POST {way.path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
+    kept.writer.write(head + raw)
+    return await kept.rest()
+
+
+def check_ends(way: Way, soon: bytes, never: bytes, *, silent: bytes) -> None:
+    """Each has ended as it should, with a body that is complete."""
+    end = b"data: [DONE]" if way.door == "openai" else b"event: message_stop"
+    assert end in soon
+    assert soon.endswith(END)
+    assert end not in never
+    assert never.endswith(END)
+    error = rb'data: \{"error":\{' if way.door == "openai" else rb'event: error\ndata: \{"type":"error",'
+    assert re.search(error + rb".*the hub is stopping", never), never
+    assert silent.startswith(b"HTTP/1.1 503")
+    assert b"the hub is stopping" in silent
+
+
+@pytest.mark.promise("a-reload-drops-no-stream")
+async def test_sighup_takes_a_new_configuration_and_drops_no_stream(tmp_path: Path) -> None:
+    way, up, key = Way("openai", "openai"), Upstream(), tmp_path / "key"
+    key.write_text("first-key")
+    async with serving(up.script) as server:
+        place = provider("openai", server.url, api_key_file=str(key))
+        config: dict[str, Any] = {"providers": {"up": place}, "aliases": {"old": "up/never"}}
+        async with started(tmp_path, config) as hub:
+            running = await Client.ask(hub.url, way.path, ask(stream=True, model="up/soon"))
+            await running.until(TEXT.encode())
+            key.write_text("second-key")
+            await reload(hub, tmp_path, {**config, "aliases": {"new": "up/never"}}, "was reloaded")
+            assert await models(hub) == ["new"]
+            (tmp_path / "dragoman.yaml").write_text('{"providers": {"up": {"type": "nonsense"}}}')
+            await reload(hub, tmp_path, None, "was not reloaded")
+            assert "providers.up.type" in hub.log
+            assert await models(hub) == ["new"]
+            other = await Client.ask(hub.url, way.path, ask(stream=True, model="new"))
+            await other.until(TEXT.encode())
+            assert up.keys == ["first-key", "second-key"]
+            up.end.set()
+            assert b"data: [DONE]" in await running.until(END)
+            other.leave()
+            running.leave()
+
+
+async def reload(hub: Process, folder: Path, config: Mapping[str, Any] | None, said: str) -> None:
+    """Write the configuration and say so; until that is answered in the log."""
+    if config is not None:
+        (folder / "dragoman.yaml").write_bytes(msgspec.json.encode(config))
+    hub.process.send_signal(signal.SIGHUP)
+    await hub.until_logged(said)
+
+
+async def models(hub: Process) -> list[str]:
+    """The models that it shows."""
+    return [model["id"] for model in (await hub.http.get("/v1/models")).json()["data"]]

@@ -1,0 +1,31 @@
+"""One stage for all tests of this folder: they play on it one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.gateway.reading import Pair, anthropic_pair, openai_pair
+from tests.gateway.upstream import Stage, staged
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A hub, and the model server behind it."""
+    with staged(tmp_path_factory.mktemp("stage")) as played:
+        yield played
+
+
+@pytest.fixture(scope="session")
+def chat(stage: Stage) -> Iterator[Pair]:
+    """OpenAI's clients."""
+    with openai_pair(stage) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="session")
+def messages(stage: Stage) -> Iterator[Pair]:
+    """Anthropic's clients."""
+    with anthropic_pair(stage) as pair:
+        yield pair

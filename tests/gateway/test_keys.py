@@ -1,0 +1,216 @@
+"""Keys of the hub over HTTP: how they are sent, what they open, which models, for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.server import auth
+
+from .desk import Desk, Site, completion, desk
+
+SCOPES = ("gateway", "chat", "operations", "admin")
+DOORS: dict[str, tuple[str, str, Any]] = {
+    "gateway": ("GET", "/v1/models", None),
+    "chat": ("GET", "/api/sessions", None),
+    "operations": ("GET", "/api/operations", None),
+    "admin": ("GET", "/metrics", None),
+}
+
+
+def secret_of(key: dict[str, str]) -> str:
+    return key["authorization"].removeprefix("Bearer ")
+
+
+async def statuses(at: Desk, key: dict[str, str]) -> dict[str, int]:
+    return {
+        scope: (await at.http.request(method, path, headers=key)).status_code
+        for scope, (method, path, _) in DOORS.items()
+    }
+
+
+async def test_a_key_may_be_sent_in_either_familys_way_to_either_door(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        bearer = await at.key()
+        secret = secret_of(bearer)
+        for headers in (bearer, {"x-api-key": secret}, {"authorization": f"bearer  {secret}"}):
+            assert (await at.chat(key=headers)).status_code == 200
+            assert (await at.message(key=headers)).status_code == 200
+        at.sites["up"].asked.clear()
+        await at.chat(key=bearer)
+        assert secret not in str(at.sites["up"].asked)  # it is not for the provider
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({}, "this hub wants a key"),
+        ({"authorization": "Basic abc"}, "this hub wants a key"),
+        ({"x-api-key": "dgm_nope"}, "this key is unknown"),
+        ({"authorization": "Bearer sk-of-openai"}, "this key is unknown"),
+    ],
+)
+async def test_without_a_good_key_each_door_refuses_in_its_own_words(
+    tmp_path: Path, headers: dict[str, str], said: str
+) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        openai, anthropic = await at.chat(key=headers), await at.message(key=headers)
+        assert (openai.status_code, anthropic.status_code) == (401, 401)
+        assert said in openai.json()["error"]["message"]
+        assert openai.json()["error"]["code"] == "invalid_api_key"
+        assert anthropic.json()["type"] == "error"
+        assert anthropic.json()["error"]["type"] == "authentication_error"
+        assert "nope" not in openai.text + anthropic.text
+        for response in (openai, anthropic):
+            assert response.headers["www-authenticate"] == 'Bearer realm="dragoman"'
+            assert response.headers["x-should-retry"] == "false"
+        assert at.sites["up"].asked == []
+        assert await at.rows() == []
+
+
+async def test_scopes_open_their_own_doors_only(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion()), metrics={"public": False}) as at:
+        for scope in SCOPES:
+            found = await statuses(at, await at.key(scopes=[scope]))
+            assert found == {each: 200 if each == scope else 403 for each in SCOPES}
+        assert await statuses(at, await at.key()) == {
+            **dict.fromkeys(SCOPES, 200),
+            "admin": 403,
+        }
+        chat_only = await at.key(scopes=["chat"])
+        for refused in (await at.chat(key=chat_only), await at.message(key=chat_only)):
+            assert refused.status_code == 403
+            assert "this needs a key with the scope 'gateway'" in refused.json()["error"]["message"]
+
+
+async def test_a_key_asks_the_models_that_it_may_and_sees_no_others(tmp_path: Path) -> None:
+    one, two = Site(completion(), models=["a", "b"]), Site(completion(), models=["c"])
+    rules: dict[str, Any] = {"aliases": {"fast": ["one/a", "two/c"], "slow": "two/c"}, "model": "one/a"}
+    async with desk(tmp_path, keys=True, one=one, two=two, **rules) as at:
+
+        async def seen(key: dict[str, str]) -> list[str]:
+            body = (await at.http.get("/v1/models", headers=key)).json()
+            return [model["id"] for model in body["data"]]
+
+        async def may(key: dict[str, str], *models: str) -> list[bool]:
+            return [(await at.chat(model, key)).status_code == 200 for model in models]
+
+        everything = ["fast", "slow", "one/a", "one/b", "two/c"]
+        free, pattern = await at.key(), await at.key(models=["one/*"])
+        alias, none = await at.key(models=["slow"]), await at.key(models=[])
+        assert await seen(free) == everything
+        assert await seen(pattern) == ["fast", "one/a", "one/b"]
+        assert await seen(alias) == ["slow"]
+        assert await seen(none) == []
+        assert await may(free, *everything, "two/x") == [True] * 6
+        assert await may(pattern, *everything, "one/x") == [True, False, True, True, False, True]
+        assert await may(alias, *everything) == [False, True, False, False, False]
+        assert await may(none, *everything) == [False] * 5
+        single = await at.http.get("/v1/models/one%2Fa", headers=alias)
+        assert single.status_code == 403
+        assert (await at.http.get("/v1/models/slow", headers=alias)).json()["id"] == "slow"
+
+
+async def test_a_model_that_a_key_may_not_ask_is_refused_in_each_doors_words(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        key = await at.key(models=["up/small*"])
+        openai, anthropic = await at.chat("up/big", key), await at.message("up/big", key)
+        counted = await at.http.post(
+            "/v1/messages/count_tokens", json={"model": "up/big", "messages": []}, headers=key
+        )
+        assert [answer.status_code for answer in (openai, anthropic, counted)] == [403] * 3
+        said = "this key may not ask the model 'up/big'; it may ask up/small*"
+        assert said in openai.json()["error"]["message"]
+        assert said in anthropic.json()["error"]["message"]
+        assert anthropic.json()["error"]["type"] == "permission_error"
+        assert at.sites["up"].asked == []
+
+
+async def test_the_models_of_a_key_hold_for_agents_too(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion()), model="up/small") as at:
+        key = await at.key(models=["up/small"])
+        assert [frame["type"] for frame in await at.run("hi", key)][-1] == "finish"
+        message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+        body = {"id": "t", "messages": [message], "trigger": "submit-message", "model": "up/big"}
+        refused = await at.http.post("/api/chat", json=body, headers=key)
+        assert refused.status_code == 403
+        assert refused.json()["error"]["code"] == "forbidden"
+        assert [asked["model"] for asked in at.sites["up"].bodies] == ["small"]
+
+
+async def test_a_key_that_has_expired_opens_nothing(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        gone = await at.key(expires_at=time.time() - 1)
+        refused = await at.chat(key=gone)
+        assert refused.status_code == 401
+        assert "this key has expired" in refused.json()["error"]["message"]
+        assert (await at.chat(key=await at.key(expires_at=time.time() + 600))).status_code == 200
+
+
+async def test_a_key_that_expires_while_it_is_believed_is_not_believed_longer(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        key = await at.key(expires_at=time.time() + 0.4)
+        assert (await at.chat(key=key)).status_code == 200
+        await until(at, key, 401)
+
+
+async def until(at: Desk, key: dict[str, str], status: int) -> httpx2.Response:
+    """Ask until the answer has this status."""
+    async with asyncio.timeout(10):
+        while True:
+            response = await at.http.get("/v1/models", headers=key)
+            if response.status_code == status:
+                return response
+
+
+async def test_a_revoked_key_is_refused_within_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert auth.FRESH_FOR <= 5.0
+    monkeypatch.setattr(auth, "FRESH_FOR", 0.05)
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        key = await at.key()
+        assert (await at.chat(key=key)).status_code == 200
+        [held] = await at.hub.store.keys.list()
+        await at.hub.store.keys.revoke(held.id)
+        assert "this key is revoked" in (await until(at, key, 401)).json()["error"]["message"]
+
+
+async def test_after_a_rotation_both_secrets_are_good_and_later_the_new_one_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "FRESH_FOR", 0.05)
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        old = await at.key()
+        [held] = await at.hub.store.keys.list()
+        _, secret = await at.hub.store.keys.rotate(held.id, grace=0.5)
+        new = {"x-api-key": secret}
+        assert [(await at.chat(key=key)).status_code for key in (old, new)] == [200, 200]
+        refused = await until(at, old, 401)
+        assert "this key was replaced by a new one" in refused.json()["error"]["message"]
+        assert (await at.chat(key=new)).status_code == 200
+        assert {row.key_id for row in await at.rows()} == {held.id}
+
+
+async def test_usage_says_which_key_and_whose(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        await at.chat(key=await at.key("ada"))
+        await at.chat(key=await at.key("bob"))
+        ids = {key.owner: key.id for key in await at.hub.store.keys.list()}
+        assert [(row.owner, row.key_id) for row in await at.rows(2)] == [
+            ("ada", ids["ada"]),
+            ("bob", ids["bob"]),
+        ]
+
+
+async def test_who_sends_no_body_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        key = await at.key()
+        refused = await at.http.post("/v1/chat/completions", content=b"", headers=key)
+        assert refused.status_code == 400
+        assert at.sites["up"].asked == []

@@ -1,0 +1,224 @@
+"""OpenAI's own client at the hub, with a server of its family behind: it hears what it hears straight."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx2
+import msgspec
+import openai
+import pydantic
+import pytest
+
+from tests.gateway.reading import (
+    HI,
+    USAGE,
+    Failed,
+    Pair,
+    chunks,
+    chunks_in_a_loop,
+    completion,
+    folded,
+    heard,
+)
+from tests.gateway.recorded import OPENAI, OPENAI_BROKEN
+from tests.gateway.upstream import Answer, Stage, document
+from tests.wire.openai_streams import chunk, sse
+
+
+@pytest.mark.parametrize("name", sorted(OPENAI.keys() - OPENAI_BROKEN.keys()))
+def test_each_way_to_read_a_stream_gives_the_same_as_straight(stage: Stage, chat: Pair, name: str) -> None:
+    stage.upstream.play(Answer(body=OPENAI[name]))
+    for read in (chunks, folded):
+        straight = heard(read, chat.straight, "m", stream_options=USAGE)
+        assert heard(read, chat.hub, "oai/m", stream_options=USAGE) == straight
+
+
+@pytest.mark.parametrize("name", ["openai_calls", "groq_error", "loose_frames"])
+def test_an_asynchronous_client_hears_the_same_as_straight(stage: Stage, chat: Pair, name: str) -> None:
+    stage.upstream.play(Answer(body=OPENAI[name]))
+    straight = heard(chunks_in_a_loop, chat.straight, "m", stream_options=USAGE)
+    assert heard(chunks_in_a_loop, chat.hub, "oai/m", stream_options=USAGE) == straight
+
+
+@pytest.mark.parametrize("name", sorted(OPENAI_BROKEN))
+def test_an_answer_that_broke_off_is_an_error_in_each_way_to_read_it(
+    stage: Stage, chat: Pair, name: str
+) -> None:
+    status, words = OPENAI_BROKEN[name]
+    stage.upstream.play(Answer(body=OPENAI[name]))
+    for read in (chunks,) if name == "snowflake" else (chunks, folded):  # its deltas are too odd for folding
+        told = heard(read, chat.hub, "oai/m")
+        failure = told[-1] if isinstance(told, list) else told
+        assert isinstance(failure, Failed)
+        assert words in failure.message
+        assert failure.status == status
+
+
+def test_a_byte_order_mark_takes_nothing_from_a_stream(stage: Stage, chat: Pair) -> None:
+    stage.upstream.play(Answer(body=OPENAI["openai_text"]))
+    whole = heard(chunks, chat.straight, "m", stream_options=USAGE)
+    stage.upstream.play(Answer(body=b"\xef\xbb\xbf" + OPENAI["openai_text"].partition(b"\n\n")[2]))
+    assert heard(chunks, chat.straight, "m", stream_options=USAGE) == whole[1:]
+    assert heard(chunks, chat.hub, "oai/m", stream_options=USAGE) == whole
+
+
+def test_the_usage_chunk_comes_only_to_who_asked_for_it(stage: Stage, chat: Pair) -> None:
+    stage.upstream.play(Answer(body=OPENAI["openai_text"]))
+    asked = heard(chunks, chat.hub, "oai/m", stream_options=USAGE)
+    assert [one["choices"] for one in asked if one.get("usage")] == [[]]
+    unasked = heard(chunks, chat.hub, "oai/m")
+    assert unasked == [one for one in asked if not one.get("usage")]
+    assert stage.upstream.body["stream_options"] == USAGE
+
+
+WHOLE = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1763700000,
+    "model": "m-1",
+    "system_fingerprint": "fp_1",
+    "choices": [
+        {
+            "index": index,
+            "message": {
+                "role": "assistant",
+                "content": '{"city":"Oslo","warm":false}',
+                "refusal": None,
+                "annotations": [],
+                "reasoning_content": "Norway.",
+                "tool_calls": [
+                    {"id": f"c{index}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ],
+            },
+            "logprobs": {"content": [{"token": "x", "logprob": -1.5, "bytes": None, "top_logprobs": []}]},
+            "finish_reason": "tool_calls",
+        }
+        for index in range(2)
+    ],
+    "usage": {
+        "prompt_tokens": 9,
+        "completion_tokens": 5,
+        "total_tokens": 14,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "cost": 0.25,
+    },
+    "x_vendor": [1, {"two": None}],
+}
+
+
+def test_a_plain_answer_is_the_same_as_straight(stage: Stage, chat: Pair) -> None:
+    stage.upstream.play(document(WHOLE))
+    straight = completion(chat.straight, "m")
+    assert completion(chat.hub, "oai/m").to_dict() == straight.to_dict() == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (document({"error": {"message": "No luck", "type": "server_error", "code": None}}), "No luck"),
+        (document({**WHOLE, "choices": []}), "no choices"),
+        (document({**WHOLE, "choices": [{**WHOLE["choices"][0], "finish_reason": None}]}), "finish"),  # type: ignore[index]
+        (document(b""), "is empty"),
+        (document(b'{"id": "chatcmpl'), "no JSON"),
+        (Answer(body=b"<html><title>Oops</title>", headers={"content-type": "text/html"}), "Oops"),
+        (Answer(body=msgspec.json.encode(WHOLE)[:200], framing="cut"), ""),
+    ],
+)
+def test_a_plain_answer_that_is_none_is_an_error(stage: Stage, chat: Pair, given: Answer, words: str) -> None:
+    stage.upstream.play(given)
+    failure = heard(completion, chat.hub, "oai/m")
+    assert failure == Failed("InternalServerError", 502, failure.message)
+    assert words in failure.message
+
+
+class Weather(pydantic.BaseModel):
+    """A city's weather."""
+
+    city: str
+    warm: bool
+
+
+def test_a_structured_answer_is_parsed_as_straight(stage: Stage, chat: Pair) -> None:
+    stage.upstream.play(document({**WHOLE, "choices": WHOLE["choices"][:1]}))  # type: ignore[index]
+    asked: dict[str, Any] = {"messages": HI, "response_format": Weather}
+    straight = chat.straight.chat.completions.parse(model="m", **asked)
+    sent = stage.upstream.body
+    told = chat.hub.chat.completions.parse(model="oai/m", **asked)
+    assert told.choices[0].message.parsed == Weather(city="Oslo", warm=False)
+    assert told.to_dict(warnings=False) == straight.to_dict(warnings=False)
+    assert stage.upstream.body == sent
+
+
+def test_a_structured_stream_is_parsed_as_straight(stage: Stage, chat: Pair) -> None:
+    pieces = ['{"city":', '"Oslo","wa', 'rm":true}']
+    stage.upstream.play(
+        Answer(
+            body=sse(
+                *(
+                    {**chunk({"content": piece}), "object": "chat.completion.chunk", "id": "c", "created": 1}
+                    for piece in pieces
+                ),
+                {**chunk(finish="stop"), "object": "chat.completion.chunk", "id": "c", "created": 1},
+            )
+        )
+    )
+    asked: dict[str, Any] = {"messages": HI, "response_format": Weather}
+    found = []
+    for client, model in ((chat.straight, "m"), (chat.hub, "oai/m")):
+        with client.chat.completions.stream(model=model, **asked) as stream:
+            told = [event.to_dict(warnings=False) for event in stream]
+            found.append((told, stream.get_final_completion()))
+    assert found[0] == found[1]
+    assert found[1][1].choices[0].message.parsed == Weather(city="Oslo", warm=True)
+
+
+def test_embeddings_pass_as_they_are(stage: Stage, chat: Pair) -> None:
+    body = {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -1.25]}],
+        "model": "e-1",
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+    }
+    stage.upstream.play(document(body))
+    asked: dict[str, Any] = {"input": ["Hi"], "encoding_format": "float", "dimensions": 2}
+    straight = chat.straight.embeddings.create(model="e", **asked)
+    sent = stage.upstream.asked[-1]
+    told = chat.hub.embeddings.create(model="oai/e", **asked)
+    assert told.to_dict() == straight.to_dict() == body
+    assert stage.upstream.asked[-1].line == sent.line == "POST /v1/embeddings HTTP/1.1"
+    assert stage.upstream.body == msgspec.json.decode(sent.body)
+
+
+def test_models_are_listed_and_found(chat: Pair) -> None:
+    listed = [model.id for model in chat.hub.models.list()]
+    assert {"oai/m", "short", "falling"} <= set(listed)
+    found = chat.hub.models.retrieve("oai/m")
+    assert (found.id, found.object, found.owned_by) == ("oai/m", "model", "oai")
+    with pytest.raises(openai.NotFoundError, match="nobody"):
+        chat.hub.models.retrieve("nobody/m")
+
+
+def test_a_key_sees_only_the_models_that_it_may_ask(stage: Stage) -> None:
+    key = stage.new_key(models=["short"])
+    with openai.OpenAI(base_url=f"{stage.url}/v1", api_key=key, max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["short"]
+
+
+def test_request_ids_and_costs_are_in_the_headers(stage: Stage, chat: Pair) -> None:
+    stage.upstream.play(document(WHOLE))
+    raw = chat.hub.chat.completions.with_raw_response.create(model="oai/m", messages=HI)
+    assert raw.parse()._request_id == raw.headers["x-dragoman-request-id"]
+    assert raw.headers["x-dragoman-model"] == "oai/m"
+    assert float(raw.headers["x-dragoman-cost"]) == pytest.approx((9 + 2 * 5) / 1e6)
+
+
+def test_a_stream_ends_with_done_and_its_cost(stage: Stage) -> None:
+    stage.upstream.play(Answer(body=OPENAI["openai_text"]))
+    asked = {"model": "oai/m", "messages": HI, "stream": True}
+    headers = {"authorization": f"Bearer {stage.key}"}
+    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as http:
+        response = http.post("/v1/chat/completions", json=asked)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert re.search(r"\ndata: \[DONE\]\n\n: x-dragoman-cost 0\.\d+\n\n$", response.text)

@@ -1,0 +1,133 @@
+"""A chain of providers: the next is asked when one fails before it has said anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from dragoman import events as e
+from dragoman.errors import BadRequest, NotFound, ProviderCategory, ProviderError
+from dragoman.messages import Message, TextPart
+from dragoman.providers.chain import Chain
+from dragoman.providers.routing import Routing
+from dragoman.providers.scripted import Failure, ScriptedProvider, Step
+from dragoman.request import ModelRequest
+
+ASKED = ModelRequest(model="whatever", messages=[Message("u", "user", (TextPart("hi"),))])
+
+
+class Picky(ScriptedProvider):
+    """Refuses what it has no word for, as Ollama does with the URL of an image."""
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        raise BadRequest("no URL can be sent to it", field="messages[0]")
+
+    def stream(self, request: ModelRequest) -> Any:
+        async def refused() -> Any:
+            self.check(request)
+            yield ()
+
+        return refused()
+
+
+def says(text: str, name: str) -> ScriptedProvider:
+    return ScriptedProvider([Step(text)], name=name)
+
+
+def fails(name: str, category: ProviderCategory = "overloaded", text: str = "") -> ScriptedProvider:
+    return ScriptedProvider([Step(text, error=Failure("busy", category))], name=name)
+
+
+class Told:
+    """What came of asking a chain."""
+
+    def __init__(
+        self, *providers: ScriptedProvider, options: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        names = [f"{provider.name}/m-{provider.name}" for provider in providers]
+        routing = Routing({provider.name: provider for provider in providers}, aliases={"any": names})
+        self.text = ""
+        self.finish: e.FinishStep | None = None
+        self.fell: list[tuple[str, str]] = []
+        self.chain = Chain(
+            "any", routing, options=options or {}, fell=lambda one, other: self.fell.append((one, other))
+        )
+
+    async def ask(self, request: ModelRequest = ASKED) -> Told:
+        async for batch in self.chain.stream(request):
+            for event in batch:
+                if isinstance(event, e.TextDelta):
+                    self.text += event.delta
+                elif isinstance(event, e.FinishStep):
+                    self.finish = event
+        return self
+
+
+async def test_the_first_that_answers_is_the_only_one_that_is_asked() -> None:
+    first, second = says("one", "a"), says("two", "b")
+    told = await Told(first, second).ask()
+    assert (told.text, told.fell, second.asked) == ("one", [], [])
+    assert told.chain.first.name == "a/m-a"
+    assert [request.model for request in first.asked] == ["m-a"]
+
+
+async def test_a_failure_before_the_first_word_goes_on_to_the_next() -> None:
+    told = await Told(fails("a"), fails("b", "auth"), says("three", "c")).ask()
+    assert told.text == "three"
+    assert told.finish is not None
+    assert (told.finish.provider, told.finish.model) == ("c", "m-c")
+    assert told.fell == [("a/m-a", "b/m-b"), ("b/m-b", "c/m-c")]
+
+
+async def test_a_failure_behind_the_first_word_is_told() -> None:
+    last = says("two", "b")
+    told = Told(fails("a", text="Hel lo"), last)
+    with pytest.raises(ProviderError, match="busy"):
+        await told.ask()
+    assert (told.text, told.fell, last.asked) == ("Hel lo", [], [])
+
+
+async def test_what_the_next_would_not_do_better_is_told_at_once() -> None:
+    last = says("two", "b")
+    told = Told(fails("a", "context_limit"), last)
+    with pytest.raises(ProviderError) as failed:
+        await told.ask()
+    assert (failed.value.category, told.fell, last.asked) == ("context_limit", [], [])
+
+
+async def test_the_failure_of_the_last_is_the_failure_of_all() -> None:
+    told = Told(fails("a", "overloaded"), fails("b", "timeout"))
+    with pytest.raises(ProviderError) as failed:
+        await told.ask()
+    assert (failed.value.category, told.fell) == ("timeout", [("a/m-a", "b/m-b")])
+
+
+async def test_what_a_provider_cannot_be_told_goes_on_to_the_next() -> None:
+    told = await Told(Picky([], name="a"), says("two", "b")).ask()
+    assert (told.text, told.fell) == ("two", [("a/m-a", "b/m-b")])
+
+
+async def test_what_no_provider_can_be_told_is_a_failure_of_the_answer() -> None:
+    with pytest.raises(ProviderError) as failed:
+        await Told(Picky([], name="a")).ask()
+    assert (failed.value.category, failed.value.message) == ("bad_request", "no URL can be sent to it")
+
+
+async def test_each_provider_gets_its_own_options_and_the_requests_before_them() -> None:
+    second = says("two", "b")
+    options: dict[str, dict[str, Any]] = {"a": {"top_k": 1}, "b": {"temperature": 0.0, "seed": 7}}
+    asked = ModelRequest(model="any", messages=ASKED.messages, options={"temperature": 1.0})
+    await Told(fails("a"), second, options=options).ask(asked)
+    assert [request.options for request in second.asked] == [{"temperature": 1.0, "seed": 7}]
+
+
+async def test_a_chain_rests_when_all_of_it_does() -> None:
+    told = Told(says("one", "a"), says("two", "b"))
+    assert (told.chain.name, told.chain.family, told.chain.resting) == ("a", "scripted", False)
+
+
+async def test_a_model_that_nobody_answers_for_is_not_found() -> None:
+    with pytest.raises(NotFound):
+        Chain("x/m", Routing({}), options={}, fell=lambda _, __: None)

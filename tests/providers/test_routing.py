@@ -1,0 +1,178 @@
+"""Routing: which providers answer for a name, in which order, and who may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError, TooLarge
+from dragoman.providers.routing import FALL_ON, Routing, permit
+from dragoman.providers.scripted import ScriptedProvider
+
+
+class Place(ScriptedProvider):
+    """A provider whose keys may rest."""
+
+    rests = False
+
+    @property
+    def resting(self) -> bool:
+        return self.rests
+
+
+def places(*names: str) -> dict[str, Place]:
+    return {name: Place([], name=name) for name in names}
+
+
+def routing(names: Sequence[str] = ("a", "b", "c"), **rules: Any) -> Routing:
+    return Routing(places(*names), **rules)
+
+
+def found(of: Routing, asked: str) -> list[str]:
+    return [route.name for route in of.find(asked)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ("a/m", ["a/m"]),
+        ("a/org/model:free", ["a/org/model:free"]),
+        ("fast", ["b/small"]),
+        ("nested", ["b/small", "c/other", "a/big"]),
+        ("twice", ["a/m", "b/m"]),
+        ("a/slow", ["a/slow", "c/slow"]),
+        ("safe", ["a/m", "c/m"]),
+    ],
+)
+def test_a_name_leads_to_its_models_in_their_order(asked: str, names: list[str]) -> None:
+    known = routing(
+        aliases={
+            "fast": ["b/small"],
+            "nested": ["fast", "both"],
+            "both": ["c/other", "a/big"],
+            "twice": ["a/m", "b/m", "a/m"],
+            "safe": ["a/m"],
+        },
+        fallbacks={"a/slow": ["c/slow"], "safe": ["c/m", "a/m"]},
+    )
+    assert found(known, asked) == names
+    assert found(known, asked) == names  # and when it is asked again
+
+
+def test_fallbacks_are_those_of_the_name_else_of_its_first_model_else_of_all() -> None:
+    known = routing(
+        aliases={"x": ["a/1"], "y": ["a/2"], "z": ["a/3"]},
+        fallbacks={"x": ["b/x"], "a/1": ["b/1"], "a/2": ["b/2"], "*": ["c/all", "z"]},
+    )
+    assert [found(known, asked) for asked in ("x", "y", "z", "c/all")] == [
+        ["a/1", "b/x"],
+        ["a/2", "b/2"],
+        ["a/3", "c/all"],
+        ["c/all", "a/3"],
+    ]
+
+
+def test_a_bare_name_is_a_model_of_the_default_provider() -> None:
+    known = routing(default="b", aliases={"fast": ["a/m"]})
+    assert [found(known, asked) for asked in ("gpt-x", "fast", "a/m", "meta/llama")] == [
+        ["b/gpt-x"],
+        ["a/m"],
+        ["a/m"],
+        ["b/meta/llama"],
+    ]
+
+
+@pytest.mark.parametrize("asked", ["gpt-x", "d/m", "a/", "/m", "a", "", "/"])
+def test_what_leads_nowhere_is_told_with_what_there_is(asked: str) -> None:
+    with pytest.raises(NotFound) as refused:
+        routing(aliases={"fast": ["a/m"]}).find(asked)
+    assert refused.value.message == f"there is no model {asked!r}; the hub knows a/..., b/..., c/..., fast"
+    assert refused.value.hint == "a model is written provider/model, or is an alias of dragoman.yaml"
+
+
+def test_a_provider_may_have_no_other_models_than_those_listed() -> None:
+    known = routing(only={"a": ("m", "n")}, default="a", aliases={"odd": ["a/x"]})
+    assert [found(known, asked) for asked in ("a/m", "n", "b/x")] == [["a/m"], ["a/n"], ["b/x"]]
+    for asked in ("a/x", "x", "odd"):
+        with pytest.raises(NotFound):
+            known.find(asked)
+
+
+def test_a_provider_whose_keys_all_rest_comes_last_until_they_are_back() -> None:
+    providers = places("a", "b", "c")
+    known = Routing(providers, aliases={"any": ["a/m", "b/m", "c/m"]})
+    providers["a"].rests = True
+    assert found(known, "any") == ["b/m", "c/m", "a/m"]
+    providers["b"].rests = providers["c"].rests = True
+    assert found(known, "any") == ["a/m", "b/m", "c/m"]
+    providers["a"].rests = providers["b"].rests = providers["c"].rests = False
+    assert found(known, "any") == ["a/m", "b/m", "c/m"]
+
+
+def test_names_that_clients_make_up_take_a_bounded_space() -> None:
+    known = routing(default="a")
+    for number in range(5000):
+        assert found(known, f"m-{number}") == [f"a/m-{number}"]
+    assert len(known._found) < 5000
+
+
+@pytest.mark.parametrize(
+    ("error", "falls"),
+    [
+        *((ProviderError("no", category=category), True) for category in FALL_ON),  # type: ignore[arg-type]
+        (ProviderError("no", category="bad_request"), False),
+        (ProviderError("no such model", category="bad_request", upstream_status=404), True),
+        (ProviderError("no", category="context_limit"), False),
+        (ProviderError("no", category="content_filter"), False),
+        (ProviderError("no", category="cancelled"), False),
+        (BadRequest("this provider has no images"), True),
+        (TooLarge("too large"), False),
+    ],
+    ids=str,
+)
+def test_what_another_provider_may_do_better_goes_on_to_it(error: DragomanError, *, falls: bool) -> None:
+    assert routing().falls(error) is falls
+
+
+def test_the_classes_of_errors_to_fall_on_can_be_chosen() -> None:
+    known = routing(fall_on=["context_limit"])
+    assert known.falls(ProviderError("long", category="context_limit"))
+    assert not known.falls(ProviderError("busy", category="overloaded"))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "asked", "may"),
+    [
+        (None, "a/m", True),
+        (["a/m"], "a/m", True),
+        (["a/*"], "a/m", True),
+        (["*"], "fast", True),
+        (["fast"], "fast", True),
+        (["b/small"], "fast", True),
+        (["b/*"], "fast", True),
+        (["a/*"], "fast", False),
+        (["fast"], "b/small", False),
+        (["A/*"], "a/m", False),
+        ([], "a/m", False),
+    ],
+)
+def test_a_key_asks_what_its_patterns_fit(patterns: list[str] | None, asked: str, *, may: bool) -> None:
+    known = routing(aliases={"fast": ["b/small", "a/m"]})
+    if may:
+        permit(patterns, asked, routing=known)
+        return
+    with pytest.raises(Forbidden) as refused:
+        permit(patterns, asked, routing=known)
+    allowed = ", ".join(patterns or ()) or "none"
+    assert refused.value.message == f"this key may not ask the model {asked!r}; it may ask {allowed}"
+
+
+def test_who_may_ask_does_not_depend_on_which_provider_rests() -> None:
+    providers = places("a", "b")
+    known = Routing(providers, aliases={"fast": ["a/m", "b/m"]})
+    providers["a"].rests = True
+    permit(["a/*"], "fast", routing=known)
+    with pytest.raises(Forbidden):
+        permit(["b/*"], "fast", routing=known)

@@ -1,0 +1,70 @@
+"""Calls: what every backend keeps of them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dragoman.errors import Conflict
+from dragoman.operations.ledger import CallRecord, Entry
+from dragoman.operations.outcome import CallFailure
+from dragoman.store.store import Store
+
+CALL = CallRecord(
+    id="c1",
+    operation="files.read",
+    effect="read",
+    owner="ann",
+    input={"path": "a.txt", "lines": [1, 2]},
+    input_hash="h",
+    idempotency_key="r:t1",
+    started_at=1.0,
+    run_id="r",
+    session_id="s",
+    tool_call_id="t1",
+)
+
+
+async def test_a_call_is_written_down_before_it_runs_and_again_when_it_has_ended(store: Store) -> None:
+    await store.calls.begin(CALL)
+    assert await store.calls.get("c1") == Entry(record=CALL)
+    await store.calls.end("c1", "done", ended_at=2.0, result={"text": "…"})
+    assert await store.calls.get("c1") == Entry(
+        record=CALL, status="done", ended_at=2.0, result={"text": "…"}
+    )
+
+
+async def test_a_failed_call_keeps_its_failure(store: Store) -> None:
+    failure = CallFailure(code="invalid_input", message="no", problems=[{"path": "x"}], input_schema={"a": 1})
+    await store.calls.begin(msgspec.structs.replace(CALL, input=None))
+    await store.calls.end("c1", "failed", ended_at=2.0, error=failure)
+    found = await store.calls.get("c1")
+    assert found is not None
+    assert found.error == failure
+
+
+async def test_the_first_end_of_a_call_holds_but_an_uncertain_one_may_be_settled(store: Store) -> None:
+    await store.calls.begin(CALL)
+    await store.calls.end("c1", "uncertain", ended_at=2.0)
+    await store.calls.end("c1", "done", ended_at=3.0, result=1)
+    await store.calls.end("c1", "aborted", ended_at=4.0)
+    assert await store.calls.get("c1") == Entry(record=CALL, status="done", ended_at=3.0, result=1)
+
+
+async def test_the_end_of_a_call_that_never_began_is_no_error(store: Store) -> None:
+    await store.calls.end("nobody", "aborted", ended_at=1.0)
+    assert await store.calls.get("nobody") is None
+
+
+async def test_a_call_id_is_taken_once(store: Store) -> None:
+    await store.calls.begin(CALL)
+    with pytest.raises(Conflict):
+        await store.calls.begin(CALL)
+
+
+async def test_the_calls_of_a_run_make_a_tree_in_the_order_in_which_they_began(store: Store) -> None:
+    child = msgspec.structs.replace(CALL, id="c0", parent_id="c1", started_at=2.0)
+    other = msgspec.structs.replace(CALL, id="c9", run_id="other")
+    for record in (child, other, CALL):
+        await store.calls.begin(record)
+    assert await store.calls.for_run("r") == [Entry(record=CALL), Entry(record=child)]

@@ -1,0 +1,187 @@
+"""Anthropic's door: what cannot be read is a 400 that names its place, and nothing is ever a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.errors import BadRequest
+from dragoman.wire.anthropic_door import count_tokens, read_messages
+from tests.wire.anthropic_bodies import asking, claude_code, image, result, saying, tool, use
+
+HI = {"role": "user", "content": "Hi"}
+FILE = {"type": "file", "file_id": "f1"}
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+
+
+def turns(*blocks: Any) -> bytes:
+    """A call, and what the user says to it."""
+    calls = [use("c1", "f"), SEARCH]
+    return asking(messages=[HI, {"role": "assistant", "content": calls}, {"role": "user", "content": blocks}])
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        (b"\xff", None),
+        (b'"\\ud800"', None),
+        (b"[" * 100_000, None),
+        (asking(extra=msgspec.json.decode(b"[" * 300 + b"]" * 300)), None),
+        (asking(model=None), "model"),
+        (asking(model=7), "model"),
+        (asking(model=""), "model"),
+        (asking(max_tokens=None), "max_tokens"),
+        (asking(max_tokens=-1), "max_tokens"),
+        (asking(max_tokens=True), "max_tokens"),
+        (asking(max_tokens="9"), "max_tokens"),
+        (asking(temperature="hot"), "temperature"),
+        (asking(top_k=0.5), "top_k"),
+        (asking(stream="yes"), "stream"),
+        (asking(thinking=[]), "thinking"),
+        (asking(thinking={"budget_tokens": 3}), "thinking.type"),
+        (asking(output_config="low"), "output_config"),
+        (asking(metadata={"user_id": 7}), "metadata.user_id"),
+        (asking(stop_sequences="END"), "stop_sequences"),
+        (asking(stop_sequences=["a", ""]), "stop_sequences[1]"),
+        (asking(system=7), "system"),
+        (asking(system=[{"type": "image"}]), "system[0].type"),
+        (asking(system=[{"type": "text", "text": "a", "cache_control": 1}]), "system[0].cache_control"),
+        (asking(messages=None), "messages"),
+        (asking(messages=[]), "messages"),
+        (asking(messages=[HI, "Hi"]), "messages[1]"),
+        (asking(messages=[{"role": "tool", "content": "Hi"}]), "messages[0].role"),
+        (asking(messages=[{"role": "user", "content": ""}]), "messages[0].content"),
+        (asking(messages=[{"role": "user", "content": []}]), "messages[0].content"),
+        (asking(messages=[{"role": "user"}]), "messages[0].content"),
+        (saying("Hi"), "messages[0].content[0]"),
+        (saying({"text": "Hi"}), "messages[0].content[0].type"),
+        (saying({"type": "text"}), "messages[0].content[0].text"),
+        (saying({"type": "container_upload"}), "messages[0].content[0].type"),
+        (saying({"type": "image"}), "messages[0].content[0].source"),
+        (saying({"type": "image", "source": FILE}), "messages[0].content[0].source.file_id"),
+        (saying({"type": "document", "source": FILE}), "messages[0].content[0].source.file_id"),
+        (saying({"type": "image", "source": {"type": "disk"}}), "messages[0].content[0].source.type"),
+        (
+            saying({"type": "image", "source": {"type": "url", "url": "file:///etc/passwd"}}),
+            "messages[0].content[0].source.url",
+        ),
+        (
+            saying({"type": "image", "source": {"type": "base64", "media_type": "png", "data": "AA=="}}),
+            "messages[0].content[0].source.media_type",
+        ),
+        (
+            saying({"type": "document", "source": {"type": "content", "content": [{"type": "tool_use"}]}}),
+            "messages[0].content[0].source.content[0].type",
+        ),
+        (saying(result("c9", "x")), "messages[0].content[0].tool_use_id"),
+        (turns(result("c1", "x"), result("c1", "y")), "messages[2].content[1].tool_use_id"),
+        (turns(result("s1", "x")), "messages[2].content[0].tool_use_id"),
+        (turns(result("c1", 7)), "messages[2].content[0].content"),
+        (turns(result("c1", [{"type": "tool_reference"}])), "messages[2].content[0].content[0].type"),
+        (turns(result("c1", [image()], is_error=True)), "messages[2].content[0].content"),
+        (turns(result("c1", "x", is_error="no")), "messages[2].content[0].is_error"),
+        (saying(result("c1", "x"), role="assistant"), "messages[0].content[0].type"),
+        (saying(use("c", "f"), use("c", "f"), role="assistant"), "messages[0].content[1].id"),
+        (saying({**use("c", "f"), "input": "{}"}, role="assistant"), "messages[0].content[0].input"),
+        (saying({"type": "tool_use", "id": "c"}, role="assistant"), "messages[0].content[0].name"),
+        (saying({"type": "thinking", "signature": "s"}, role="assistant"), "messages[0].content[0].thinking"),
+        (saying({"type": "redacted_thinking"}, role="assistant"), "messages[0].content[0].data"),
+        (
+            saying({"type": "web_search_tool_result", "tool_use_id": "s9"}, role="assistant"),
+            "messages[0].content[0].tool_use_id",
+        ),
+        (asking(tools={}), "tools"),
+        (asking(tools=[tool("f"), {"name": "g"}]), "tools[1].input_schema"),
+        (asking(tools=[tool("f"), tool("f")]), "tools[1].name"),
+        (asking(tools=[{"type": "web_search_20250305", "name": "web_search"}]), "tools[0].type"),
+        (asking(tools=[tool("f"), {"type": "bash_20250124", "name": "bash"}]), "tools[1].type"),
+        (asking(tool_choice="auto"), "tool_choice"),
+        (asking(tool_choice={"type": "any"}), "tool_choice"),
+        (asking(tool_choice={"type": "some"}), "tool_choice.type"),
+        (asking(tools=[tool("f")], tool_choice={"type": "tool", "name": "g"}), "tool_choice.name"),
+        (
+            asking(tools=[tool("f")], tool_choice={"type": "auto", "disable_parallel_tool_use": 1}),
+            "tool_choice.disable_parallel_tool_use",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(raw: bytes, field: str | None) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_messages(raw)
+    assert caught.value.field == field
+    assert field is None or caught.value.message.startswith(f"{field}: ")
+
+
+def test_what_a_user_sent_is_not_said_back_at_length() -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_messages(asking(temperature="secret" * 1000))
+    assert len(caught.value.message) < 120
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to everything in a body."""
+    found = [path] if path else []
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        found += paths(item, (*path, key))
+    return found
+
+
+PLACES = paths(claude_code())
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["text", "image", "tool_result", "tool_use", "server_tool_use", "x_tool_result", "user"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), JUNK, st.booleans()), min_size=1, max_size=3))
+def test_a_body_changed_anywhere_is_read_or_refused_with_a_field(
+    changes: list[tuple[tuple[Any, ...], Any, bool]],
+) -> None:
+    body: Any = claude_code()
+    for path, junk, gone in changes:
+        change(body, path, junk=junk, gone=gone)
+    assert outcome(msgspec.json.encode(body))
+
+
+def outcome(raw: bytes) -> str | int | None:
+    """The tokens of a body that can be read, else the field that is wrong."""
+    try:
+        return count_tokens(read_messages(raw).request)
+    except BadRequest as error:
+        return error.field
+
+
+def change(body: Any, path: tuple[Any, ...], *, junk: Any, gone: bool) -> None:
+    """Put junk at a place, or nothing; a place that an earlier change took away stays away."""
+    *way, last = path
+    try:
+        for key in way:
+            body = body[key]
+        if gone:
+            del body[last]
+        else:
+            body[last] = junk
+    except (KeyError, IndexError, TypeError):
+        return
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_read_or_refused(raw: bytes) -> None:
+    with pytest.raises(BadRequest):
+        read_messages(raw)

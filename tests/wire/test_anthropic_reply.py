@@ -1,0 +1,328 @@
+"""Anthropic's answer out: the official SDK reads the content that the events hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import events as e
+from dragoman.errors import OutOfOrder, ProviderError
+from dragoman.wire.anthropic_reply import MessageStream, whole
+from tests.wire.anthropic_clients import created, raw_events, streamed, written
+
+USAGE = e.Usage(
+    input_tokens=120, output_tokens=30, reasoning_tokens=8, cached_input_tokens=90, cache_write_tokens=10
+)
+TOLD = {
+    "input_tokens": 20,
+    "cache_read_input_tokens": 90,
+    "cache_creation_input_tokens": 10,
+    "output_tokens": 30,
+    "output_tokens_details": {"thinking_tokens": 8},
+}
+STOP = e.FinishStep("stop", USAGE)
+
+
+def text(said: str, id: str = "text-1") -> list[e.Event]:
+    return [e.TextStart(id), *(e.TextDelta(id, letter) for letter in said), e.TextEnd(id)]
+
+
+def thought(said: str, metadata: dict[str, Any] | None, id: str = "reasoning-1") -> list[e.Event]:
+    family = {"anthropic": metadata} if metadata is not None else None
+    return [
+        e.ReasoningStart(id),
+        *(e.ReasoningDelta(id, letter) for letter in said),
+        e.ReasoningEnd(id, family),
+    ]
+
+
+def call(id: str, name: str, arguments: str, size: int = 3) -> list[e.Event]:
+    pieces = [arguments[start : start + size] for start in range(0, len(arguments), size)]
+    return [
+        e.ToolInputStart(id, name),
+        *(e.ToolInputDelta(id, piece) for piece in pieces),
+        e.ToolInputAvailable(id, name, msgspec.json.decode(arguments or "{}")),
+    ]
+
+
+def content(events: list[e.Event]) -> Any:
+    """The content as the SDK reads it, which is the same streamed, in one batch and whole."""
+    finished = [*events, STOP]
+    singly = streamed(written([[event] for event in finished]))
+    assert streamed(written([finished])) == singly
+    assert created(whole(finished, id="msg_1", model="m")) == singly
+    return singly["content"]
+
+
+def test_a_text_answer_reaches_the_sdk_with_its_stop_reason_and_usage() -> None:
+    message = streamed(written([[e.StartStep(), *text("Grüß dich, 世界 🌍\n")], [STOP]]))
+    assert message == {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "text", "text": "Grüß dich, 世界 🌍\n"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "stop_details": None,
+        "usage": TOLD,
+    }
+
+
+def test_the_stream_keeps_to_the_grammar_byte_for_byte() -> None:
+    stream = MessageStream(id="msg_1", model="m", input_tokens=7)
+    assert stream.encode([]) == b""
+    assert stream.encode([e.TextStart("t")]) == (
+        b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
+        b'"role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"stop_details":null,'
+        b'"usage":{"input_tokens":7,"output_tokens":0}}}\n\n'
+    )
+    first = (
+        b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+        b'"content_block":{"type":"text","text":""}}\n\n'
+    )
+    delta = (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+        b'"delta":{"type":"text_delta","text":"a\\n"}}\n\n'
+    )
+    assert stream.encode([e.TextDelta("t", "a\n")]) == first + delta
+    assert stream.encode([e.TextDelta("t", "a\n")]) == delta
+    assert stream.encode([e.TextEnd("t"), e.FinishStep("length", e.Usage(output_tokens=2))]) == (
+        b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+        b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"max_tokens",'
+        b'"stop_sequence":null,"stop_details":null},"usage":{"output_tokens":2}}\n\n'
+    )
+    assert stream.ping() == b'event: ping\ndata: {"type":"ping"}\n\n'
+    assert stream.end() == b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+
+def test_a_signed_thought_keeps_its_signature_and_an_unsigned_one_has_an_empty_one() -> None:
+    signature = "EqQBCgIYAhIk/+=" * 20
+    assert content([*thought("Hm.", {"signature": signature}), *thought("So.", None, "reasoning-2")]) == [
+        {"type": "thinking", "thinking": "Hm.", "signature": signature},
+        {"type": "thinking", "thinking": "So.", "signature": ""},
+    ]
+
+
+def test_redacted_thoughts_and_signatures_without_a_thought_are_blocks_and_nothing_is_none() -> None:
+    assert content(
+        [
+            *thought("", {"redactedData": "c2VjcmV0", "provider": "claude"}),
+            *thought("", {"signature": "c2ln"}, "reasoning-2"),
+            *thought("", None, "reasoning-3"),
+            *text("", "text-1"),
+            *text("Hi", "text-2"),
+        ]
+    ) == [
+        {"type": "redacted_thinking", "data": "c2VjcmV0"},
+        {"type": "thinking", "thinking": "", "signature": "c2ln"},
+        {"type": "text", "text": "Hi"},
+    ]
+
+
+def test_calls_carry_their_arguments_and_one_without_any_an_empty_object() -> None:
+    assert content(
+        [*text("Look:"), *call("c1", "read", '{"path": "a.txt", "n": [1, {}]}'), *call("c2", "now", "")]
+    ) == [
+        {"type": "text", "text": "Look:"},
+        {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "a.txt", "n": [1, {}]}},
+        {"type": "tool_use", "id": "c2", "name": "now", "input": {}},
+    ]
+
+
+def test_a_call_that_comes_whole_is_told_in_one_delta() -> None:
+    assert content([e.ToolInputAvailable("c1", "read", {"path": "a"})]) == [
+        {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "a"}}
+    ]
+
+
+def test_parallel_calls_that_overlap_become_blocks_one_after_another() -> None:
+    events: list[e.Event] = [
+        e.ToolInputStart("c1", "a"),
+        e.ToolInputDelta("c1", '{"x":'),
+        e.ToolInputStart("c2", "b"),
+        e.ToolInputDelta("c2", '{"y"'),
+        e.ToolInputDelta("c1", "1}"),
+        e.TextStart("t"),
+        e.TextDelta("t", "and"),
+        e.ToolInputDelta("c2", ":2}"),
+        e.TextEnd("t"),
+        e.ToolInputAvailable("c1", "a", {"x": 1}),
+        e.ToolInputAvailable("c2", "b", {"y": 2}),
+    ]
+    assert content(events) == [
+        {"type": "tool_use", "id": "c1", "name": "a", "input": {"x": 1}},
+        {"type": "tool_use", "id": "c2", "name": "b", "input": {"y": 2}},
+        {"type": "text", "text": "and"},
+    ]
+
+
+def test_a_call_whose_arguments_are_whole_makes_room_for_the_next_at_once() -> None:
+    stream = MessageStream(id="msg_1", model="m", input_tokens=None)
+    stream.encode([e.ToolInputStart("c1", "a"), e.ToolInputDelta("c1", '{"x": 1}')])
+    second = stream.encode([e.ToolInputStart("c2", "b"), e.ToolInputDelta("c2", "{")])
+    assert b'"content_block_stop","index":0' in second
+    assert b'"index":1,"content_block":{"type":"tool_use","id":"c2"' in second
+    assert second.endswith(b'"partial_json":"{"}}\n\n')
+
+
+def test_broken_arguments_come_in_the_wrapping_that_anthropic_documents() -> None:
+    broken = e.ToolInputError("c1", "read", '{"path": oops', "no JSON")
+    assert content([broken]) == [
+        {"type": "tool_use", "id": "c1", "name": "read", "input": {"INVALID_JSON": '{"path": oops'}}
+    ]
+    streamed_in: list[e.Event] = [
+        e.ToolInputStart("c1", "read"),
+        e.ToolInputDelta("c1", '{"path": oops'),
+        broken,
+        STOP,
+    ]
+    assert msgspec.json.decode(whole(streamed_in, id="i", model="m"))["content"][0]["input"] == {
+        "INVALID_JSON": '{"path": oops'
+    }
+
+
+def test_arguments_that_are_no_object_never_reach_the_accumulator_as_they_are() -> None:
+    def told(written: str, event: e.ToolInputAvailable | e.ToolInputError) -> Any:
+        return content([e.ToolInputStart("c1", "f"), e.ToolInputDelta("c1", written), event])[0]["input"]
+
+    assert told(" null", e.ToolInputAvailable("c1", "f", {})) == {}
+    assert told("ls -l", e.ToolInputAvailable("c1", "f", "ls -l")) == {"INVALID_JSON": "ls -l"}
+    assert told("[1]", e.ToolInputError("c1", "f", "[1]", "no object")) == {"INVALID_JSON": "[1]"}
+    assert told("\n{}", e.ToolInputAvailable("c1", "f", {})) == {}
+
+
+def test_server_tools_citations_and_blocks_without_a_word_come_as_anthropic_sent_them() -> None:
+    use = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "hub"}}
+    found = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s1",
+        "content": [
+            {"type": "web_search_result", "url": "https://a.example", "title": "A", "encrypted_content": "x"}
+        ],
+    }
+    cited = {
+        "type": "web_search_result_location",
+        "url": "https://a.example",
+        "title": "A",
+        "cited_text": "hub",
+        "encrypted_index": "e",
+    }
+    events: list[e.Event] = [
+        e.ToolInputStart("s1", "web_search", provider_executed=True),
+        e.ToolInputDelta("s1", '{"query": "hub"}'),
+        e.ToolInputAvailable(
+            "s1",
+            "web_search",
+            use["input"],
+            provider_executed=True,
+            provider_metadata={"anthropic": {"block": use}},
+        ),
+        e.ToolOutputAvailable(
+            "s1", found["content"], provider_executed=True, provider_metadata={"anthropic": {"block": found}}
+        ),
+        e.TextStart("t"),
+        e.TextDelta("t", "It is."),
+        e.SourceUrl("1", "https://a.example"),
+        e.TextEnd("t", {"anthropic": {"citations": [cited]}}),
+        e.Data("data-anthropic", {"type": "container_upload", "file_id": "f"}),
+    ]
+    assert content(events) == [
+        use,
+        found,
+        {"type": "text", "text": "It is.", "citations": [cited]},
+        {"type": "container_upload", "file_id": "f"},
+    ]
+
+
+def test_what_a_client_of_anthropic_has_no_word_for_is_left_out() -> None:
+    events: list[e.Event] = [
+        e.Start("m"),
+        e.File("data:image/png;base64,AA==", "image/png"),
+        e.ToolInputStart("s1", "search", provider_executed=True),
+        e.ToolInputAvailable("s1", "search", {}, provider_executed=True),
+        e.ToolOutputAvailable("s1", "found", provider_executed=True),
+        e.ToolOutputAvailable("c1", "not the provider's"),
+        e.Data("data-weather", {"c": 3}),
+        e.MessageMetadata({"a": 1}),
+        *text("Hi"),
+        e.Finish("stop"),
+    ]
+    assert content(events) == [{"type": "text", "text": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("stop", "end_turn"),
+        ("length", "max_tokens"),
+        ("tool-calls", "tool_use"),
+        ("content-filter", "refusal"),
+        ("other", "end_turn"),
+    ],
+)
+def test_finish_reasons_become_stop_reasons(reason: e.FinishReason, told: str) -> None:
+    assert streamed(written([[e.FinishStep(reason)]]))["stop_reason"] == told
+
+
+def test_anthropics_own_stop_reason_wins_and_a_stop_sequence_is_named() -> None:
+    details = {"type": "refusal", "category": "cyber", "explanation": "no"}
+    own = {"anthropic": {"stopReason": "refusal", "stopDetails": details, "id": "msg_9"}}
+    message = streamed(written([[e.FinishStep("other", provider_metadata=own)]]))
+    assert (message["stop_reason"], message["stop_details"]) == ("refusal", details)
+    sequence = {"anthropic": {"stopSequence": "END"}}
+    message = streamed(written([[e.FinishStep("stop", provider_metadata=sequence)]]))
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
+
+
+def test_counts_that_nobody_knows_stay_what_the_start_said() -> None:
+    assert streamed(written([[e.FinishStep("stop")]], input_tokens=41))["usage"] == {
+        "input_tokens": 41,
+        "output_tokens": 0,
+    }
+    assert streamed(written([[e.FinishStep("stop", e.Usage(input_tokens=9))]]))["usage"] == {
+        "input_tokens": 9,
+        "output_tokens": 0,
+    }
+    message = created(whole([e.FinishStep("stop")], id="i", model="m", input_tokens=41))
+    assert message["usage"] == {"input_tokens": 41, "output_tokens": 0}
+
+
+def test_nothing_invents_a_finish() -> None:
+    stream = MessageStream(id="msg_1", model="m", input_tokens=1)
+    stream.encode(text("half an ans"))
+    with pytest.raises(ProviderError) as caught:
+        stream.end()
+    assert (caught.value.category, caught.value.transient) == ("network", True)
+    with pytest.raises(ProviderError):
+        whole(text("half"), id="i", model="m")
+    for reason in ("error", "aborted", None):
+        with pytest.raises(ProviderError):
+            written([[e.FinishStep(reason)]])
+
+
+def test_blocks_that_were_sent_cannot_be_taken_back_but_a_whole_answer_begins_again() -> None:
+    stream = MessageStream(id="msg_1", model="m", input_tokens=1)
+    stream.encode([e.StartStep(), e.TextStart("t"), e.ResetStep(), e.TextStart("t"), e.TextDelta("t", "a")])
+    with pytest.raises(OutOfOrder):
+        stream.encode([e.ResetStep()])
+    raw = whole([*text("first"), e.ResetStep(), *text("second"), STOP], id="i", model="m")
+    assert created(raw)["content"] == [{"type": "text", "text": "second"}]
+
+
+def test_the_plain_stream_has_dense_indexes_and_one_open_block_at_a_time() -> None:
+    events = [
+        *thought("Hm", {"signature": "s"}),
+        *text("a"),
+        *call("c1", "f", '{"a":1}'),
+        *call("c2", "g", ""),
+    ]
+    seen = [(event["type"], event.get("index")) for event in raw_events(written([[*events, STOP]]))]
+    assert [pair for pair in seen if pair[0] != "content_block_delta"] == [
+        ("message_start", None),
+        *[(kind, index) for index in range(4) for kind in ("content_block_start", "content_block_stop")],
+        ("message_delta", None),
+        ("message_stop", None),
+    ]

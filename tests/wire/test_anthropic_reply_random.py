@@ -1,0 +1,102 @@
+"""Any valid answer, in any batches: the SDK's accumulator has what the events hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman import events as e
+from dragoman.wire.anthropic_reply import whole
+from tests.wire.anthropic_clients import created, streamed, written
+
+Block = tuple[list[e.Event], dict[str, Any] | None]  # its events, and the block that they are
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**31), 2**31) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(WORDS, VALUES, max_size=3)
+
+
+def cut(text: str, places: Sequence[int]) -> list[str]:
+    borders = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    return [text[start:end] for start, end in pairwise(borders)]
+
+
+@st.composite
+def texts(draw: st.DrawFn, id: str) -> Block:
+    pieces = draw(st.lists(WORDS, max_size=4))
+    events: list[e.Event] = [e.TextStart(id), *(e.TextDelta(id, piece) for piece in pieces), e.TextEnd(id)]
+    return events, {"type": "text", "text": "".join(pieces)} if pieces else None
+
+
+@st.composite
+def thoughts(draw: st.DrawFn, id: str) -> Block:
+    pieces, signature = draw(st.lists(WORDS, max_size=3)), draw(st.none() | WORDS)
+    sealed = {"anthropic": {"signature": signature}} if signature else None
+    deltas = [e.ReasoningDelta(id, piece) for piece in pieces]
+    block = {"type": "thinking", "thinking": "".join(pieces), "signature": signature or ""}
+    return [e.ReasoningStart(id), *deltas, e.ReasoningEnd(id, sealed)], block if pieces or signature else None
+
+
+@st.composite
+def calls(draw: st.DrawFn, id: str) -> Block:
+    value, places = draw(OBJECTS), draw(st.lists(st.integers(0, 200), max_size=4))
+    silent = draw(st.booleans())
+    arguments = "" if silent and not value else msgspec.json.encode(value).decode()
+    deltas: list[e.Event] = []
+    if not silent:
+        deltas = [e.ToolInputDelta(id, piece) for piece in cut(arguments, places)]
+    announced = bool(deltas) or draw(st.booleans())
+    begun: list[e.Event] = [e.ToolInputStart(id, "f"), *deltas] if announced else []
+    block = {"type": "tool_use", "id": id, "name": "f", "input": value}
+    return [*begun, e.ToolInputAvailable(id, "f", value)], block
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[list[e.Event], list[dict[str, Any]]]:
+    """Blocks one after another, with now and then two that overlap as parallel calls do."""
+    count = draw(st.integers(0, 5))
+    blocks = [draw(st.one_of(texts(f"t{n}"), thoughts(f"r{n}"), calls(f"c{n}"))) for n in range(count)]
+    events: list[e.Event] = []
+    for number, (said, _) in enumerate(blocks):
+        mixed = number > 0 and draw(st.booleans())
+        place = len(blocks[number - 1][0]) - 1 if mixed else 0  # into the one before, after its start
+        middle = len(events) - draw(st.integers(0, max(0, place)))
+        events = weave(draw, events[:middle], [events[middle:], said])
+    return events, [block for _, block in blocks if block is not None]
+
+
+def weave(draw: st.DrawFn, before: list[e.Event], strands: list[list[e.Event]]) -> list[e.Event]:
+    """Two strands as one, in which the second begins after what came before."""
+    tail, said = strands
+    rest = list(said)
+    woven = [*before, *rest[:1]]
+    rest = rest[1:]
+    for event in tail:
+        take = draw(st.integers(0, 2))
+        woven += [*rest[:take], event]
+        rest = rest[take:]
+    return [*woven, *rest]
+
+
+@settings(max_examples=150, deadline=None)
+@given(answers(), st.lists(st.integers(0, 40), max_size=6))
+def test_the_sdk_accumulates_what_the_events_hold(
+    answer: tuple[list[e.Event], list[dict[str, Any]]], places: list[int]
+) -> None:
+    events, blocks = answer
+    finished = [*events, e.FinishStep("stop", e.Usage(input_tokens=3, output_tokens=4))]
+    borders = sorted({0, len(finished), *(place % len(finished) for place in places)})
+    batches = [finished[start:end] for start, end in pairwise(borders)]
+    message = streamed(written(batches))
+    assert message["content"] == blocks
+    assert message["usage"] == {"input_tokens": 3, "output_tokens": 4}
+    assert created(whole(finished, id="msg_1", model="m")) == message

@@ -1,0 +1,80 @@
+"""Answers of providers, read and told again: the SDK sees what it sees when it asks the provider itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import events as e
+from dragoman.wire.anthropic_door import read_messages
+from dragoman.wire.anthropic_reply import MessageStream, whole
+from dragoman.wire.anthropic_reply_blocks import BROKEN
+from dragoman.wire.anthropic_request import encode_request
+from tests.wire import anthropic_streams, openai_streams
+from tests.wire.anthropic_bodies import claude_code
+from tests.wire.anthropic_clients import created, streamed
+
+TRIPPED = ("gateway", "unnamed")  # streams that the SDK itself does not read
+UNTOLD = ("caller", "server_tool_use", "stop_details")  # what the events do not hold, or the SDK fills in
+
+WHOLE = [
+    name
+    for name in openai_streams.NAMES
+    if not openai_streams.decode([openai_streams.recording(name)]).failure
+]
+
+
+def told(events: list[e.Event], direct: dict[str, Any]) -> dict[str, Any]:
+    """The message that the SDK makes of these events."""
+    stream = MessageStream(id=direct["id"], model=direct["model"], input_tokens=None)
+    return streamed(b"".join([*(stream.encode([event]) for event in events), stream.end()]))
+
+
+def without(value: Any, *names: str) -> Any:
+    """The value without the fields of these names."""
+    if isinstance(value, dict):
+        return {name: without(item, *names) for name, item in value.items() if name not in names}
+    return [without(item, *names) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", sorted({*anthropic_streams.STREAMS} - {*TRIPPED}))
+def test_anthropics_own_streams_come_out_as_they_went_in(name: str) -> None:
+    raw = anthropic_streams.STREAMS[name]
+    answer = anthropic_streams.decode([raw])
+    direct = streamed(raw)
+    message = told(answer.events, direct)
+    assert answer.failure is None
+    assert without(message, *UNTOLD) == without(direct, *UNTOLD)
+    if name != "length":  # a call that was cut off: a stream has the half, a whole message its text
+        assert created(whole(answer.events, id=direct["id"], model=direct["model"])) == message
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_answers_of_other_families_reach_the_sdk_whole(name: str) -> None:
+    answer = openai_streams.decode([openai_streams.recording(name)])
+    message = told(answer.events, {"id": "msg_1", "model": "m"})
+    said = "".join(event.delta for event in answer.events if isinstance(event, e.TextDelta))
+    thought = "".join(event.delta for event in answer.events if isinstance(event, e.ReasoningDelta))
+    inputs = {
+        event.tool_call_id: event.input if isinstance(event.input, dict) else {BROKEN: event.input}
+        for event in answer.events
+        if isinstance(event, e.ToolInputAvailable)
+    }
+    blocks = message["content"]
+    assert "".join(block["text"] for block in blocks if block["type"] == "text") == said
+    assert "".join(block["thinking"] for block in blocks if block["type"] == "thinking") == thought
+    calls = {block["id"]: block["input"] for block in blocks if block["type"] == "tool_use"}
+    assert {id: calls[id] for id in inputs} == inputs
+
+
+def test_a_turn_of_claude_code_goes_to_anthropic_as_it_came_with_results_in_the_order_of_calls() -> None:
+    body = claude_code()
+    del body["temperature"], body["stream"]  # one that this model refuses, and one that the provider decides
+    results = body["messages"][2]["content"]
+    results[0], results[1] = results[1], results[0]
+    del body["messages"][4]["content"][0]["content"]
+    request = read_messages(msgspec.json.encode(claude_code())).request
+    again = msgspec.json.decode(encode_request(request, provider="claude"))
+    assert without(again, "stream") == body

@@ -1,0 +1,356 @@
+"""The decoder of Anthropic's stream: what it says of each thing that the API sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import events as e
+from dragoman.errors import ProviderError
+from dragoman.messages import (
+    DataPart,
+    Part,
+    ReasoningPart,
+    SourceDocumentPart,
+    SourceUrlPart,
+    TextPart,
+    ToolPart,
+)
+from dragoman.wire.anthropic import Decoder
+from dragoman.wire.sources import source_id
+
+from .anthropic_streams import (
+    CITED_PAGE,
+    CITED_PAGES,
+    FOUND,
+    MODEL,
+    PING,
+    SEARCH,
+    STOP,
+    STREAMS,
+    UNKNOWN,
+    block,
+    call,
+    decode,
+    folded,
+    parts,
+    sse,
+    start,
+    stop,
+    text,
+)
+
+SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk="
+REDACTED = "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyI="
+
+
+def said(words: str) -> TextPart:
+    return TextPart(words, "done")
+
+
+def called(id: str, name: str, value: Any, **more: Any) -> ToolPart:
+    return ToolPart(f"tool-{name}", id, "input-available", input=value, **more)
+
+
+PARTS: dict[str, tuple[Part, ...]] = {
+    "text": (said("Hello wörld 🦜"),),
+    "thinking": (
+        ReasoningPart("Let me see…", "done", {"anthropic": {"signature": SIGNATURE}}),
+        ReasoningPart("", "done", {"anthropic": {"redactedData": REDACTED}}),
+        said("So."),
+    ),
+    "omitted_thinking": (ReasoningPart("", "done", {"anthropic": {"signature": "c2ln"}}), said("42")),
+    "calls": (
+        said("I'll look."),
+        called("toolu_a", "weather", {"city": "Zürich"}),
+        called("toolu_b", "now", {}),
+        called("toolu_c", "now", {}),
+    ),
+    "programmatic_calls": (
+        called(
+            "toolu_p",
+            "query",
+            {"sql": "select 1"},
+            call_provider_metadata={
+                "anthropic": {"caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_9"}}
+            },
+        ),
+    ),
+    "whole_in_start": (called("toolu_w", "query", {"n": [1, 2]}),),
+    "search": (
+        ToolPart(
+            "tool-web_search",
+            "srvtoolu_1",
+            "output-available",
+            input={"query": "parrots"},
+            output=FOUND["content"],
+            provider_executed=True,
+            call_provider_metadata={"anthropic": {"block": {**SEARCH, "input": {"query": "parrots"}}}},
+            result_provider_metadata={"anthropic": {"block": FOUND}},
+        ),
+        TextPart("There were two.", "done", {"anthropic": {"citations": [CITED_PAGE]}}),
+        SourceUrlPart(source_id(str(CITED_PAGE["url"])), str(CITED_PAGE["url"]), "Parrots"),
+        TextPart("They talk.", "done", {"anthropic": {"citations": [CITED_PAGES, CITED_PAGE]}}),
+        SourceDocumentPart("document-0", "application/pdf", "Birds"),
+    ),
+    "stop_sequence": (said("One, two"),),
+    "refusal": (),
+    "paused": (
+        called(
+            "srvtoolu_1",
+            "web_search",
+            {"query": "x"},
+            provider_executed=True,
+            call_provider_metadata={"anthropic": {"block": {**SEARCH, "input": {"query": "x"}}}},
+        ),
+    ),
+    "gateway": (said("Hi"),),
+    "unnamed": (said("Hi"),),
+    "interleaved": (said("ab"), called("srvtoolu_1", "web_search", {"query": 1})),
+}
+
+
+def finish(name: str) -> e.FinishStep:
+    answer = decode([STREAMS[name]], provider="up")
+    assert answer.finish is not None
+    return answer.finish
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_thing_that_the_api_sends_becomes_its_part(name: str) -> None:
+    assert parts(STREAMS[name]) == PARTS[name]
+
+
+def test_blocks_events_and_deltas_of_unknown_kinds_are_passed_over_or_kept_whole() -> None:
+    compaction = {"type": "compaction", "content": "So far: hello.", "encrypted_content": "Zm9v"}
+    assert parts(UNKNOWN) == (
+        DataPart("data-anthropic", {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}),
+        DataPart("data-anthropic", compaction),
+        said("Hi you"),
+    )
+
+
+def test_what_must_go_back_names_the_provider_that_gave_it() -> None:
+    thought = parts(STREAMS["thinking"], provider="up")[0]
+    assert isinstance(thought, ReasoningPart)
+    assert thought.provider_metadata == {"anthropic": {"signature": SIGNATURE, "provider": "up"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "kept"),
+    [
+        ("text", "stop", {"stopReason": "end_turn"}),
+        ("calls", "tool-calls", {"stopReason": "tool_use"}),
+        ("whole_in_start", "tool-calls", {"stopReason": "tool_use"}),
+        ("stop_sequence", "stop", {"stopReason": "stop_sequence", "stopSequence": "three"}),
+        (
+            "refusal",
+            "content-filter",
+            {
+                "stopReason": "refusal",
+                "stopDetails": {"type": "refusal", "category": "cyber", "explanation": "No."},
+            },
+        ),
+        ("length", "length", {"stopReason": "max_tokens"}),
+        (
+            "paused",
+            "other",
+            {
+                "stopReason": "pause_turn",
+                "container": {"id": "container_1", "expires_at": "2026-11-21T00:00:00Z"},
+            },
+        ),
+    ],
+)
+def test_the_finish_says_why_the_model_stopped(name: str, reason: str, kept: dict[str, Any]) -> None:
+    last = finish(name)
+    assert (last.finish_reason, last.model, last.provider) == (reason, MODEL, "up")
+    assert last.provider_metadata == {"anthropic": {"id": "msg_01", **kept}}
+
+
+@pytest.mark.parametrize("reason", ["model_context_window_exceeded", "compaction", "something_new"])
+def test_reasons_that_are_rare_or_new_finish_too(reason: str) -> None:
+    answer = decode([sse(start(), *text(0, "Hi"), stop(reason), STOP)])
+    expected = "length" if reason.startswith("model") else "other"
+    assert answer.finish is not None
+    assert answer.finish.finish_reason == expected
+
+
+def test_a_gateway_that_ends_its_turn_with_calls_has_called_tools() -> None:
+    answer = decode([sse(start(), *call(0, "t", "f"), stop("end_turn"), STOP)])
+    assert answer.finish is not None
+    assert answer.finish.finish_reason == "tool-calls"
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        ("text", e.Usage(10, 25, 35)),
+        ("thinking", e.Usage(119, 40, 159, 30, 100, 7)),
+        ("search", e.Usage(404_500, 510, 405_010, None, 0, 0)),
+        ("gateway", e.Usage(35, 2, 37, None, 4)),
+        ("whole_in_start", e.Usage(90, 33, 123)),
+    ],
+)
+def test_usage_is_the_last_total_of_each_count(name: str, usage: e.Usage) -> None:
+    assert finish(name).usage == usage
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "usage"),
+    [
+        ({"input_tokens": 5, "output_tokens": 1}, None, e.Usage(5, None, None)),
+        ({"input_tokens": 0, "output_tokens": 0}, {"input_tokens": 0, "output_tokens": 0}, None),
+        ({}, {"output_tokens": 7}, e.Usage(None, 7, None)),
+        (
+            {
+                "input_tokens": 1,
+                "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3},
+            },
+            {"output_tokens": 4, "input_tokens": None},
+            e.Usage(6, 4, 10, None, None, 5),
+        ),
+        ({"input_tokens": "many"}, {"output_tokens": True}, None),
+    ],
+)
+def test_what_was_not_counted_stays_unknown(
+    first: dict[str, Any], last: dict[str, Any] | None, usage: e.Usage | None
+) -> None:
+    begun = start()
+    begun["message"]["usage"] = first
+    end = {**stop("end_turn"), "usage": last}
+    answer = decode([sse(begun, *text(0, "Hi"), end, STOP)])
+    assert answer.finish is not None
+    assert answer.finish.usage == usage
+
+
+@pytest.mark.parametrize(
+    ("pieces", "value", "problem"),
+    [
+        (['{"text": "and the'], '{"text": "and the', "not valid JSON"),
+        (["[1]"], "[1]", "must be a JSON object, not '[1]'"),
+    ],
+)
+def test_arguments_that_are_no_json_object_are_not_run(pieces: list[str], value: str, problem: str) -> None:
+    answer = decode([sse(start(), *call(0, "t", "f", *pieces), stop("tool_use"), STOP)])
+    error = next(event for event in answer.events if isinstance(event, e.ToolInputError))
+    assert (error.tool_call_id, error.tool_name, error.input) == ("t", "f", value)
+    assert problem in error.error_text
+    assert error.error_text.endswith("; nothing was run")
+    folded(answer.events)
+
+
+def test_a_call_without_an_id_or_with_one_that_is_taken_gets_another() -> None:
+    raw = sse(start(), *call(0, "old", "f"), *call(1, "", "f"), *call(2, "new", "f"), stop("tool_use"), STOP)
+    made = iter(["old", "one", "two"])
+    held = parts(raw, new_id=lambda: next(made), taken={"old"})
+    assert [part.tool_call_id for part in held if isinstance(part, ToolPart)] == ["one", "two", "new"]
+
+
+def test_a_server_tool_that_failed_says_why() -> None:
+    error = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
+    result = {**FOUND, "content": error}
+    (held,) = parts(sse(start(), *block(0, SEARCH), *block(1, result), stop("end_turn"), STOP))
+    assert isinstance(held, ToolPart)
+    assert (held.state, held.error_text) == ("output-error", "max_uses_exceeded")
+    assert held.result_provider_metadata == {"anthropic": {"block": result}}
+
+
+def test_the_result_of_a_server_tool_that_was_called_before_a_pause_is_kept_whole() -> None:
+    held = parts(sse(start(), *block(0, FOUND), *text(1, "Two."), stop("end_turn"), STOP))
+    assert held == (DataPart("data-anthropic", FOUND), said("Two."))
+
+
+def test_neighbouring_deltas_of_one_read_leave_as_one_event() -> None:
+    deltas = [event for event in decode([STREAMS["text"]]).events if isinstance(event, e.TextDelta)]
+    assert deltas == [e.TextDelta("text-0", "Hello wörld 🦜")]
+    calls = [event for event in decode([STREAMS["calls"]]).events if isinstance(event, e.ToolInputDelta)]
+    assert calls == [e.ToolInputDelta("toolu_a", '{"city": "Zürich"}')]
+
+
+def test_a_delta_leaves_with_the_read_that_brought_it() -> None:
+    decoder = Decoder()
+    pieces = [sse(event) for event in [start(), *text(0, "a", "b")]]
+    heard = [decoder.feed(piece) for piece in pieces]
+    assert heard == [
+        [],
+        [e.TextStart("text-0")],
+        [e.TextDelta("text-0", "a")],
+        [e.TextDelta("text-0", "b")],
+        [e.TextEnd("text-0")],
+    ]
+
+
+def test_pings_and_comments_are_signs_of_life() -> None:
+    decoder = Decoder()
+    assert decoder.feed(sse(PING, b": hello\n\n", PING)) == []
+    assert decoder.comments == 3
+
+
+def test_a_text_whose_start_was_lost_is_heard_all_the_same() -> None:
+    raw = sse(start(), *text(0, "Hi", " you")[1:-1], stop("end_turn"), STOP)
+    assert parts(raw) == (said("Hi you"),)
+
+
+def test_halves_of_a_character_are_joined() -> None:
+    raw = sse(start(), *text(0, "<1>", "<2>"), stop("end_turn"), STOP)
+    raw = raw.replace(b"<1>", b"\\ud83e").replace(b"<2>", b"\\udd9c")
+    assert parts(raw) == (said("🦜"),)
+
+
+def test_nothing_counts_behind_the_stop() -> None:
+    decoder = Decoder()
+    events = decoder.feed(STREAMS["text"] + STREAMS["text"])
+    assert decoder.done
+    assert folded(events).parts[1:] == (said("Hello wörld 🦜"),)
+    assert decoder.feed(b"data: rubbish\n\n") == []
+    assert decoder.close() == []
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_an_answer_in_one_document_says_what_its_stream_says(name: str) -> None:
+    """Only whole blocks: the document is made of what the API would have sent."""
+    content = [dict(entry) for entry in _content(name)]
+    reason = (finish(name).provider_metadata or {})["anthropic"]["stopReason"]
+    message = start(content, reason)["message"]
+    events = Decoder(provider="up", model="asked").whole(msgspec.json.encode(message))
+    assert [part for part in folded(events).parts[1:] if isinstance(part, TextPart)] == [
+        part for part in parts(STREAMS[name], provider="up") if isinstance(part, TextPart)
+    ]
+    assert isinstance(events[-1], e.FinishStep)
+    assert (events[-1].finish_reason, events[-1].usage) == (finish(name).finish_reason, e.Usage(10, 1, 11))
+
+
+def _content(name: str) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = []
+    for part in PARTS[name]:
+        if isinstance(part, TextPart):
+            cited = (part.provider_metadata or {}).get("anthropic", {}).get("citations")
+            content.append({"type": "text", "text": part.text, "citations": cited})
+        if isinstance(part, ToolPart) and not part.provider_executed:
+            content.append(
+                {"type": "tool_use", "id": part.tool_call_id, "name": part.name, "input": part.input}
+            )
+    return content
+
+
+@pytest.mark.parametrize(
+    ("document", "category", "words"),
+    [
+        (
+            b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}',
+            "overloaded",
+            "Over",
+        ),
+        (b"<html>", "api_error", "no JSON"),
+        (b'{"id":"x"}', "api_error", "no content"),
+        (b"[" * 100_000, "api_error", "nested"),
+        (b'{"content":[],"stop_reason":null}', "network", "without a stop reason"),
+    ],
+)
+def test_a_document_that_is_no_answer_is_a_failure(document: bytes, category: str, words: str) -> None:
+    with pytest.raises(ProviderError, match=words) as failed:
+        Decoder().whole(document)
+    assert failed.value.category == category

@@ -1,0 +1,249 @@
+"""A tap on a relayed Messages answer: everything passes unchanged, and what it says is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import ProviderError
+from dragoman.events import Usage
+from dragoman.wire.anthropic_tap import MessageTap
+
+from .anthropic_streams import MODEL, OVERLOADED, PING, STOP, block, call, sse, start, stop, text
+from .openai_streams import cut
+from .test_openai_tap import frames
+
+HELLO = [start(), *text(0, "Hel", "lo"), stop("end_turn"), STOP]
+CUT = "the provider's answer ended without a finish reason"
+
+
+def run(tap: MessageTap, pieces: Iterable[bytes]) -> bytes:
+    """All that goes on to the client."""
+    return b"".join([*map(tap.feed, pieces), tap.close()])
+
+
+def state(tap: MessageTap) -> tuple[Any, ...]:
+    failure = tap.failure and (tap.failure.category, tap.failure.message)
+    return tap.done, failure, tap.model, tap.finish_reason, tap.said, tap.usage, tap.finishing
+
+
+def relay(raw: bytes) -> tuple[MessageTap, list[tuple[str | None, bytes]]]:
+    """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
+    whole, single = MessageTap(), MessageTap()
+    passed = frames(run(whole, [raw]))
+    assert passed == frames(run(single, [raw[at : at + 1] for at in range(len(raw))]))
+    assert state(whole) == state(single)
+    return whole, passed
+
+
+def failed(tap: MessageTap) -> ProviderError:
+    assert not tap.done
+    assert tap.failure is not None
+    return tap.failure
+
+
+def test_a_whole_stream_passes_byte_for_byte_and_is_noted() -> None:
+    raw = sse(HELLO[0], PING, *HELLO[1:])
+    tap = MessageTap()
+    assert run(tap, [raw]) == raw
+    assert state(tap) == (True, None, MODEL, "end_turn", 5, Usage(10, 25, 35), True)
+    assert relay(raw)[1] == frames(raw)
+
+
+deltas = st.builds(
+    lambda word, value: block(0, {"type": "text", "text": ""}, {"type": f"{word}_delta", word: value}),
+    st.sampled_from(["text", "thinking", "partial_json", "signature", "citation"]),
+    st.text(max_size=20),
+)
+beside = st.sampled_from(
+    [[PING], [b": hello\n\n"], [b"event: ping\ndata: \n\n"], [{"type": "new_event", "x": [1]}]]
+)
+
+
+@given(
+    parts=st.lists(deltas | beside, max_size=8),
+    end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    places=st.lists(st.integers(0, 4000), max_size=20),
+    ended=st.booleans(),
+)
+def test_however_it_is_cut_the_same_payloads_go_on(
+    *, parts: list[list[Any]], end: bytes, places: list[int], ended: bool
+) -> None:
+    ending = [stop("end_turn")] if ended else []
+    raw = sse(start(), *(event for part in parts for event in part), *ending, STOP).replace(b"\n", end)
+    tap = MessageTap()
+    passed = frames(run(tap, cut(raw, [place for place in places if place <= len(raw)])))
+    sent = frames(raw)
+    assert passed == (sent if ended else sent[:-1])
+    assert (tap.done, tap.failure is None) == (ended, ended)
+
+
+def test_the_model_has_written_text_thoughts_and_arguments() -> None:
+    thought = block(0, {"type": "thinking"}, {"type": "thinking_delta", "thinking": "abc"})
+    signed = block(1, {"type": "thinking"}, {"type": "signature_delta", "signature": "x" * 500})
+    raw = sse(start(), *thought, *signed, *text(2, "de"), *call(3, "t", "f", '{"a"', ":1}"))
+    assert relay(raw)[0].said == 3 + 2 + 7
+
+
+# ---- the end --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("a-cut-answer-is-an-error")
+@pytest.mark.parametrize("kept", range(len(HELLO)))
+def test_a_stream_without_its_message_stop_is_a_failure(kept: int) -> None:
+    raw = sse(*HELLO[:kept])
+    tap, passed = relay(raw)
+    assert passed == frames(raw)
+    assert (failed(tap).message, failed(tap).category, failed(tap).transient) == (
+        CUT if kept else "the provider's answer is empty",
+        "network",
+        True,
+    )
+
+
+def test_a_message_stop_without_a_stop_reason_is_held_back_and_a_failure() -> None:
+    tap, passed = relay(sse(*HELLO[:-2], STOP))
+    assert passed == frames(sse(*HELLO[:-2]))
+    assert failed(tap).message == CUT
+
+
+def test_a_stop_reason_in_the_start_counts() -> None:
+    tap, _ = relay(sse(start(stop="refusal"), stop(None), STOP))
+    assert (tap.done, tap.finish_reason) == (True, "refusal")
+
+
+def test_nothing_goes_on_behind_the_stop() -> None:
+    raw = sse(*HELLO)
+    tap = MessageTap()
+    assert tap.feed(raw + raw + b"data: [DONE]\n\n") == raw
+    assert (tap.feed(raw), tap.close(), tap.said) == (b"", b"", 5)
+
+
+def test_a_stop_without_its_blank_line_counts() -> None:
+    raw = sse(*HELLO).removesuffix(b"\n\n")
+    tap, passed = relay(raw)
+    assert (tap.done, passed) == (True, frames(raw))
+
+
+def test_events_without_names_get_those_of_their_types() -> None:
+    raw = b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in HELLO)
+    tap, passed = relay(raw)
+    named = [(event["type"], data) for event, (_, data) in zip(HELLO, frames(raw), strict=True)]
+    assert (tap.done, passed) == (True, named)
+
+
+# ---- usage ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "usage"),
+    [
+        ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": 25}, Usage(10, 25, 35)),
+        ({"input_tokens": 10, "output_tokens": 1}, None, Usage(10, 1, 11)),
+        ({"input_tokens": 0, "output_tokens": 0}, {"input_tokens": 7, "output_tokens": 2}, Usage(7, 2, 9)),
+        (
+            {
+                "input_tokens": 3,
+                "cache_read_input_tokens": 40,
+                "cache_creation_input_tokens": 5,
+                "output_tokens": 1,
+            },
+            {"output_tokens": 9},
+            Usage(48, 9, 57, cached_input_tokens=40, cache_write_tokens=5),
+        ),
+        (
+            {"input_tokens": 3, "cache_read_input_tokens": 40, "output_tokens": 1},
+            {"input_tokens": 4, "cache_read_input_tokens": None, "output_tokens": 9},
+            Usage(44, 9, 53, cached_input_tokens=40),
+        ),
+        ({"output_tokens": 1}, {"output_tokens": 9}, Usage(None, 9, None)),
+        ({"input_tokens": "10", "output_tokens": -1}, {"output_tokens": 1.5}, None),
+    ],
+)
+def test_the_last_counts_stand_and_those_of_the_start_where_the_end_is_silent(
+    begin: dict[str, Any], end: dict[str, Any] | None, usage: Usage | None
+) -> None:
+    final = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": end}
+    tap, _ = relay(sse(start(**begin), final, STOP))
+    assert (tap.usage, tap.done) == (usage, True)
+
+
+def test_before_its_end_a_stream_knows_what_its_start_has_said() -> None:
+    tap = MessageTap()
+    tap.feed(sse(*HELLO[:3]))
+    assert (tap.usage, tap.finishing) == (Usage(input_tokens=10), False)
+    tap.feed(sse(*HELLO[3:-1]))
+    assert (tap.usage, tap.finishing, tap.done) == (Usage(10, 25, 35), True, False)
+
+
+def test_who_says_nothing_of_tokens_has_counted_none() -> None:
+    begin = start()
+    del begin["message"]["usage"]
+    tap, _ = relay(sse(begin, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, STOP))
+    assert (tap.usage, tap.done) == (None, True)
+
+
+# ---- failures -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "category"),
+    [
+        (OVERLOADED, "overloaded"),
+        ({"type": "error", "error": {"type": "api_error", "message": "Internal server error"}}, "api_error"),
+        ({"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}, "rate_limit"),
+        (
+            b'data: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n',
+            "overloaded",
+        ),
+        (b'event: error\ndata: {"message":"Overloaded"}\n\n', "overloaded"),
+        (b"event: error\ndata: server is busy\n\n", "overloaded"),
+        (b'error: {"message":"Overloaded"}\n\n', "overloaded"),
+        (b'data: {"error":{"message":"Overloaded"}}\n\n', "overloaded"),
+        (b"data: <html>\n\n", "api_error"),
+        (b"event: content_block_delta\ndata: {bad\n\n", "api_error"),
+        (b"data: 7\n\n", "api_error"),
+    ],
+)
+def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: str) -> None:
+    before = sse(*HELLO[:3])
+    tap, passed = relay(before + sse(bad) + sse(*HELLO[3:]))
+    assert passed == frames(before)
+    assert failed(tap).category == category
+    assert (tap.feed(sse(*HELLO)), tap.close()) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"event: ping\ndata: \n\n",
+        b"data: [DONE]\n\n",
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":7}}\n\n',
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":null}\n\n',
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"\\ud83d"}}\n\n',
+        b'event: x\ndata: {"type":"x",\ndata: "y":NaN}\n\n',
+        b'data: {"type":"vendor_event","error":null}\n\n',
+        b'event: message_delta\ndata: {"type":"message_delta","delta":null,"usage":[]}\n\n',
+    ],
+)
+def test_what_is_odd_passes_unchanged(odd: bytes) -> None:
+    raw = sse(*HELLO[:2]) + odd + sse(*HELLO[2:])
+    tap, passed = relay(raw)
+    assert (passed, tap.failure, tap.done) == (frames(raw), None, True)
+
+
+def test_a_comment_says_that_the_server_lives_and_is_told_as_one() -> None:
+    assert MessageTap().feed(b": still there\n\n") == b": keep-alive\n\n"
+
+
+@pytest.mark.parametrize("size", [*range(990, 1012), 5000])
+def test_a_frame_that_is_too_long_is_a_failure_and_no_accident(size: int) -> None:
+    tap = MessageTap(limit=1000)
+    before = sse(*HELLO[:1])
+    passed = run(tap, [before, b"data: " + b"x" * (size - 6)])
+    assert (passed, failed(tap).category) == (before, "api_error")

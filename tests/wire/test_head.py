@@ -1,0 +1,165 @@
+"""The head of a gateway request: what routing reads of it, and that all else keeps its bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import BadRequest
+from dragoman.wire.head import Head
+
+ODD = (
+    b'{"model":"m","temperature":1.0e0,"seed":12345678901234567890123, "x" : [ 1 , 2.50,null ],'
+    b'"messages":[{"role":"user","content":"\\u00e9\\ud83d\\ude00 \xc3\xa9 <>&/\\/"}],"n":1}'
+)
+
+
+def head(**fields: Any) -> Head:
+    return Head(msgspec.json.encode({"model": "m", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("raw", "said", "field"),
+    [
+        (b"", "the body is no JSON object", None),
+        (b"{", "the body is no JSON object", None),
+        (b'{"model":"m"} x', "the body is no JSON object", None),
+        (b"[]", "the body is no JSON object", None),
+        (b'"m"', "the body is no JSON object", None),
+        (b"null", "the body is no JSON object", None),
+        (b'{"model":"\xff"}', "model is no JSON: ", "model"),
+        (b'{"model":"\\ud800"}', "model is no JSON", "model"),
+        (b'{"model":"m","stream":"\xff"}', "stream is no JSON: ", "stream"),
+        (b'{"a":' + b"[" * 100_000, "the body is no JSON object", None),
+        (b"<html>", "the body is no JSON object", None),
+        (b"{}", "model is missing", "model"),
+        (b'{"model":null}', "model is missing", "model"),
+        (b'{"model":""}', "model must be a string, not ''", "model"),
+        (b'{"model":7}', "model must be a string, not 7", "model"),
+        (b'{"model":["m"]}', "model must be a string, not ['m']", "model"),
+        (b'{"model":"m","stream":"true"}', "stream must be true or false, not 'true'", "stream"),
+        (b'{"model":"m","stream":1}', "stream must be true or false, not 1", "stream"),
+        (b'{"model":"m","stream":{}}', "stream must be true or false, not {}", "stream"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_field(raw: bytes, said: str, field: str | None) -> None:
+    with pytest.raises(BadRequest) as refused:
+        Head(raw)
+    assert refused.value.message.startswith(said)
+    assert refused.value.field == field
+
+
+def test_a_long_value_is_not_said_back() -> None:
+    with pytest.raises(BadRequest) as refused:
+        head(stream="x" * 10_000)
+    assert len(refused.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "stream"),
+    [({}, False), ({"stream": None}, False), ({"stream": False}, False), ({"stream": True}, True)],
+)
+def test_a_stream_is_what_asks_for_one(fields: dict[str, Any], *, stream: bool) -> None:
+    assert head(**fields).stream is stream
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({}, None),
+        ({"max_tokens": 7}, 7),
+        ({"max_completion_tokens": 9}, 9),
+        ({"max_output_tokens": 5}, 5),
+        ({"max_tokens": 7, "max_completion_tokens": 9}, 9),
+        ({"max_tokens": None, "max_completion_tokens": None}, None),
+        ({"max_tokens": "7"}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": 7, "n": 3}, 21),
+        ({"max_tokens": 7, "n": 1}, 7),
+        ({"max_tokens": 7, "n": 0}, 7),
+        ({"max_tokens": 7, "n": -3}, 7),
+        ({"max_tokens": 7, "n": None}, 7),
+        ({"max_tokens": 7, "n": True}, 7),
+        ({"n": 3}, None),
+    ],
+)
+def test_the_longest_answer_is_that_of_all_choices(fields: dict[str, Any], most: int | None) -> None:
+    assert head(**fields).max_output == most
+
+
+@pytest.mark.parametrize(
+    ("options", "asks"),
+    [
+        (None, False),
+        ({}, False),
+        ({"include_usage": True}, True),
+        ({"include_usage": False}, False),
+        ({"include_usage": 1}, False),
+        ("yes", False),
+    ],
+)
+def test_a_client_asks_for_usage_with_a_word(options: Any, *, asks: bool) -> None:
+    assert head(stream_options=options).asks_usage is asks
+
+
+def test_fields_that_are_not_looked_at_keep_their_bytes_and_places() -> None:
+    written = Head(ODD).write("served", options={})
+    assert written == (
+        b'{"model":"served","temperature":1.0e0,"seed":12345678901234567890123,"x":[ 1 , 2.50,null ],'
+        b'"messages":[{"role":"user","content":"\\u00e9\\ud83d\\ude00 \xc3\xa9 <>&/\\/"}],"n":1}'
+    )
+
+
+def test_options_fill_in_what_the_body_leaves_open() -> None:
+    body = Head(b'{"model":"m","temperature":0.10,"top_p":null}')
+    written = body.write("x", options={"temperature": 1, "top_p": 1, "seed": 7, "extra": {"a": [1]}})
+    assert written == b'{"model":"x","temperature":0.10,"top_p":null,"seed":7,"extra":{"a":[1]}}'
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        (b"", b',"stream_options":{"include_usage":true}'),
+        (b',"stream_options":null', b',"stream_options":{"include_usage":true}'),
+        (b',"stream_options":{"x":1}', b',"stream_options":{"x":1,"include_usage":true}'),
+        (b',"stream_options":{"include_usage":false}', b',"stream_options":{"include_usage":true}'),
+        (b',"stream_options":{ "include_usage" : true }', b',"stream_options":{ "include_usage" : true }'),
+    ],
+)
+def test_usage_is_asked_for_beside_what_the_client_asks(said: bytes, sent: bytes) -> None:
+    assert Head(b'{"model":"m"' + said + b"}").write("m", options={}, ask_usage=True) == (
+        b'{"model":"m"' + sent + b"}"
+    )
+
+
+def test_writing_it_again_for_another_server_starts_from_what_the_client_sent() -> None:
+    body = Head(b'{"model":"m"}')
+    body.write("a", options={"seed": 1}, ask_usage=True)
+    assert body.write("b", options={"top_k": 2}) == b'{"model":"b","top_k":2}'
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=12).filter(lambda name: name not in ("model", "stream")), values))
+def test_whatever_a_client_says_arrives_but_for_the_models_name(fields: dict[str, Any]) -> None:
+    raw = json.dumps({**fields, "model": "m"}).encode()
+    body = Head(raw)
+    assert json.loads(body.write("served", options={})) == {**fields, "model": "served"}
+    assert body.size == len(raw)
+
+
+def test_half_of_a_surrogate_pair_in_a_text_goes_on_as_it_came() -> None:
+    head = Head(rb'{"model":"a","messages":[{"role":"user","content":"cut \ud83d"}],"n":1}')
+    assert head.write("b", options={}) == (
+        rb'{"model":"b","messages":[{"role": "user", "content": "cut \ud83d"}],"n":1}'
+    )

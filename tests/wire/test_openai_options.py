@@ -1,0 +1,150 @@
+"""The options of a chat.completions request, also those that were asked for in Anthropic's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from openai.types.chat import ChatCompletionToolChoiceOptionParam, ChatCompletionToolUnionParam
+from pydantic import TypeAdapter
+
+from dragoman.errors import BadRequest
+from dragoman.messages import Message, TextPart
+from dragoman.request import ModelRequest, Named, Tool
+from dragoman.wire.openai_quirks import Quirks
+from dragoman.wire.openai_request import check, encode_request
+
+HI = Message("u", "user", (TextPart("Hi"),))
+SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
+STRICT = Quirks(knows=frozenset(), completion_limit=True)
+NATIVE = Quirks(knows=frozenset({"thinking"}))
+
+
+def asked(options: dict[str, Any], model: str = "m") -> ModelRequest:
+    return ModelRequest(model=model, messages=[HI], options=options)
+
+
+def encode(options: dict[str, Any], quirks: Quirks | None = None, model: str = "m") -> dict[str, Any]:
+    """All that the body says beside the model, its messages and the stream."""
+    body = msgspec.json.decode(encode_request(asked(options, model), quirks=quirks))
+    usual = ("model", "messages", "stream", "stream_options")
+    return {name: value for name, value in body.items() if name not in usual}
+
+
+@pytest.mark.parametrize(
+    ("options", "effort", "names"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "low", []),
+        ({"thinking": {"type": "enabled", "budget_tokens": 4096}}, "low", []),
+        ({"thinking": {"type": "enabled", "budget_tokens": 12_000}}, "medium", []),
+        ({"thinking": {"type": "enabled", "budget_tokens": 31_999}}, "high", []),
+        ({"thinking": {"type": "adaptive"}}, None, []),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"}}, "medium", []),
+        ({"output_config": {"effort": "low"}}, "low", []),
+        ({"output_config": {"effort": "xhigh"}}, "high", []),
+        ({"output_config": {"effort": "max"}}, "high", []),
+        ({"output_config": {"effort": "extreme"}}, None, ["output_config.effort"]),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}, None, ["thinking"]),
+        ({"thinking": {"type": "disabled"}, "reasoning_effort": "none"}, "none", []),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "reasoning_effort": "xhigh"}, "xhigh", []),
+        ({"reasoning_effort": None, "output_config": {"effort": "low"}}, "low", []),
+    ],
+)
+def test_how_hard_to_think_is_an_effort(
+    options: dict[str, Any], effort: str | None, names: list[str]
+) -> None:
+    assert encode(options) == ({"reasoning_effort": effort} if effort else {})
+    assert check(asked(options), Quirks()) == names
+
+
+def test_a_vendor_that_knows_thinking_is_told_in_its_own_words() -> None:
+    for kind, told in (("enabled", "enabled"), ("adaptive", "enabled"), ("disabled", "disabled")):
+        options = {"thinking": {"type": kind}}
+        assert encode(options, NATIVE) == {"thinking": {"type": told}}
+        assert check(asked(options), NATIVE) == []
+
+
+def test_a_schema_for_the_answer_is_a_response_format() -> None:
+    theirs = {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
+    ours = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    assert encode(theirs) == {"response_format": ours}
+    given = {"response_format": {"type": "json_object"}}
+    assert encode(theirs | given) == given
+    assert check(asked(theirs), Quirks()) == []
+
+
+def test_what_only_anthropic_knows_is_left_out_and_named() -> None:
+    options: dict[str, Any] = {
+        "anthropic_beta": ["x"],
+        "anthropic-version": "2023-06-01",
+        "cache_control": {"type": "ephemeral"},
+        "container": None,
+        "context_management": {"edits": []},
+        "mcp_servers": [],
+        "output_config": {"task_budget": {"total": 9}},
+        "speed": "fast",
+        "temperature": 1,
+        "top_k": 5,
+        "seed": None,
+        "vendors_own": {"x": 1},
+    }
+    names = [
+        "anthropic-version",
+        "anthropic_beta",
+        "cache_control",
+        "context_management",
+        "mcp_servers",
+        "speed",
+        "output_config.task_budget",
+    ]
+    said = {"temperature": 1, "seed": None, "vendors_own": {"x": 1}}
+    assert encode(options) == said | {"top_k": 5}
+    assert check(asked(options), Quirks()) == names
+    assert encode(options, STRICT) == said
+    assert set(check(asked(options), STRICT)) == {*names, "top_k"}
+
+
+def test_servers_that_the_provider_should_call_are_refused() -> None:
+    request = asked({"mcp_servers": [{"url": "https://a.example"}]})
+    for ask in (encode_request, lambda request: check(request, Quirks())):
+        with pytest.raises(BadRequest, match="MCP") as caught:
+            ask(request)
+        assert caught.value.field == "mcp_servers"
+
+
+def test_a_service_tier_is_said_in_openais_word() -> None:
+    assert encode({"service_tier": "standard_only"}) == {"service_tier": "default"}
+    assert encode({"service_tier": "flex"}) == {"service_tier": "flex"}
+
+
+@pytest.mark.parametrize(
+    ("model", "quirks", "name"),
+    [
+        ("o1", STRICT, "max_completion_tokens"),
+        ("o4-mini", STRICT, "max_completion_tokens"),
+        ("gpt-5", STRICT, "max_completion_tokens"),
+        ("gpt-6.1-terra", STRICT, "max_completion_tokens"),
+        ("gpt-10", STRICT, "max_completion_tokens"),
+        ("gpt-4o", STRICT, "max_tokens"),
+        ("gpt-3.5-turbo", STRICT, "max_tokens"),
+        ("omni", STRICT, "max_tokens"),
+        ("gpt-5", None, "max_tokens"),
+    ],
+)
+def test_openais_reasoning_models_are_given_their_limit_under_its_new_name(
+    model: str, quirks: Quirks | None, name: str
+) -> None:
+    assert encode({"max_tokens": 9}, quirks, model) == {name: 9}
+    both = {"max_tokens": 9, "max_completion_tokens": 8}
+    assert encode(both, quirks, model) == (both if name == "max_tokens" else {"max_completion_tokens": 8})
+
+
+def test_tools_may_be_strict_and_one_may_be_named() -> None:
+    tools = [Tool("hub.call", "Calls.", SCHEMA, strict=True), Tool("f", "", {}, strict=False)]
+    request = ModelRequest(model="m", messages=[HI], tools=tools, tool_choice=Named("hub.call"))
+    body = msgspec.json.decode(encode_request(request))
+    TypeAdapter(list[ChatCompletionToolUnionParam]).validate_python(body["tools"])
+    TypeAdapter(ChatCompletionToolChoiceOptionParam).validate_python(body["tool_choice"])
+    assert [tool["function"].get("strict") for tool in body["tools"]] == [True, False]
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "hub_call"}}

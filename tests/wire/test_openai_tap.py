@@ -1,0 +1,369 @@
+"""A tap on a relayed chat.completions answer: everything passes unchanged, and what it says is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import ProviderError
+from dragoman.events import Usage
+from dragoman.wire.openai_tap import ChatTap
+from dragoman.wire.sse import Named, Splitter, frame
+
+from .openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+COUNTED = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
+HELLO = [chunk({"role": "assistant", "content": "Hel"}), chunk({"content": "lo"}), chunk(finish="stop")]
+LAST = {"model": "m-1", "choices": [], "usage": USAGE}
+CUT = "the provider's answer ended without a finish reason"
+
+
+def run(tap: ChatTap, pieces: Iterable[bytes]) -> bytes:
+    """All that goes on to the client."""
+    return b"".join([*map(tap.feed, pieces), tap.close()])
+
+
+def frames(raw: bytes) -> list[tuple[str | None, bytes]]:
+    """Names and payloads of a stream."""
+    splitter = Splitter()
+    found = [*splitter.feed(raw), *splitter.close()]
+    return [(payload.event if isinstance(payload, Named) else None, bytes(payload)) for payload in found]
+
+
+def relay(raw: bytes, tap: ChatTap | None = None) -> tuple[ChatTap, list[tuple[str | None, bytes]]]:
+    """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
+    hides = tap is not None and tap._hide_usage
+    lenient = tap is not None and tap._lenient
+    known = []
+    for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
+        read = ChatTap(hide_usage=hides, lenient=lenient)
+        known.append((read, frames(run(read, pieces))))
+    (whole, passed), (single, again) = known
+    assert passed == again
+    assert state(whole) == state(single)
+    return whole, passed
+
+
+def state(tap: ChatTap) -> tuple[Any, ...]:
+    failure = tap.failure and (tap.failure.category, tap.failure.message)
+    return tap.done, failure, tap.model, tap.finish_reason, tap.said, tap.usage, tap.finishing
+
+
+def failed(tap: ChatTap) -> ProviderError:
+    assert not tap.done
+    assert tap.failure is not None
+    return tap.failure
+
+
+def test_a_whole_stream_passes_and_is_noted() -> None:
+    raw = sse(*HELLO, LAST)
+    tap, passed = relay(raw)
+    assert passed == frames(raw)
+    assert state(tap) == (True, None, "m-1", "stop", 5, COUNTED, True)
+
+
+def test_a_well_formed_stream_passes_byte_for_byte() -> None:
+    raw = sse(*HELLO, LAST)
+    assert run(ChatTap(), [raw]) == raw
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", range(6))
+def test_recordings_pass_whole_and_count_as_they_do_when_they_are_decoded(name: str, seed: int) -> None:
+    raw = recording(name)
+    tap = ChatTap()
+    passed = frames(run(tap, cut(raw, cuts(raw, seed))))
+    said = decode([raw])
+    if said.finish is None or said.failure is not None:
+        assert tap.failure is not None
+        return
+    assert state(tap)[:2] == (True, None)
+    expected = [pair for pair in frames(raw) if pair[1].strip() not in (b"", b"[DONE]")]
+    assert [pair for pair in passed if pair[1] != b"[DONE]"] == expected
+    assert tap.usage == said.finish.usage
+
+
+payloads = st.builds(
+    lambda text, index, extra: msgspec.json.encode(
+        {"model": "m", "choices": [{"index": index, "delta": {"content": text, **extra}}]}
+    ),
+    st.text(max_size=20),
+    st.integers(0, 2),
+    st.dictionaries(st.sampled_from(["x", "tool_calls", "reasoning_content"]), st.none(), max_size=2),
+)
+beside = st.sampled_from(
+    [b": ping\n\n", b"id: 7\nretry: 10\n\n", b"event: heartbeat\ndata: {}\n\n", b": a\r\n\r\n"]
+)
+
+
+@given(
+    parts=st.lists(payloads | beside, max_size=12),
+    end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    places=st.lists(st.integers(0, 3000), max_size=20),
+    ended=st.booleans(),
+)
+def test_however_it_is_cut_the_same_payloads_go_on(
+    parts: list[bytes], end: bytes, places: list[int], *, ended: bool
+) -> None:
+    ending = [msgspec.json.encode(chunk(finish="stop") | {"choices": finishes()})] if ended else []
+    body = [part if part.endswith(b"\n") else frame(part) for part in [*parts, *ending]]
+    raw = b"".join(body).replace(b"\r\n", b"\n").replace(b"\n", end) + (b"data: [DONE]" + end * 2)
+    tap = ChatTap()
+    passed = frames(run(tap, cut(raw, [place for place in places if place <= len(raw)])))
+    sent = frames(raw)
+    assert passed == (sent if ended else sent[:-1])
+    assert (tap.done, tap.failure is None) == (ended, ended)
+
+
+def finishes() -> list[dict[str, Any]]:
+    return [{"index": index, "delta": {}, "finish_reason": "stop"} for index in range(3)]
+
+
+# ---- the end --------------------------------------------------------------------------------------------
+
+
+def test_done_without_a_finish_reason_is_held_back_and_a_failure() -> None:
+    tap, passed = relay(sse(*HELLO[:2]))
+    assert (None, b"[DONE]") not in passed
+    assert failed(tap).message == f"{CUT} although it said [DONE]"
+    assert (failed(tap).category, failed(tap).transient) == ("network", True)
+
+
+@pytest.mark.promise("a-cut-answer-is-an-error")
+def test_an_end_without_a_finish_reason_is_a_failure() -> None:
+    tap, passed = relay(sse(*HELLO[:2], done=False))
+    assert len(passed) == 2
+    assert failed(tap).message == CUT
+
+
+def test_an_empty_body_is_a_failure() -> None:
+    assert failed(relay(b"")[0]).message == "the provider's answer is empty"
+    assert failed(relay(b": hello\n\n")[0]).message == "the provider's answer is empty"
+
+
+def test_a_server_that_says_no_done_behind_its_finish_reason_has_finished_and_none_is_made_up() -> None:
+    tap, passed = relay(sse(*HELLO, done=False))
+    assert (tap.done, tap.failure) == (True, None)
+    assert (None, b"[DONE]") not in passed
+
+
+def test_a_last_frame_without_its_blank_line_counts() -> None:
+    raw = sse(*HELLO, LAST).removesuffix(b"\n\n")
+    assert relay(raw)[1] == frames(raw)
+
+
+def test_a_stump_behind_the_finish_is_left_out_and_one_before_is_garbage() -> None:
+    tap, passed = relay(sse(*HELLO, done=False) + b'data: {"choi')
+    assert (tap.done, len(passed)) == (True, 3)
+    tap, passed = relay(sse(*HELLO[:2], done=False) + b'data: {"choi')
+    assert (failed(tap).category, len(passed)) == ("api_error", 2)
+
+
+def test_nothing_goes_on_behind_done() -> None:
+    raw = sse(*HELLO)
+    tap = ChatTap()
+    assert tap.feed(raw + sse(*HELLO)) == raw
+    assert (tap.feed(sse(*HELLO)), tap.close(), tap.said) == (b"", b"", 5)
+
+
+def test_a_lenient_server_means_done() -> None:
+    tap, passed = relay(sse(*HELLO[:2]), ChatTap(lenient=True))
+    assert (tap.done, tap.finish_reason, passed[-1]) == (True, None, (None, b"[DONE]"))
+    assert failed(relay(sse(*HELLO[:2], done=False), ChatTap(lenient=True))[0]).message == CUT
+    assert failed(relay(sse(), ChatTap(lenient=True))[0]).message.startswith("the provider's answer is empty")
+
+
+@pytest.mark.parametrize("closing", [b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data:  [DONE]\n\n"])
+def test_done_may_have_spaces_around_it(closing: bytes) -> None:
+    tap, passed = relay(sse(*HELLO, done=False) + closing)
+    assert (tap.done, tap.failure, passed[-1]) == (True, None, (None, b"[DONE]"))
+
+
+def test_every_choice_needs_a_finish_reason() -> None:
+    def say(index: int, finish: str | None = None) -> dict[str, Any]:
+        return {"choices": [{"index": index, "delta": {"content": "ab"}, "finish_reason": finish}]}
+
+    talk = [say(0), say(1), say(1, "length"), say(0), say(2)]
+    tap, passed = relay(sse(*talk, say(0, "stop")))
+    assert (failed(tap).message, len(passed)) == (f"{CUT} although it said [DONE]", 6)
+    tap, passed = relay(sse(*talk, say(0, "stop"), say(2, "stop")))
+    assert (tap.done, tap.finish_reason, tap.said, len(passed)) == (True, "length", 14, 8)
+
+
+# ---- usage ----------------------------------------------------------------------------------------------
+
+
+def test_the_usage_chunk_is_hidden_only_where_the_hub_has_asked_for_it() -> None:
+    raw = sse(*HELLO, LAST)
+    tap, passed = relay(raw, ChatTap(hide_usage=True))
+    assert passed == frames(sse(*HELLO))
+    assert tap.usage == COUNTED
+    assert relay(raw)[1] == frames(raw)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        chunk(finish="stop", usage=USAGE),
+        {"choices": [], "usage": None, "prompt_filter_results": []},
+        {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}},
+        {"choices": []},
+    ],
+    ids=["beside a finish", "a filter's results", "counts nothing", "nothing at all"],
+)
+def test_what_is_more_than_a_usage_chunk_is_never_hidden(kept: dict[str, Any]) -> None:
+    raw = sse(*HELLO, kept)
+    tap, passed = relay(raw, ChatTap(hide_usage=True))
+    assert (passed, tap.done) == (frames(raw), True)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "usage"),
+    [
+        ([*HELLO, LAST], COUNTED),
+        ([*HELLO[:2], chunk(finish="stop", usage=USAGE)], COUNTED),
+        ([*HELLO[:2], chunk(finish="stop", x_groq={"id": "r", "usage": USAGE})], COUNTED),
+        (
+            [
+                chunk({"content": "a"}, usage={**USAGE, "completion_tokens": 1, "total_tokens": 8}),
+                *HELLO,
+                LAST,
+            ],
+            COUNTED,
+        ),
+        ([*HELLO, LAST, {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}], COUNTED),
+        ([*HELLO, {"choices": None, "usage": USAGE}], COUNTED),
+        ([*HELLO, {"usage": USAGE}], COUNTED),
+        ([chunk({"content": "a"}, usage=None), *HELLO], None),
+        ([*HELLO], None),
+        (
+            [
+                *HELLO,
+                {"choices": [], "usage": {**USAGE, "completion_tokens_details": {"reasoning_tokens": 2}}},
+            ],
+            Usage(7, 3, 10, reasoning_tokens=2),
+        ),
+        (
+            [*HELLO, {"choices": [], "usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": 4}}}],
+            Usage(7, 3, 10, cached_input_tokens=4),
+        ),
+    ],
+)
+def test_usage_is_found_wherever_it_stands(chunks: list[dict[str, Any]], usage: Usage | None) -> None:
+    raw = sse(*chunks)
+    tap, passed = relay(raw)
+    assert (tap.usage, tap.done, passed) == (usage, True, frames(raw))
+
+
+def test_the_accounts_alone_are_to_come_behind_the_last_finish_reason() -> None:
+    tap = ChatTap()
+    tap.feed(sse(*HELLO[:2], done=False))
+    assert not tap.finishing
+    tap.feed(sse(HELLO[2], done=False))
+    assert (tap.finishing, tap.done) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("delta", "said"),
+    [
+        ({"content": "abc"}, 3),
+        ({"reasoning_content": "abcd"}, 4),
+        ({"content": "", "reasoning_content": "abcd"}, 4),
+        ({"content": None, "reasoning": "abcde"}, 5),
+        ({"content": "", "reasoning": "abcde"}, 5),
+        ({"content": [{"type": "text", "text": "ab"}]}, 2),
+        ({}, 0),
+    ],
+)
+def test_what_the_model_has_written_is_counted_for_an_estimate(delta: dict[str, Any], said: int) -> None:
+    tap, _ = relay(sse(chunk({"role": "assistant"}), chunk(delta), chunk(delta), done=False))
+    assert tap.said == 2 * said
+
+
+def test_the_arguments_of_calls_count_for_an_estimate() -> None:
+    call = chunk({"tool_calls": [{"index": 0, "function": {"arguments": "x" * 300}}]})
+    assert relay(sse(call, done=False))[0].said > 90
+    assert relay(sse(chunk({"role": "assistant"}), call, done=False))[0].said > 90
+
+
+# ---- failures -------------------------------------------------------------------------------------------
+
+OVERLOADED = {"error": {"message": "Overloaded", "type": "overloaded_error", "code": 503}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "category"),
+    [
+        (OVERLOADED, "overloaded"),
+        (frame(b'{"error": "rate limit reached"}'), "rate_limit"),
+        (b'event: error\ndata: {"message": "Overloaded"}\n\n', "overloaded"),
+        (b"event: error\ndata: server is busy\n\n", "overloaded"),
+        (b'error: {"message": "Overloaded"}\n\n', "overloaded"),
+        (b'{"error": {"message": "Overloaded"}}\n\n', "overloaded"),
+        (frame(b'[{"error": {"code": 503, "message": "Overloaded"}}]'), "overloaded"),
+        (chunk(finish="error"), "api_error"),
+        ({"choices": [{"index": 0, "delta": {}, "error": {"code": 502, "message": "gone"}}]}, "api_error"),
+        ({"object": "error", "message": "boom", "code": 500}, "api_error"),
+        (frame(b"<html>"), "api_error"),
+        (frame(b"not json"), "api_error"),
+        (frame(b"7"), "api_error"),
+    ],
+)
+def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: str) -> None:
+    before = sse(*HELLO[:2], done=False)
+    tap, passed = relay(before + sse(bad, *HELLO))
+    assert passed == frames(before)
+    assert failed(tap).category == category
+    assert (tap.feed(sse(*HELLO)), tap.close()) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"choices": [{"index": "0", "delta": {"content": 7}, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": None}]},
+        {"choices": [{"delta": {"content": "x"}}]},
+        {"choices": [{"index": 0, "delta": "text"}]},
+        {"model": ["m"], "choices": [{"index": 0, "delta": {"content": "x"}}]},
+        {"unknown": {"deep": [1]}},
+        frame(b'{"choices":[{"index":0,"delta":{"content":"\xff"}}]}'),
+        frame(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}'),
+        frame(b'{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":NaN}]}'),
+        b'data: {"choices":\ndata: [{"index":0,"delta":{"content":"a"}}]}\n\n',
+        b"event: completion\ndata: {}\n\n",
+        b"event: heartbeat\ndata: still there\n\n",
+    ],
+)
+def test_what_is_odd_passes_unchanged(odd: Any) -> None:
+    raw = sse(HELLO[0], odd, *HELLO[1:])
+    tap, passed = relay(raw)
+    assert (passed, tap.failure, tap.done) == (frames(raw), None, True)
+
+
+def test_a_comment_says_that_the_server_lives_and_is_told_as_one() -> None:
+    tap = ChatTap()
+    assert tap.feed(b": OPENROUTER PROCESSING\n\n") == b": keep-alive\n\n"
+    assert tap.feed(sse(HELLO[0], done=False) + b": x\n\n") == sse(HELLO[0], done=False)
+
+
+def test_a_frame_that_never_ends_is_a_failure() -> None:
+    tap = ChatTap(limit=1000)
+    before = sse(HELLO[0], done=False)
+    assert tap.feed(before) == before
+    for _ in range(3):
+        assert tap.feed(b"data: " + b"x" * 500) == b""
+    assert failed(tap).category == "api_error"
+    assert "longer than 1000 bytes" in failed(tap).message
+
+
+@pytest.mark.parametrize("size", range(990, 1012))
+def test_a_frame_of_about_the_limit_is_a_failure_or_none_but_no_accident(size: int) -> None:
+    tap = ChatTap(limit=1000)
+    run(tap, [b"data: " + b"x" * (size - 6)])
+    assert failed(tap).category == "api_error"

@@ -1,0 +1,133 @@
+"""Answers that are relayed as one document: what they say of themselves, and which are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import ProviderError
+from dragoman.events import Usage
+from dragoman.wire.anthropic_tap import read_message
+from dragoman.wire.openai_tap import read_embeddings, read_whole
+from dragoman.wire.openai_usage import read_usage
+from dragoman.wire.tap import Whole
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+OVERLOADED = {"error": {"message": "Overloaded", "type": "overloaded_error"}}
+
+
+def completion(*reasons: str | None, **more: Any) -> bytes:
+    choices = [{"index": index, "finish_reason": reason} for index, reason in enumerate(reasons)]
+    return msgspec.json.encode({"model": "m-1", "choices": choices, "usage": USAGE, **more})
+
+
+def message(**more: Any) -> bytes:
+    said = {"type": "message", "model": "claude", "content": [], "stop_reason": "end_turn"}
+    return msgspec.json.encode({**said, "usage": {"input_tokens": 5, "output_tokens": 2}, **more})
+
+
+def test_a_completion_says_what_it_took() -> None:
+    whole = read_whole(completion("length", "stop"))
+    assert (whole.usage, whole.model, whole.finish_reason) == (Usage(7, 3, 10), "m-1", "length")
+    assert read_whole(completion("stop", usage=None)).usage is None
+    assert read_whole(completion("stop", model=7)).model is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "category"),
+    [
+        (b"", "network"),
+        (b"  ", "network"),
+        (b"<html>", "api_error"),
+        (b"null", "api_error"),
+        (b"{}", "api_error"),
+        (completion(), "api_error"),
+        (completion(None), "network"),
+        (completion("stop", None), "network"),
+        (completion("error"), "api_error"),
+        (msgspec.json.encode(OVERLOADED), "overloaded"),
+        (completion("stop", **OVERLOADED), "overloaded"),
+        (completion("stop")[:-7], "api_error"),
+        (b"[" * 200_000, "api_error"),
+    ],
+)
+def test_what_is_no_completion_is_a_failure(raw: bytes, category: str) -> None:
+    with pytest.raises(ProviderError) as wrong:
+        read_whole(raw)
+    assert wrong.value.category == category
+
+
+def test_embeddings_say_what_they_took() -> None:
+    said = {"data": [{"embedding": [0.1]}], "model": "e", "usage": {"prompt_tokens": 5, "total_tokens": 5}}
+    whole = read_embeddings(msgspec.json.encode(said))
+    assert (whole.usage, whole.model) == (Usage(input_tokens=5, total_tokens=5), "e")
+    with pytest.raises(ProviderError, match="no data"):
+        read_embeddings(b"{}")
+
+
+def test_a_message_says_what_it_took() -> None:
+    whole = read_message(message())
+    assert (whole.usage, whole.model, whole.finish_reason) == (Usage(5, 2, 7), "claude", "end_turn")
+    assert read_message(message(usage=None)).usage is None
+
+
+def test_the_prompt_of_a_message_is_what_was_cached_and_what_was_not() -> None:
+    counts = {
+        "input_tokens": 5,
+        "output_tokens": 2,
+        "cache_read_input_tokens": 100,
+        "cache_creation_input_tokens": 30,
+        "output_tokens_details": {"thinking_tokens": 1},
+    }
+    assert read_message(message(usage=counts)).usage == Usage(
+        input_tokens=135,
+        output_tokens=2,
+        total_tokens=137,
+        reasoning_tokens=1,
+        cached_input_tokens=100,
+        cache_write_tokens=30,
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "category"),
+    [
+        (b"", "network"),
+        (b"<html>", "api_error"),
+        (b"{}", "api_error"),
+        (b"[]", "api_error"),
+        (msgspec.json.encode({"type": "error", **OVERLOADED}), "overloaded"),
+        (message(content=None), "api_error"),
+        (message(**OVERLOADED), "overloaded"),
+        (message(stop_reason=None), "network"),
+        (message()[:-3], "api_error"),
+    ],
+)
+def test_what_is_no_message_is_a_failure(raw: bytes, category: str) -> None:
+    with pytest.raises(ProviderError) as wrong:
+        read_message(raw)
+    assert wrong.value.category == category
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 3,
+            "total_tokens": 13,
+            "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        },
+        {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 20},
+        {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13, "prompt_cache_hit_tokens": 4},
+    ],
+)
+def test_usage_is_the_same_however_quickly_it_is_read(usage: dict[str, Any]) -> None:
+    answer = {"model": "m", "choices": [{"index": 0, "finish_reason": "stop"}], "usage": usage}
+    whole = read_whole(msgspec.json.encode(answer))
+    assert whole == Whole(read_usage(usage, model="m"), "m", "stop")
