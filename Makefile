@@ -20,7 +20,7 @@ help: ## this list
 
 # ---- using it ----------------------------------------------------------------------------------------------
 
-.PHONY: setup demo serve bench
+.PHONY: setup demo serve bench gatewaybench
 setup: $(MADE)/wheel $(MADE)/local $(MADE)/clients packages ## .venv with the package and everything that tests need
 	@echo "make setup: done; the program is $(BIN)/dragoman"
 
@@ -32,6 +32,9 @@ serve: $(MADE)/wheel ## the hub on this machine, its data in .dragoman
 
 bench: setup ## measure against the peers (docs/performance.md)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+gatewaybench: setup ## the gateway beside LiteLLM, Portkey and nginx (docs/performance.md)
+	@$(BIN)/python benchmarks/gateway.py $(ARGS)
 
 # ---- working on it -----------------------------------------------------------------------------------------
 

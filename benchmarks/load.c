@@ -1,16 +1,16 @@
 /* A load generator for streaming HTTP answers: one thread, epoll, any number of connections, each in a closed loop.
 
      load -p PORT [-u PATH] [-c CONNECTIONS] [-r OPENED_PER_SECOND] [-w WARMUP] [-o] [-d SECONDS]
-          -b BODY [-x CHUNKS] [-b BODY -x CHUNKS]... [-P NAME=PID]...
+          -b BODY [-x CHUNKS] [-b BODY -x CHUNKS]... [-e LAST_WORDS] [-H HEADER]... [-P NAME=PID]...
 
    Every connection posts the bodies in turn, each answer read to its end before the next request. "%ID%" in a body
    becomes 16 digits that no other request has. After WARMUP seconds (-o: or when every connection has begun to get its
    answer) it prints "measuring", counts for SECONDS (up to ten times that until there are CONNECTIONS answers, unless -o)
    and prints one JSON object:
      requests, failed (refused, cut or not 2xx), incomplete (not exactly CHUNKS of the stamps "@" + 16 digits that
-     upstream.c writes, or no [DONE] at the end), chunks, frames, open (answers under way at the end), and in
-     microseconds first_frame, first_chunk, response (since the request) and delay (since the chunk's stamp);
-     load_cpu, and for each NAME the CPU seconds that the process PID used and its resident memory at the end.
+     upstream.c writes, or LAST_WORDS, "[DONE]" unless said, not among the last 128 bytes), chunks, frames, open
+     (answers under way at the end), and in microseconds first_frame, first_chunk, response (since the request) and
+     delay (since the chunk's stamp); load_cpu, and for each NAME the CPU seconds that the process PID used and its resident memory at the end.
 */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,13 +24,9 @@
 #include <sys/socket.h>
 
 #include "measure.h"
+#include "request.h"
 
-enum { MAX_EVENTS = 1024, MAX_BODIES = 8, MAX_PROCESSES = 64, HEAD_CAPACITY = 8192, TAIL = 16 };
-
-struct request {
-    const char *body;
-    long chunks; /* that the answer must have, -1 = any number */
-};
+enum { MAX_EVENTS = 1024, MAX_PROCESSES = 64, HEAD_CAPACITY = 8192, TAIL = 128 };
 
 struct process {
     const char *name;
@@ -60,37 +56,17 @@ struct connection {
     long chunks, frames;
 };
 
-static struct request requests[MAX_BODIES];
 static struct process processes[MAX_PROCESSES];
-static int request_count, process_count, poller;
+static int process_count, poller;
 static struct sockaddr_in address = {.sin_family = AF_INET};
 static bool measuring, early;
 static int flowing; /* connections on which an answer has begun */
-static const char *path = "/";
-static size_t longest; /* request, with room for every id */
+static const char *last_words = "[DONE]";
 static unsigned request_number;
 static uintmax_t answered, failed, incomplete, chunks, frames, bytes;
 static struct histogram first_frame, first_chunk, response, delay;
 
 /* ---- sending */
-
-/* Copies a body with an id in every place of "%ID%"; gives the length. */
-static size_t expand(char *to, const char *body, const char *id) {
-    char *start = to;
-    for (const char *place; (place = strstr(body, "%ID%")); body = place + 4)
-        to += sprintf(to, "%.*s%s", (int)(place - body), body, id);
-    return (size_t)(to + sprintf(to, "%s", body) - start);
-}
-
-static size_t write_request(char *to, const struct request *request, const char *id) {
-    char *body = malloc(strlen(request->body) * 5 + 1);
-    size_t length = expand(body, request->body, id);
-    int head = sprintf(to, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                       "Authorization: Bearer benchmark\r\nContent-Length: %zu\r\n\r\n", path, length);
-    memcpy(to + head, body, length);
-    free(body);
-    return (size_t)head + length;
-}
 
 static void watch(struct connection *c, uint32_t events, int operation) {
     struct epoll_event event = {.events = events, .data.ptr = c};
@@ -247,7 +223,7 @@ static void read_head(struct connection *c, const char *end) {
 
 static void finish_answer(struct connection *c, int64_t now) {
     long expected = requests[c->next].chunks;
-    bool whole = memmem(c->tail, TAIL, "[DONE]", 6) && (expected < 0 || c->chunks == expected);
+    bool whole = memmem(c->tail, TAIL, last_words, strlen(last_words)) && (expected < 0 || c->chunks == expected);
     if (measuring) {
         answered++;
         histogram_add(&response, now - c->started);
@@ -367,18 +343,10 @@ static void add_process(char *option) {
     processes[process_count++] = (struct process){.name = option, .pid = atoi(equals + 1)};
 }
 
-static void add_request(const char *body) {
-    if (request_count == MAX_BODIES)
-        exit(2);
-    requests[request_count++] = (struct request){.body = body, .chunks = -1};
-    if (strlen(body) * 5 + 4096 > longest)
-        longest = strlen(body) * 5 + 4096;
-}
-
 int main(int argc, char **argv) {
     int connections = 1, opened_per_second = 0;
     double warmup = 1, seconds = 3;
-    for (int letter; (letter = getopt(argc, argv, "p:u:c:r:w:d:b:x:P:o")) != -1;) {
+    for (int letter; (letter = getopt(argc, argv, "p:u:c:r:w:d:b:x:e:H:P:o")) != -1;) {
         switch (letter) {
         case 'p': address.sin_port = htons((uint16_t)atoi(optarg)); break;
         case 'u': path = optarg; break;
@@ -388,6 +356,8 @@ int main(int argc, char **argv) {
         case 'd': seconds = atof(optarg); break;
         case 'b': add_request(optarg); break;
         case 'x': requests[request_count ? request_count - 1 : 0].chunks = atol(optarg); break;
+        case 'e': last_words = optarg; break;
+        case 'H': add_header(optarg); break;
         case 'o': early = true; break;
         case 'P': add_process(optarg); break;
         default: return 2;

@@ -290,9 +290,9 @@ class Turn(asyncio.Protocol):
         return available + frame(type="tool-output-available", toolCallId=call.id, output=output)
 
 
-async def serve(sides: Sides) -> None:
-    """Serve on a free port until ended."""
-    server = await asyncio.get_running_loop().create_server(sides, "127.0.0.1", 0, backlog=2048)
+async def serve(sides: Sides, port: int) -> None:
+    """Serve until ended."""
+    server = await asyncio.get_running_loop().create_server(sides, "127.0.0.1", port, backlog=2048)
     print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
@@ -305,6 +305,7 @@ def main() -> None:
     parser.add_argument("kind", choices=["raw", "transform"])
     parser.add_argument("--upstream", required=True, help="http://HOST:PORT/v1")
     parser.add_argument("--model", default="bench")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     options = parser.parse_args()
     url = urlsplit(options.upstream)
     host, port = url.hostname or "127.0.0.1", url.port or 80
@@ -313,7 +314,7 @@ def main() -> None:
         (lambda: RawClient(host, port)) if options.kind == "raw" else (lambda: Turn(pool, options.model))
     )
     with suppress(KeyboardInterrupt):
-        uvloop.run(serve(sides))
+        uvloop.run(serve(sides, options.port))
 
 
 if __name__ == "__main__":

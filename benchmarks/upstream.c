@@ -1,9 +1,10 @@
-/* An OpenAI-compatible model server for benchmarks: one thread, epoll, as fast as a socket takes bytes.
+/* A model server for benchmarks, OpenAI's and Anthropic's: one thread, epoll, as fast as a socket takes bytes.
 
      upstream [-p PORT] [-t TOOL] [-a ARGUMENTS]
 
-   prints "listening on http://127.0.0.1:PORT" (port 0, the default, takes a free one) and answers every POST
-   with a stream of chat completion chunks. The request's model says how: bench[-nN][-rR][-toolK]
+   prints "listening on http://127.0.0.1:PORT" (port 0, the default, takes a free one) and answers every POST: below
+   /messages as Anthropic does, elsewhere as OpenAI's chat.completions; with a stream when the request says
+   "stream": true, else with one document that has one stamp. The model says how: bench[-nN][-rR][-toolK]
      -nN     N chunks of text (100 unless said), each with "@" and the monotonic clock in microseconds
      -rR     R chunks a second instead of as many as fit
      -toolK  K steps of calling TOOL with ARGUMENTS come first; a step counts as done when its result is
@@ -20,14 +21,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "answers.h"
 #include "measure.h"
 
 enum { OUT_CAPACITY = 1 << 16, IN_CAPACITY = 1 << 14, MAX_EVENTS = 1024 };
-
-struct text {
-    char *bytes;
-    size_t length, mark; /* mark: where a stamp or a call's number goes */
-};
 
 struct client {
     int fd;
@@ -37,97 +34,10 @@ struct client {
     int chunks, chunks_sent;
     int64_t interval, due; /* microseconds; interval 0 = unpaced */
     int place;             /* among the paced streams, -1 = not there */
+    const struct voice *voice;
 };
 
-static struct text opening, chunk, ending, tool_step;
 static int poller;
-
-/* ---- the answers, written once at start */
-
-#define CHUNK "\"id\":\"chatcmpl-bench\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"bench\""
-#define DELTA "{" CHUNK ",\"choices\":[{\"index\":0,\"delta\":{%s},\"finish_reason\":%s}]}"
-#define USAGE "{" CHUNK ",\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10,\"total_tokens\":30}}"
-
-/* One server-sent event, in an HTTP chunk of its own, as model servers send it. */
-static void put_event(FILE *to, const char *data) {
-    fprintf(to, "%zx\r\ndata: %s\n\n\r\n", strlen(data) + 8, data);
-}
-
-static void put_delta(FILE *to, const char *delta, const char *finish_reason) {
-    char *data;
-    if (asprintf(&data, DELTA, delta, finish_reason) < 0)
-        abort();
-    put_event(to, data);
-    free(data);
-}
-
-static void put_head(FILE *to) {
-    fputs("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-          "Transfer-Encoding: chunked\r\n\r\n", to);
-}
-
-static void put_tail(FILE *to, const char *finish_reason) {
-    put_delta(to, "", finish_reason);
-    put_event(to, USAGE);
-    put_event(to, "[DONE]");
-    fputs("0\r\n\r\n", to);
-}
-
-/* The text as it stands inside a JSON string. */
-static char *escape(const char *plain) {
-    char *escaped = malloc(2 * strlen(plain) + 1), *to = escaped;
-    for (const char *from = plain; *from; from++) {
-        if (*from == '"' || *from == '\\')
-            *to++ = '\\';
-        *to++ = *from;
-    }
-    *to = 0;
-    return escaped;
-}
-
-static void put_tool_step(FILE *to, const char *tool, const char *arguments) {
-    char *delta, *first = strndup(arguments, strlen(arguments) / 2);
-    const char *halves[] = {first, arguments + strlen(first)};
-    put_head(to);
-    if (asprintf(&delta, "\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"index\":0,\"id\":\"call_%0*d\","
-                 "\"type\":\"function\",\"function\":{\"name\":\"%s\",\"arguments\":\"\"}}]", STAMP_DIGITS, 0, tool) < 0)
-        abort();
-    put_delta(to, delta, "null");
-    free(delta);
-    for (int half = 0; half < 2; half++) {
-        char *part = escape(halves[half]);
-        if (asprintf(&delta, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"%s\"}}]", part) < 0)
-            abort();
-        put_delta(to, delta, "null");
-        free(delta);
-        free(part);
-    }
-    put_tail(to, "\"tool_calls\"");
-    free(first);
-}
-
-static FILE *begin(struct text *text) { return open_memstream(&text->bytes, &text->length); }
-
-static void finish(struct text *text, FILE *stream) {
-    fclose(stream);
-    char *zeros = strstr(text->bytes, "0000000000000000");
-    text->mark = zeros ? (size_t)(zeros - text->bytes) : 0;
-}
-
-static void write_answers(const char *tool, const char *arguments) {
-    char content[64];
-    FILE *to = begin(&opening);
-    put_head(to);
-    put_delta(to, "\"role\":\"assistant\",\"content\":\"\"", "null");
-    finish(&opening, to);
-    snprintf(content, sizeof content, "\"content\":\" t@%0*d\"", STAMP_DIGITS, 0);
-    put_delta(to = begin(&chunk), content, "null");
-    finish(&chunk, to);
-    put_tail(to = begin(&ending), "\"stop\"");
-    finish(&ending, to);
-    put_tool_step(to = begin(&tool_step), tool, arguments);
-    finish(&tool_step, to);
-}
 
 /* ---- the paced streams, a heap with the one that is due first on top */
 
@@ -191,15 +101,17 @@ static void put(struct client *client, const struct text *text, int64_t mark) {
 
 static bool has_room(const struct client *client, size_t size) { return OUT_CAPACITY - client->out_length >= size; }
 
-/* Puts up to `most` chunks, as many as there is room for, and the ending behind the last one. */
+/* Puts up to `most` chunks, as many as there is room for, and the ending behind the last one. Each has a stamp
+   of its own, a microsecond before the last one's: some gateways take equal chunks for a model that hangs. */
 static void put_chunks(struct client *client, int most) {
     int64_t now = now_us();
-    while (most-- > 0 && client->chunks_sent < client->chunks && has_room(client, chunk.length)) {
-        put(client, &chunk, now);
+    const struct voice *voice = client->voice;
+    while (most-- > 0 && client->chunks_sent < client->chunks && has_room(client, voice->chunk.length)) {
+        put(client, &voice->chunk, now--);
         client->chunks_sent++;
     }
-    if (client->chunks_sent == client->chunks && has_room(client, ending.length)) {
-        put(client, &ending, 0);
+    if (client->chunks_sent == client->chunks && has_room(client, voice->ending.length)) {
+        put(client, &voice->ending, 0);
         client->streaming = false;
         unpace(client);
     }
@@ -258,10 +170,20 @@ static int count(const char *body, size_t length, const char *needle) {
     return found;
 }
 
+static bool wants_stream(const char *body, size_t length) {
+    const char *at = memmem(body, length, "\"stream\":", 9);
+    at = at ? at + 9 + (at[9] == ' ') : body + length;
+    return body + length - at > 4 && !memcmp(at, "true", 4);
+}
+
 static void answer(struct client *client, const char *body, size_t length) {
     static int calls;
     char model[128] = "";
     read_model(body, length, model);
+    if (!wants_stream(body, length)) {
+        put(client, &client->voice->document, now_us());
+        return;
+    }
     int tool_steps = option(model, "-tool", 0);
     if (tool_steps && count(body, length, "\"tool_call_id\"") < tool_steps) {
         put(client, &tool_step, ++calls);
@@ -272,7 +194,7 @@ static void answer(struct client *client, const char *body, size_t length) {
     client->chunks_sent = 0;
     client->streaming = true;
     client->interval = rate ? 1000000 / rate : 0;
-    put(client, &opening, 0);
+    put(client, &client->voice->opening, 0);
     if (client->interval) {
         client->due = now_us() + client->interval;
         pace(client);
@@ -282,7 +204,7 @@ static void answer(struct client *client, const char *body, size_t length) {
 /* Answers the first request when it has come whole; false when there is none. */
 static bool take_request(struct client *client) {
     char *end = memmem(client->in, client->in_length, "\r\n\r\n", 4);
-    if (!end || client->streaming || !has_room(client, tool_step.length + opening.length))
+    if (!end || client->streaming || !has_room(client, tool_step.length + anthropic.opening.length))
         return false;
     size_t head = (size_t)(end + 4 - client->in), body = 0;
     for (char *line = client->in; line < end; line = (char *)memchr(line, '\n', (size_t)(end + 2 - line)) + 1)
@@ -290,6 +212,8 @@ static bool take_request(struct client *client) {
             body = strtoul(line + 15, NULL, 10);
     if (client->in_length < head + body)
         return false;
+    char *path = client->in + strcspn(client->in, " ");
+    client->voice = memmem(path, strcspn(path, "\r"), "/messages", 9) ? &anthropic : &openai;
     answer(client, client->in + head, body);
     client->in_length -= head + body;
     memmove(client->in, client->in + head + body, client->in_length);

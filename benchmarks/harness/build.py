@@ -23,9 +23,9 @@ def compile_programs() -> None:
         raise SystemExit("benchmarks need a C compiler: install gcc or clang")
     BUILD.mkdir(exist_ok=True)
     for name in ("upstream", "load"):
-        sources = [HERE / f"{name}.c", HERE / "measure.h"]
+        sources = [HERE / f"{name}.c", *HERE.glob("*.h")]
         program = BUILD / name
-        if _is_newer(program, sources):
+        if is_newer(program, sources):
             continue
         subprocess.run([compiler, "-std=gnu11", "-O2", "-Wall", "-o", program, sources[0]], check=True)
 
@@ -35,17 +35,17 @@ def install_ai_sdk() -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise Absent("needs node and npm")
     lock = AI_SDK / "package-lock.json"
-    if not _is_newer(AI_SDK / "node_modules" / ".package-lock.json", [lock]):
-        _install(["npm", "ci", "--ignore-scripts"], cwd=AI_SDK)
+    if not is_newer(AI_SDK / "node_modules" / ".package-lock.json", [lock]):
+        install(["npm", "ci", "--ignore-scripts"], cwd=AI_SDK)
 
 
 def install_pydantic_ai() -> None:
     """Install the Pydantic AI peer into an environment of its own; `Absent` when that cannot be done."""
     lock, done = PYDANTIC_AI / "requirements.txt", PYDANTIC_AI / ".venv" / "installed"
-    if _is_newer(done, [lock]):
+    if is_newer(done, [lock]):
         return
-    _install([sys.executable, "-m", "venv", "--clear", str(PYDANTIC_AI / ".venv")], cwd=PYDANTIC_AI)
-    _install(
+    install([sys.executable, "-m", "venv", "--clear", str(PYDANTIC_AI / ".venv")], cwd=PYDANTIC_AI)
+    install(
         [str(PEER_PYTHON), "-m", "pip", "install", "-q", "--require-hashes", "-r", str(lock)], cwd=PYDANTIC_AI
     )
     done.touch()
@@ -59,7 +59,8 @@ def version_of(peer: str) -> str:
     return (PYDANTIC_AI / "requirements.txt").read_text().split("pydantic-ai-slim==", 1)[1].split(" ", 1)[0]
 
 
-def _install(command: list[str], *, cwd: Path) -> None:
+def install(command: list[str], *, cwd: Path) -> None:
+    """Run an installer; `Absent` when it fails."""
     print(f"installing: {' '.join(command[:3])} … in {cwd.name}", file=sys.stderr)
     try:
         subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True, timeout=600)
@@ -68,5 +69,6 @@ def _install(command: list[str], *, cwd: Path) -> None:
         raise Absent(f"could not be installed: {said.strip().splitlines()[-1]}") from error
 
 
-def _is_newer(made: Path, sources: list[Path]) -> bool:
+def is_newer(made: Path, sources: list[Path]) -> bool:
+    """Whether something was made, and after all that it is made of."""
     return made.exists() and all(made.stat().st_mtime >= source.stat().st_mtime for source in sources)

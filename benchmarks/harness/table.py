@@ -54,7 +54,7 @@ def table(workload: Workload, rows: Sequence[Row]) -> str:
     notes = [f"- {row.server}: {note}" for row in rows for note in _notes(workload, row)]
     runs = max((len(row.results) for row in present), default=0)
     title = f"## {workload.title}\n\n{UNITS[workload.measure]}; median of {runs}\n"
-    return "\n".join([title, *_align(lines), "", *notes])
+    return "\n".join([title, *align(lines), "", *notes])
 
 
 def as_json(workload: Workload, rows: Sequence[Row]) -> Mapping[str, Any]:
@@ -121,7 +121,8 @@ def _notes(workload: Workload, row: Row) -> Iterator[str]:
         yield f"upstream or load generator had {busy:.0%} of the CPU"
 
 
-def _align(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+def align(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a Markdown table, the first one its head."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for place, line in enumerate(lines):
         pairs = zip(line[1:], widths[1:], strict=True)
