@@ -49,6 +49,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     registry: Registry
     calls: Calls
+    meta: Meta
     tracing: Tracing
 
     @classmethod
@@ -72,16 +73,13 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
             store=store,
             registry=registry,
             calls=calls,
+            meta=Meta(registry, calls),
             tracing=tracing,
         )
 
-    def meta(self) -> Meta:
-        """The four meta-tools."""
-        return Meta(self.registry, self.calls)
-
     def toolbox(self, pinned: Sequence[str], client: Sequence[Tool]) -> Toolbox:
         """What an agent's model can call. NotFound for an operation that there is not."""
-        return Toolbox(self.calls, self.meta(), registry=self.registry, pinned=pinned, client=client)
+        return Toolbox(self.calls, self.meta, registry=self.registry, pinned=pinned, client=client)
 
     async def secrets(self, config: Config) -> Mapping[str, str]:
         """The entries of the encrypted table that the configuration names, as far as they can be had."""

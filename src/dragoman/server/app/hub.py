@@ -182,7 +182,7 @@ def app_of(config: Config, hub: Hub, *, ground: Ground) -> ASGIApp:
     rooms = Rooms(
         chat=Chat(hub.runs, hub.store, settings=settings),
         sessions=Sessions(hub.runs, hub.store),
-        operations=Operations(ground.registry, ground.calls, meta=ground.meta()),
+        operations=Operations(ground.registry, ground.calls, meta=ground.meta),
         gateway=hub.gateway,
         usage=Usage(hub.store, catch_up=hub.meter.ledger.catch_up),
         metrics=hub.metrics,
