@@ -10,14 +10,13 @@ import msgspec
 from dragoman.ids import new_id
 from dragoman.providers.http import Transport
 from dragoman.providers.keyring import KeyRing
-from dragoman.providers.language import Family, call_ids
+from dragoman.providers.language import Family, call_ids, said
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.server import Server
 from dragoman.request import ModelRequest
 from dragoman.wire.anthropic import Decoder
 from dragoman.wire.anthropic_request import check, encode_request, refused_field
-from dragoman.wire.failures import describe, find
 
 __all__ = ["Anthropic", "AnthropicHabits", "AnthropicProvider"]
 
@@ -109,11 +108,3 @@ class AnthropicProvider(RemoteProvider):
     ) -> None:
         self.language = Anthropic(name, habits)
         super().__init__(name, server, language=self.language, transport=transport, keys=keys, policy=policy)
-
-
-def said(body: bytes) -> str:
-    """What an error body says in words."""
-    try:
-        return describe(find(msgspec.json.decode(body)))
-    except (msgspec.DecodeError, RecursionError):
-        return ""

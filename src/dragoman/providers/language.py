@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
+
 from dragoman.errors import ProviderError
 from dragoman.events import Event
 from dragoman.messages import Message, ToolPart
 from dragoman.providers.server import Server
 from dragoman.request import ModelRequest
+from dragoman.wire.failures import describe, find
 
 Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
 
@@ -63,3 +66,11 @@ class Language(Protocol):
 def call_ids(history: Sequence[Message]) -> set[str]:
     """The ids of the calls in a history, which a new call must not have."""
     return {part.tool_call_id for message in history for part in message.parts if isinstance(part, ToolPart)}
+
+
+def said(body: bytes) -> str:
+    """What an error body says in words."""
+    try:
+        return describe(find(msgspec.json.decode(body)))
+    except (msgspec.DecodeError, RecursionError):
+        return ""

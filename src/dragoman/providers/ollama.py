@@ -9,10 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.ids import new_id
-from dragoman.providers.anthropic import said
 from dragoman.providers.http import Transport
 from dragoman.providers.keyring import KeyRing
-from dragoman.providers.language import Family, call_ids
+from dragoman.providers.language import Family, call_ids, said
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.server import Server
