@@ -111,6 +111,12 @@ class Meter:
     async def __aexit__(self, *_: object) -> None:
         await self.ledger.close()
 
+    def is_limited(self, identity: Identity) -> bool:
+        """Whether any limit stands for a caller; the requests of others need not be estimated."""
+        if self._unlimited and identity.limits is None:
+            return False
+        return bool(self._bounds_of(identity))
+
     async def admit(
         self,
         identity: Identity,

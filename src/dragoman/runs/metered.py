@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import cached_property
 
 import msgspec
 
@@ -87,7 +88,7 @@ class Metered:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """See `Provider.stream`. A limit that is reached is a ProviderError `rate_limit`."""
         self._step += 1
-        count = _Count(estimate_input(request), step=self._step)
+        count = _Count(request, step=self._step)
         admission = await self._admit(request, count)
         try:
             async with aclosing(self._provider.stream(request)) as answer:
@@ -116,7 +117,7 @@ class Metered:
             return await purse.meter.admit(
                 purse.identity,
                 price=purse.price(self.name, self._model),
-                input_tokens=count.tokens,
+                input_tokens=count.tokens if purse.meter.is_limited(purse.identity) else 0,
                 max_output=limit if isinstance(limit, int) else None,
                 model=purse.asked,
             )
@@ -158,14 +159,19 @@ class Metered:
 class _Count:
     """What is known of one answer."""
 
-    def __init__(self, tokens: int, *, step: int) -> None:
-        self.tokens = tokens
+    def __init__(self, request: ModelRequest, *, step: int) -> None:
         self.step = step
+        self._request = request
         self.wall = time.time()
         self.began = time.perf_counter()
         self.first: float | None = None
         self.finish: e.FinishStep | None = None
         self._said = 0
+
+    @cached_property
+    def tokens(self) -> int:
+        """An estimate of the prompt; made when it is needed, for it reads the whole history."""
+        return estimate_input(self._request)
 
     def note(self, batch: Sequence[e.Event]) -> None:
         """A batch has come."""

@@ -102,7 +102,7 @@ class Relayed:
     async def listen(self, relay: Relay) -> None:
         """Read until there is something to pass on; raise what another attempt may mend."""
         self._relay = relay
-        if self._stream:
+        if self._stream:  # anew: what is hidden depends on what this attempt has asked for
             self._tap = self._make_tap()
         self._account.key = relay.key
         try:
