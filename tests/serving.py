@@ -106,7 +106,9 @@ async def serving(
 @asynccontextmanager
 async def listening(hub: Hub) -> AsyncIterator[str]:
     """Serve a hub's app on a free port of the loopback; its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio: no delay
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
     server = uvicorn.Server(uvicorn.Config(hub.app, log_level="warning", lifespan="off", access_log=False))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the test runner keeps its own
     task = asyncio.create_task(server._serve([listener]))

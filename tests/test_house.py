@@ -35,7 +35,8 @@ def test_every_dependency_has_its_reason_written_down() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     wanted += (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").splitlines()
-    wanted += json.loads((ROOT / "tests/clients/package.json").read_text(encoding="utf-8"))["devDependencies"]
+    for package in ("tests/clients", "tests/mcp/clients"):
+        wanted += json.loads((ROOT / package / "package.json").read_text(encoding="utf-8"))["devDependencies"]
     rows = re.findall(
         r"^\| (.*?) \|", (ROOT / "docs/dependencies.md").read_text(encoding="utf-8"), re.MULTILINE
     )

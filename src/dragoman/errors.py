@@ -20,12 +20,15 @@ DragomanError
 ├── StoreError             the database refused
 └── CallError              an operation failed
     ├── CallTimeout        its deadline passed
-    └── CallDenied         the caller may not call it
+    ├── CallDenied         the caller may not call it
+    ├── ApprovalNeeded     somebody has to approve it first
+    ├── RateLimited        the operation takes no more calls for now; `retry_after` says when
+    └── CallUncertain      whoever ran it is gone, and it is not known whether it took effect
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 ProviderCategory = Literal[
@@ -259,3 +262,40 @@ class CallDenied(CallError):
 
     code = "call_denied"
     status = 403
+
+
+class ApprovalNeeded(CallError):
+    """Somebody has to approve the call first. `items` are the calls that want it."""
+
+    code = "approval_needed"
+    status = 403
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        items: Sequence[Any] = (),
+        approval_id: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.items = tuple(items)
+        self.approval_id = approval_id
+
+
+class RateLimited(CallError):
+    """The operation takes no more calls for now; it may again in `retry_after` seconds."""
+
+    code = "rate_limited"
+    status = 429
+    transient = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class CallUncertain(CallError):
+    """Whoever ran the call is gone; it is not known whether it took effect."""
+
+    code = "uncertain"

@@ -105,9 +105,9 @@ class Hub:
     data: Path
     process: subprocess.Popen[str]
 
-    def key(self, owner: str) -> str:
+    def key(self, owner: str, *more: str) -> str:
         """A new key."""
-        return run("keys", "create", "--data", self.data, "--owner", owner).out.strip()
+        return run("keys", "create", "--data", self.data, "--owner", owner, *more).out.strip()
 
 
 @contextmanager

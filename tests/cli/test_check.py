@@ -47,6 +47,53 @@ failing means: timeout
 WHO        MAY ASK
 each key   requests_per_minute 60, usd_per_day 2.5
 owner ada  parallel 4
+
+POLICY  OPERATIONS             FOR
+allow   whatever no rule fits  everybody
+
+OPERATIONS  REACH
+web.fetch   public hosts; ports 80, 443
+files.*     off
+spokes      what is free
+"""
+OPERATIONS = """
+providers: {small: {type: local}}
+files_root: ./shared
+files: {notes: ./notes}
+policy_default: ask
+policy:
+  - {deny: "*.delete_*"}
+  - {ask: [mail.send, "*.send_*"], effect: once, agent: support}
+agents: {guest: {policy: deny}}
+mcp_servers:
+  git:
+    command: [/usr/bin/uvx, mcp-server-git, --token, hunter2]
+    env: {TOKEN: hunter2}
+    env_from: [GIT_HOME]
+    secrets: {GITHUB: main}
+    tools: ["git_*"]
+  docs:
+    {url: "https://ada:hunter2@docs.example/mcp?key=hunter2", trust: ask, lazy: true, headers: {k: hunter2}}
+  old: {url: http://old.example/mcp, enabled: false}
+web: {deny_hosts: ["*.bad.example"], allow_networks: [10.1.0.0/16]}
+spokes: {namespaces: {warehouse: [stock, "orders-*"], "*": []}}
+"""
+REACHED = """\
+MCP SERVER  COMMAND OR ADDRESS         STATE     TRUST  TOOLS
+git         uvx                        started   first  git_*
+docs        https://docs.example/mcp   lazy      ask    *
+old         http://old.example/mcp     disabled  first  *
+
+POLICY  OPERATIONS             FOR
+deny    *.delete_*             everybody
+ask     mail.send, *.send_*    effect once; agent support
+deny    whatever no rule fits  agent guest
+ask     whatever no rule fits  everybody
+
+OPERATIONS  REACH
+web.fetch   public hosts, not *.bad.example, and 10.1.0.0/16; ports 80, 443
+files.*     shared ./shared, notes ./notes
+spokes      warehouse: stock, orders-*; others: none
 """
 
 
@@ -98,7 +145,46 @@ def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> Non
             "owner": {},
             "owners": {"ada": {"parallel": 4}},
         },
+        "mcpServers": [],
+        "policy": [{"decision": "allow", "operations": None, "for": {}}],
+        "reach": {
+            "web": {"allow": [], "deny": [], "networks": [], "ports": [80, 443]},
+            "files": None,
+            "spokes": {"namespaces": {}, "reserved": []},
+        },
     }
+
+
+def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "dragoman.yaml").write_text(OPERATIONS, encoding="utf-8")
+    said = run("check")
+    expected = [line.split() for line in REACHED.splitlines()]
+    assert [line.split() for line in said.out.splitlines()][-len(expected) :] == expected
+    assert said.err == "dragoman: WARNING: the MCP server git gets no GIT_HOME: it is not set\n"
+    told = run("check", "--json")
+    assert told.json["mcpServers"][0] == {
+        "name": "git",
+        "from": "uvx",
+        "state": "started",
+        "trust": "first",
+        "tools": ["git_*"],
+        "secrets": {"GITHUB": "the secret main"},
+        "missing": ["GIT_HOME"],
+    }
+    assert "hunter2" not in said.out + said.err + told.out + told.err
+
+
+def test_what_is_switched_off_is_told_as_off(run: Run, tmp_path: Path) -> None:
+    text = "web: {enabled: false}\nspokes: {enabled: false}\n"
+    (tmp_path / "dragoman.yaml").write_text(text, encoding="utf-8")
+    assert [line.split() for line in run("check").out.splitlines()[-3:]] == [
+        ["web.fetch", "off"],
+        ["files.*", "off"],
+        ["spokes", "off"],
+    ]
+    assert run("check", "--json").json["reach"] == {"web": None, "files": None, "spokes": None}
 
 
 def test_a_bad_configuration_ends_with_1_and_all_that_is_wrong(run: Run, tmp_path: Path) -> None:
@@ -125,5 +211,5 @@ def test_a_configuration_of_variables_alone_is_checked_too(run: Run, monkeypatch
 def test_an_empty_configuration_is_good_but_no_use(run: Run, tmp_path: Path) -> None:
     (tmp_path / "dragoman.yaml").touch()
     said = run("check")
-    assert (said.code, said.out) == (0, "dragoman.yaml is good\n")
+    assert (said.code, said.out.splitlines()[0]) == (0, "dragoman.yaml is good")
     assert "no provider is configured" in said.err

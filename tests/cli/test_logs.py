@@ -254,3 +254,18 @@ def test_what_ends_the_program_or_a_thread_is_told_without_keys(capsys: Err) -> 
     told = entries(capsys)
     assert [line["event"] for line in told] == ["the program failed", "the thread worker failed"]
     assert all("RuntimeError: with dgm_***" in line["exception"] for line in told)
+
+
+def test_nothing_that_others_wrote_looks_like_another_entry_or_steers_the_terminal(capsys: Err) -> None:
+    set_up("info", as_json=False)
+    evil = "x\n12:00:00 ERROR   auth: \x1b]0;pwned\x07\x9b31m\u202e"
+    try:
+        raise RuntimeError(evil)
+    except RuntimeError:
+        logging.getLogger("dragoman.x").warning("it said %s", evil, exc_info=True)
+    logging.getLogger("dragoman.x").info("request", extra={"fields": {"model_asked": evil}})
+    told = capsys.readouterr().err
+    assert not set("\x1b\x07\x9b\u202e") & set(told)
+    begun = [line for line in told.splitlines() if not line.startswith("    ")]
+    assert [line.split()[1:3] for line in begun] == [["WARNING", "x:"], ["INFO", "x:"]]
+    assert "\\u001b]0;pwned" in told

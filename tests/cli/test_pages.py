@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
+import typer
 import yaml
 
+from dragoman.cli import program
 from dragoman.config import (
     AgentConfig,
     Config,
@@ -24,6 +26,14 @@ from dragoman.config import (
     TelemetryConfig,
     parse_config,
 )
+from dragoman.config.sections import (
+    McpConfig,
+    McpServerConfig,
+    PolicyRule,
+    SearchConfig,
+    SpokesConfig,
+    WebConfig,
+)
 from dragoman.errors import ConfigError
 from dragoman.limits import Limits
 from dragoman.server.openapi import describe
@@ -31,6 +41,7 @@ from dragoman.server.page import routes
 from tests.cli.test_help import COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs"
+LINK = r"\]\(([\w./-]*\.md|(?=#))(?:#([\w-]+))?\)"
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "The hub": Config,
     "Providers": ProviderConfig,
@@ -38,6 +49,12 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "Cooldown": CooldownConfig,
     "Prices": PriceConfig,
     "Agents": AgentConfig,
+    "Policy": PolicyRule,
+    "MCP servers": McpServerConfig,
+    "The door for MCP clients": McpConfig,
+    "The web": WebConfig,
+    "Search": SearchConfig,
+    "Spokes": SpokesConfig,
     "Limits": LimitsConfig,
     "What a key or an owner may ask for": Limits,
     "CORS": CorsConfig,
@@ -69,7 +86,9 @@ def test_the_page_names_the_defaults(title: str) -> None:
             assert rows[field.name] == f"`{default}`"
 
 
-@pytest.mark.parametrize(("page", "examples"), [("configuration.md", 10), ("gateway.md", 5)])
+@pytest.mark.parametrize(
+    ("page", "examples"), [("configuration.md", 16), ("gateway.md", 5), ("operations.md", 2)]
+)
 def test_the_examples_are_configurations(page: str, examples: int) -> None:
     found = re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     assert len(found) == examples
@@ -82,14 +101,19 @@ def test_the_page_has_every_type_of_provider() -> None:
     assert all(f"`{name}`" in text for name in get_args(ProviderType))
 
 
+def options(name: str) -> list[str]:
+    """The options of a command, as they are typed."""
+    command: Any = typer.main.get_command(program.cli)
+    for word in name.split():
+        command = command.commands[word]
+    return [each.opts[0] for each in command.params if each.param_type_name == "option"]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_page_has_every_command_and_option(name: str) -> None:
     text = sections("cli.md")[f"dragoman {name}"]
-    callback = COMMANDS[name].callback
-    assert callback is not None
-    for option in callback.__annotations__:
-        if option not in ("return", "id", "message", "query", "arguments"):
-            assert f"--{option.replace('_', '-')}" in text, option
+    for option in options(name):
+        assert option in text, option
 
 
 def test_the_page_has_every_address_of_the_hub() -> None:
@@ -100,9 +124,17 @@ def test_the_page_has_every_address_of_the_hub() -> None:
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:
-    for page in ("cli.md", "configuration.md", "gateway.md", "http.md"):
-        for target in re.findall(r"\]\(([\w./-]+\.md)", (DOCS / page).read_text(encoding="utf-8")):
-            assert (DOCS / target).is_file(), target
+    for page in DOCS.glob("*.md"):
+        for target, place in re.findall(LINK, page.read_text(encoding="utf-8")):
+            there = page.parent / target if target else page
+            assert there.is_file(), (page.name, target)
+            assert not place or place in headings(there), (page.name, target, place)
+
+
+def headings(page: Path) -> set[str]:
+    """The places of a page that a link can lead to."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in found}
 
 
 def test_the_gateway_page_shows_what_a_gateway_is_configured_by() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
-from tests.cli.program import Hub, Terminal, finish, read_until, run, start
+from tests.cli.program import Hub, Terminal, finish, read_until, run, scripted, serving, start
+
+DANGER = Path(__file__).parent.parent / "flows" / "danger.py"
 
 
 def open_chat(hub: Hub, *arguments: str) -> Terminal:
@@ -88,3 +91,23 @@ def test_a_talk_without_a_hub_does_not_begin() -> None:
     chat = Terminal("chat", "--hub", "http://127.0.0.1:9", env={})
     chat.see("dragoman serve")
     assert chat.wait() == 1
+
+
+def test_a_call_that_wants_approval_is_asked_about_and_the_talk_goes_on(tmp_path: Path) -> None:
+    wipe = {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"}]}
+    config = {
+        "providers": {"sim": scripted(tmp_path, "sim", [wipe, {"text": "Gone now."}])},
+        "model": "sim/x",
+        "operations": [str(DANGER)],
+        "pinned": ["danger.wipe"],
+    }
+    with serving(tmp_path, config, "--no-auth") as hub:
+        chat = open_chat(hub)
+        chat.see("you> ")
+        chat.type("wipe it")
+        assert "waits for somebody's approval" in chat.see("approve? ")
+        chat.type("y")
+        shown = chat.see("you> ")
+        assert "wiped a" in shown
+        assert "Gone now." in shown
+        assert chat.leave() == 0

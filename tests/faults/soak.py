@@ -116,6 +116,7 @@ class Upstream:
         task = asyncio.get_running_loop().create_task(self._serve(Peer(1, reader, writer)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, peer: Peer) -> None:
         try:

@@ -92,7 +92,7 @@ async def later(kept: Client, way: Way) -> bytes:
     """What a request on an open connection gets while the hub drains: a refusal, or nothing any more."""
     kept.read = b""
     raw = msgspec.json.encode(ask(stream=True, model="up/late"))
-    head = f"POST {way.path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
+    head = f"POST {way.path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
     kept.writer.write(head + raw)
     return await kept.rest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
@@ -190,10 +190,6 @@ def test_parameters_are_read_from_numpy_and_sphinx_docstrings_too(docstring: str
     assert "How wide" not in found.description
 
 
-async def streams() -> AsyncIterator[int]:
-    yield 1
-
-
 def untyped(x) -> None:  # type: ignore[no-untyped-def]
     del x
 
@@ -220,7 +216,6 @@ def _hidden() -> None: ...
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (streams, "streams is a generator: streaming operations are not supported yet"),
         (untyped, "untyped: parameter 'x' has no type hint"),
         (starred, "starred: parameter 'numbers' takes any number of values"),
         (positional, "positional: parameter 'x' is positional-only"),

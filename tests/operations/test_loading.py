@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
+from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.loading import load
 
@@ -128,4 +129,7 @@ async def test_the_examples_do_what_they_say() -> None:
     async with Calls(registry, MemoryLedger()) as calls:
         for name, input, result in CALLS:
             outcome = await calls.call(name, input, context=Context())
+            if outcome.approval_id is not None:
+                await calls.answer(outcome.approval_id, approved=True, by=LOCAL)
+                outcome = await calls.call(name, input, context=Context(approval=outcome.approval_id))
             assert outcome.to_json() == {"success": True, "result": result}

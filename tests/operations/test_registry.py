@@ -53,6 +53,29 @@ def test_an_operation_is_found_in_either_spelling(spelling: str) -> None:
     assert Registry(named("files.read_all")).get(spelling).id == "files.read_all"
 
 
+def test_an_id_never_means_an_operation_of_another_namespace() -> None:
+    registry = Registry(named("git_create.issue"), named("git.create_branch"))
+    with pytest.raises(NotFound):
+        registry.get("git.create_issue")
+    with pytest.raises(NotFound):
+        registry.remove("git_create_issue")
+    assert registry.get("git_create_issue").id == "git_create.issue"
+    assert registry.get("git.create-branch").id == "git.create_branch"
+    registry.expect("git", Awaited())
+    with pytest.raises(NotFound, match="no operation 'git_create_issue'"):
+        registry.get("git_create_issue")
+
+
+class Awaited:
+    """What brings operations later."""
+
+    async def arrive(self) -> None:
+        """It takes long."""
+
+    def absence(self) -> str | None:
+        return "git starts"
+
+
 def test_an_ambiguous_spelling_is_refused_with_both_meanings() -> None:
     registry = Registry(named("a_b.c"), named("a.b_c"))
     assert registry.get("a.b_c").id == "a.b_c"

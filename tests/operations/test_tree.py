@@ -12,7 +12,8 @@ import pytest
 
 from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, current, operation
-from dragoman.operations.ledger import CallRecord, MemoryLedger, Status
+from dragoman.operations.ledger import CallRecord, Ended, MemoryLedger
+from dragoman.operations.outcome import Status
 
 
 class Site:
@@ -261,9 +262,9 @@ class SlowLedger(MemoryLedger):
         await super().begin(record)
         await self.pause("begin")
 
-    async def end(self, call_id: str, status: Status, **rest: Any) -> None:
+    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
         await self.pause("end")
-        await super().end(call_id, status, **rest)
+        await super().end(call_id, ended, wait=wait)
 
 
 @pytest.mark.parametrize(("step", "status"), [("begin", "aborted"), ("end", "done")])

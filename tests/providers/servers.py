@@ -100,7 +100,9 @@ async def serving(script: Script, *, tls: ssl.SSLContext | None = None) -> Async
             writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        state.tasks.add(asyncio.get_running_loop().create_task(serve(reader, writer)))
+        task = asyncio.get_running_loop().create_task(serve(reader, writer))
+        task.add_done_callback(lambda _: writer.close())  # also when it was cancelled before it began
+        state.tasks.add(task)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     state.port = server.sockets[0].getsockname()[1]
@@ -113,6 +115,7 @@ async def serving(script: Script, *, tls: ssl.SSLContext | None = None) -> Async
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed lets its socket go
     for task in state.tasks - set(running):
         task.result()
 

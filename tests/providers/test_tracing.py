@@ -19,6 +19,7 @@ from dragoman import events as e
 from dragoman.errors import CallDenied, ConfigError, ProviderError
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
 from dragoman.operations import Calls, Context, Registry, operation, origin
+from dragoman.operations.call import CallSettings
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.providers.http import Transport
 from dragoman.providers.openai import OpenAIProvider
@@ -245,7 +246,7 @@ async def test_a_run_has_its_model_requests_and_calls_below_it_and_counts_no_tok
         return result + 1
 
     seen = Seen()
-    calls = Calls(Registry(inner, outer), MemoryLedger(), tracer=seen.tracing)
+    calls = Calls(Registry(inner, outer), MemoryLedger(), settings=CallSettings(tracer=seen.tracing))
     with seen.tracing.agent("helper", run_id="run_1", session_id="s", model="main/gpt-x"):
         await play(seen.tracing, Step(text="Hello.", usage=USAGE))
         async with calls:
@@ -290,7 +291,7 @@ async def test_a_failed_call_says_so_and_content_holds_what_went_in_and_out() ->
         return text
 
     seen = Seen(content=True)
-    async with Calls(Registry(echo), MemoryLedger(), tracer=seen.tracing) as calls:
+    async with Calls(Registry(echo), MemoryLedger(), settings=CallSettings(tracer=seen.tracing)) as calls:
         await calls.call("t.echo", {"text": f"a {KEY}"}, context=Context())
         await calls.call("t.echo", {"text": "no"}, context=Context())
     good, bad = seen.exporter.get_finished_spans()

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 import pytest
+import yaml
 
 from dragoman import events as e
+from dragoman.mcp.door import METHODS
+from dragoman.server.approvals import Approvals
+from dragoman.server.artifacts import Artifacts
+from dragoman.server.calls import Calls
 from dragoman.server.chat import Chat
-from dragoman.server.doors import Rooms, guarded, models, public
+from dragoman.server.doors import MCP, SPOKE, Rooms, guarded, models, public
 from dragoman.server.gateway import Gateway
 from dragoman.server.health import Health
 from dragoman.server.metrics import Metrics
-from dragoman.server.openapi import describe
+from dragoman.server.openapi import vocabulary
 from dragoman.server.operations import Operations
 from dragoman.server.page import VERBS, draw_reference, routes
 from dragoman.server.reference import Reference
+from dragoman.server.servers import Servers
 from dragoman.server.sessions import Sessions
 from dragoman.server.usage import Usage
 from dragoman.wire.ui import UIStream
-from tests.serving import Served, ask, serving
+from tests.server.described import DOCUMENT, check, resolve, validator
+from tests.serving import ask, serving
 
-DOCUMENT = describe()
 MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
 ROOMS: Any = {
     "chat": Chat,
     "sessions": Sessions,
     "operations": Operations,
     "gateway": Gateway,
+    "calls": Calls,
+    "approvals": Approvals,
+    "artifacts": Artifacts,
+    "servers": Servers,
+    "mcp": None,
+    "spokes": None,
     "usage": Usage,
     "metrics": Metrics,
     "health": Health,
@@ -69,14 +82,6 @@ EVENTS: tuple[e.Event, ...] = (
 )
 
 
-def resolve(reference: str) -> Any:
-    """What a reference within the document points to."""
-    found: Any = DOCUMENT
-    for step in reference.removeprefix("#/").split("/"):
-        found = found[step]
-    return found
-
-
 def within(value: Any) -> Iterator[Mapping[str, Any]]:
     """All objects in a JSON value."""
     if isinstance(value, dict):
@@ -87,19 +92,9 @@ def within(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from within(each)
 
 
-def validator(schema: Mapping[str, Any]) -> Any:
-    """A schema of the document, with the others beside it to refer to."""
-    return jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
-
-
 def written(path: str) -> str:
     """A route's path as the document writes it."""
     return path.replace(":path}", "}")
-
-
-def operation(verb: str, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = DOCUMENT["paths"][path][verb]
-    return found
 
 
 @pytest.mark.promise("every-address-is-described")
@@ -110,8 +105,15 @@ def test_the_document_has_every_door_of_the_hub_and_says_which_want_a_key() -> N
     wanted |= {
         (verb.lower(), written(path), True) for path, handlers, _ in models(rooms) for verb in handlers
     }
+    wanted |= {(verb.lower(), MCP, True) for verb in METHODS.split(", ") if verb != "OPTIONS"}
     open_ones = {(verb.lower(), path, False) for path, handlers in public(rooms) for verb in handlers}
     assert said == wanted | open_ones | {("get", "/metrics", False)}
+
+
+def test_the_document_tells_in_words_of_the_socket_that_openapi_has_no_form_for() -> None:
+    told = " ".join(tag["description"] for tag in DOCUMENT["tags"])
+    assert SPOKE not in DOCUMENT["paths"]
+    assert f"`{SPOKE}`" in told
 
 
 def test_every_reference_within_the_document_leads_somewhere() -> None:
@@ -125,6 +127,11 @@ def test_every_schema_is_one(name: str) -> None:
     schema = DOCUMENT["components"]["schemas"][name]
     jsonschema_rs.meta.validate(schema)
     validator(schema)
+
+
+def test_no_shape_written_by_hand_has_the_name_of_one_from_the_vocabulary() -> None:
+    text = files("dragoman.server").joinpath("openapi.yaml").read_text(encoding="utf-8")
+    assert set(yaml.safe_load(text)["components"]["schemas"]) & set(vocabulary()) == set()
 
 
 def test_operations_have_names_of_their_own_and_say_what_they_are() -> None:
@@ -171,24 +178,6 @@ def test_what_no_stream_says_does_not_fit() -> None:
     shape = validator(DOCUMENT["components"]["schemas"]["StreamEvent"])
     for wrong in ({"type": "step-start"}, {"type": "text-delta", "id": "t"}, {"type": "weather", "data": 1}):
         assert not shape.is_valid(wrong)
-
-
-async def check(served: Served, verb: str, path: str, **asked: Any) -> Any:
-    """Ask the hub, and hold its answer to what the document says of it; the body."""
-    said = operation(verb, path)
-    where = path.replace("{id}", asked.pop("id", "s")).replace("{same}", "s")
-    response = await served.http.request(verb.upper(), where, **asked)
-    expected = said["responses"][str(response.status_code)]
-    expected = resolve(expected["$ref"]) if "$ref" in expected else expected
-    if "content" not in expected:
-        assert response.content == b""
-        return None
-    kind = response.headers["content-type"].split(";")[0]
-    if kind != "application/json":
-        assert kind in expected["content"]
-        return response.text
-    validator(expected["content"][kind]["schema"]).validate(response.json())
-    return response.json()
 
 
 async def test_the_hub_answers_as_the_document_says(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dragoman.errors import Conflict
-from dragoman.operations.ledger import CallRecord, Entry
+from dragoman.operations.ledger import CallRecord, Ended, Entry
 from dragoman.operations.outcome import CallFailure
 from dragoman.store.store import Store
 
@@ -28,7 +28,7 @@ CALL = CallRecord(
 async def test_a_call_is_written_down_before_it_runs_and_again_when_it_has_ended(store: Store) -> None:
     await store.calls.begin(CALL)
     assert await store.calls.get("c1") == Entry(record=CALL)
-    await store.calls.end("c1", "done", ended_at=2.0, result={"text": "…"})
+    await store.calls.end("c1", Ended(status="done", ended_at=2.0, result={"text": "…"}))
     assert await store.calls.get("c1") == Entry(
         record=CALL, status="done", ended_at=2.0, result={"text": "…"}
     )
@@ -37,7 +37,7 @@ async def test_a_call_is_written_down_before_it_runs_and_again_when_it_has_ended
 async def test_a_failed_call_keeps_its_failure(store: Store) -> None:
     failure = CallFailure(code="invalid_input", message="no", problems=[{"path": "x"}], input_schema={"a": 1})
     await store.calls.begin(msgspec.structs.replace(CALL, input=None))
-    await store.calls.end("c1", "failed", ended_at=2.0, error=failure)
+    await store.calls.end("c1", Ended(status="failed", ended_at=2.0, error=failure))
     found = await store.calls.get("c1")
     assert found is not None
     assert found.error == failure
@@ -45,14 +45,14 @@ async def test_a_failed_call_keeps_its_failure(store: Store) -> None:
 
 async def test_the_first_end_of_a_call_holds_but_an_uncertain_one_may_be_settled(store: Store) -> None:
     await store.calls.begin(CALL)
-    await store.calls.end("c1", "uncertain", ended_at=2.0)
-    await store.calls.end("c1", "done", ended_at=3.0, result=1)
-    await store.calls.end("c1", "aborted", ended_at=4.0)
+    await store.calls.end("c1", Ended(status="uncertain", ended_at=2.0))
+    await store.calls.end("c1", Ended(status="done", ended_at=3.0, result=1))
+    await store.calls.end("c1", Ended(status="aborted", ended_at=4.0))
     assert await store.calls.get("c1") == Entry(record=CALL, status="done", ended_at=3.0, result=1)
 
 
 async def test_the_end_of_a_call_that_never_began_is_no_error(store: Store) -> None:
-    await store.calls.end("nobody", "aborted", ended_at=1.0)
+    await store.calls.end("nobody", Ended(status="aborted", ended_at=1.0))
     assert await store.calls.get("nobody") is None
 
 
@@ -68,3 +68,25 @@ async def test_the_calls_of_a_run_make_a_tree_in_the_order_in_which_they_began(s
     for record in (child, other, CALL):
         await store.calls.begin(record)
     assert await store.calls.for_run("r") == [Entry(record=CALL), Entry(record=child)]
+
+
+async def test_a_call_that_waited_runs_for_whoever_goes_on_and_only_once(store: Store) -> None:
+    await store.calls.begin(CALL)
+    await store.calls.end("c1", Ended(status="pending"))
+    later = msgspec.structs.replace(CALL, run_id="r2", step=3, started_at=9.0)
+    await store.calls.resume(later)
+    assert await store.calls.get("c1") == Entry(record=later)
+    with pytest.raises(Conflict):
+        await store.calls.resume(later)
+
+
+async def test_calls_that_a_crash_has_cut_off_are_ended_by_what_they_would_have_done(store: Store) -> None:
+    for effect in ("read", "idempotent", "once"):
+        await store.calls.begin(msgspec.structs.replace(CALL, id=effect, effect=effect, run_id=None))
+    await store.calls.begin(msgspec.structs.replace(CALL, id="waits", effect="once"))
+    await store.calls.end("waits", Ended(status="pending"))
+    assert await store.calls.interrupt(5.0) == 3
+    found = [await store.calls.get(id) for id in ("read", "idempotent", "once", "waits")]
+    told = [(each.status, each.ended_at) for each in found if each is not None]
+    assert told == [("aborted", 5.0), ("aborted", 5.0), ("uncertain", 5.0), ("pending", None)]
+    assert await store.calls.interrupt(6.0) == 0

@@ -16,6 +16,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Who answers. `model` is `provider/model`; `operations` are pinned: shown to the model as plain tools.
 
     `client_tools` run in the front end; the run ends at such a call and goes on when the output comes.
+    One answer takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None: as it comes.
     """
 
     name: str = "default"
@@ -25,3 +26,6 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     client_tools: tuple[Tool, ...] = ()
     max_steps: int = DEFAULT_STEPS
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    timeout: float | None = None
+    max_calls: int | None = None
+    max_usd: float | None = None

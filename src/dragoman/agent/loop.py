@@ -6,7 +6,6 @@ what was said so far. It knows neither HTTP nor SQL.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -18,17 +17,19 @@ import msgspec
 from dragoman import events as e
 from dragoman.agent import closing
 from dragoman.agent.agent import Agent
+from dragoman.agent.callings import Callings
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import ProviderError
 from dragoman.fold import Fold
 from dragoman.messages import Message, StepStartPart, ToolPart
 from dragoman.operations.context import Context
-from dragoman.operations.outcome import CallFailure
+from dragoman.operations.repair import repair
 from dragoman.providers.provider import Provider
 from dragoman.providers.tracing import OFF, Tracing
 from dragoman.request import ModelRequest
 
 Batch = Sequence[e.Event]
+REPAIRED = "the arguments were broken JSON; read as what was meant"
 log = logging.getLogger(__name__)
 
 
@@ -59,6 +60,7 @@ class Loop:
         self.steps = sum(isinstance(entry.part(), StepStartPart) for entry in turn.fold.entries)
         self._answer = e.FinishStep()
         self._renamed: dict[str, str] = {}
+        self._notes: dict[str, str] = {}
         self._seen: set[str] = set()
         self._began = turn.clock()
         self._before = _usage(turn.fold.metadata)
@@ -138,12 +140,6 @@ class Loop:
         """What follows the model's answer: the calls that it asked for, and the end of the step."""
         if self._answer.finish_reason is None:
             raise ProviderError("the provider's answer ended without a finish reason", category="api_error")
-        toolbox = self.turn.toolbox
-        asked = [call for call in self._runnable() if toolbox.asks(call.name, call.input)]
-        if asked:
-            yield [
-                e.ToolApprovalRequest(f"approval_{call.tool_call_id}", call.tool_call_id) for call in asked
-            ]
         async for batch in self._run(self._runnable()):
             yield batch
         self.usage = (self.usage or e.Usage()) + self._answer.usage if self._answer.usage else self.usage
@@ -182,9 +178,20 @@ class Loop:
         seen.add(self._renamed.setdefault(key, key))
         if self._renamed[key] != key:
             event = msgspec.structs.replace(event, tool_call_id=self._renamed[key])
+        if isinstance(event, e.ToolInputError):
+            event = self._mended(event)
         if isinstance(event, e.ToolInputAvailable) and not event.provider_executed:
             return self._known(event)
         return event
+
+    def _mended(self, event: e.ToolInputError) -> e.ToolInputError | e.ToolInputAvailable:
+        """Broken JSON of a call's arguments read as what was meant, if that can be said for sure."""
+        found = repair(event.input) if isinstance(event.input, str) and not event.provider_executed else None
+        if found is None:
+            return event
+        self._notes[event.tool_call_id] = REPAIRED
+        key, metadata = event.tool_call_id, event.provider_metadata
+        return e.ToolInputAvailable(key, event.tool_name, found, provider_metadata=metadata)
 
     def _known(self, event: e.ToolInputAvailable) -> e.Event:
         if self.turn.toolbox.kind(event.tool_name) != "unknown":
@@ -206,31 +213,17 @@ class Loop:
             yield batch
 
     async def _run(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Batch, None]:
-        """The calls' outputs as they come, all at once. Closing the generator cancels what still runs."""
+        """The calls' outputs as they come. Closing the generator cancels what still runs."""
         reason = self._answer.finish_reason
         if calls and reason in ("length", "content-filter"):
             cut = f"not run: the model's answer was cut ({reason})"
             yield [e.ToolOutputError(call.tool_call_id, cut) for call in calls]
             return
-        running = {asyncio.ensure_future(self._call(call)) for call in calls}
-        try:
-            while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                yield [task.result() for task in done]
-        finally:
-            for task in running:
-                task.cancel()
-            if running:
-                await asyncio.gather(*running, return_exceptions=True)
-
-    async def _call(self, call: ToolPart) -> e.Event:
-        if call.approval and call.approval.approved is False:
-            return e.ToolOutputDenied(call.tool_call_id)
-        context = msgspec.structs.replace(self.turn.context, tool_call_id=call.tool_call_id)
-        outcome = await self.turn.toolbox.run(call.name, call.input, context=context)
-        if outcome.error is None:
-            return e.ToolOutputAvailable(call.tool_call_id, outcome.result)
-        return e.ToolOutputError(call.tool_call_id, _told(outcome.error))
+        context = msgspec.structs.replace(self.turn.context, step=self.steps, told=True)
+        callings = Callings(self.turn.toolbox, context, notes=self._notes)
+        async with aclosing(callings.run(calls)) as outputs:
+            async for batch in outputs:
+                yield batch
 
     def _finish(self, reason: e.FinishReason) -> e.Finish:
         return e.Finish(reason, message_metadata=self.metadata(reason), usage=self.usage, steps=self.steps)
@@ -272,10 +265,3 @@ def _fresh(key: str, seen: set[str]) -> str:
     while f"{key}-{number}" in seen:
         number += 1
     return f"{key}-{number}"
-
-
-def _told(error: CallFailure) -> str:
-    """A failure in words for the model: what is wrong, where, and what would be right."""
-    if not error.problems and error.input_schema is None:
-        return f"{error.message} ({error.hint})" if error.hint else error.message
-    return msgspec.json.encode(error.to_json()).decode()

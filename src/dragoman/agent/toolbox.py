@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from dragoman.errors import InvalidInput, NotFound
-from dragoman.operations.batch import read_batch
+from dragoman.errors import Conflict, NotFound
+from dragoman.operations.approval import Approval
 from dragoman.operations.call import Calls
-from dragoman.operations.context import Context
+from dragoman.operations.context import Context, Report
+from dragoman.operations.identity import Identity
 from dragoman.operations.meta import META_TOOLS, Meta, meta_name
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import Outcome
@@ -19,7 +20,10 @@ Kind = Literal["meta", "operation", "client", "unknown"]
 
 
 class Toolbox:
-    """The tools of one run. `client` names those that run in the front end."""
+    """The tools of one run. `client` names those that run in the front end.
+
+    What is pinned, and not there (yet) or not allowed to whom the `context` names, is left out.
+    """
 
     def __init__(
         self,
@@ -27,6 +31,7 @@ class Toolbox:
         meta: Meta,
         *,
         registry: Registry,
+        context: Context,
         pinned: Sequence[str] = (),
         client: Sequence[Tool] = (),
     ) -> None:
@@ -34,7 +39,8 @@ class Toolbox:
         self._meta = meta
         self._registry = registry
         self._client = {tool.name for tool in client}
-        held = [registry.get(id) for id in pinned]
+        there = [operation for id in pinned if (operation := found(registry, id)) is not None]
+        held = [operation for operation in there if calls.is_visible(operation, context)]
         self._pinned = {wire_name(operation.id): operation for operation in held}
         shown = [_shown(operation) for operation in held]
         self.tools: tuple[Tool, ...] = (*META_TOOLS, *shown, *client)
@@ -47,35 +53,42 @@ class Toolbox:
             return "meta"
         return "operation" if self._operation(name) else "unknown"
 
-    def asks(self, name: str, input: Mapping[str, Any]) -> bool:
-        """True when somebody has to approve the call: of such an operation, or of a batch that has one."""
-        if meta_name(name) != "hub.call":
-            operation = self._operation(name)
-            return operation is not None and operation.approval
-        try:
-            return any(self._gated(entry.tool) for entry in read_batch(input))
-        except InvalidInput:
-            return False  # nothing of it will run
-
     def names(self) -> list[str]:
         """The names that the model was shown."""
         return [tool.name for tool in self.tools]
 
-    async def run(self, name: str, input: Mapping[str, Any], *, context: Context) -> Outcome:
+    async def run(
+        self, name: str, input: Mapping[str, Any], *, context: Context, on_progress: Report | None = None
+    ) -> Outcome:
         """Run a meta-tool or a pinned operation; the outcome says what came of it."""
         meta = meta_name(name)
         if meta:
-            return await self._meta.run(meta, input, context=context)
-        return await self._calls.call(self._operation(name) or name, input, context=context)
+            return await self._meta.run(meta, input, context=context, on_progress=on_progress)
+        operation = self._operation(name) or name
+        return await self._calls.call(operation, input, context=context, on_progress=on_progress)
 
-    def _gated(self, name: str) -> bool:
+    async def answer(
+        self, approval_id: str, *, approved: bool, by: Identity, reason: str | None = None
+    ) -> Approval:
+        """Take somebody's answer; where another one came first, or too late, that as it is kept."""
+        kept = await self._calls.guard.approvals.get(approval_id)
+        if kept.status != "pending":
+            return kept
         try:
-            return self._registry.get(name).approval
-        except NotFound:
-            return False
+            return await self._calls.answer(approval_id, approved=approved, by=by, reason=reason)
+        except Conflict:
+            return await self._calls.guard.approvals.get(approval_id)
 
     def _operation(self, name: str) -> Operation | None:
         return self._pinned.get(wire_name(name))
+
+
+def found(registry: Registry, id: str) -> Operation | None:
+    """The operation of this id, if it is there."""
+    try:
+        return registry.get(id)
+    except NotFound:
+        return None
 
 
 def wire_name(id: str) -> str:

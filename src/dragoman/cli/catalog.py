@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,16 +11,21 @@ from urllib.parse import urlencode
 
 from dragoman.cli.client import HubClient, segment
 from dragoman.cli.settings import HERE, with_operations
-from dragoman.config import Config, read_config
+from dragoman.config import read_config
+from dragoman.operations.approval import MemoryApprovals
+from dragoman.operations.artifact import MemoryArtifacts
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
+from dragoman.operations.guard import Guard
+from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.loading import load
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 from dragoman.operations.search import Search
 from dragoman.operations.summary import summarise
-from dragoman.tools.builtin import builtin
+from dragoman.server.app.rules import policy_of
+from dragoman.server.app.tools import registry_of
+from dragoman.server.operations import body_of
 
 
 class Catalog(Protocol):
@@ -31,7 +37,9 @@ class Catalog(Protocol):
 
     async def get(self, id: str) -> Any: ...
 
-    async def call(self, id: str, input: Mapping[str, Any]) -> Any: ...
+    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any: ...
+
+    async def approve(self, approval: str) -> None: ...
 
 
 class Remote:
@@ -49,8 +57,12 @@ class Remote:
     async def get(self, id: str) -> Any:
         return await self._client.ask("GET", f"/api/operations/{segment(id)}")
 
-    async def call(self, id: str, input: Mapping[str, Any]) -> Any:
-        return await self._client.ask("POST", f"/api/operations/{segment(id)}/call", body=input)
+    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
+        query = f"?{urlencode({'approval': approval})}" if approval else ""
+        return await self._client.ask("POST", f"/api/operations/{segment(id)}/call{query}", body=input)
+
+    async def approve(self, approval: str) -> None:
+        await self._client.ask("POST", f"/api/approvals/{segment(approval)}", body={"approved": True})
 
     async def _find(self, **asked: str | None) -> Any:
         query = urlencode({name: value for name, value in asked.items() if value is not None})
@@ -76,9 +88,12 @@ class Here:
         schemas = {"inputSchema": operation.input_schema, "outputSchema": operation.output_schema}
         return {**line(operation), "description": operation.description, **schemas}
 
-    async def call(self, id: str, input: Mapping[str, Any]) -> Any:
-        outcome = await self._calls.call(self._registry.get(id), input, context=Context())
-        return {"callId": outcome.call_id, **outcome.to_json()}
+    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
+        context = Context(approval=approval)
+        return body_of(await self._calls.call(self._registry.get(id), input, context=context))
+
+    async def approve(self, approval: str) -> None:
+        await self._calls.answer(approval, approved=True, by=LOCAL)
 
 
 def line(operation: Operation) -> dict[str, Any]:
@@ -87,13 +102,8 @@ def line(operation: Operation) -> dict[str, Any]:
         "namespace": operation.namespace,
         "summary": summarise(operation),
         "effect": operation.effect,
+        "source": operation.source,
     }
-
-
-def registry_of(config: Config) -> Registry:
-    """The built-in operations and those that a configuration names."""
-    root = Path(config.files_root) if config.files_root else None
-    return Registry(*builtin(root), *(found for place in config.operations for found in load(place)))
 
 
 @asynccontextmanager
@@ -106,6 +116,8 @@ async def opened(
             yield Remote(client)
         return
     path = config or (HERE if HERE.exists() else None)
-    registry = registry_of(with_operations(read_config(path), places))
-    async with Calls(registry, MemoryLedger()) as calls:
+    said = with_operations(read_config(path), places)
+    registry = registry_of(said, MemoryArtifacts())
+    guard = Guard(policy_of(said), MemoryApprovals(time.time), clock=time.time)
+    async with Calls(registry, MemoryLedger(), guard=guard) as calls:
         yield Here(registry, calls)

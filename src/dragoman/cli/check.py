@@ -20,7 +20,8 @@ def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
     """Check a configuration.
 
     Says every error with its line and field, or else what the configuration means: providers and whether
-    their keys are there (never the keys), aliases, fallbacks and limits. Nothing is sent to any provider.
+    their keys are there (never the keys), aliases, fallbacks and limits; MCP servers, the policy, and what
+    operations may reach. Nothing is sent to any provider, and no program is started.
     """
     from dragoman.cli.meaning import explain  # late: only this command and `serve` read a configuration
     from dragoman.cli.settings import NO_FILE, choose  # late: as above
@@ -34,6 +35,9 @@ def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
     show_providers(meaning)
     show_routes(meaning)
     show_limits(meaning)
+    show_servers(meaning)
+    show_policy(meaning)
+    show_reach(meaning)
     warn(meaning)
 
 
@@ -76,6 +80,56 @@ def show_limits(meaning: Mapping[str, Any]) -> None:
         show_table(("WHO", "MAY ASK"), rows)
 
 
+def show_servers(meaning: Mapping[str, Any]) -> None:
+    rows = [
+        (each["name"], each["from"], each["state"], each["trust"], ", ".join(each["tools"]))
+        for each in meaning["mcpServers"]
+    ]
+    if rows:
+        say("")
+        show_table(("MCP SERVER", "COMMAND OR ADDRESS", "STATE", "TRUST", "TOOLS"), rows)
+
+
+def show_policy(meaning: Mapping[str, Any]) -> None:
+    rows = [
+        (
+            rule["decision"],
+            "whatever no rule fits" if rule["operations"] is None else ", ".join(rule["operations"]),
+            "; ".join(f"{field} {', '.join(said)}" for field, said in rule["for"].items()) or "everybody",
+        )
+        for rule in meaning["policy"]
+    ]
+    say("")
+    show_table(("POLICY", "OPERATIONS", "FOR"), rows)
+
+
+def show_reach(meaning: Mapping[str, Any]) -> None:
+    web, files, spokes = (meaning["reach"][name] for name in ("web", "files", "spokes"))
+    rows = [
+        ("web.fetch", "off" if web is None else hosts_in_words(web)),
+        ("files.*", "off" if files is None else ", ".join(f"{name} {path}" for name, path in files.items())),
+        ("spokes", "off" if spokes is None else spaces_in_words(spokes["namespaces"])),
+    ]
+    say("")
+    show_table(("OPERATIONS", "REACH"), rows)
+
+
+def hosts_in_words(web: Mapping[str, Any]) -> str:
+    said = [", ".join(web["allow"]) or "public hosts"]
+    said += [f"not {', '.join(web['deny'])}"] if web["deny"] else []
+    said += [f"and {', '.join(web['networks'])}"] if web["networks"] else []
+    return f"{', '.join(said)}; ports {', '.join(map(str, web['ports']))}"
+
+
+def spaces_in_words(granted: Mapping[str, Any]) -> str:
+    """The namespaces that spokes may bring operations in."""
+    said = [
+        f"{owner}: {', '.join(patterns) or 'none'}" for owner, patterns in granted.items() if owner != "*"
+    ]
+    others = ", ".join(granted.get("*", ("what is free",))) or "none"
+    return "; ".join([*said, f"others: {others}" if said else others])
+
+
 def warn(meaning: Mapping[str, Any]) -> None:
     """What is good as a file, but will not go well."""
     if not meaning["providers"]:
@@ -84,3 +138,6 @@ def warn(meaning: Mapping[str, Any]) -> None:
         for key in provider["keys"]:
             if key["state"] == "missing":
                 note(f"WARNING: the key of {provider['name']} is missing: {key['from']}")
+    for server in meaning["mcpServers"]:
+        for variable in server["missing"]:
+            note(f"WARNING: the MCP server {server['name']} gets no {variable}: it is not set")

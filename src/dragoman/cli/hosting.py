@@ -21,6 +21,7 @@ from dragoman.errors import ConfigError
 from dragoman.server.app import Hub
 
 BACKLOG = 2048
+WEBSOCKET_FRAME = 2_000_000  # bytes; larger messages of spokes come in parts
 GRACE = 5  # seconds that open responses get once all runs are closed
 
 
@@ -93,7 +94,8 @@ async def hosted(
             for accepting in server.servers:
                 accepting.close()
             await hub.drain(config.limits.drain)
-            await asyncio.gather(hub.runs.close(), server.shutdown(sockets=[listener]))
+            await hub.end()
+            await server.shutdown(sockets=[listener])
 
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
@@ -101,7 +103,10 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
     settings = uvicorn.Config(
         app,
         http=CorkedProtocol,
-        ws="none",
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,  # the protocol of spokes has a heartbeat of its own
+        ws_max_size=WEBSOCKET_FRAME,
         lifespan="off",
         log_config=None,
         access_log=logging.getLogger().isEnabledFor(logging.DEBUG),

@@ -22,6 +22,7 @@ OURS = re.compile(r"(dgm_|\bsk-|[Bb]earer\s+)[\w.~+/=-]{6,}")
 NAMED = re.compile(
     r"(?i)((?:authorization|cookie|password|secret|token|api[_-]?key)[\"']?\s*[:=]\s*b?[\"']?)[^\s\"'<>,;)}\]]{6,}"
 )
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 NUMBERS = (int, float)
 SHORT = 100  # characters
 REMEMBERED = 4096  # texts
@@ -69,7 +70,7 @@ class ForPeople(logging.Formatter):
             f"{self.formatTime(record, self.datefmt)} {record.levelname:<7} {place}: {self._event(record)}"
         ]
         said += [f"{name}={value}" for name, value in fields_of(record, self._blot).items()]
-        return " ".join(said)
+        return harmless(" ".join(said))
 
     def _event(self, record: logging.LogRecord) -> str:
         said = record.getMessage()
@@ -146,6 +147,12 @@ def fields_of(record: logging.LogRecord, blot: Blotter) -> Mapping[str, Any]:
     """What a line says in fields: what was logged with `extra={"fields": {...}}`, strings and numbers."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     return {name: value if isinstance(value, NUMBERS) else blot(str(value)) for name, value in fields.items()}
+
+
+def harmless(text: str) -> str:
+    """The text of one entry: nothing in it steers the terminal, or looks like another entry."""
+    seen = STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return seen.replace("\n", "\n    ")
 
 
 def blot(text: str, secrets: Collection[str] = ()) -> str:

@@ -118,20 +118,30 @@ def call(
     ] = None,
     *,
     input: Annotated[str | None, typer.Option(metavar="JSON", help="The whole input; - reads stdin.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve it, if it wants an approval.")] = False,
     hub: Hub = None,
     key: Key = None,
     config: ConfigFile = None,
     operations: Places = None,
     json: AsJson = False,
 ) -> None:
-    """Call an operation and print its result. Exit code 1 when it fails."""
+    """Call an operation and print its result. Exit code 1 when it fails.
+
+    One that wants an approval is asked about at the terminal, or waits for `dragoman approvals`.
+    """
     from dragoman.cli.arguments import parse  # late: msgspec, and --help needs none
 
     raw = sys.stdin.read() if input == "-" else input
 
     async def run(catalog: Catalog) -> Any:
         properties = (await catalog.get(id))["inputSchema"].get("properties", {})
-        return await catalog.call(id, parse(raw, arguments or (), properties=properties))
+        given = parse(raw, arguments or (), properties=properties)
+        outcome = await catalog.call(id, given)
+        approval = outcome.get("approvalId")
+        if approval is None or not (yes or approved(id, outcome["error"]["message"])):
+            return outcome
+        await catalog.approve(approval)
+        return await catalog.call(id, given, approval=approval)
 
     outcome = look(Source(hub, key, config, operations), run)
     if json:
@@ -141,6 +151,13 @@ def call(
     else:
         show_failure(id, outcome["error"])
     raise typer.Exit(0 if outcome["success"] else 1)
+
+
+def approved(id: str, why: str) -> bool:
+    """Whether somebody at the terminal approves a call; nobody there means no."""
+    if not sys.stdin.isatty():
+        return False
+    return typer.confirm(f"{why}. Call {id} now?", default=False, err=True)
 
 
 def look(source: Source, work: Work) -> Any:

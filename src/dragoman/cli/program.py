@@ -10,7 +10,24 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli import chat, check, demo, keys, local, ops, secrets, serve, sessions, usage
+from dragoman.cli import (
+    approvals,
+    calls,
+    chat,
+    check,
+    demo,
+    keys,
+    local,
+    mcp,
+    ops,
+    policy,
+    secrets,
+    serve,
+    servers,
+    sessions,
+    spoke,
+    usage,
+)
 from dragoman.cli.logs import blot
 from dragoman.cli.terminal import complain, examples, prepare, reflow
 from dragoman.errors import DragomanError
@@ -39,13 +56,23 @@ cli.command("chat", epilog=chat.EPILOG)(chat.chat)
 cli.command("check", epilog=check.EPILOG)(check.check)
 cli.command("demo", epilog=demo.EPILOG)(demo.demo)
 cli.command("usage", epilog=usage.EPILOG)(usage.usage)
-cli.add_typer(keys.keys, name="keys")
-cli.add_typer(secrets.secrets, name="secrets")
-cli.add_typer(ops.ops, name="ops")
-cli.add_typer(sessions.sessions, name="sessions")
-cli.add_typer(local.local, name="local")
+cli.command("mcp", epilog=mcp.EPILOG)(mcp.mcp)
+cli.command("spoke", epilog=spoke.EPILOG)(spoke.spoke)
 
-for app in (cli, keys.keys, secrets.secrets, ops.ops, sessions.sessions, local.local):
+GROUPS = {
+    "keys": keys.keys,
+    "secrets": secrets.secrets,
+    "ops": ops.ops,
+    "calls": calls.calls,
+    "approvals": approvals.approvals,
+    "policy": policy.policy,
+    "servers": servers.servers,
+    "sessions": sessions.sessions,
+    "local": local.local,
+}
+for name, group in GROUPS.items():
+    cli.add_typer(group, name=name)
+for app in (cli, *GROUPS.values()):
     reflow(app)
 
 

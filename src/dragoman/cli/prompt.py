@@ -80,10 +80,20 @@ class Prompt:
                 continue
             try:
                 self._do(self._obey(talk, line) if line.startswith("/") else talk.say(line))
+                self._approve(talk)
             except DragomanError as error:
                 complain(error.message, hint=error.hint)
             except KeyboardInterrupt:
                 print_break()
+
+    def _approve(self, talk: Talk) -> None:
+        """Ask about what waits for approval, and draw how the talk goes on."""
+        while talk.waiting:
+            waiting, talk.waiting = talk.waiting, {}
+            for approval, call in waiting.items():
+                said = input(f"{call}: approve? [y]es, [n]o, anything else: later> ").strip().lower()
+                if said in ("y", "yes", "n", "no"):
+                    self._do(talk.answer(approval, approved=said.startswith("y")))
 
     async def _obey(self, talk: Talk, line: str) -> None:
         word, _, rest = line.partition(" ")

@@ -25,6 +25,7 @@ class Drawn(msgspec.Struct):
     written: str = ""
     shown: bool = False
     began: float = 0.0
+    approval: str = ""  # that it waits for, or did
 
 
 class Screen:
@@ -40,6 +41,7 @@ class Screen:
         self.failed = False
         self.reason: str | None = None
         self.metadata: dict[str, Any] = {}
+        self.waiting: dict[str, str] = {}  # approvals, and the calls that wait for them
         self._text = text
         self._aside = aside
         self._clock = clock
@@ -101,6 +103,8 @@ class Screen:
 
     def on_approval(self, event: e.ToolApprovalRequest) -> None:
         call = self._called(event.tool_call_id)
+        call.approval = event.approval_id
+        self.waiting[event.approval_id] = call.name
         self.remark(f"  {call.name} waits for somebody's approval", "yellow")
 
     def on_output(self, event: e.ToolOutputAvailable) -> None:
@@ -157,6 +161,7 @@ class Screen:
         self._aside.print(printable(cut(arguments, LONGEST)), style="cyan")
 
     def _result(self, call: Drawn, words: str, *, sign: str = DONE) -> None:
+        self.waiting.pop(call.approval, None)
         if not call.shown:
             self._show(call, call.written or "{}")
         self.end()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
-from dragoman.cli.client import Batches, HubClient
+from dragoman.cli.client import Batches, HubClient, segment
 from dragoman.cli.screen import Screen, summary
 from dragoman.errors import DragomanError
 
@@ -30,6 +30,8 @@ class Talk:
         self.client = client
         self.model = model
         self.session = session or new_session()
+        self.waiting: dict[str, str] = {}
+        """The approvals that the last answer waits for, and the calls that want them."""
         self._screens = screens
 
     async def say(self, text: str) -> End:
@@ -43,6 +45,12 @@ class Talk:
         if self.model:
             body["model"] = self.model
         return await self._draw(self.client.chat(body))
+
+    async def answer(self, approval: str, *, approved: bool) -> End:
+        """Answer a request for approval, and draw how the talk goes on."""
+        path = f"/api/approvals/{segment(approval)}"
+        await self.client.ask("POST", path, body={"approved": approved})
+        return await self.resume()
 
     async def resume(self) -> End:
         """Draw the answer under way."""
@@ -85,6 +93,7 @@ class Talk:
                 "the stream ended in mid-answer; the hub may go on with it",
                 hint=f"`dragoman chat --session {self.session}` follows it again",
             )
+        self.waiting = screen.waiting
         screen.remark(summary(screen.metadata))
         return "stopped" if screen.reason == "aborted" else "done"
 

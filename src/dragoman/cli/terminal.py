@@ -16,8 +16,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-# What moves the cursor, rings or recolours: nobody but us does that to the user's terminal.
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# What moves the cursor, rings, recolours or turns the direction of what follows: nobody but us does that to
+# the user's terminal.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
@@ -67,7 +68,7 @@ def cut(text: str, limit: int | None) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without control characters but tab and newline."""
+    """The text without control characters but tab and newline, and without those that turn its direction."""
     return CONTROL.sub("", text)
 
 

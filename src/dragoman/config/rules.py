@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dragoman.config.callable import broken_operations
 from dragoman.config.faults import Fault, Path, listed, looks_secret, shorten
 from dragoman.config.routes import broken_routes
 from dragoman.config.sections import Config, KeyConfig, LimitsConfig, ProviderConfig
@@ -44,6 +45,7 @@ def broken_rules(config: Config) -> Iterator[Fault]:
     yield from _telemetry(config)
     yield from _variable(config.master_key_env, path=("master_key_env",))
     yield from broken_routes(config)
+    yield from broken_operations(config)
 
 
 def _place(name: str, provider: ProviderConfig) -> Iterator[Fault]:

@@ -105,6 +105,92 @@ class AgentConfig(Strict, frozen=True):
     client_tools: list[dict[str, Any]] = []
     max_steps: Positive | None = None
     options: dict[str, Any] = {}
+    policy: Literal["allow", "ask", "deny"] | None = None
+    timeout: Seconds | None = None
+    max_calls: Positive | None = None
+    max_usd: Money | None = None
+
+
+Patterns: TypeAlias = Name | tuple[Name, ...]
+
+
+class PolicyRule(Strict, frozen=True):
+    """One of `allow`, `ask`, `deny`: patterns of operations; and whom it is for."""
+
+    allow: Patterns = ()
+    ask: Patterns = ()
+    deny: Patterns = ()
+    effect: Patterns = ()
+    agent: Patterns = ()
+    identity: Patterns = ()
+    reason: str | None = None
+    expires: Seconds | None = None
+    answerers: Patterns = ()
+
+
+class McpServerConfig(Strict, frozen=True):
+    """Somebody's MCP server: a `command` to start, or a `url`. Times are in seconds.
+
+    `trust`: whether its definitions are taken as they come (`always`), pinned as they are first seen
+    (`first`), or shown before any is used (`ask`).
+    """
+
+    command: tuple[Name, ...] = ()
+    env: dict[str, str] = {}
+    env_from: tuple[Name, ...] = ()
+    secrets: dict[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+    transport: Literal["auto", "http", "sse"] = "auto"
+    headers: dict[str, str] = {}
+    tools: tuple[Name, ...] = ("*",)
+    effects: dict[str, Literal["read", "idempotent", "once"]] = {}
+    trust: Literal["always", "first", "ask"] = "first"
+    lazy: bool = False
+    enabled: bool = True
+    timeout: Seconds = 60.0
+    connect_timeout: Seconds = 20.0
+    concurrency: Positive = 8
+    rate: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the command, the address, headers and the environment: what they hold may be secret."""
+        return "McpServerConfig(command)" if self.command else "McpServerConfig(url)"
+
+
+class McpConfig(Strict, frozen=True):
+    """`/mcp`: operations that are listed as plain tools beside the four, and who may come from a browser."""
+
+    pinned: tuple[Name, ...] = ()
+    hosts: tuple[Name, ...] = ()
+    origins: tuple[Name, ...] = ()
+
+
+class WebConfig(Strict, frozen=True):
+    """`web.fetch`: whether it is there, which hosts it may or must not ask, and how much it takes."""
+
+    enabled: bool = True
+    allow_hosts: tuple[Name, ...] = ()
+    deny_hosts: tuple[Name, ...] = ()
+    allow_networks: tuple[Name, ...] = ()
+    ports: tuple[Positive, ...] = (80, 443)
+    max_bytes: Positive = 5_000_000
+    timeout: Seconds = 30.0
+
+
+class SearchConfig(Strict, frozen=True):
+    """How operations are found: by their words, and with embeddings also by their meaning."""
+
+    embeddings: Literal["none", "wordllama"] = "none"
+
+
+class SpokesConfig(Strict, frozen=True):
+    """Other processes that bring operations: which namespaces each key's owner may register."""
+
+    enabled: bool = True
+    namespaces: dict[str, Patterns] = {}
+    reserved: tuple[Name, ...] = ()
+    grace: Duration = 30.0
 
 
 class LimitsConfig(Strict, frozen=True):
@@ -120,6 +206,10 @@ class LimitsConfig(Strict, frozen=True):
     unpriced: Literal["refuse", "allow"] = "refuse"
     drain: Duration = 30.0
     spool: Count = 64_000_000
+    result: Positive = 24_000
+    artifact: Positive = 32_000_000
+    repeats: Positive = 3
+    keep_days: Positive = 30
 
 
 class CorsConfig(Strict, frozen=True):
@@ -171,6 +261,15 @@ class Config(Strict, frozen=True):
     disconnect_grace: Duration | Literal["never"] = 15.0
     keep_alive: Seconds = 15.0
     files_root: str | None = None
+    files: dict[str, str] = {}
+    policy: tuple[PolicyRule, ...] = ()
+    policy_default: Literal["allow", "ask", "deny"] = "allow"
+    approval_seconds: Seconds = 86_400.0
+    mcp_servers: dict[str, McpServerConfig] = {}
+    mcp: McpConfig = McpConfig()
+    web: WebConfig = WebConfig()
+    search: SearchConfig = SearchConfig()
+    spokes: SpokesConfig = SpokesConfig()
     synchronous: Literal["normal", "full"] = "normal"
     master_key_env: Name = "DRAGOMAN_MASTER_KEY"
     master_key_file: Name | None = None

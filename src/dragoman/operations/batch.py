@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from dragoman.operations.outcome import CallFailure, failure_of
 from dragoman.operations.schema import invalid, problem
 
 LARGEST = 32
+NAMED = 20  # fields that are looked at: more are wrong anyway
 MISNOMERS = ("arguments", "args", "parameters", "params")
 
 ONE_CALL = "`calls` must be a list; this was one call, and was taken as a list of it"
@@ -43,7 +45,7 @@ def read_calls(input: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
     """What stands for the list of calls, and what was mended to get it."""
     if "calls" not in input and "tool" in input:
         return [input], (ONE_CALL,)
-    others = [name for name in input if name != "calls"]
+    others = [name for name in islice(input, NAMED) if name != "calls"]
     if others or "calls" not in input:
         raise invalid(
             [problem((name,), "no field of this name", got=input[name]) for name in others]

@@ -1,33 +1,37 @@
-"""Calls: the one way in to every operation, with identity, deadline, record and abort."""
+"""Calls: the one way in to every operation, with identity, policy, deadline, record and abort."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from dragoman.errors import (
-    CallDenied,
-    CallError,
-    CallTimeout,
-    DragomanError,
-    InvalidInput,
-    NotFound,
-    Unavailable,
-)
+from dragoman.errors import ApprovalNeeded, CallError, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.operations.context import Context, Node, running
-from dragoman.operations.ledger import CallRecord, Ledger, Status, hash_input
+from dragoman.operations.approval import Approval, Grant, Item, MemoryApprovals
+from dragoman.operations.artifact import MemoryArtifacts
+from dragoman.operations.context import Context, Report
+from dragoman.operations.execution import Attempt, Ending, Execution, Target, is_meta
+from dragoman.operations.guard import HOW, Guard
+from dragoman.operations.heavy import Heavy
+from dragoman.operations.identity import Identity
+from dragoman.operations.ledger import CallRecord, Ended, Ledger, hash_input
+from dragoman.operations.live import Live
 from dragoman.operations.operation import Operation
-from dragoman.operations.outcome import CallFailure, Outcome, failure_of, to_jsonable
-from dragoman.operations.registry import RESERVED, Registry
+from dragoman.operations.outcome import CallFailure, Outcome, failure_of
+from dragoman.operations.policy import Policy
+from dragoman.operations.registry import Registry
+from dragoman.operations.repeats import Repeats
 from dragoman.operations.schema import invalid, problem
+from dragoman.operations.spill import Spill
 from dragoman.operations.tracer import Tracer
 
 log = logging.getLogger(__name__)
@@ -36,48 +40,33 @@ T = TypeVar("T")
 END_SECONDS = 5.0  # how long writing down an aborted call may hold its end up
 NAME_LIMIT = 200
 
-
-class Check(Protocol):
-    """Whether a call may be made: raises CallDenied when not. The one place where policy is asked."""
-
-    async def __call__(self, operation: Operation, record: CallRecord, *, context: Context) -> None: ...
-
-
-async def allow(operation: Operation, record: CallRecord, *, context: Context) -> None:
-    """The check that lets every call pass."""
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """How a call ended."""
-
-    status: Status
-    result: Any = None
-    error: CallFailure | None = None
-
-
-Target: TypeAlias = Operation | DragomanError
-
-
-class Attempt(msgspec.Struct, frozen=True):
-    """A call to be made: the operation that is meant, or why there is none."""
-
-    target: Target
-    record: CallRecord
-    context: Context
-
-
-SELF_CANCELLED = CallFailure(code=CallError.code, message="the operation cancelled its own work")
 ABORTED = CallFailure(code="aborted", message="the call was stopped")
 UNRECORDED = CallFailure(
     code=Unavailable.code, message="the call was not run: it could not be written down", transient=True
 )
+UNASKED = "it was not run: it needs an approval, and nobody could be asked"
+DECLINED = CallFailure(code="call_denied", message="the call was not approved")
+
+
+class CallSettings(msgspec.Struct, frozen=True):
+    """Sync functions share `threads` threads; `tracer` sees each call; a call that failed `repeats` times for
+    a run is not run again unchanged.
+    """
+
+    threads: int = 16
+    tracer: Tracer | None = None
+    repeats: int = 3
+
+
+DEFAULTS = CallSettings()
 
 
 class Calls:
     """Calls operations, and writes each call down.
 
-    `check` raises CallDenied for a call that may not be made; `clock` gives unix seconds. Sync functions
-    share `threads` threads; `tracer` sees each call. Use it with `async with`, or close() it.
+    `guard` decides who may call what, and asks for approval; without one all may be called but what wants an
+    approval by itself. `spill` keeps what is too big for a model. `clock` gives unix seconds. Use it with
+    `async with`, or close() it.
     """
 
     def __init__(
@@ -85,17 +74,21 @@ class Calls:
         registry: Registry,
         ledger: Ledger,
         *,
-        threads: int = 16,
+        guard: Guard | None = None,
+        spill: Spill | None = None,
         clock: Callable[[], float] = time.time,
-        check: Check = allow,
-        tracer: Tracer | None = None,
+        settings: CallSettings = DEFAULTS,
     ) -> None:
+        self.guard = guard or Guard(Policy(), MemoryApprovals(clock), clock=clock)
+        self.spill = spill or Spill(MemoryArtifacts())
         self._registry = registry
         self._ledger = ledger
         self._clock = clock
-        self._check = check
-        self._tracer = tracer
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="operation")
+        self._tracer = settings.tracer
+        self._repeats = Repeats(settings.repeats, clock=clock)
+        self._heavy = Heavy()
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="operation")
+        self._live: dict[str, Live] = {}
         self._late: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Calls:
@@ -109,40 +102,96 @@ class Calls:
         if self._late:
             await asyncio.wait(self._late, timeout=END_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._heavy.close()
 
     async def call(
-        self, operation: str | Operation, input: Mapping[str, Any] | None = None, *, context: Context
+        self,
+        operation: str | Operation,
+        input: Mapping[str, Any] | None = None,
+        *,
+        context: Context,
+        on_progress: Report | None = None,
     ) -> Outcome:
         """Call an operation, by its id or itself, and say what came of it.
 
         The call is written down before it runs; when that fails it does not run. It ends by the earlier of
         `context.deadline` and its own timeout. Cancelling the task that awaits it aborts it with all that it
-        called, and raises CancelledError; everything else that can go wrong is told in the outcome.
+        called, and raises CancelledError; everything else that can go wrong is told in the outcome. One that
+        wants an approval is not run: the outcome is `pending`, with the id of what to answer.
         """
         call_id = new_id("call")
         above = context.node
         try:
             index = 0 if above is None else above.adopt(call_id)
         except CallError as error:
-            return Outcome(call_id=call_id, operation=spell(operation), ok=False, error=failure_of(error))
-        try:
-            key = key_of(context, index) or call_id
-            return await self._recorded(
-                self._describe(operation, input, call_id=call_id, key=key, context=context)
+            failure = failure_of(error)
+            return Outcome(
+                call_id=call_id, operation=spell(operation), ok=False, error=failure, status="failed"
             )
+        try:
+            if isinstance(operation, str):
+                await self.arrived([operation], context)
+            key = key_of(context, index) or call_id
+            inside = replace(context, report=on_progress, idempotency_key=key)
+            return await self._made(self._describe(operation, input, call_id=call_id, context=inside))
         finally:
             if above is not None:
                 above.release(call_id)
+
+    def abort(self, call_id: str, reason: str = "it was stopped") -> bool:
+        """Stop a call that is under way, with all below it; whoever made it is told. False when it is not."""
+        live = self._live.get(call_id)
+        return live is not None and live.stop(reason)
+
+    def is_visible(self, operation: Operation, context: Context) -> bool:
+        """Whether the caller may know of an operation: not, when the policy denies it."""
+        return self.guard.verdict(operation, context).decision != "deny"
+
+    async def arrived(self, ids: Sequence[str], context: Context) -> None:
+        """Wait, up to the deadline, for operations that are not here while somebody brings them."""
+        await self._registry.arrived(ids, by=context.deadline)
+
+    def find(self, operation: str, context: Context) -> Operation:
+        """The operation of this id. NotFound, also for one that the caller may not call."""
+        found = self._registry.get(operation, allow=lambda each: self.is_visible(each, context))
+        if not self.is_visible(found, context):
+            raise NotFound(f"no operation {operation[:NAME_LIMIT]!r}")
+        return found
+
+    def review(self, operation: str, input: Mapping[str, Any], *, context: Context) -> Item | None:
+        """What somebody would have to approve before this call; None when nobody has to, or it cannot run."""
+        attempt = self._describe(operation, input, call_id="", context=context)
+        target = attempt.target
+        if isinstance(target, DragomanError):
+            return None
+        try:
+            self.guard.review(target, attempt.record, context=context)
+            return None
+        except ApprovalNeeded as error:
+            wanted: Item = error.items[0]
+            return wanted
+        except CallError:
+            return None
+
+    async def answer(
+        self, approval_id: str, *, approved: bool, by: Identity, reason: str | None = None
+    ) -> Approval:
+        """Answer a request for approval; see `Approvals.answer`. A call that is declined has ended."""
+        approval = await self.guard.approvals.answer(approval_id, approved=approved, by=by, reason=reason)
+        if not approved and approval.call_id is not None:
+            said = replace(DECLINED, hint=reason)
+            await self._ledger.end(
+                approval.call_id, Ended(status="denied", ended_at=self._clock(), error=said)
+            )
+        return approval
 
     async def offload(self, function: Callable[[], T]) -> T:
         """What a blocking function returns, run in a thread. Cancelling drops the result, not the thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, copy_context().run, guarded, function)
 
-    def _describe(
-        self, operation: str | Operation, input: Any, *, call_id: str, key: str, context: Context
-    ) -> Attempt:
-        target, kept, digest = self._find(operation), {} if input is None else input, ""
+    def _describe(self, operation: str | Operation, input: Any, *, call_id: str, context: Context) -> Attempt:
+        target, kept, digest = self._find(operation, context), {} if input is None else input, ""
         try:
             digest = hash_input(kept)
         except (TypeError, ValueError, RecursionError) as error:
@@ -157,64 +206,96 @@ class Calls:
             owner=context.identity.owner,
             input=kept,
             input_hash=digest,
-            idempotency_key=key,
+            idempotency_key=context.idempotency_key or call_id,
             started_at=self._clock(),
             parent_id=context.call_id or context.parent_id,
             run_id=context.run_id,
             session_id=context.session_id,
             tool_call_id=context.tool_call_id,
+            agent=context.agent,
+            step=context.step,
         )
         return Attempt(target, record, context)
 
-    def _find(self, operation: str | Operation) -> Target:
+    def _find(self, operation: str | Operation, context: Context) -> Target:
         if isinstance(operation, Operation):
             return operation
         try:
-            return self._registry.get(operation)
+            return self._registry.get(operation, allow=lambda each: self.is_visible(each, context))
         except NotFound as error:
             return error
 
-    async def _recorded(self, attempt: Attempt) -> Outcome:
-        """Intent, attempt, end; the end also when the attempt is cancelled."""
+    async def _made(self, attempt: Attempt) -> Outcome:
+        """Take up what was approved, then intent, attempt, end; the end also when it is cancelled."""
+        try:
+            attempt = await self._resumed(attempt)
+        except DragomanError as error:
+            attempt = Attempt(error, attempt.record, attempt.context)
         record = attempt.record
+        live = self._live[record.id] = Live()
         ending: Ending | None = None
         try:
-            if await self._begin(record):
+            if await self._begin(attempt):
                 ending = await self._watched(attempt)
                 await self._end(record, ending)
             else:
                 ending = Ending("failed", error=UNRECORDED)
         except asyncio.CancelledError:
-            await self._end_shielded(record, ending or Ending("aborted", error=ABORTED))
-            raise
-        done = ending.status == "done"
-        return Outcome(
-            call_id=record.id, operation=record.operation, ok=done, result=ending.result, error=ending.error
+            ending = ending or Ending("aborted", error=replace(ABORTED, hint=live.stopped))
+            await self._end_shielded(record, ending)
+            if live.stopped is None:
+                raise
+        finally:
+            del self._live[record.id]
+            others = live.settle()
+        if others:
+            raise asyncio.CancelledError
+        return outcome_of(record, ending)
+
+    async def _resumed(self, attempt: Attempt) -> Attempt:
+        """The attempt; where the caller brings an approval, that of the call which asked for it."""
+        if attempt.context.approval is None or attempt.context.node is not None:
+            return attempt
+        approval = await self.guard.redeem(attempt.record, attempt.context)
+        context = replace(attempt.context, grant=Grant(approval.items))
+        return Attempt(
+            attempt.target, replace(attempt.record, id=approval.call_id or attempt.record.id), context
         )
 
-    async def _begin(self, record: CallRecord) -> bool:
+    async def _begin(self, attempt: Attempt) -> bool:
+        record = attempt.record
+        wait = record.effect != "read" and not is_meta(record)
         try:
-            await self._ledger.begin(record, wait=record.effect != "read" and not is_meta(record))
+            if attempt.context.grant is not None and attempt.context.node is None:
+                await self._ledger.resume(record)
+            else:
+                await self._ledger.begin(record, wait=wait)
+        except (StoreError, Unavailable) as error:
+            log.error("call %s of %s is not run: %s", record.id, record.operation, error)
+            return False
         except Exception:
-            log.exception(
-                "call %s of %s is not run: it could not be written down", record.id, record.operation
-            )
+            log.exception("call %s of %s is not run", record.id, record.operation)
             return False
         return True
 
     async def _end(self, record: CallRecord, ending: Ending) -> None:
         """Write the end down. A result is not kept back because that fails: the work has been done."""
+        ended = Ended(
+            status=ending.status,
+            ended_at=None if ending.status == "pending" else self._clock(),
+            result=ending.result,
+            error=ending.error,
+            cost=ending.cost,
+            attempts=ending.attempts,
+            notes=ending.notes,
+        )
+        wait = record.parent_id is None  # a child's end is kept before its parent's
         try:
-            await self._ledger.end(
-                record.id,
-                ending.status,
-                ended_at=self._clock(),
-                result=ending.result,
-                error=ending.error,
-                wait=record.parent_id is None,  # a child's end is kept before its parent's
-            )
+            await self._ledger.end(record.id, ended, wait=wait)
+        except (StoreError, Unavailable) as error:
+            log.error("the end of call %s of %s is not written: %s", record.id, record.operation, error)
         except Exception:
-            log.exception("the end of call %s of %s could not be written down", record.id, record.operation)
+            log.exception("the end of call %s of %s is not written", record.id, record.operation)
 
     async def _end_shielded(self, record: CallRecord, ending: Ending) -> None:
         task = asyncio.create_task(self._end(record, ending))
@@ -231,49 +312,67 @@ class Calls:
             return ending
 
     async def _attempt(self, attempt: Attempt) -> Ending:
-        """Run it; whatever is raised becomes a failure, but for the caller's cancelling."""
-        target, record = attempt.target, attempt.record
-        if isinstance(target, DragomanError):
-            return Ending("failed", error=failure_of(target))
+        """Run it, unless it failed too often or somebody has to approve it first."""
+        record, context = attempt.record, attempt.context
+        counted = context.told and not is_meta(record)
         try:
-            return Ending("done", result=to_jsonable(await self._run(target, attempt)))
-        except CallDenied as error:
-            return Ending("denied", error=failure_of(error))
-        except InvalidInput as error:
-            return Ending("failed", error=failure_of(error, input_schema=target.input_schema))
-        except DragomanError as error:
-            return Ending("failed", error=failure_of(error))
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            return Ending("failed", error=SELF_CANCELLED)
-        except (Exception, SystemExit) as error:
-            log.warning("call %s of %s failed", record.id, record.operation, exc_info=error)
-            return Ending("failed", error=failure_of(error))
+            if counted:
+                self._repeats.check(record, context)
+            ending = await Execution(self, attempt, check=self.guard.check, heavy=self._heavy).run()
+        except CallError as error:
+            return await self._refused(attempt, error)
+        if counted and ending.status in ("done", "failed"):
+            ending = replace(ending, error=self._repeats.note(record, context, failure=ending.error))
+        if counted and ending.status == "done":
+            fitting = self.spill.fit(ending.result, record, now=self._clock(), heavy=self._heavy)
+            ending = replace(ending, result=await fitting)
+        return ending
 
-    async def _run(self, operation: Operation, attempt: Attempt) -> Any:
-        """Check, parse, run by the deadline; the children that are left are ended with it."""
-        await self._check(operation, attempt.record, context=attempt.context)
-        arguments = operation.parse(attempt.record.input)
-        node = Node(self, attempt.record.id)
-        inside = enter(attempt, node, deadline=deadline_of(operation, attempt.context))
-        limit = asyncio.timeout_at(inside.deadline)
-        token = running.set(inside)
+    async def _refused(self, attempt: Attempt, error: CallError) -> Ending:
+        """What becomes of a call that was refused: it waits, if it can be approved and that be kept."""
+        if not isinstance(error, ApprovalNeeded):
+            return Ending("failed", error=failure_of(error))
         try:
-            async with limit:
-                return await operation.run(arguments, inside)
-        except TimeoutError:
-            if limit.expired():
-                raise CallTimeout(f"{operation.id} was stopped: it did not end by its deadline") from None
-            raise
-        finally:
-            running.reset(token)
-            await node.close()
+            return await self._asked(attempt, error)
+        except (StoreError, Unavailable) as problem:
+            log.warning("nobody could be asked to approve call %s: %s", attempt.record.id, problem.message)
+            return Ending("failed", error=replace(failure_of(problem), hint=UNASKED))
+
+    async def _asked(self, attempt: Attempt, error: ApprovalNeeded) -> Ending:
+        """Use an approval that was given meanwhile, or ask for one."""
+        record, context = attempt.record, attempt.context
+        if context.node is not None:
+            hint = "it is called from within another operation: allow it there by a rule of the policy"
+            return Ending("denied", error=replace(failure_of(error), hint=hint))
+        found = await self.guard.find(record)
+        if found is not None:
+            await self._supersede(found, record)
+            granted = replace(context, grant=Grant(found.items))
+            return await self._attempt(Attempt(attempt.target, record, granted))
+        approval = await self.guard.ask(record, context, items=error.items)
+        return Ending("pending", error=replace(failure_of(error), hint=HOW), approval_id=approval.id)
+
+    async def _supersede(self, approval: Approval, record: CallRecord) -> None:
+        """The call that asked waits no more: what was approved is run as another one."""
+        if approval.call_id is not None:
+            ended = Ended(
+                status="aborted", ended_at=self._clock(), notes=(f"approved, and run as {record.id}",)
+            )
+            with suppress(StoreError, Unavailable):  # it is written later
+                await self._ledger.end(approval.call_id, ended)
 
 
-def is_meta(record: CallRecord) -> bool:
-    """Whether the call does nothing itself: what it calls is written down for sure before it runs."""
-    return record.operation.startswith(f"{RESERVED}.")
+def outcome_of(record: CallRecord, ending: Ending) -> Outcome:
+    return Outcome(
+        call_id=record.id,
+        operation=record.operation,
+        ok=ending.status == "done",
+        result=ending.result,
+        error=ending.error,
+        status=ending.status,
+        approval_id=ending.approval_id,
+        notes=ending.notes,
+    )
 
 
 def spell(operation: str | Operation) -> str:
@@ -287,39 +386,6 @@ def key_of(context: Context, index: int) -> str | None:
     if context.idempotency_key is None and context.run_id and context.tool_call_id:
         return f"{context.run_id}:{context.tool_call_id}"
     return context.idempotency_key
-
-
-def deadline_of(operation: Operation, context: Context) -> float | None:
-    """The earlier of the caller's deadline and the operation's own. CallTimeout when it has passed."""
-    now = asyncio.get_running_loop().time()
-    if context.deadline is not None and context.deadline <= now:
-        raise CallTimeout(f"{operation.id} was not started: the deadline has passed")
-    if operation.timeout is None:
-        return context.deadline
-    own = now + operation.timeout
-    return own if context.deadline is None else min(own, context.deadline)
-
-
-def enter(attempt: Attempt, node: Node, *, deadline: float | None) -> Context:
-    """The context that the call's function gets."""
-    record = attempt.record
-    return Context(
-        identity=attempt.context.identity,
-        parent_id=record.parent_id,
-        run_id=record.run_id,
-        session_id=record.session_id,
-        tool_call_id=record.tool_call_id,
-        deadline=deadline,
-        idempotency_key=record.idempotency_key,
-        call_id=record.id,
-        node=node,
-    )
-
-
-def is_cancelled() -> bool:
-    """Whether somebody cancels the task that this is."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def guarded(function: Callable[[], T]) -> T:

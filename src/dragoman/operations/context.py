@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from dragoman.errors import CallError
+from dragoman.operations.approval import Grant
+from dragoman.operations.budget import Budget
 from dragoman.operations.identity import LOCAL, Identity
-from dragoman.operations.outcome import Outcome
+from dragoman.operations.outcome import Outcome, to_jsonable
 
 T = TypeVar("T")
+Report: TypeAlias = Callable[[Any], None]
 
 CLOSE_SECONDS = 5.0  # how long children may take to end once they are cancelled
 
@@ -22,20 +25,27 @@ class Caller(Protocol):
     """What makes calls."""
 
     async def call(
-        self, operation: str, input: Mapping[str, Any] | None = None, *, context: Context
+        self,
+        operation: str,
+        input: Mapping[str, Any] | None = None,
+        *,
+        context: Context,
+        on_progress: Report | None = None,
     ) -> Outcome: ...
 
     async def offload(self, function: Callable[[], T]) -> T: ...
 
 
 class Node:
-    """A call under way: those that it makes are its children, and none outlives it."""
+    """A call under way: those that it makes are its children, and none outlives it. `deadline` stops it."""
 
-    __slots__ = ("_children", "_closed", "_made", "caller", "id")
+    __slots__ = ("_children", "_closed", "_made", "caller", "cost", "deadline", "id")
 
     def __init__(self, caller: Caller, id: str) -> None:
         self.caller = caller
         self.id = id
+        self.cost = 0.0  # US dollars
+        self.deadline: float | None = None  # by the loop's clock
         self._children: dict[str, asyncio.Task[Any] | None] = {}
         self._made = 0
         self._closed = False
@@ -69,9 +79,16 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     clock. The function that runs gets a context of its own: there `call_id` is the call itself,
     `idempotency_key` stays the same when the call is repeated after a crash, and `call()` calls further
     operations below it.
+
+    `agent` is whose model asks, for the policy. `approval` is an answered approval that the call uses up.
+    `told` is True where the result goes to a model: a big one is kept as an artifact, and told in part.
+    `budget` is shared by all that is called below. `report` hears of progress. `step` counts the model calls
+    of a run, `grant` is what was approved of this call, `notes` what was mended of its input already.
+    `through` are others who make the call for `identity`, as spokes do: they have to be allowed it, too.
     """
 
     identity: Identity = LOCAL
+    through: tuple[Identity, ...] = ()
     parent_id: str | None = None
     run_id: str | None = None
     session_id: str | None = None
@@ -80,14 +97,44 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     call_id: str | None = None
     node: Node | None = None
+    agent: str | None = None
+    approval: str | None = None
+    told: bool = False
+    budget: Budget | None = None
+    report: Report | None = None
+    grant: Grant | None = None
+    step: int | None = None
+    notes: tuple[str, ...] = ()
 
-    async def call(self, operation: str, input: Mapping[str, Any] | None = None) -> Any:
+    async def call(
+        self, operation: str, input: Mapping[str, Any] | None = None, *, on_progress: Report | None = None
+    ) -> Any:
         """The result of another operation, called as a child of this call and cancelled with it.
 
-        Raises CallError with the child's own code and message when it fails.
+        `on_progress` hears what it says meanwhile. Raises CallError with the child's own code and message
+        when it fails.
         """
-        outcome = await self._inside().call(operation, input, context=self)
+        outcome = await self._inside().call(operation, input, context=self, on_progress=on_progress)
         return outcome.unwrap()
+
+    def progress(self, value: Any) -> None:
+        """Say how far it is: a JSON-able value, shown as preliminary output; the newest takes the place of
+        those before. It is no error when nobody listens.
+        """
+        if self.report is not None:
+            self.report(to_jsonable(value))
+
+    def spend(self, usd: float) -> None:
+        """Account for what this call costs, in US dollars. BudgetExhausted when the tree has no more."""
+        if self.node is not None:
+            self.node.cost += usd
+        if self.budget is not None:
+            self.budget.spend(usd)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, None without one; to be handed on to whoever does the work."""
+        return None if self.deadline is None else self.deadline - asyncio.get_running_loop().time()
 
     async def offload(self, function: Callable[[], T]) -> T:
         """What blocking code returns, run in the hub's bounded threads, off the event loop."""

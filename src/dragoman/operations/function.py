@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, closing
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack, get_args
 
-from dragoman.errors import ConfigError
 from dragoman.operations import docstring
 from dragoman.operations.context import Context
+from dragoman.operations.gate import Gate, Rate
 from dragoman.operations.operation import Effect, Operation, Run
 from dragoman.operations.parameters import Parameters
 from dragoman.operations.schema import of_type
@@ -20,26 +23,36 @@ F = TypeVar("F", bound=Function)
 MARK = "__dragoman_operation__"
 
 
+class Extra(TypedDict, total=False):
+    """What may be said of an operation besides: whether somebody has to approve each call; how many run at a
+    time, how often (`60/minute`); and how often a transient failure is tried again.
+    """
+
+    approval: bool
+    concurrency: int | None
+    rate: str | None
+    retries: int
+
+
 def operation(
     namespace: str,
     *,
     effect: Effect = "once",
     name: str | None = None,
     timeout: float | None = None,
-    approval: bool = False,
+    **details: Unpack[Extra],
 ) -> Callable[[F], F]:
     """Make a function callable through the hub; for its own module it stays an ordinary function.
 
     Name, description and JSON Schemas come from the function's name, docstring and type hints. A parameter
     of type Context is handed the call's context and is no part of the schema. `effect` says what a repeated
     call does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`, unless said). `timeout`
-    is in seconds. ConfigError when the function does not say what it takes.
+    is in seconds. A generator says with each value how far it is, and its last one is the result.
+    ConfigError when the function does not say what it takes.
     """
 
     def mark(function: F) -> F:
-        made = from_function(
-            function, namespace, effect=effect, name=name, timeout=timeout, approval=approval
-        )
+        made = from_function(function, namespace, effect=effect, name=name, timeout=timeout, **details)
         setattr(function, MARK, made)
         return function
 
@@ -53,40 +66,95 @@ def from_function(
     effect: Effect = "once",
     name: str | None = None,
     timeout: float | None = None,
-    approval: bool = False,
+    **details: Unpack[Extra],
 ) -> Operation:
     """The operation that a function is; the function itself is left unmarked."""
     parameters = Parameters(function)
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise ConfigError(f"{parameters.title} is a generator: streaming operations are not supported yet")
     documented = docstring.read(function)
     return Operation(
         namespace=namespace,
         name=name or parameters.title.rpartition(".")[2],
         description=documented.description,
         input_schema=parameters.schema(documented.parameters),
-        output_schema=of_type(parameters.hints["return"]) if "return" in parameters.hints else None,
+        output_schema=output_of(function, parameters.hints),
         effect=effect,
         timeout=timeout,
-        approval=approval,
+        approval=details.get("approval", False),
+        retries=details.get("retries", 0),
+        gate=gate_of(details),
         parse=parameters.parse,
         run=runner(function, parameters.contexts),
     )
 
 
+def gate_of(details: Extra) -> Gate | None:
+    """What bounds the calls of an operation, if anything does."""
+    concurrency, rate = details.get("concurrency"), details.get("rate")
+    if concurrency is None and rate is None:
+        return None
+    return Gate(concurrency=concurrency, rate=None if rate is None else Rate.parse(rate))
+
+
+def output_of(function: Function, hints: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The JSON Schema of the result; of a generator, that of its values."""
+    hint = hints.get("return", inspect.Parameter.empty)
+    if hint is inspect.Parameter.empty:
+        return None
+    if not is_generator(function):
+        return of_type(hint)
+    values = get_args(hint)
+    return of_type(values[0]) if values else None
+
+
+def is_generator(function: Function) -> bool:
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+
+
 def runner(function: Function, contexts: tuple[str, ...]) -> Run:
     """How the function is run: on the event loop when it is async, else in the hub's threads."""
 
+    def bind(arguments: dict[str, Any], context: Context) -> Callable[[], Any]:
+        return functools.partial(function, **arguments, **dict.fromkeys(contexts, context))
+
     async def run_async(arguments: dict[str, Any], context: Context) -> Any:
-        return await function(**arguments, **dict.fromkeys(contexts, context))
+        return await bind(arguments, context)()
 
     async def run_sync(arguments: dict[str, Any], context: Context) -> Any:
-        return await context.offload(
-            functools.partial(function, **arguments, **dict.fromkeys(contexts, context))
-        )
+        return await context.offload(bind(arguments, context))
 
+    async def run_generator(arguments: dict[str, Any], context: Context) -> Any:
+        return await exhaust(bind(arguments, context), context)
+
+    if is_generator(function):
+        return run_generator
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     return run_async if is_async else run_sync
+
+
+async def exhaust(begin: Callable[[], Any], context: Context) -> Any:
+    """The last value of a generator; each is told as it comes."""
+    values = begin()
+    last = None
+    if inspect.isasyncgen(values):
+        async with aclosing(values):
+            async for last in values:
+                context.progress(last)
+        return last
+    loop, stopped = asyncio.get_running_loop(), threading.Event()
+
+    def iterate() -> Any:
+        last = None
+        with closing(values):
+            for last in values:
+                if stopped.is_set():
+                    break
+                loop.call_soon_threadsafe(context.progress, last)
+        return last
+
+    try:
+        return await context.offload(iterate)
+    finally:
+        stopped.set()  # one that is cancelled ends at its next value
 
 
 def operation_of(thing: object) -> Operation | None:

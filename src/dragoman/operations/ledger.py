@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.operations.operation import Effect
-from dragoman.operations.outcome import CallFailure
-
-Status = Literal["running", "done", "failed", "aborted", "denied", "uncertain"]
+from dragoman.operations.outcome import CallFailure, Status
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +27,24 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     session_id: str | None = None
     tool_call_id: str | None = None
+    agent: str | None = None
+    step: int | None = None
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call ended: `result` when `done`, else the failure; `ended_at` in unix seconds, `cost` in USD.
+
+    `attempts` counts how often it was tried, `notes` say what was mended in its input. A `pending` call
+    waits for an answer, and has no end yet.
+    """
+
+    status: Status
+    ended_at: float | None = None
+    result: Any = None
+    error: CallFailure | None = None
+    cost: float | None = None
+    attempts: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Ledger(Protocol):
@@ -41,17 +57,12 @@ class Ledger(Protocol):
         """
         ...
 
-    async def end(
-        self,
-        call_id: str,
-        status: Status,
-        *,
-        ended_at: float,
-        result: Any = None,
-        error: CallFailure | None = None,
-        wait: bool = True,
-    ) -> None:
-        """Keep how it ended: result when `done`, else the failure; `ended_at` in unix seconds.
+    async def resume(self, record: CallRecord) -> None:
+        """Keep that a call which waited for an approval runs now, for the run and step that it is made in."""
+        ...
+
+    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
+        """Keep how it ended.
 
         May be told twice, and of a call whose begin() was cut short: neither is an error. `wait` as above.
         """
@@ -59,13 +70,16 @@ class Ledger(Protocol):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as a MemoryLedger knows it; `ended_at` is None while it runs."""
+    """A call as it is known; `ended_at` is None while it runs."""
 
     record: CallRecord
     status: Status = "running"
     ended_at: float | None = None
     result: Any = None
     error: CallFailure | None = None
+    cost: float | None = None
+    attempts: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 class MemoryLedger:
@@ -80,21 +94,13 @@ class MemoryLedger:
         if len(self._entries) > self._keep:
             del self._entries[next(iter(self._entries))]
 
-    async def end(
-        self,
-        call_id: str,
-        status: Status,
-        *,
-        ended_at: float,
-        result: Any = None,
-        error: CallFailure | None = None,
-        wait: bool = True,
-    ) -> None:
+    async def resume(self, record: CallRecord) -> None:
+        await self.begin(record)
+
+    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
         known = self._entries.get(call_id)
         if known is not None:
-            self._entries[call_id] = Entry(
-                record=known.record, status=status, ended_at=ended_at, result=result, error=error
-            )
+            self._entries[call_id] = Entry(record=known.record, **msgspec.structs.asdict(ended))
 
     def get(self, call_id: str) -> Entry:
         """The call of this id, or NotFound."""

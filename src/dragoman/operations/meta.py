@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, NotFound
+from dragoman.errors import ApprovalNeeded, BadRequest, NotFound
 from dragoman.operations.batch import Entry, read_batch
 from dragoman.operations.call import Calls
 from dragoman.operations.cleaning import clean
-from dragoman.operations.context import Context
+from dragoman.operations.context import Context, Report
 from dragoman.operations.operation import DESCRIPTION_LIMIT, Effect, Operation, Run
 from dragoman.operations.outcome import CallFailure, Outcome, failure_of
 from dragoman.operations.registry import RESERVED, Registry
@@ -116,18 +116,21 @@ class Meta:
             "hub.call": made(CALL, self._call, parse=read_batch, effect="once"),
         }
 
-    async def run(self, name: str, input: Mapping[str, Any], *, context: Context) -> Outcome:
+    async def run(
+        self, name: str, input: Mapping[str, Any], *, context: Context, on_progress: Report | None = None
+    ) -> Outcome:
         """What a meta-tool says; `name` in either spelling. NotFound for a name that is none of them."""
         canonical = meta_name(name)
         if canonical is None:
             raise NotFound(f"no meta-tool {name!r}", hint=f"there are {', '.join(CANONICAL)}")
-        return await self._calls.call(self._operations[canonical], input, context=context)
+        operation = self._operations[canonical]
+        return await self._calls.call(operation, input, context=context, on_progress=on_progress)
 
-    async def _list(self, input: Mapping[str, Any], _context: Context) -> dict[str, Any]:
+    async def _list(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         namespace = input.get("namespace")
-        operations = self._registry.list(namespace)
-        spaces = count(operations or self._registry.list())
+        operations = self.visible(context, namespace)
         if namespace is not None and not operations:
+            spaces = count(self.visible(context))
             raise NotFound(f"no namespace {namespace!r}", hint=f"there are {', '.join(spaces) or 'none'}")
         tools: list[dict[str, str]] = []
         left = LIST_BUDGET
@@ -139,13 +142,23 @@ class Meta:
             tools.append(said)
         more = len(operations) - len(tools)
         hint = {"hint": f"{more} more: pass a namespace, or find them with hub_search."} if more else {}
-        return {"namespaces": spaces, "tools": tools, "more": more, **hint}
+        return {"namespaces": count(operations), "tools": tools, "more": more, **hint}
 
-    async def _find(self, input: Mapping[str, Any], _context: Context) -> dict[str, Any]:
-        return self._search.find(input.get("q", ""), namespace=input.get("namespace")).to_json()
+    def visible(self, context: Context, namespace: str | None = None) -> Sequence[Operation]:
+        """The operations that the caller may call; by id."""
+        return [each for each in self._registry.list(namespace) if self._calls.is_visible(each, context)]
 
-    async def _describe(self, input: Mapping[str, Any], _context: Context) -> dict[str, Any]:
-        operation = self._registry.get(input["tool"])
+    async def _find(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        answer = self._search.find(
+            input.get("q", ""),
+            namespace=input.get("namespace"),
+            allow=lambda operation: self._calls.is_visible(operation, context),
+        )
+        return answer.to_json()
+
+    async def _describe(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        await self._calls.arrived([input["tool"]], context)
+        operation = self._calls.find(input["tool"], context)
         return {
             "tool": operation.id,
             "description": clean(operation.description, DESCRIPTION_LIMIT),
@@ -155,16 +168,56 @@ class Meta:
         }
 
     async def _call(self, entries: tuple[Entry, ...], context: Context) -> list[dict[str, Any]]:
+        """Call them all at once; or none, as long as somebody has to approve one of them."""
+        await self._calls.arrived([entry.tool for entry in entries if not entry.failure], context)
+        wanted = [
+            self._calls.review(each.tool, each.input, context=context) for each in entries if not each.failure
+        ]
+        if items := [item for item in wanted if item is not None]:
+            names = ", ".join(dict.fromkeys(item.operation for item in items))
+            raise ApprovalNeeded(f"{names}: somebody has to approve this first", items=items)
+        board = Progress(entries, context)
+        if len(entries) == 1:  # most are, and it saves a task
+            return [await self._call_one(entries[0], context, board=board, at=0)]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._call_one(entry, context)) for entry in entries]
+            tasks = [
+                group.create_task(self._call_one(entry, context, board=board, at=at))
+                for at, entry in enumerate(entries)
+            ]
         return [task.result() for task in tasks]
 
-    async def _call_one(self, entry: Entry, context: Context) -> dict[str, Any]:
+    async def _call_one(self, entry: Entry, context: Context, *, board: Progress, at: int) -> dict[str, Any]:
         failure = entry.failure or refuse_meta(entry.tool)
         if failure is not None:
-            return {"success": False, "error": failure.to_json()}
-        outcome = await self._calls.call(entry.tool, entry.input, context=context)
-        return {**outcome.to_json(), "notes": list(entry.notes)} if entry.notes else outcome.to_json()
+            return board.done(at, {"success": False, "error": failure.to_json()})
+        outcome = await self._calls.call(
+            entry.tool, entry.input, context=context, on_progress=lambda value: board.note(at, value)
+        )
+        notes = [*entry.notes, *outcome.notes]
+        said = outcome.to_json()
+        return board.done(at, {**said, "notes": notes} if notes else said)
+
+
+class Progress:
+    """How far the calls of a batch are, told as one list; nothing before one of them has something to say."""
+
+    def __init__(self, entries: Sequence[Entry], context: Context) -> None:
+        self._said: list[dict[str, Any]] = [{"tool": entry.tool} for entry in entries]
+        self._context = context
+        self._begun = False
+
+    def note(self, at: int, value: Any) -> None:
+        """One of them says how far it is."""
+        self._said[at] = {"tool": self._said[at]["tool"], "progress": value}
+        self._begun = True
+        self._context.progress(list(self._said))
+
+    def done(self, at: int, said: dict[str, Any]) -> dict[str, Any]:
+        """One of them has ended; gives what it said."""
+        self._said[at] = {"tool": self._said[at]["tool"], **said}
+        if self._begun:
+            self._context.progress(list(self._said))
+        return said
 
 
 def refuse_meta(tool: str) -> CallFailure | None:

@@ -11,6 +11,7 @@ import msgspec
 from dragoman.errors import ConfigError
 from dragoman.operations.cleaning import clean, clean_schema
 from dragoman.operations.context import Context
+from dragoman.operations.gate import Gate
 from dragoman.operations.schema import Parse, checker
 
 Effect = Literal["read", "idempotent", "once"]
@@ -31,6 +32,9 @@ class Details(TypedDict, total=False):
     effect: Effect
     timeout: float | None
     approval: bool
+    retries: int
+    gate: Gate | None
+    source: str
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -38,6 +42,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     `parse` turns JSON input into what `run` takes, or raises InvalidInput. `effect` says what a repetition
     does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`). `timeout` is in seconds.
+    `retries` are further attempts after a transient failure, which only a `read` or `idempotent` one has.
+    `gate` is what bounds how many calls run at a time and how often; operations may share one. `source` says
+    where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
     """
 
     namespace: str
@@ -50,6 +57,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     effect: Effect = "once"
     timeout: float | None = None
     approval: bool = False
+    retries: int = 0
+    gate: Gate | None = None
+    source: str = "python"
 
     def __post_init__(self) -> None:
         if not NAMESPACE.fullmatch(self.namespace):
@@ -62,6 +72,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             )
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigError(f"timeout of {self.id} must be above 0 seconds, got {self.timeout!r}")
+        if self.retries and self.effect == "once":
+            raise ConfigError(f"{self.id} acts again each time (`once`), so it cannot have retries")
 
     @property
     def id(self) -> str:

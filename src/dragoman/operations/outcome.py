@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pydantic
@@ -13,6 +13,7 @@ from dragoman.errors import CallError, DragomanError, InvalidInput
 from dragoman.operations.cleaning import clean
 
 MESSAGE_LIMIT = 2_000
+Status = Literal["pending", "running", "done", "failed", "aborted", "denied", "uncertain"]
 
 
 class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,13 +40,20 @@ class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one call: `result` when `ok`, else `error`."""
+    """What came of one call: `result` when `ok`, else `error`.
+
+    A call that waits for an answer has the status `pending`, an `error` that says so, and the `approval_id`.
+    `notes` say what was mended in its input.
+    """
 
     call_id: str
     operation: str
     ok: bool
     result: Any = None
     error: CallFailure | None = None
+    status: Status = "done"
+    approval_id: str | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """`{success: true, result}` or `{success: false, error: {...}}`."""
@@ -83,6 +91,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
+LOOSE = 100_000  # bytes of a result that are read back without a thought
 SIMPLE = (bool, int, float, type(None))
 
 
@@ -93,8 +102,24 @@ def to_jsonable(value: Any) -> Any:
     """
     if type(value) in SIMPLE and value == value:
         return value
+    return msgspec.json.decode(to_json(value))
+
+
+def to_bounded(value: Any) -> Any:
+    """The same, but what has more than LOOSE bytes stays the bytes of its JSON, as `msgspec.Raw`.
+
+    For whoever tells a part of it only: reading it back would cost more than all else.
+    """
+    if isinstance(value, str) or type(value) in SIMPLE:
+        return to_jsonable(value)
+    encoded = to_json(value)
+    return msgspec.json.decode(encoded) if len(encoded) <= LOOSE else msgspec.Raw(encoded)
+
+
+def to_json(value: Any) -> bytes:
+    """The value's JSON. CallError says what has none."""
     try:
-        return msgspec.json.decode(_encoder.encode(value))
+        return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise CallError(
             f"the result, a value of type {type(value).__name__}, cannot be JSON: {error}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
@@ -15,8 +17,10 @@ from dragoman.operations.operation import Operation
 
 RESERVED = "hub"  # the meta-tools' namespace
 SUGGESTIONS = 3
+LONGEST = 200  # characters of an id
 COMPARED = 500  # names weighed for suggestions: comparing all of 10,000 would hold the event loop up
 Addable: TypeAlias = Operation | ModuleType | Callable[..., Any]
+Allow: TypeAlias = Callable[[Operation], bool]
 
 
 class Watcher(Protocol):
@@ -27,6 +31,16 @@ class Watcher(Protocol):
     def remove(self, operation: Operation) -> None: ...
 
 
+class Bringer(Protocol):
+    """Who brings the operations of a namespace, sooner or later: an MCP server, say."""
+
+    async def arrive(self) -> None:
+        """Wait while they are on their way."""
+
+    def absence(self) -> str | None:
+        """Why they are not here; None when they are."""
+
+
 class Registry:
     """Operations by id; ids differ in more than letter case."""
 
@@ -35,6 +49,7 @@ class Registry:
         self._spellings: dict[str, set[str]] = {}  # `ns_name` -> small-letter ids
         self._counts: Counter[str] = Counter()
         self._watchers: list[Watcher] = []
+        self._bringers: dict[str, Bringer] = {}  # by small-letter namespace
         for thing in things:
             self.add(thing)
 
@@ -53,34 +68,38 @@ class Registry:
 
     def remove(self, id: str) -> Operation:
         """Take an operation out, and give it back. NotFound when there is none."""
-        operation = self.get(id)
-        key = operation.id.lower()
-        del self._operations[key]
+        key = id.lower()
+        operation = self._operations.pop(key, None)
+        if operation is None:
+            raise NotFound(f"no operation {id[:LONGEST]!r}")
         spelled = self._spellings[underscored(key)]
         spelled.discard(key)
         if not spelled:
             del self._spellings[underscored(key)]
-        self._counts -= Counter([operation.namespace])
+        self._counts[operation.namespace] -= 1
+        if not self._counts[operation.namespace]:
+            del self._counts[operation.namespace]
         for watcher in self._watchers:
             watcher.remove(operation)
         return operation
 
-    def get(self, id: str) -> Operation:
+    def get(self, id: str, *, allow: Allow | None = None) -> Operation:
         """The operation of this id, `ns.name`; `ns_name` will do when it can mean one only.
 
-        NotFound suggests what may have been meant.
+        Neither ever means one of another namespace, which somebody brought while the one that is meant is not
+        here. NotFound suggests what may have been meant, of what `allow` lets through.
         """
         found = self._operations.get(id.lower())
         if found is not None:
             return found
-        spelled = self._spellings.get(underscored(id.lower()), set())
-        if len(spelled) == 1:
-            return self._operations[next(iter(spelled))]
-        meant: Sequence[str] = sorted(self._operations[key].id for key in spelled) or self._suggest(
-            id.lower()
-        )
-        hint = f"did you mean {' or '.join(meant)}?" if meant else None
-        raise NotFound(f"no operation {id[:200]!r}", hint=hint)
+        spelled = self._spelled(id.lower())
+        if len(spelled) == 1 and not self._is_absent(id, spelled[0].namespace):
+            return spelled[0]
+        near = spelled or self._suggest(id.lower())
+        meant = [each.id for each in near if allow is None or allow(each)]
+        reasons = [reason for each in self._awaited(id) if (reason := each.absence())]
+        suggestions = [f"did you mean {' or '.join(meant)}?"] if meant else []
+        raise NotFound(f"no operation {id[:LONGEST]!r}", hint="; ".join([*reasons, *suggestions]) or None)
 
     def list(self, namespace: str | None = None) -> tuple[Operation, ...]:
         """The operations of a namespace, or all; by id."""
@@ -98,6 +117,44 @@ class Registry:
             watcher.add(operation)
         self._watchers.append(watcher)
 
+    def expect(self, namespace: str, bringer: Bringer) -> None:
+        """Operations of this namespace may come later: who wants one that is not here waits for them."""
+        self._bringers[namespace.lower()] = bringer
+
+    def forgo(self, namespace: str, bringer: Bringer) -> None:
+        """This one brings no operations of this namespace any more; another one may."""
+        if self._bringers.get(namespace.lower()) is bringer:
+            del self._bringers[namespace.lower()]
+
+    async def arrived(self, ids: Iterable[str], *, by: float | None = None) -> None:
+        """Wait, by this deadline, for those of these operations that are not here but on their way."""
+        if not self._bringers:
+            return
+        absent = [id for id in ids if id.lower() not in self._operations]
+        bringers = {id(each): each for name in absent for each in self._awaited(name)}
+        if not bringers:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(by):
+                await asyncio.gather(*(each.arrive() for each in bringers.values()))
+
+    def _spelled(self, id: str) -> Sequence[Operation]:
+        """The operations that this can be another spelling of; one with a dot says the namespace."""
+        keys = sorted(self._spellings.get(underscored(id), ()))
+        space, dot, _ = id.partition(".")
+        return [self._operations[key] for key in keys if not dot or key.startswith(f"{space}.")]
+
+    def _is_absent(self, id: str, namespace: str) -> bool:
+        """Whether it may be meant for another namespace, whose operations are not here now."""
+        here = self._bringers.get(namespace.lower())
+        return any(each is not here and each.absence() for each in self._awaited(id))
+
+    def _awaited(self, id: str) -> Sequence[Bringer]:
+        """Who may bring this operation, in either spelling of its id."""
+        spelled = underscored(id.lower())
+        named = self._bringers.items()
+        return [each for name, each in named if spelled.startswith(underscored(name) + "_")]
+
     def _admit(self, operation: Operation, *, twice: bool) -> None:
         if operation.namespace.lower() == RESERVED:
             raise Conflict(f"{operation.id}: the namespace {RESERVED!r} is the hub's own; choose another")
@@ -114,8 +171,10 @@ class Registry:
         for watcher in self._watchers:
             watcher.add(operation)
 
-    def _suggest(self, id: str) -> Sequence[str]:
-        """The ids that look most like this one, among those of its namespace or its name."""
+    def _suggest(self, id: str) -> Sequence[Operation]:
+        """The operations whose ids look most like this one, among those of its namespace or its name."""
+        if len(id) > LONGEST:
+            return ()
         namespace, _, name = id.rpartition(".")
         near = set(difflib.get_close_matches(namespace, list(islice(self._counts, COMPARED)), n=SUGGESTIONS))
         likely = (
@@ -123,7 +182,8 @@ class Registry:
             for each in self._operations.values()
             if each.namespace in near or each.name.lower() == name or len(self._operations) <= COMPARED
         )
-        return difflib.get_close_matches(id, list(islice(likely, COMPARED)), n=SUGGESTIONS)
+        meant = difflib.get_close_matches(id, list(islice(likely, COMPARED)), n=SUGGESTIONS)
+        return [self._operations[each.lower()] for each in meant]
 
 
 def operations_in(thing: Addable) -> Sequence[Operation]:

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jsonschema_rs
 import msgspec
 import pydantic
-from jsonschema_rs import ValidationErrorKind as Kind
 
 from dragoman.errors import ConfigError, InvalidInput
+from dragoman.operations.findings import ABSENT, Finding, Path, dotted, find
+from dragoman.operations.subschemas import children, weigh
 
 Parse: TypeAlias = Callable[[Mapping[str, Any]], Any]
-Path: TypeAlias = Sequence[str | int]
 
-ABSENT = object()
 GOT_LIMIT = 80
 NAMED = 3
-LIMITS: Mapping[type, str] = {
-    Kind.Minimum: "at least {}",
-    Kind.Maximum: "at most {}",
-    Kind.ExclusiveMinimum: "more than {}",
-    Kind.ExclusiveMaximum: "less than {}",
-    Kind.MinLength: "at least {} characters",
-    Kind.MaxLength: "at most {} characters",
-    Kind.MinItems: "at least {} items",
-    Kind.MaxItems: "at most {} items",
-    Kind.MinProperties: "at least {} fields",
-    Kind.MaxProperties: "at most {} fields",
-}
+PROBLEMS = 20
+DEEPEST = 100
+SHOWN_ITEMS, SHOWN_DEPTH = 12, 4
+SECRET = re.compile(
+    r"pass(word|wd|phrase)|secret|token|api_?key|authori[sz]ation|credential|cookie|private_?key",
+    re.IGNORECASE,
+)
+COUNTED = re.compile(
+    r"max_?\w*tokens|token_?(count|limit|budget)|(in|out)put_?tokens|total_?tokens|^tokens$", re.IGNORECASE
+)
+BACKTRACKS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
 NAMED_SCHEMAS = ("properties", "$defs", "patternProperties")
 
 
@@ -38,53 +37,73 @@ def checker(schema: Mapping[str, Any]) -> Parse:
 
     Raises ConfigError when the schema is none, or refers to another document.
     """
+    rules = dict(schema)
     try:
-        validator = jsonschema_rs.validator_for(dict(schema), offline=True)
+        validator = compiled(rules)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         raise ConfigError(
             f"the input schema is no usable JSON Schema: {str(error).splitlines()[0]}"
         ) from None
 
     def check(input: Mapping[str, Any]) -> Mapping[str, Any]:
+        if is_deep(input):
+            raise invalid([problem((), f"values nested at most {DEEPEST} deep", got=input)])
         if not validator.is_valid(input):
             raise invalid(
-                [problem for error in validator.iter_errors(input) for problem in schema_problems(error)]
+                [
+                    problem(each.path, each.expected, got=each.got)
+                    for each in all_wrong(validator, rules, input=input)
+                ]
             )
         return input
 
     return check
 
 
-def schema_problems(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]:
-    """The problems that one finding of the validator stands for."""
-    match error.kind:
-        case Kind.Required(property=name):
-            yield problem([*error.instance_path, name], "a value (required)")
-        case Kind.AdditionalProperties(unexpected=names) | Kind.UnevaluatedProperties(unexpected=names):
-            for name in names:
-                got = error.instance.get(name) if isinstance(error.instance, dict) else ABSENT
-                yield problem([*error.instance_path, name], "no field of this name", got=got)
-        case _:
-            yield problem(error.instance_path, expected(error.kind, error.message), got=error.instance)
+def compiled(schema: dict[str, Any]) -> jsonschema_rs.Validator:
+    """The validator of a schema. `format` is a hint and not checked: whoever runs the call knows best.
+
+    Patterns run without backtracking where they can, else within a bound.
+    """
+    return jsonschema_rs.validator_for(
+        schema, offline=True, validate_formats=False, pattern_options=BACKTRACKS
+    )
 
 
-def expected(kind: Any, message: str) -> str:
-    """What a rule of a schema asks for."""
-    match kind:
-        case Kind.Type(types=types):
-            return " or ".join(sorted(types))
-        case Kind.Enum(options=options):
-            return "one of " + ", ".join(spell(option) for option in options)
-        case Kind.Constant(expected_value=value):
-            return spell(value)
-        case Kind.AnyOf(context=branches) | Kind.OneOfNotValid(context=branches):
-            first = [branch[0] for branch in branches if branch]
-            return " or ".join(dict.fromkeys(expected(error.kind, error.message) for error in first))
-        case Kind.Pattern(pattern=pattern):
-            return f"text that matches {pattern}"
-        case _:
-            limit = LIMITS.get(type(kind))
-            return limit.format(kind.limit) if limit else f"what its schema says ({message})"
+def all_wrong(
+    validator: jsonschema_rs.Validator, schema: Mapping[str, Any], *, input: Mapping[str, Any]
+) -> list[Finding]:
+    """What is wrong with an input: all of it, or only the first where all would cost too much."""
+    weight = weigh(schema, input)
+    if weight == "tangled":
+        return [Finding((), "what its schema says (it is too tangled to say where)", input)]
+    if weight == "heavy":
+        return first_wrong(validator, schema, input=input)
+    found = [each for error in validator.iter_errors(input) for each in find(error, schema)]
+    known = {(each.path, each.expected): each for each in found}
+    return list(known.values())
+
+
+def first_wrong(
+    validator: jsonschema_rs.Validator, schema: Mapping[str, Any], *, input: Mapping[str, Any]
+) -> list[Finding]:
+    try:
+        validator.validate(input)
+    except jsonschema_rs.ValidationError as error:
+        return list(find(error, schema))
+    return []
+
+
+def is_deep(value: Any) -> bool:
+    """Whether a value is nested deeper than anything that has a meaning; the validator cannot stand that."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            child for each in level for _, child in children(each) if isinstance(child, dict | list | tuple)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def model_problems(error: pydantic.ValidationError, input: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -120,30 +139,53 @@ def wish(message: str) -> str:
 
 
 def problem(path: Path, expected: str, *, got: Any = ABSENT) -> dict[str, Any]:
-    return {"path": dotted(path), "expected": expected, "got": "nothing" if got is ABSENT else spell(got)}
-
-
-def dotted(path: Path) -> str:
-    """The path as `a.b[0].c`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return text.removeprefix(".")
+    """What is wrong in one place; of what may be a secret it says only the size."""
+    if got is not ABSENT and path and is_secret(path[-1]):
+        said = veil(got)
+    else:
+        said = "nothing" if got is ABSENT else spell(got)
+    return {"path": dotted(path), "expected": expected, "got": said}
 
 
 def spell(value: Any) -> str:
-    """A value as JSON, cut short."""
+    """A value as JSON, cut short, without what may be a secret."""
     try:
-        text = msgspec.json.encode(value, enc_hook=str).decode()
+        text = msgspec.json.encode(excerpt(value), enc_hook=str).decode()
     except (TypeError, ValueError, RecursionError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= GOT_LIMIT else text[: GOT_LIMIT - 1] + "…"
 
 
+def excerpt(value: Any, depth: int = SHOWN_DEPTH) -> Any:
+    """As much of a value as can be shown."""
+    if isinstance(value, str):
+        return value[: 2 * GOT_LIMIT]
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if depth == 0:
+        return "…"
+    if isinstance(value, Mapping):
+        first = list(value.items())[:SHOWN_ITEMS]
+        return {key: veil(held) if is_secret(key) else excerpt(held, depth - 1) for key, held in first}
+    return [excerpt(held, depth - 1) for held in value[:SHOWN_ITEMS]]
+
+
+def is_secret(name: str | int) -> bool:
+    """Whether a field of this name may hold a secret."""
+    return isinstance(name, str) and bool(SECRET.search(name)) and not COUNTED.search(name)
+
+
+def veil(value: Any) -> str:
+    """What can be said of a secret."""
+    return f"text of {len(value)} characters" if isinstance(value, str) else f"a {type(value).__name__}"
+
+
 def invalid(problems: Sequence[dict[str, Any]]) -> InvalidInput:
-    """The error that says these problems."""
+    """The error that says these problems, the first of them in its message."""
     said = [f"{each['path'] or 'input'}: expected {each['expected']}, got {each['got']}" for each in problems]
     if len(said) > NAMED:
         said[NAMED:] = [f"and {len(said) - NAMED} more"]
-    return InvalidInput("; ".join(said), problems=list(problems))
+    return InvalidInput("; ".join(said), problems=list(problems[:PROBLEMS]))
 
 
 def tidy(schema: Any) -> Any:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
 
-from dragoman.operations.index import Index, Names
+from dragoman.operations.index import Index
+from dragoman.operations.meanings import Meanings
+from dragoman.operations.names import Names
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
+from dragoman.operations.slices import at_least, mark, places, read, top
 from dragoman.operations.summary import signature, summarise
-from dragoman.operations.words import normalise, synonyms, terms
+from dragoman.operations.words import synonyms, terms
 
 HITS = 8
+RANKED = 200  # operations that are looked at, and counted, for one answer
 LISTED = 40  # operations that the listing of a namespace shows at most
 BUDGET = 6_000  # bytes of the operations in an answer
 NAMESPACES = 20  # that an answer names
 QUERY_LIMIT = 400
-SHORTEST_PREFIX = 2
+NEAR = 0.25  # of the best score: what has less is no match
 SYNONYM_WEIGHT = 0.3
 WEAK = 0.5  # a hit that has less of the query, by rarity of its words, is a guess
 Allow: TypeAlias = Callable[[Operation], bool]
@@ -62,76 +66,161 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Search:
-    """Finds operations of a registry, and keeps up with it."""
+    """Finds operations of a registry, and keeps up with it.
 
-    def __init__(self, registry: Registry) -> None:
-        self._operations: dict[str, Operation] = {}
+    With meanings it weighs those as much as the words, as soon as they are ready.
+    """
+
+    def __init__(self, registry: Registry, *, meanings: Meanings | None = None) -> None:
+        self._places: dict[str, int] = {}  # by id
+        self._held: list[Operation | None] = []  # by place
+        self._free: list[int] = []
+        self._filled = 0  # a mask of the places that hold one
+        self._spaces: dict[str, set[int]] = {}
         self._index = Index()
         self._names = Names()
+        self._meanings = meanings
         registry.watch(self)
 
     def add(self, operation: Operation) -> None:
-        """Make an operation findable."""
-        self._operations[operation.id] = operation
-        self._index.add(operation)
+        """Make an operation findable, in the place of one with its id."""
+        id = operation.id
+        if id in self._places:
+            self.remove(operation)
+        place = self._free.pop() if self._free else len(self._held)
+        if place == len(self._held):
+            self._held.append(None)
+        self._held[place] = operation
+        self._filled |= 1 << place
+        self._places[id] = place
+        self._spaces.setdefault(operation.namespace, set()).add(place)
+        self._index.add(place, operation)
         self._names.add(operation)
+        if self._meanings:
+            self._meanings.add(place, operation)
 
     def remove(self, operation: Operation) -> None:
         """Make it findable no more."""
-        if self._operations.pop(operation.id, None) is not None:
-            self._index.remove(operation)
-            self._names.remove(operation)
+        place = self._places.pop(operation.id, None)
+        if place is None:
+            return
+        self._free.append(place)
+        self._filled ^= 1 << place
+        space = self._spaces[operation.namespace]
+        space.discard(place)
+        if not space:
+            del self._spaces[operation.namespace]
+        self._index.remove(place)
+        self._names.remove(operation)
+        if self._meanings:
+            self._meanings.remove(place, self._held[place] or operation)
+        self._held[place] = None
 
     def find(self, q: str = "", *, namespace: str | None = None, allow: Allow | None = None) -> Answer:
         """The operations that fit `q` best, of those that `allow` lets through; without `q`, the namespace.
 
-        Names that are `q` stand first, then names that begin with it, then the rest by score; equals by id.
+        The best RANKED that are allowed are looked at: `more` and the counts by namespace tell of these.
+        What is not allowed has no part in the answer. `allow` is asked about what fits, in order, until there
+        are enough; about all operations only when nothing fits.
         """
         wanted = q[:QUERY_LIMIT].strip()
-        visible = self._visible(namespace, allow)
-        if namespace is not None and not visible:
-            return Answer((), 0, count(self._visible(None, allow).values()), UNKNOWN)
         if not wanted:
-            return self._list(visible, namespace)
+            return self._list(namespace, allow)
         query = weigh(wanted)
-        scores = self._index.score(query, None if visible is self._operations else visible.keys())
-        named = self._names.match(name) if len(name := normalise(wanted)) >= SHORTEST_PREFIX else {}
-        for key in named.keys() & visible.keys():
-            scores.setdefault(key, 0.0)
-        ranked = ((RANKS[named.get(key)], -score, key) for key, score in scores.items())
-        best = [key for _, _, key in heapq.nsmallest(HITS, ranked)]
+        best = list(islice(self._rank(wanted, query, namespace=namespace, allow=allow), RANKED))
         if not best:
-            return Answer((), 0, count(self._visible(None, allow).values()), NOTHING)
-        hits = fit(self._operations[key] for key in best)
-        strong = best[0] in named or self._share(best[0], query) >= WEAK
-        counts = count(self._operations[key] for key in scores)
-        return Answer(hits, len(scores) - len(hits), counts, None if strong else GUESS)
+            unknown = namespace is not None and not any(self._allowed(namespace, allow))
+            return Answer((), 0, self._count(allow), UNKNOWN if unknown else NOTHING)
+        hits = fit(best[:HITS])
+        strong = best[0].id in self._names.match(wanted) or self._share(best[0], query) >= WEAK
+        return Answer(hits, len(best) - len(hits), count(best), None if strong else GUESS)
 
-    def _visible(self, namespace: str | None, allow: Allow | None) -> Mapping[str, Operation]:
-        """The operations that may be found."""
-        if namespace is None and allow is None:
-            return self._operations
-        return {
-            key: operation
-            for key, operation in self._operations.items()
-            if namespace in (None, operation.namespace) and (allow is None or allow(operation))
-        }
+    def rank(
+        self, q: str, limit: int, *, namespace: str | None = None, allow: Allow | None = None
+    ) -> Sequence[Operation]:
+        """The operations that fit best, the best first.
 
-    def _list(self, visible: Mapping[str, Operation], namespace: str | None) -> Answer:
+        Ids and names that are `q` stand first, then names that begin with it, then the rest by score; equals
+        by id.
+        """
+        wanted = q[:QUERY_LIMIT].strip()
+        return list(islice(self._rank(wanted, weigh(wanted), namespace=namespace, allow=allow), limit))
+
+    def _rank(
+        self, wanted: str, query: Mapping[str, float], *, namespace: str | None, allow: Allow | None
+    ) -> Iterator[Operation]:
+        space = None if namespace is None else self._spaces.get(namespace, set())
+        scores = self._index.score(query)
+        named = {self._places[id]: match for id, match in self._names.match(wanted).items()}
+        if space is not None:
+            named = {place: match for place, match in named.items() if place in space}
+        points = read(scores, named)
+        first = sorted(named, key=lambda place: (named[place], -points[place], self._at(place).id))
+        visible = self._filled if space is None else mark(space)
+        rest = self._descend(wanted, scores, visible=visible)
+        for place in chain(first, (place for place in rest if place not in named)):
+            operation = self._at(place)
+            if allow is None or allow(operation):
+                yield operation
+
+    def _descend(self, wanted: str, scores: Sequence[int], *, visible: int) -> Iterator[int]:
+        """The visible places that fit, best first, equals by id; found as far as they are asked for."""
+        near = matching(scores, visible)
+        if self._meanings and self._meanings.ready:
+            yield from self._in_groups(self._meanings.descend(wanted, scores, among=visible, near=near))
+            return
+        count = RANKED
+        while near:
+            points = read(scores, places(top(scores, near, count=count)))
+            yield from sorted(points, key=lambda place: (-points[place], self._at(place).id))
+            near &= ~mark(points)
+            count *= 4
+
+    def _in_groups(self, ranked: Iterable[tuple[float, int]]) -> Iterator[int]:
+        """The places in their order, equals by id."""
+        for _, group in groupby(ranked, key=itemgetter(0)):
+            yield from sorted((place for _, place in group), key=lambda place: self._at(place).id)
+
+    def _at(self, place: int) -> Operation:
+        operation = self._held[place]
+        if operation is None:
+            raise LookupError(f"nothing is at {place}")
+        return operation
+
+    def _allowed(self, namespace: str | None, allow: Allow | None) -> Iterator[Operation]:
+        """The operations that may be found, of a namespace or of all."""
+        held = self._held if namespace is None else map(self._at, self._spaces.get(namespace, ()))
+        return (each for each in held if each is not None and (allow is None or allow(each)))
+
+    def _count(self, allow: Allow | None) -> dict[str, int]:
+        """How many operations each namespace has, as far as may be known."""
+        if allow is None:
+            return fullest({name: len(space) for name, space in self._spaces.items()})
+        return count(self._allowed(None, allow))
+
+    def _list(self, namespace: str | None, allow: Allow | None) -> Answer:
         if namespace is None:
-            return Answer((), 0, count(visible.values()), NO_QUERY)
-        hits = fit(visible[key] for key in islice(sorted(visible), LISTED))
-        more = len(visible) - len(hits)
-        return Answer(hits, more, count(visible.values()), CUT if more else None)
+            return Answer((), 0, self._count(allow), NO_QUERY)
+        held = sorted(self._allowed(namespace, allow), key=lambda each: each.id)
+        if not held:
+            return Answer((), 0, self._count(allow), UNKNOWN)
+        hits = fit(held[:LISTED])
+        more = len(held) - len(hits)
+        return Answer(hits, more, {namespace: len(held)}, CUT if more else None)
 
-    def _share(self, id: str, query: Mapping[str, float]) -> float:
-        """How much of the query's own words, weighed by rarity, an operation has."""
-        own = {term: self._index.rarity(term) for term, weight in query.items() if weight == 1.0}
-        had = sum(rarity for term, rarity in own.items() if self._index.has(id, term))
-        return had / (sum(own.values()) or 1.0)
+    def _share(self, operation: Operation, query: Mapping[str, float]) -> float:
+        own = {term for term, weight in query.items() if weight == 1.0}
+        return self._index.share(self._places[operation.id], own)
 
 
-RANKS = {True: 0, False: 1, None: 2}  # the exact name, the beginning of a name, anything else
+def matching(scores: Sequence[int], among: int) -> int:
+    """The places among that have a score near the best."""
+    some = 0
+    for bits in scores:
+        some |= bits
+    some &= among
+    best = max(read(scores, islice(places(top(scores, some, count=1)), 1)).values(), default=0)
+    return at_least(scores, some, floor=max(1, round(NEAR * best)))
 
 
 def weigh(q: str) -> dict[str, float]:
@@ -158,5 +247,9 @@ def fit(operations: Iterable[Operation]) -> tuple[Hit, ...]:
 
 def count(operations: Iterable[Operation]) -> dict[str, int]:
     """How many operations the namespaces have; the fullest namespaces only."""
-    counts = Counter(operation.namespace for operation in operations)
+    return fullest(Counter(operation.namespace for operation in operations))
+
+
+def fullest(counts: Mapping[str, int]) -> dict[str, int]:
+    """The fullest namespaces of these."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NAMESPACES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -10,6 +11,10 @@ import snowballstemmer
 
 # `HTTPServer_v2` -> HTTP Server v 2; a run of letters without case (CJK, Arabic) is one part.
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+
+UNSPACED = "\u2e80"  # from here on scripts do without spaces, mostly: a run is cut into pairs of letters
+LONGEST = 48  # letters of a word; a longer one is none that anybody asks for
+SHORT = 64  # characters of a text that is worth remembering: names of parameters, namespaces
 
 STOPS = (
     "a about above after again all also am an and any are as at be because been before being between "
@@ -60,10 +65,28 @@ def stem(word: str) -> str:
 
 def terms(text: str) -> Iterator[str]:
     """The stems of the text's words and of the parts of its identifiers, without stop words."""
-    for part in PART.findall(text):
+    for part in PART.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
         word = part.lower()
-        if word not in STOP_WORDS:
+        if word[0] >= UNSPACED:
+            yield from pairs(word)
+        elif word not in STOP_WORDS and len(word) <= LONGEST:
             yield stem(word)
+
+
+def pairs(run: str) -> Iterator[str]:
+    """Each two letters that stand together; a single letter alone."""
+    yield from (run[place : place + 2] for place in range(max(1, len(run) - 1)))
+
+
+def vocabulary(text: str) -> frozenset[str]:
+    """The different terms of a text."""
+    return remembered(text) if len(text) <= SHORT else frozenset(terms(text))
+
+
+@lru_cache(maxsize=16_384)
+def remembered(text: str) -> frozenset[str]:
+    """The terms of a text that many operations have."""
+    return frozenset(terms(text))
 
 
 @lru_cache(maxsize=1)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
 
+from msgspec.structs import replace
+
+from dragoman.agent.agent import Agent
 from dragoman.agent.loop import Loop, Turn
 from dragoman.agent.roster import Pick, Roster
 from dragoman.agent.toolbox import Toolbox
-from dragoman.errors import Forbidden, RunActive, Unavailable
+from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
+from dragoman.events import Event, ToolApprovalResponse
 from dragoman.fold import Fold
 from dragoman.ids import new_id
+from dragoman.messages import Message, ToolPart
+from dragoman.operations.approval import Approval
+from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
 from dragoman.providers.routing import permit
-from dragoman.providers.tracing import Tracing
 from dragoman.request import Tool
 from dragoman.runs.metered import Till
 from dragoman.runs.plan import Plan, plan
@@ -24,11 +32,18 @@ from dragoman.runs.run import Run, RunSettings
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.wire.chat import ChatRequest
+from dragoman.wire.chat import ApprovalAnswer, ChatRequest, Continue
+
+log = logging.getLogger(__name__)
 
 UNDELIVERED_FOR = 60.0
 LEAVING = 0.1
-Toolboxes = Callable[[Sequence[str], Sequence[Tool]], Toolbox]
+
+
+class Toolboxes(Protocol):
+    """Gives what a model can call: what its agent pins, and the front end's tools."""
+
+    def __call__(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox: ...
 
 
 class Board:
@@ -51,6 +66,10 @@ class Board:
     def active(self, session_id: str) -> Run | None:
         """The run that the session is busy with."""
         return self._active.get(session_id)
+
+    def find(self, run_id: str) -> Run | None:
+        """The run of this id, while it is under way."""
+        return next((run for run in self._active.values() if run.row.id == run_id), None)
 
     def resumable(self, session_id: str) -> Run | None:
         """The run to follow again: the active one or, once, one that ended with nobody there a minute ago."""
@@ -77,6 +96,40 @@ class Board:
         finally:
             if not gate.locked():
                 self._gates.pop(request.session_id, None)
+
+    async def go_on(self, approval: Approval) -> Run | None:
+        """Go on with the answer that waited for this approval; None when it does not wait, or cannot now."""
+        row = await self._store.runs.get(approval.run_id or "")
+        if row is None or approval.tool_call_id is None or approval.status not in ("approved", "denied"):
+            return None
+        message = await self._store.messages.get(row.session_id, row.message_id)
+        if message is None or not _waits_for(message, approval):
+            return None
+        said = ApprovalAnswer(
+            approval.id, approval.tool_call_id, approval.status == "approved", approval.reason
+        )
+        request = ChatRequest(
+            session_id=row.session_id,
+            turn=Continue(row.message_id, answers=(said,)),
+            model=row.model,
+            agent=row.agent,
+        )
+        try:
+            return await self.begin(request, await self._asker(approval))
+        except DragomanError as error:
+            log.info("session %s does not go on after its approval: %s", row.session_id, error.message)
+            return None
+
+    async def _asker(self, approval: Approval) -> Identity:
+        """Who asked for it, with the key of then and all that holds for that. Unauthorized, Forbidden."""
+        if approval.key_id is None:
+            return Identity(owner=approval.owner)
+        key = await self._store.keys.get(approval.key_id)
+        if key is None or not key.is_good(time.time()):
+            raise Unauthorized(f"the key {approval.key_id!r}, with which it was asked for, is good no more")
+        if not key.identity.may("chat"):
+            raise Forbidden(f"the key {approval.key_id!r}, with which it was asked for, is for chats no more")
+        return key.identity
 
     async def stop(self, session_id: str, reason: str) -> Run | None:
         """Stop the session's run and wait until it is closed; None when there was none."""
@@ -148,9 +201,14 @@ class Board:
             max_steps=session.max_steps,
         )
         permit(identity.models, pick.agent.model, routing=self.roster.routing)
-        toolbox = self._toolbox(pick.agent.operations, (*pick.agent.client_tools, *request.tools))
+        client = (*pick.agent.client_tools, *request.tools)
+        asking = Context(identity=identity, agent=pick.agent.name)
+        toolbox = self._toolbox(pick.agent.operations, client, context=asking)
         stored = await self._store.messages.list(session.id) if known else ()
         begun = plan(request.turn, stored, new_id=new_id("msg"))
+        begun = replace(
+            begun, given=[await _settled(event, identity, toolbox=toolbox) for event in begun.given]
+        )
         row = rows.Run(
             id=new_id("run"),
             session_id=session.id,
@@ -163,14 +221,33 @@ class Board:
         await self._store.runs.begin(
             row, assistant=begun.assistant, user=begun.user, session=session, drop_from=begun.drop_from
         )
-        context = Context(identity=identity, run_id=row.id, session_id=row.session_id)
-        paid = pick._replace(provider=self.till.charge(pick.provider, pick.model, row=row, identity=identity))
-        return self._start(
-            row, _loop(paid, begun, toolbox=toolbox, context=context, tracing=self._settings.tracing)
+        return self._start(row, self._loop(row, pick, begun=begun, toolbox=toolbox, identity=identity))
+
+    def _loop(self, row: rows.Run, pick: Pick, *, begun: Plan, toolbox: Toolbox, identity: Identity) -> Loop:
+        """The loop of a run, its model paid for by whom the run is for."""
+        context = _context(row, pick.agent, identity=identity)
+        provider = self.till.charge(
+            pick.provider, pick.model, row=row, identity=identity, budget=context.budget
+        )
+        return Loop(
+            Turn(
+                agent=pick.agent,
+                provider=provider,
+                model=pick.model,
+                history=begun.history,
+                fold=Fold(begun.assistant),
+                toolbox=toolbox,
+                context=context,
+                given=begun.given,
+                tracing=self._settings.tracing,
+            )
         )
 
     def _start(self, row: rows.Run, loop: Loop) -> Run:
+        deadline = loop.turn.context.deadline
         run = Run(row, loop, store=self._store, settings=self._settings, on_end=self._ended)
+        if deadline is not None:
+            run.end_by(deadline)
         self._active[row.session_id] = run
         self._undelivered.pop(row.session_id, None)
         return run
@@ -189,17 +266,31 @@ class Board:
         asyncio.get_running_loop().call_later(UNDELIVERED_FOR, forget)
 
 
-def _loop(pick: Pick, begun: Plan, *, toolbox: Toolbox, context: Context, tracing: Tracing) -> Loop:
-    return Loop(
-        Turn(
-            agent=pick.agent,
-            provider=pick.provider,
-            model=pick.model,
-            history=begun.history,
-            fold=Fold(begun.assistant),
-            toolbox=toolbox,
-            context=context,
-            given=begun.given,
-            tracing=tracing,
-        )
+def _waits_for(message: Message, approval: Approval) -> bool:
+    """Whether a call of the message has this request for approval, and no answer."""
+    calls = [part for part in message.parts if isinstance(part, ToolPart)]
+    waiting = [call.approval for call in calls if call.state == "approval-requested"]
+    return any(asked is not None and asked.id == approval.id for asked in waiting)
+
+
+def _context(row: rows.Run, agent: Agent, *, identity: Identity) -> Context:
+    """What all calls of a run stand under."""
+    now = asyncio.get_running_loop().time()
+    bounded = agent.max_usd is not None or agent.max_calls is not None
+    return Context(
+        identity=identity,
+        run_id=row.id,
+        session_id=row.session_id,
+        agent=agent.name,
+        deadline=None if agent.timeout is None else now + agent.timeout,
+        budget=Budget(usd=agent.max_usd, calls=agent.max_calls) if bounded else None,
+        told=True,
     )
+
+
+async def _settled(event: Event, identity: Identity, *, toolbox: Toolbox) -> Event:
+    """An answer to an approval, as it is kept: who was faster, or may not answer, does not change it."""
+    if not isinstance(event, ToolApprovalResponse):
+        return event
+    kept = await toolbox.answer(event.approval_id, approved=event.approved, by=identity, reason=event.reason)
+    return replace(event, approved=kept.status in ("approved", "used"), reason=kept.reason)

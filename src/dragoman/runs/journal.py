@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from dragoman.drafts import Invocation
+from dragoman.errors import StoreError, Unavailable
 from dragoman.fold import Fold
 from dragoman.messages import encode_part
 from dragoman.store.connection import Job
@@ -76,7 +77,10 @@ class Journal:
             self._post(lambda _: True)
 
     def _post(self, due: Callable[[int], bool]) -> None:
-        self._store.post(self._job(due), failed=self._remember)
+        try:
+            self._store.post(self._job(due), failed=self._remember)
+        except (StoreError, Unavailable) as error:
+            self._remember(error)
 
     def _remember(self, error: Exception) -> None:
         """A write failed: the last one writes everything."""
@@ -92,7 +96,6 @@ class Journal:
         fold.dirty = {index for index in fold.dirty if index < count}
         changed = fold.metadata_version != self._metadata or whole
         self._metadata = fold.metadata_version
-        self._failed = False
         return self._store.messages.put_parts(
             self._session_id,
             fold.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import cached_property
 
 import msgspec
@@ -14,6 +14,7 @@ from dragoman.accounts.meter import Admission, Meter
 from dragoman.accounts.price import Price
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, ProviderError
 from dragoman.ids import ordered_id
+from dragoman.operations.budget import Budget
 from dragoman.operations.identity import Identity
 from dragoman.providers.chain import Chain
 from dragoman.providers.provider import Provider
@@ -36,6 +37,7 @@ class Purse(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     session_id: str
     asked: str
+    budget: Budget | None = None
 
 
 class Till(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +46,16 @@ class Till(msgspec.Struct, frozen=True, kw_only=True):
     meter: Meter
     price: Priced
 
-    def charge(self, provider: Provider, model: str, *, row: Run, identity: Identity) -> Metered:
-        """The provider, paid for by whom the run is for."""
+    def charge(
+        self,
+        provider: Provider,
+        model: str,
+        *,
+        row: Run,
+        identity: Identity,
+        budget: Budget | None = None,
+    ) -> Metered:
+        """The provider, paid for by whom the run is for, out of the run's own budget too if it has one."""
         purse = Purse(
             meter=self.meter,
             price=self.price,
@@ -53,6 +63,7 @@ class Till(msgspec.Struct, frozen=True, kw_only=True):
             run_id=row.id,
             session_id=row.session_id,
             asked=row.model or model,
+            budget=budget,
         )
         return Metered(provider, purse, model=model)
 
@@ -112,6 +123,8 @@ class Metered:
 
     async def _admit(self, request: ModelRequest, count: _Count) -> Admission:
         purse = self._purse
+        if purse.budget is not None and purse.budget.is_spent:
+            raise ProviderError("the budget of this run is spent", category="rate_limit")
         limit = request.options.get("max_completion_tokens") or request.options.get("max_tokens")
         try:
             return await purse.meter.admit(
@@ -153,7 +166,11 @@ class Metered:
             upstream_status=error.upstream_status if isinstance(error, ProviderError) else None,
             error=error.code if error is not None else None,
         )
-        admission.settle(record, price=purse.price(provider, model))
+        settled = admission.settle(record, price=purse.price(provider, model))
+        if purse.budget is not None and settled.cost and not count.paid:
+            count.paid = True
+            with suppress(BudgetExhausted):  # the next model call is refused
+                purse.budget.spend(settled.cost)
 
 
 class _Count:
@@ -167,6 +184,7 @@ class _Count:
         self.first: float | None = None
         self.finish: e.FinishStep | None = None
         self._said = 0
+        self.paid = False
 
     @cached_property
     def tokens(self) -> int:

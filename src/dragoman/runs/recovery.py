@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.fold import merge
 from dragoman.messages import FINAL_STATES, Message, Part, ReasoningPart, TextPart, ToolPart, encode_part
-from dragoman.operations.ledger import Entry, Status
+from dragoman.operations.ledger import Entry
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
 
@@ -18,18 +18,19 @@ REASON = "interrupted"
 
 
 async def recover(store: Store, *, clock: Callable[[], float] = time.time) -> int:
-    """Mark every unfinished run as interrupted, its message closed; how many there were."""
+    """Mark every unfinished run as interrupted, its message closed; how many there were.
+
+    All calls that were under way are ended with it, those of no run too. For a store that nobody else uses.
+    """
     unfinished = await store.runs.unfinished()
     for run in unfinished:
         await _close(store, run, now=clock())
+    await store.calls.interrupt(clock())
     return len(unfinished)
 
 
 async def _close(store: Store, run: rows.Run, *, now: float) -> None:
     calls = await store.calls.for_run(run.id)
-    for call in calls:
-        if call.status == "running":
-            await store.calls.end(call.record.id, _fate(call), ended_at=now)
     message = await store.messages.get(run.session_id, run.message_id)
     job = None
     if message is not None:
@@ -43,10 +44,6 @@ async def _close(store: Store, run: rows.Run, *, now: float) -> None:
         )
     outcome = rows.Ending(status="interrupted", finished_at=now, error="the hub stopped in mid-run")
     await store.runs.finish(run.id, outcome, also=job)
-
-
-def _fate(call: Entry) -> Status:
-    return "uncertain" if call.record.effect == "once" else "aborted"
 
 
 def close_message(message: Message, calls: Sequence[Entry]) -> Message:
@@ -71,8 +68,10 @@ def _closed(part: Part, ended: Mapping[str | None, Entry], *, calls: Sequence[En
 
 
 def _answered(part: ToolPart, call: Entry | None, *, calls: Sequence[Entry]) -> ToolPart:
-    if part.state in ("approval-requested", "approval-responded"):
-        return part
+    if part.state == "approval-requested" or (
+        part.state == "approval-responded" and (call is None or call.status == "pending")
+    ):
+        return part  # it was not begun, and still can be
     raw = part.raw_input if isinstance(part.raw_input, str) else None
     shown = part.input if part.input is not msgspec.UNSET else raw
     part = replace(part, input=shown, raw_input=msgspec.UNSET, preliminary=None, output=msgspec.UNSET)

@@ -63,6 +63,11 @@ class Run:
             self._stopping = reason
             asyncio.get_running_loop().call_soon(self._task.cancel)  # not before its first step has run
 
+    def end_by(self, deadline: float) -> None:
+        """Stop it when the loop's clock says so."""
+        timer = asyncio.get_running_loop().call_at(deadline, self.stop, "it took as long as the agent may")
+        self._task.add_done_callback(lambda _: timer.cancel())
+
     def follow(self, *, replay: bool = False) -> Follower:
         """Follow the run: from now on, or with `replay` the whole message first."""
         return self.tail.follow(replay=replay)

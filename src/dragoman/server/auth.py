@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dragoman.errors import StoreError, Unauthorized, Unavailable
+from dragoman.mcp.origins import Origins
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.known import NAME, KnownKeys
 from dragoman.store.keys import Invalid, Key, Keys, digest
@@ -38,10 +39,15 @@ class Auth:
         *,
         required: bool,
         folder: Path | None = None,
+        origins: Origins | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`folder` is where known keys are kept. `clock` never jumps, `now` is the time of day."""
+        """`folder` is where known keys are kept. `clock` never jumps, `now` is the time of day.
+
+        `origins` says which pages may come to a hub that wants no keys.
+        """
+        self._origins = origins or Origins()
         self._keys = keys
         self._required = required
         self._known = KnownKeys(folder / NAME if folder else None, clock=now)
@@ -49,9 +55,13 @@ class Auth:
         self._now = now
         self._seen: dict[str, tuple[float, Identity]] = {}
 
-    async def identify(self, headers: Mapping[str, str]) -> Identity:
-        """The identity behind a request's headers. Unauthorized; Unavailable when it cannot be known now."""
+    async def identify(self, headers: Mapping[str, str], *, at: str | None = None) -> Identity:
+        """The identity behind a request's headers. Unauthorized; Unavailable when it cannot be known now.
+
+        Where no key is wanted, pages of others are kept out: `at` is the address that the request came in by.
+        """
         if not self._required:
+            self._origins.check(headers, at=at)
             return LOCAL
         secret = headers.get("x-api-key", "").strip() or _bearer(headers)
         if not secret:
@@ -79,11 +89,8 @@ class Auth:
         if not isinstance(key, Key):
             await self._known.drop(hashed)
             _refuse(key)
-        identity = Identity(
-            owner=key.owner, key_id=key.id, scopes=key.scopes, models=key.models, limits=key.limits
-        )
-        await self._known.keep(hashed, identity, expires_at=key.expires_at)
-        return identity, key.expires_at
+        await self._known.keep(hashed, key.identity, expires_at=key.expires_at)
+        return key.identity, key.expires_at
 
     def _remember(self, hashed: str, error: StoreError | Unavailable) -> tuple[Identity, float | None]:
         known = self._known.get(hashed)

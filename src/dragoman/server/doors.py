@@ -9,16 +9,23 @@ import msgspec
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dragoman.server.approvals import Approvals
+from dragoman.server.artifacts import Artifacts
 from dragoman.server.auth import Auth
+from dragoman.server.calls import Calls
 from dragoman.server.chat import Chat
-from dragoman.server.exchange import Door, Failing, Guard, Handler, no_such_address
+from dragoman.server.exchange import Door, Failing, Guard, Handler, no_such_address, no_such_socket
 from dragoman.server.gateway import COMPLETIONS, MESSAGES, Gateway, refuse
 from dragoman.server.health import Health
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import Operations
 from dragoman.server.reference import Reference
+from dragoman.server.servers import Servers
 from dragoman.server.sessions import Sessions
 from dragoman.server.usage import Usage
+
+MCP = "/mcp"
+SPOKE = "/api/spoke"
 
 
 class Rooms(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +35,12 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions
     operations: Operations
     gateway: Gateway
+    calls: Calls
+    approvals: Approvals
+    artifacts: Artifacts
+    servers: Servers
+    mcp: ASGIApp
+    spokes: ASGIApp | None
     usage: Usage
     metrics: Metrics
     health: Health
@@ -55,9 +68,17 @@ def make_router(rooms: Rooms, auth: Auth, *, open_metrics: bool = True) -> ASGIA
     router = Router(routes, default=no_such_address)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if path == MCP and scope["type"] == "http":
+            await rooms.mcp(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            taken = rooms.spokes if path == SPOKE else None
+            await (taken or no_such_socket)(scope, receive, send)
+            return
         if "raw_path" in scope:
             scope["path"] = scope["raw_path"].decode("latin-1")
-        door = hot.get(scope.get("path", ""))
+        door = hot.get(path)
         await (router if door is None else door)(scope, receive, send)
 
     return app
@@ -98,6 +119,31 @@ def guarded(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
     yield "/api/operations/{id}", {"GET": operations.get}, "operations"
     yield "/api/operations/{id}/call", {"POST": operations.call}, "operations"
     yield "/api/usage", {"GET": rooms.usage.show}, None
+    yield from watching(rooms)
+    yield from administering(rooms)
+
+
+def watching(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
+    """The doors to what was called, what waits for an answer, and what was kept of results."""
+    calls, approvals, artifacts = rooms.calls, rooms.approvals, rooms.artifacts
+    yield "/api/calls", {"GET": calls.list}, None
+    yield "/api/calls/{id}", {"GET": calls.get}, None
+    yield "/api/calls/{id}/tree", {"GET": calls.tree}, None
+    yield "/api/calls/{id}/abort", {"POST": calls.abort}, None
+    yield "/api/approvals", {"GET": approvals.list}, None
+    yield "/api/approvals/{id}", {"GET": approvals.get, "POST": approvals.answer}, None
+    yield "/api/artifacts/{id}", {"GET": artifacts.get}, None
+    yield "/api/artifacts/{id}/content", {"GET": artifacts.content}, None
+
+
+def administering(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
+    """The doors to what brings operations from elsewhere."""
+    servers = rooms.servers
+    yield "/api/mcp/servers", {"GET": servers.list, "POST": servers.add}, "admin"
+    yield "/api/mcp/servers/{name}", {"GET": servers.get, "DELETE": servers.remove}, "admin"
+    yield "/api/mcp/servers/{name}/approve", {"POST": servers.approve}, "admin"
+    yield "/api/mcp/servers/{name}/reconnect", {"POST": servers.reconnect}, "admin"
+    yield "/api/spokes", {"GET": servers.spokes}, "admin"
 
 
 def public(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler]]]:

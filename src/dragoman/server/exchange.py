@@ -36,6 +36,7 @@ class Exchange:
         self.params = {name: unquote(value) for name, value in scope.get("path_params", {}).items()}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.identity: Identity = LOCAL
+        self.at: str | None = (scope.get("server") or (None,))[0]
         self.begun = False
         self.request_id = ""
         self.said: dict[str, str] = {}  # headers of every answer, an error too
@@ -73,6 +74,8 @@ class Exchange:
             return msgspec.json.decode(raw or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the body is no JSON: {error}") from None
+        except RecursionError:
+            raise BadRequest("the body is nested deeper than anybody can read") from None
 
     async def answer(
         self, status: int, body: Any = None, *, headers: Mapping[str, str] | None = None
@@ -127,7 +130,7 @@ class Door:
                 await _refuse_method(exchange, sorted(self._handlers))
                 return
             if self._auth is not None:
-                exchange.identity = await self._auth.identify(exchange.headers)
+                exchange.identity = await self._auth.identify(exchange.headers, at=exchange.at)
                 if self._scope is not None:
                     require(exchange.identity, self._scope)
             await handler(exchange)
@@ -159,6 +162,12 @@ async def no_such_address(scope: Scope, receive: Receive, send: Send) -> None:
     await exchange.answer(
         404, {"error": {"code": "not_found", "message": f"nothing at {exchange.path!r}", "hint": hint}}
     )
+
+
+async def no_such_socket(_scope: Scope, receive: Receive, send: Send) -> None:
+    """Turn a WebSocket away where none is taken."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})
 
 
 async def _refuse_method(exchange: Exchange, allowed: Sequence[str]) -> None:

@@ -2,52 +2,106 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, DragomanError, Forbidden, Unavailable
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
-from dragoman.operations.meta import Meta
+from dragoman.operations.meta import Meta, meta_name
 from dragoman.operations.operation import Operation
-from dragoman.operations.registry import Registry
+from dragoman.operations.outcome import CallFailure, Outcome
 from dragoman.operations.summary import summarise
 from dragoman.server.exchange import Exchange
+from dragoman.server.pending import Pending
+from dragoman.server.presence import Presence
 
 MAX_BODY = 4_000_000
+REFUSALS: Mapping[str, type[DragomanError]] = {
+    "call_denied": Forbidden,
+    "approval_needed": Forbidden,
+    "unavailable": Unavailable,
+}
 
 
 class Operations:
     """The doors under `/api/operations`."""
 
-    def __init__(self, registry: Registry, calls: Calls, *, meta: Meta) -> None:
-        self._registry = registry
+    def __init__(self, calls: Calls, *, meta: Meta) -> None:
         self._calls = calls
         self._meta = meta
+        self._pending = Pending()
+
+    async def drain(self, seconds: float) -> None:
+        """Give the calls that were made here so many seconds; what is left then is aborted."""
+        await self._pending.drain(seconds)
 
     async def list(self, exchange: Exchange) -> None:
-        """All operations, or those of `?namespace`; with `?q` what the search finds."""
-        query = exchange.query
+        """All that the caller may call, or those of `?namespace`; with `?q` what is found."""
+        query, context = exchange.query, Context(identity=exchange.identity)
         if "q" in query:
             input: dict[str, str] = {name: query[name] for name in ("q", "namespace") if name in query}
-            outcome = await self._meta.run("hub.search", input, context=Context(identity=exchange.identity))
-            await exchange.answer(200, outcome.unwrap())
+            outcome = await self._meta.run("hub.search", input, context=context)
+            if outcome.error is not None:
+                raise refusal(outcome.error)
+            await exchange.answer(200, outcome.result)
             return
-        found = self._registry.list(query.get("namespace"))
+        found = self._meta.visible(context, query.get("namespace"))
+        spaces = Counter(each.namespace for each in self._meta.visible(context))
         body = {
             "operations": [_line(operation) for operation in found],
-            "namespaces": self._registry.namespaces(),
+            "namespaces": dict(sorted(spaces.items())),
         }
         await exchange.answer(200, body)
 
     async def get(self, exchange: Exchange) -> None:
         """One operation with its schemas."""
-        operation = self._registry.get(exchange.params["id"])
+        context = Context(identity=exchange.identity)
+        await self._calls.arrived([exchange.params["id"]], context)
+        operation = self._calls.find(exchange.params["id"], context)
         schemas = {"inputSchema": operation.input_schema, "outputSchema": operation.output_schema}
         await exchange.answer(200, {**_line(operation), "description": operation.description, **schemas})
 
     async def call(self, exchange: Exchange) -> None:
-        """Call it with the body as its input; 200 with `{success, result | error}`, whatever came of it."""
-        operation = self._registry.get(exchange.params["id"])
+        """Call it with the body as its input; 200 with `{success, result | error}`, whatever came of it.
+
+        A meta-tool can be called like this too, and tells what a model would be told. `?approval=ID` uses an
+        approval up; a client that leaves ends the call.
+        """
+        id = exchange.params["id"]
         input = await exchange.json_body(MAX_BODY)
-        outcome = await self._calls.call(operation, input, context=Context(identity=exchange.identity))
-        await exchange.answer(200, {"callId": outcome.call_id, **outcome.to_json()})
+        context = Context(identity=exchange.identity, approval=exchange.query.get("approval"))
+        with self._pending.held():
+            await self._called(exchange, id, input=input, context=context)
+
+    async def _called(self, exchange: Exchange, id: str, *, input: Any, context: Context) -> None:
+        async with Presence(exchange) as presence:
+            if meta_name(id) is not None:
+                outcome = await self._meta.run(id, input, context=replace(context, told=True))
+            else:
+                await self._calls.arrived([id], context)
+                operation = self._calls.find(id, context)
+                outcome = await self._calls.call(operation, input, context=context)
+            presence.over = True
+            await exchange.answer(200, body_of(outcome))
+
+
+def refusal(failure: CallFailure) -> DragomanError:
+    """The error of a search that found nothing out: it is denied, or could not be written down."""
+    return REFUSALS.get(failure.code, BadRequest)(failure.message, hint=failure.hint)
+
+
+def body_of(outcome: Outcome) -> dict[str, object]:
+    """What is told of a call over HTTP."""
+    more: dict[str, object] = {"callId": outcome.call_id, "status": outcome.status}
+    if outcome.approval_id is not None:
+        more["approvalId"] = outcome.approval_id
+    if outcome.notes:
+        more["notes"] = list(outcome.notes)
+    return {**more, **outcome.to_json()}
 
 
 def _line(operation: Operation) -> dict[str, object]:
@@ -56,4 +110,5 @@ def _line(operation: Operation) -> dict[str, object]:
         "namespace": operation.namespace,
         "summary": summarise(operation),
         "effect": operation.effect,
+        "source": operation.source,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,7 @@ from dragoman.store.writer import Settled, Task, Writer
 T = TypeVar("T")
 READERS = 4
 MAX_POSTED = 10_000
+MAX_OWED = 2_000
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +55,10 @@ class Database:
         self._waiting = 0
         self._tasks: list[Task] = []
         self._questions: list[Question] = []
+        self._owed: deque[Job[Any]] = deque(maxlen=MAX_OWED)
         self._closed = False
         self._watch = Watch(backend, self._renew, outage=outage) if patient or outage else None
+        self.on_up(self._pay)
         self._opening = 0
         self._writer = Writer(partial(backend.connect, writing=True), self._settle)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="dragoman-reader")
@@ -126,6 +130,14 @@ class Database:
         if self._waiting >= MAX_POSTED:
             raise Unavailable(f"the database is {self._waiting} writes behind", hint="its disk may be slow")
         self._put(Task(job, None, failed or self._on_error))
+
+    def owe(self, job: Job[Any]) -> None:
+        """Have a job done once the database is up again that was refused because it is down.
+
+        The oldest are forgotten where too many wait, and all with the process.
+        """
+        if not self.up and not self._closed:
+            self._owed.append(job)
 
     async def read(self, query: Job[T]) -> T:
         """What the query returns. All that it reads is of one moment, after every write awaited before."""
@@ -240,6 +252,17 @@ class Database:
             connection = self._own.connection = self._backend.connect(writing=False)
             self._reading.append(connection)
         return connection
+
+    def _pay(self) -> None:
+        """Do what is owed, before anything else is written."""
+        owed = list(self._owed)
+        self._owed.clear()
+        for job in owed:
+            self._queue(Task(job, None, partial(self._pay_later, job)))
+
+    def _pay_later(self, job: Job[Any], error: Exception) -> None:
+        self._on_error(error)
+        self.owe(job)
 
     def _renew(self) -> None:
         """After an outage: connections may be to a file that is not there any more."""

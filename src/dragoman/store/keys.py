@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, bindparam, insert, update
 
 from dragoman.errors import BadRequest, NotFound, Unavailable
 from dragoman.limits import Limits
-from dragoman.operations.identity import Scope
+from dragoman.operations.identity import Identity, Scope
 from dragoman.store.connection import Connection, Row
 from dragoman.store.database import Database
 from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_text
@@ -47,6 +47,17 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     revoked_at: float | None = None
     last_used_at: float | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """Who asks with it."""
+        return Identity(
+            owner=self.owner, key_id=self.id, scopes=self.scopes, models=self.models, limits=self.limits
+        )
+
+    def is_good(self, now: float) -> bool:
+        """Whether it is neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
 class Keys:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import bindparam, update
 
-from dragoman.errors import Forbidden, NotFound, RunActive
+from dragoman.errors import Forbidden, NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.messages import Message
 from dragoman.store.connection import Connection, Job, Params, Row
@@ -104,7 +104,10 @@ class Runs:
         await self._database.write(job)
 
     async def finish(self, id: str, ending: Ending, *, also: Job[None] | None = None) -> bool:
-        """Write how it ended, and with it do `also` (the last `put_parts`). False if it had ended before."""
+        """Write how it ended, and with it do `also` (the last `put_parts`). False if it had ended before.
+
+        While the database is down this raises, and is written once it is up again.
+        """
         params = with_usage(ending) | {"id": id}
 
         def job(connection: Connection) -> bool:
@@ -112,7 +115,11 @@ class Runs:
                 also(connection)
             return connection.run(self._finish, params) > 0
 
-        return await self._database.write(job)
+        try:
+            return await self._database.write(job)
+        except (StoreError, Unavailable):
+            self._database.owe(job)
+            raise
 
     async def get(self, id: str) -> Run | None:
         """The run, or None."""

@@ -12,7 +12,7 @@ from dragoman.errors import Conflict, NotFound, RunActive
 from dragoman.store.connection import Connection
 from dragoman.store.database import Database
 from dragoman.store.rows import select_all, to_params, to_struct
-from dragoman.store.tables import RUNNING, calls, runs, sessions
+from dragoman.store.tables import RUNNING, approvals, artifacts, calls, runs, sessions
 
 CHANGEABLE = frozenset({"title", "agent", "model", "max_steps"})
 
@@ -50,7 +50,10 @@ class Sessions:
         self._next_page = database.compile(page.where(earlier))
         self._update = database.compile(update(sessions).where(this).values(changes))
         self._delete = database.compile(delete(sessions).where(this))
-        self._delete_calls = database.compile(delete(calls).where(calls.c.session_id == bindparam("id")))
+        self._delete_below = [
+            database.compile(delete(table).where(table.c.session_id == bindparam("id")))
+            for table in (calls, approvals, artifacts)
+        ]
         self._active = database.compile(active)
 
     async def create(self, session: Session) -> None:
@@ -98,12 +101,16 @@ class Sessions:
         return await self._database.write(job)
 
     async def delete(self, id: str) -> bool:
-        """Delete it with its messages, runs and calls; usage stays. False if there was none. RunActive."""
+        """Delete it with its messages, runs, calls, approvals and artifacts; usage stays.
+
+        False if there was none. RunActive.
+        """
 
         def job(connection: Connection) -> bool:
             if active := connection.one(self._active, {"id": id}):
                 raise RunActive(id, active[0])
-            connection.run(self._delete_calls, {"id": id})
+            for sql in self._delete_below:
+                connection.run(sql, {"id": id})
             return connection.run(self._delete, {"id": id}) > 0
 
         return await self._database.write(job)

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.errors import StoreError, Unavailable
+from dragoman.store.approvals import Approvals
+from dragoman.store.artifacts import Artifacts
 from dragoman.store.budgets import Budgets
 from dragoman.store.calls import Calls
 from dragoman.store.connection import Job
 from dragoman.store.database import Database
+from dragoman.store.definitions import Definitions
 from dragoman.store.keys import Keys
+from dragoman.store.mcp_servers import McpServers
 from dragoman.store.messages import Messages
 from dragoman.store.runs import Runs
 from dragoman.store.sealing import MasterKey
@@ -43,6 +47,10 @@ class Store:
         self.messages = Messages(database, clock=clock)
         self.runs = Runs(database, sessions=self.sessions, messages=self.messages)
         self.calls = Calls(database)
+        self.approvals = Approvals(database, clock=clock)
+        self.artifacts = Artifacts(database, clock=clock)
+        self.definitions = Definitions(database)
+        self.mcp_servers = McpServers(database, clock=clock)
         self.usage = UsageRecords(database)
         self.keys = Keys(database, clock=clock)
         self.secrets = Secrets(database, clock=clock, master=master)

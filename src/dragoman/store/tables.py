@@ -113,8 +113,85 @@ calls = Table(
     Column("ended_at", Double),
     Column("result", Text),
     Column("error", Text),
+    Column("agent", Text),
+    Column("step", Integer),
+    Column("cost", Double),
+    Column("attempts", Integer),
+    Column("notes", Text),
     Index(None, "run_id"),
     Index(None, "session_id"),
+    Index(None, "parent_id"),
+    Index(None, "owner", "started_at"),
+)
+
+# At a start there are few of them among very many.
+Index("ix_calls_running", calls.c.id, sqlite_where=RUNNING, postgresql_where=RUNNING)
+
+# What waits for somebody's word, and what was said.
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", Text, primary_key=True, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("input", Text),
+    Column("input_hash", Text, nullable=False),
+    Column("items", Text, nullable=False),
+    Column("answerers", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("call_id", Text),
+    Column("run_id", Text),
+    Column("session_id", Text),
+    Column("tool_call_id", Text),
+    Column("agent", Text),
+    Column("key_id", Text),
+    Column("answered_at", Double),
+    Column("answered_by", Text),
+    Column("reason", Text),
+    Index(None, "owner", "created_at"),
+    Index(None, "status", "created_at"),
+    Index(None, "session_id"),
+    Index(None, "call_id"),
+)
+
+# Results that were too big to be told whole.
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("id", Text, primary_key=True, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("operation", Text),
+    Column("call_id", Text),
+    Column("run_id", Text),
+    Column("session_id", Text),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "owner", "created_at"),
+    Index(None, "session_id"),
+)
+
+# MCP servers that were added while the hub ran, and what each server's definitions were when somebody looked.
+mcp_servers = Table(
+    "mcp_servers",
+    metadata,
+    Column("name", Text, primary_key=True, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
+definitions = Table(
+    "definitions",
+    metadata,
+    Column("server", Text, primary_key=True, nullable=False),
+    Column("name", Text, primary_key=True, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("approved_at", Double, nullable=False),
+    Column("approved_by", Text),
 )
 
 usage = Table(

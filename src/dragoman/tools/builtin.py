@@ -1,19 +1,41 @@
-"""The operations that come with the hub: time, arithmetic, and files to look at."""
+"""The operations that come with the hub: time, arithmetic, files, kept results, the web."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from dragoman.operations.artifact import Artifacts
 from dragoman.operations.function import from_function
 from dragoman.operations.operation import Operation
+from dragoman.tools import artifacts as kept
 from dragoman.tools import clock as clocks
-from dragoman.tools import files
+from dragoman.tools import files as shown
+from dragoman.tools import web as pages
 from dragoman.tools.calculator import calculate
+from dragoman.tools.guard import Resolve, WebSettings
 
 
-def builtin(root: Path | None = None, *, clock: Callable[[], float] = time.time) -> list[Operation]:
-    """All built-in operations; `files.*` only when there is a folder to show. `clock` gives unix seconds."""
-    shown = files.operations(root) if root is not None else []
-    return [from_function(calculate, "math", effect="read", timeout=5), *clocks.operations(clock), *shown]
+def builtin(
+    root: Path | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+    files: Mapping[str, Path] | None = None,
+    artifacts: Artifacts | None = None,
+    web: WebSettings | None = None,
+    resolve: Resolve | None = None,
+) -> list[Operation]:
+    """All built-in operations that have what they need.
+
+    `files.*` wants folders to show: a `root`, or `files` by name; `artifacts.*` a place where results are
+    kept; `web.*` settings. `clock` gives unix seconds, `resolve` the IP addresses of a host.
+    """
+    made = [from_function(calculate, "math", effect="read", timeout=5), *clocks.operations(clock)]
+    if root is not None or files:
+        made += shown.operations(root, files)
+    if artifacts is not None:
+        made += kept.operations(artifacts)
+    if web is not None:
+        made += pages.operations(web, resolve=resolve)
+    return made

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from dragoman.errors import BadRequest, ConfigError, Forbidden, NotFound
 
 LONGEST = 4_096  # bytes of a path
+LIVE = ("/proc", "/sys", "/dev")  # where the system tells of itself, secrets of running programs too
 
 
 class Folder:
@@ -24,19 +25,41 @@ class Folder:
         if not root.is_dir():
             raise ConfigError(f"there is no folder {str(root)!r} to show files from")
         self._root = root.resolve()
+        self._live = live_devices()
+        if self._root.stat().st_dev in self._live:
+            raise ConfigError(f"{str(root)!r} holds no files but the system's state, which is not shown")
 
     @contextmanager
-    def open(self, path: str) -> Iterator[int]:
-        """A descriptor of the file or folder, for reading. NotFound, Forbidden or BadRequest if not."""
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+    def open(self, path: str, *, shown: str | None = None) -> Iterator[int]:
+        """A descriptor of the file or folder, for reading. NotFound, Forbidden or BadRequest if not.
+
+        `shown` is what errors call the path.
+        """
+        called = path if shown is None else shown
+        descriptor = self._top()
         try:
             for step in steps(path):
-                inner = enter(descriptor, step, path=path)
+                inner = enter(descriptor, step, path=called)
                 os.close(descriptor)
                 descriptor = inner
+                if os.fstat(descriptor).st_dev in self._live:
+                    raise Forbidden(f"{called!r} is part of the system's state, which is not shown")
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _top(self) -> int:
+        try:
+            return os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise Forbidden(f"the folder of these files cannot be opened: {reason(error)}") from None
+
+
+def live_devices() -> frozenset[int]:
+    """The numbers of the file systems that hold no files, wherever they are mounted."""
+    ordinary = Path("/").stat().st_dev
+    found = {Path(place).stat().st_dev for place in LIVE if Path(place).is_dir()}
+    return frozenset(found - {ordinary})
 
 
 def steps(path: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,20 +12,24 @@ import msgspec
 
 from dragoman.agent.toolbox import Toolbox
 from dragoman.config import Config, master_key
-from dragoman.errors import DragomanError, StoreError, Unavailable
-from dragoman.operations.call import Calls
-from dragoman.operations.loading import load
+from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
+from dragoman.operations.call import Calls, CallSettings
+from dragoman.operations.context import Context
+from dragoman.operations.guard import Guard
 from dragoman.operations.meta import Meta
 from dragoman.operations.registry import Registry
+from dragoman.operations.spill import Spill
 from dragoman.providers.telemetry import open_tracing
 from dragoman.providers.tracing import OFF, Telemetry, Tracing
 from dragoman.request import Tool
 from dragoman.runs.recovery import recover
+from dragoman.server.app.chores import background
 from dragoman.server.app.fleet import secret_names
+from dragoman.server.app.rules import policy_of
+from dragoman.server.app.tools import registry_of, search_of
 from dragoman.server.version import version
 from dragoman.store.sealing import MasterKey
 from dragoman.store.store import Store
-from dragoman.tools.builtin import builtin
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +60,6 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     async def lay(cls, config: Config, place: Place, *, stack: AsyncExitStack) -> Ground:
         """Open what there is; the stack closes it."""
-        registry = registry_of(config)
         tracing = place.tracing or tracing_of(config, place.secrets)
         stack.push_async_callback(tracing.close)
         store = await Store.open(
@@ -66,20 +70,41 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
         )
         await stack.enter_async_context(store)
         await tidy(store)
-        calls = Calls(registry, store.calls, threads=config.limits.threads, tracer=traced(tracing))
+        registry = registry_of(config, store.artifacts)
+        calls = Calls(
+            registry,
+            store.calls,
+            guard=guard_of(config, store),
+            spill=Spill(store.artifacts, limit=config.limits.result, largest=config.limits.artifact),
+            settings=CallSettings(
+                threads=config.limits.threads, tracer=traced(tracing), repeats=config.limits.repeats
+            ),
+        )
         await stack.enter_async_context(calls)
+        search, meanings = search_of(config, registry)
+        if meanings is not None:
+            stack.enter_context(background(meanings.keep_up()))
         return cls(
             place=place,
             store=store,
             registry=registry,
             calls=calls,
-            meta=Meta(registry, calls),
+            meta=Meta(registry, calls, search=search),
             tracing=tracing,
         )
 
-    def toolbox(self, pinned: Sequence[str], client: Sequence[Tool]) -> Toolbox:
-        """What an agent's model can call. NotFound for an operation that there is not."""
-        return Toolbox(self.calls, self.meta, registry=self.registry, pinned=pinned, client=client)
+    def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
+        """What an agent's model can call for whom the context names."""
+        return Toolbox(
+            self.calls, self.meta, registry=self.registry, context=context, pinned=pinned, client=client
+        )
+
+    def source(self, operation: str) -> str | None:
+        """Where an operation comes from; None when it is gone."""
+        try:
+            return self.registry.get(operation).source
+        except NotFound:
+            return None
 
     async def secrets(self, config: Config) -> Mapping[str, str]:
         """The entries of the encrypted table that the configuration names, as far as they can be had."""
@@ -92,16 +117,9 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def registry_of(config: Config) -> Registry:
-    """The built-in operations and those of the configuration."""
-    root = Path(config.files_root) if config.files_root else None
-    registry = Registry()
-    for operation in builtin(root):
-        registry.add(operation)
-    for place in config.operations:
-        for operation in load(place):
-            registry.add(operation)
-    return registry
+def guard_of(config: Config, store: Store) -> Guard:
+    """The policy, and where approvals are kept."""
+    return Guard(policy_of(config), store.approvals, clock=time.time, seconds=config.approval_seconds)
 
 
 def tracing_of(config: Config, secrets: Collection[str]) -> Tracing:

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
@@ -17,43 +16,38 @@ from dragoman.accounts.meter import Meter
 from dragoman.accounts.spool import Spool
 from dragoman.config import Config
 from dragoman.errors import ConfigError, NotFound
+from dragoman.mcp.server import McpServer
+from dragoman.operations.approval import Approval
+from dragoman.operations.identity import Identity
 from dragoman.providers.tracing import Tracing
 from dragoman.runs.board import Board
 from dragoman.runs.metered import Till
 from dragoman.runs.run import RunSettings
+from dragoman.server.app.chores import background, heed, tidy
 from dragoman.server.app.fleet import Fleet
+from dragoman.server.app.front import Front
 from dragoman.server.app.ground import Ground, Place
+from dragoman.server.app.outside import Outside
+from dragoman.server.app.rules import policy_of
 from dragoman.server.app.setting import Setting, shown
-from dragoman.server.auth import Auth
-from dragoman.server.chat import Chat, ChatSettings
-from dragoman.server.doors import Rooms, make_router
 from dragoman.server.gateway import Gateway, GatewaySettings
-from dragoman.server.health import Health
 from dragoman.server.metrics import Metrics, Watched
-from dragoman.server.operations import Operations
-from dragoman.server.reference import Reference
 from dragoman.server.requests import access
-from dragoman.server.sessions import Sessions
-from dragoman.server.usage import Usage
+from dragoman.server.version import version
 
 log = logging.getLogger(__name__)
 SPOOL = "usage.spool"
-EXPOSED = [
-    f"x-dragoman-{name}" for name in ("session", "run", "request-id", "model", "cost", "dropped", "estimated")
-]
 
 
 class Hub:
     """A hub while it is open. `async with Hub.open(...) as hub`, then serve `hub.app`."""
 
-    def __init__(self, ground: Ground, config: Config, *, setting: Setting, metrics: Metrics) -> None:
+    def __init__(
+        self, ground: Ground, config: Config, *, setting: Setting, outside: Outside, metrics: Metrics
+    ) -> None:
         self.store = ground.store
-        self.meter = Meter(
-            ground.store,
-            setting.prices,
-            spool=Spool(ground.place.data / SPOOL, max_bytes=config.limits.spool),
-            limits=setting.limits,
-        )
+        self.outside = outside
+        self.meter = meter_of(config, ground, setting=setting)
         self.meter.observers += [metrics.note, access]
         self.gateway = Gateway(
             setting.book,
@@ -76,7 +70,9 @@ class Hub:
             database=lambda: self.store.database.up,
         )
         self.metrics = metrics
-        self.app = app_of(config, self, ground=ground)
+        self.mcp = mcp_of(config, ground)
+        self.front = Front(config, self, ground=ground)
+        self.app = self.front.app
         self._ground = ground
         self._setting = setting
         self._retiring: list[Fleet] = []
@@ -102,13 +98,17 @@ class Hub:
         async with AsyncExitStack() as stack:
             place = Place(data, environ or {}, keys, set() if secrets is None else secrets, tracing)
             ground = await Ground.lay(config, place, stack=stack)
+            outside = Outside(config, ground.registry, store=ground.store, place=ground.place)
+            await stack.enter_async_context(outside)
             metrics = Metrics(known=shown(config))
             setting = await settle(config, ground, metrics=metrics)
-            hub = cls(ground, config, setting=setting, metrics=metrics)
+            hub = cls(ground, config, setting=setting, outside=outside, metrics=metrics)
             stack.push_async_callback(hub.close)
             await stack.enter_async_context(hub.meter)
-            stack.push_async_callback(hub.runs.close)
+            stack.push_async_callback(hub.end)
             hub.warm()
+            stack.enter_context(background(tidy(ground.store, config.limits.keep_days)))
+            stack.enter_context(background(heed(ground.store, hub.runs.go_on)))
             yield hub
 
     async def reload(self, config: Config) -> None:
@@ -118,6 +118,10 @@ class Hub:
         they were at the start.
         """
         setting = await settle(config, self._ground, metrics=self.metrics)
+        self._ground.calls.guard.policy = policy_of(config)
+        await self.outside.reload(config)
+        if self.store.database.up:
+            await self.meter.ledger.catch_up()  # a budget that is new counts what was spent before it
         old, self._setting = self._setting, setting
         self.meter.replace(setting.limits, setting.prices)
         self.gateway.book = setting.book
@@ -127,9 +131,28 @@ class Hub:
         self._retiring.append(old.fleet)
         self._later(self._retire(old.fleet))
 
+    async def abort(self, id: str) -> bool:
+        """Stop a run, or a call that is under way, with all below it; False when there is none."""
+        run = self.runs.find(id)
+        if run is not None:
+            await self.runs.stop(run.row.session_id, "stopped by the user")
+            return True
+        return self._ground.calls.abort(id, "stopped by the user")
+
+    async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
+        """Answer a request for approval; an answer of a session that waited for it goes on."""
+        found = await self._ground.calls.answer(id, approved=approved, by=by, reason=reason)
+        await self.runs.go_on(found)
+        return found
+
     async def drain(self, seconds: float) -> None:
         """Take nothing new; what is under way gets so many seconds to end by itself."""
-        await asyncio.gather(self.gateway.drain(seconds), self.runs.drain(seconds))
+        await asyncio.gather(self.gateway.drain(seconds), self.runs.drain(seconds), self.front.drain(seconds))
+
+    async def end(self) -> None:
+        """End what is open: runs, sessions of MCP clients, spokes. All are told."""
+        await asyncio.gather(self.runs.close(), self.front.close())
+        await self.outside.switchboard.close()
 
     async def close(self) -> None:
         """Close all providers, those of earlier configurations too."""
@@ -164,11 +187,8 @@ async def settle(config: Config, ground: Ground, *, metrics: Metrics) -> Setting
     secrets = await ground.secrets(config)
     setting = Setting.of(config, ground.place.environ, secrets=secrets, fell=metrics.fell_back)
     for name, agent in setting.roster.agents.items():
-        try:
-            ground.toolbox(agent.operations, agent.client_tools)
-        except NotFound as error:
-            said = f"the agent {name!r} pins an operation: {error.message}"
-            raise ConfigError(said, hint=error.hint) from None
+        for id in agent.operations:
+            check_pin(id, name, config=config, ground=ground)
     for provider in setting.fleet.remote().values():
         ground.place.secrets.update(provider.keys.secrets, provider.server.secrets)
         provider.on_retry = metrics.retried
@@ -176,29 +196,31 @@ async def settle(config: Config, ground: Ground, *, metrics: Metrics) -> Setting
     return setting
 
 
-def app_of(config: Config, hub: Hub, *, ground: Ground) -> ASGIApp:
-    """The doors of a hub."""
-    settings = ChatSettings(body=config.limits.body, part=config.limits.part, keep_alive=config.keep_alive)
-    rooms = Rooms(
-        chat=Chat(hub.runs, hub.store, settings=settings),
-        sessions=Sessions(hub.runs, hub.store),
-        operations=Operations(ground.registry, ground.calls, meta=ground.meta),
-        gateway=hub.gateway,
-        usage=Usage(hub.store, catch_up=hub.meter.ledger.catch_up),
-        metrics=hub.metrics,
-        health=Health(hub.store, spool=hub.meter.ledger.spool, is_draining=lambda: hub.gateway.draining),
-        reference=Reference(),
-    )
-    auth = Auth(hub.store.keys, required=ground.place.keys, folder=ground.place.data)
-    app = make_router(rooms, auth, open_metrics=config.metrics.public)
-    if not config.cors.origins:
-        return app
-    return CORSMiddleware(
-        app,
-        allow_origins=config.cors.origins,
-        allow_methods=["*"],
-        allow_headers=["*"],
-        expose_headers=EXPOSED,
+def check_pin(id: str, agent: str, *, config: Config, ground: Ground) -> None:
+    """ConfigError when there is no such operation, and nobody is known who may bring it later."""
+    if id.partition(".")[0] in {*config.mcp_servers, *config.spokes.reserved}:
+        return
+    try:
+        ground.registry.get(id)
+    except NotFound as error:
+        said = f"the agent {agent!r} pins an operation: {error.message}"
+        raise ConfigError(said, hint=error.hint) from None
+
+
+def meter_of(config: Config, ground: Ground, *, setting: Setting) -> Meter:
+    """What counts usage and money."""
+    spool = Spool(ground.place.data / SPOOL, max_bytes=config.limits.spool)
+    return Meter(ground.store, setting.prices, spool=spool, limits=setting.limits)
+
+
+def mcp_of(config: Config, ground: Ground) -> McpServer:
+    """The hub as an MCP server."""
+    return McpServer(
+        ground.meta,
+        ground.calls,
+        registry=ground.registry,
+        pinned=config.mcp.pinned,
+        version=version(),
     )
 
 

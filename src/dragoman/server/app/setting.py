@@ -114,4 +114,7 @@ def agent_of(name: str, agent: AgentConfig, *, config: Config) -> Agent:
         client_tools=client_tools(agent.client_tools),
         max_steps=agent.max_steps or config.max_steps,
         options=agent.options,
+        timeout=agent.timeout,
+        max_calls=agent.max_calls,
+        max_usd=agent.max_usd,
     )

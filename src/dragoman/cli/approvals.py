@@ -1,0 +1,259 @@
+"""`dragoman approvals`: what waits for somebody's word, and giving it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+import typer
+
+from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
+from dragoman.cli.terminal import ago, complain, cut, examples, note, say, show_json, show_table
+from dragoman.errors import Conflict, Forbidden, NotFound
+
+if TYPE_CHECKING:
+    from dragoman.cli.docket import Case, Docket
+
+T = TypeVar("T")
+Status: TypeAlias = Literal["pending", "approved", "denied", "expired", "used", "all"]
+Id: TypeAlias = Annotated[str, typer.Argument(help="The approval's id, as `approvals list` shows it.")]
+Reason: TypeAlias = Annotated[str | None, typer.Option(help="Why; it is kept with the answer.")]
+BRIEF = 60
+QUESTION = "Approve? [y]es, [n]o, [l]ater, [q]uit: "
+
+approvals = typer.Typer(no_args_is_help=True, help="Approvals: calls that wait for somebody's yes or no.")
+
+
+class Place(NamedTuple):
+    """A running hub, or else a data folder."""
+
+    hub: str | None
+    key: str | None
+    data: Path
+
+
+class Leave(Exception):
+    """The user wants to go."""
+
+
+@approvals.command(
+    "list",
+    epilog=examples(
+        ("dragoman approvals list", "what waits in .dragoman, for all owners"),
+        ("dragoman approvals list --status all --hub http://127.0.0.1:8000", "yours, of a running hub"),
+    ),
+)
+def show_all(
+    *,
+    status: Annotated[Status, typer.Option(help="Only those of this status.")] = "pending",
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    json: AsJson = False,
+) -> None:
+    """List approvals, the newest first."""
+    asked = None if status == "all" else status
+    found = with_docket(Place(hub, key, data), lambda docket: docket.list(asked, limit=limit))
+    if json:
+        show_json({"approvals": found})
+        return
+    if not found:
+        note("nothing waits for approval" if status == "pending" else "there are none")
+        return
+    rows = [
+        (case["id"], case["status"], ago(case["createdAt"]), plain(case["owner"]), *briefly(case))
+        for case in found
+    ]
+    show_table(("ID", "STATUS", "ASKED", "OWNER", "OPERATION", "INPUT"), rows)
+
+
+@approvals.command(
+    "show", epilog=examples(("dragoman approvals show apr_3f9a0c1d", "with all its arguments"))
+)
+def show(
+    id: Id, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
+) -> None:
+    """Show one: who asks, for which call, with which arguments."""
+    case = with_docket(Place(hub, key, data), lambda docket: docket.get(id))
+    if json:
+        show_json(case)
+        return
+    draw(case)
+
+
+@approvals.command(
+    "approve", epilog=examples(("dragoman approvals approve apr_3f9a0c1d", "the call may run once"))
+)
+def approve(
+    id: Id,
+    *,
+    reason: Reason = None,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    json: AsJson = False,
+) -> None:
+    """Let the call run: once, with these very arguments."""
+    tell(settle(Place(hub, key, data), id, approved=True, reason=reason), json=json)
+
+
+@approvals.command(
+    "deny", epilog=examples(("dragoman approvals deny apr_3f9a0c1d --reason 'not on a Friday'", "say no"))
+)
+def deny(
+    id: Id,
+    *,
+    reason: Reason = None,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    json: AsJson = False,
+) -> None:
+    """Keep the call from running."""
+    tell(settle(Place(hub, key, data), id, approved=False, reason=reason), json=json)
+
+
+@approvals.command(
+    "watch",
+    epilog=examples(
+        ("dragoman approvals watch", "asks here about each request in .dragoman as it comes"),
+        ("dragoman approvals watch --hub http://127.0.0.1:8000", "about those that you may answer"),
+    ),
+)
+def watch(
+    *,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")] = 1.0,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+) -> None:
+    """Ask at the terminal about each request as it comes, until Ctrl-C or Ctrl-D."""
+    from dragoman.cli.docket import opened  # late: SQLAlchemy takes 0.2 s, and --help should not
+
+    stack = AsyncExitStack()
+    with asyncio.Runner() as runner:
+        docket = runner.run(stack.enter_async_context(opened(hub, key, data=data)))
+        try:
+            runner.run(docket.list("pending", limit=1))  # does it let us in?
+            note("waiting for requests; Ctrl-C leaves")
+            keep_asking(runner, docket, every=every)
+        except Leave:
+            note("what was not answered still waits")
+        finally:
+            runner.run(stack.aclose())
+
+
+def keep_asking(runner: asyncio.Runner, docket: Docket, *, every: float) -> None:
+    """Ask about each once; what is put off is not asked about again."""
+    asked: set[str] = set()
+    while True:
+        waiting = runner.run(docket.list("pending", limit=500))
+        for case in reversed([each for each in waiting if each["mayAnswer"] and each["id"] not in asked]):
+            asked.add(case["id"])
+            draw(case)
+            approved = read_answer()
+            if approved is None:
+                continue
+            try:
+                tell(runner.run(docket.answer(case["id"], approved=approved, reason=None)), json=False)
+            except (Conflict, Forbidden, NotFound) as error:
+                complain(error.message, hint=error.hint)
+        runner.run(asyncio.sleep(every))
+
+
+def read_answer() -> bool | None:
+    """Yes, no, or None for later. Leave at `q` and Ctrl-D."""
+    while True:
+        try:
+            said = input(QUESTION).strip().lower()
+        except EOFError:
+            raise Leave from None
+        match said:
+            case "y" | "yes":
+                return True
+            case "n" | "no":
+                return False
+            case "l" | "later":
+                return None
+            case "q" | "quit":
+                raise Leave
+            case _:
+                pass  # asked again
+
+
+def with_docket(place: Place, work: Callable[[Docket], Awaitable[T]]) -> T:
+    """What the work gives, done on the docket of a place."""
+    from dragoman.cli.docket import opened  # late: SQLAlchemy takes 0.2 s, and --help should not
+
+    async def run() -> T:
+        async with opened(place.hub, place.key, data=place.data) as docket:
+            return await work(docket)
+
+    return asyncio.run(run())
+
+
+def settle(place: Place, id: str, *, approved: bool, reason: str | None) -> Case:
+    return with_docket(place, lambda docket: docket.answer(id, approved=approved, reason=reason))
+
+
+def tell(case: Mapping[str, Any], *, json: bool) -> None:
+    """What was answered."""
+    if json:
+        show_json(case)
+        return
+    note(f"{case['id']} is {case['status']}: {plain(case['operation'])}")
+
+
+def draw(case: Mapping[str, Any]) -> None:
+    """All that somebody needs to know who is to decide."""
+    agent = f", through the agent {plain(case['agent'])}" if case["agent"] else ""
+    say(f"{case['id']}  {case['status']}, asked {ago(case['createdAt'])}{expiry(case)}")
+    say(f"  for {plain(case['owner'])}{agent}")
+    for item in items_of(case):
+        why = f": {plain(item['reason'])}" if item["reason"] else ""
+        say(f"  {plain(item['operation'])}{why}")
+        say("\n".join(f"    {line}" for line in pretty(item["input"])))
+    if case["answeredBy"]:
+        why = f": {plain(case['reason'])}" if case["reason"] else ""
+        say(f"  answered {ago(case['answeredAt'])} by {plain(case['answeredBy'])}{why}")
+
+
+def expiry(case: Mapping[str, Any]) -> str:
+    """When it expires, where it still can."""
+    left = case["expiresAt"] - time.time()
+    if case["status"] not in ("pending", "approved") or left <= 0:
+        return ""
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if left >= seconds:
+            return f", expires in {left // seconds:.0f} {unit}"
+    return f", expires in {left:.0f} s"
+
+
+def briefly(case: Mapping[str, Any]) -> tuple[str, str]:
+    """What wants approval, and the arguments on one line."""
+    items = items_of(case)
+    input = items[0]["input"] if len(items) == 1 else [item["input"] for item in items]
+    names = ", ".join(dict.fromkeys(item["operation"] for item in items))
+    return plain(names), cut(plain(msgspec.json.encode(input).decode()), BRIEF)
+
+
+def items_of(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What wants approval: parts of the call, or the call as a whole."""
+    whole = {"operation": case["operation"], "input": case["input"], "reason": None}
+    return case["items"] or [whole]
+
+
+def pretty(input: Any) -> list[str]:
+    text = msgspec.json.format(msgspec.json.encode(input), indent=2).decode()
+    return [plain(line) for line in text.splitlines()]
+
+
+def plain(text: str) -> str:
+    """The text with all that cannot be seen spelled out: nobody shall approve what he does not see."""
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)

@@ -1,0 +1,233 @@
+"""`dragoman calls`: what was called, as a live tree, as a list, one by one; and stopping it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
+
+import typer
+
+from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
+from dragoman.cli.terminal import ago, examples, note, say, show_json, show_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json: TypeAlias = dict[str, Any]
+
+PAUSE = 0.25
+CALM = 5  # how much longer than an answer takes it is not asked again
+calls = typer.Typer(no_args_is_help=True, help="Calls: what was called, by whom, and what came of it.")
+Id = Annotated[str, typer.Argument(metavar="ID", help="A call.")]
+RunOrCall = Annotated[
+    str | None, typer.Argument(metavar="[RUN|CALL]", help="A run or a call; the last one when left out.")
+]
+Follow = Annotated[
+    bool | None,
+    typer.Option("--follow/--no-follow", help="Go on while it runs; at a terminal it does by itself."),
+]
+
+
+class Source(Protocol):
+    """Where calls are read: a hub, or a data folder. The answers are those of `/api/calls`."""
+
+    async def tree(self, id: str, since: str = "") -> Json: ...
+
+    async def list(self, query: Mapping[str, str]) -> Json: ...
+
+    async def call(self, id: str) -> Json: ...
+
+
+@calls.command(
+    "tree",
+    epilog=examples(
+        ("dragoman calls tree", "the last run in .dragoman, live while it runs"),
+        ("dragoman calls tree run_01 --hub http://127.0.0.1:8000", "one of yours, in a running hub"),
+        ("dragoman calls tree call_01 --json", "what is below one call, for programs"),
+    ),
+)
+def tree(
+    id: RunOrCall = None,
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    follow: Follow = None,
+    json: AsJson = False,
+) -> None:
+    """Draw a run, its model calls, what they called and what that called; with times, money and errors.
+
+    Bars share one axis of time. What is under way ticks until it ends; Ctrl-C leaves it running.
+    """
+    follows = follow if follow is not None else sys.stdout.isatty() and not json
+    asyncio.run(_tree(Place(hub, key, data=data), id, follow=follows, json=json))
+
+
+@calls.command(
+    "list",
+    epilog=examples(
+        ("dragoman calls list", "the last ones in .dragoman, of all owners"),
+        ("dragoman calls list --status failed --limit 10", "what went wrong lately"),
+    ),
+)
+def show_all(
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only of this run.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only of this session.")] = None,
+    operation: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this operation.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only these: pending, running, done, failed, aborted, denied, uncertain."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List calls, the newest first."""
+    asked = {"run": run, "session": session, "operation": operation, "status": status, "limit": str(limit)}
+    query = {name: value for name, value in asked.items() if value is not None}
+    found = asyncio.run(_list(Place(hub, key, data=data), query))
+    if json:
+        show_json(found)
+        return
+    if not found["calls"]:
+        note("there is no such call yet")
+        return
+    rows = [
+        (each["id"], ago(each["startedAt"]), each["status"], span(each), each["name"], each.get("input", ""))
+        for each in found["calls"]
+    ]
+    show_table(("ID", "BEGAN", "STATUS", "TIME", "OPERATION", "INPUT"), rows)
+
+
+@calls.command("show", epilog=examples(("dragoman calls show call_01", "its whole input and result")))
+def show(
+    id: Id, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
+) -> None:
+    """Show one call: who called what with which input, and what came of it."""
+    found = asyncio.run(_call(Place(hub, key, data=data), id))
+    if json:
+        show_json(found)
+        return
+    for name, value in found.items():
+        if value not in (None, [], {}):
+            told = value if isinstance(value, str) else compact(value)
+            say(f"{name:<15} {told}".replace("\n", f"\n{'':<16}"))
+
+
+@calls.command("abort", epilog=examples(("dragoman calls abort run_01", "stops it and all below it")))
+def abort(
+    id: Annotated[str, typer.Argument(metavar="RUN|CALL", help="A run or a call.")],
+    *,
+    hub: Hub = DEFAULT_HUB,
+    key: Key = None,
+) -> None:
+    """Stop a run, or a call with all below it, in a running hub."""
+    if not asyncio.run(_abort(hub or DEFAULT_HUB, key, id=id)):
+        note(f"{id} is not under way there; nothing was stopped")
+        raise typer.Exit(1)
+    say(f"{id} was stopped")
+
+
+class Place:
+    """A running hub, or else a data folder."""
+
+    def __init__(self, hub: str | None, key: str | None, *, data: Path) -> None:
+        self.hub = hub
+        self.key = key
+        self.data = data
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Source]:
+        """What can be asked there."""
+        from dragoman.cli.ledger import Folder, Remote  # late: SQLAlchemy and HTTP take 0.3 s
+
+        opened = Remote.open(self.hub, self.key) if self.hub else Folder.open(self.data)
+        async with opened as source:
+            yield source
+
+
+async def _tree(place: Place, id: str | None, *, follow: bool, json: bool) -> None:
+    from dragoman.cli.tree import console, draw  # late: drawing takes 0.1 s
+
+    async with place.open() as source:
+        wanted = id or await _last(source)
+        found = await source.tree(wanted)
+        out = console()
+        if follow and found["running"]:
+            found = await _follow(source, wanted, found=found, out=None if json else out)
+    if json:
+        show_json(found)
+        return
+    out.print(draw(found, found["now"], width=out.width))
+
+
+async def _follow(source: Source, id: str, *, found: Json, out: Console | None) -> Json:
+    """Ask until it has ended, and draw it again each time where somebody sees it."""
+    from rich.live import Live  # late: as above
+
+    from dragoman.cli.tree import draw  # late: as above
+
+    is_seen = out is not None and out.is_terminal
+    with Live(console=out, auto_refresh=False, transient=True) if is_seen else _Unseen() as live:
+        while found["running"]:
+            if out is not None and is_seen:
+                live.update(draw(found, found["now"], width=out.width, most=out.height - 2), refresh=True)
+            began = time.monotonic()
+            news = await source.tree(id, since=found["version"])
+            found = {**found, **news}
+            await asyncio.sleep(max(PAUSE, CALM * (time.monotonic() - began)))
+    return found
+
+
+class _Unseen:
+    """Where nothing is drawn."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+async def _last(source: Source) -> str:
+    from dragoman.errors import NotFound  # late: as above
+
+    newest = (await source.list({"limit": "1"}))["calls"]
+    if not newest:
+        raise NotFound("nothing was called yet", hint="`dragoman chat` or `dragoman ops call` does")
+    return str(newest[0]["runId"] or newest[0]["id"])
+
+
+async def _list(place: Place, query: Mapping[str, str]) -> Json:
+    async with place.open() as source:
+        return await source.list(query)
+
+
+async def _call(place: Place, id: str) -> Json:
+    async with place.open() as source:
+        return await source.call(id)
+
+
+async def _abort(hub: str, key: str | None, *, id: str) -> bool:
+    from dragoman.cli.client import HubClient, segment  # late: as above
+
+    async with HubClient(hub, key) as client:
+        return bool((await client.ask("POST", f"/api/calls/{segment(id)}/abort"))["aborted"])
+
+
+def span(call: Json) -> str:
+    return "-" if call.get("duration") is None else f"{call['duration']:.2f} s"
+
+
+def compact(value: Any) -> str:
+    import msgspec  # late: as above
+
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,91 @@
+"""`dragoman mcp`: the hub for an MCP client that starts its servers as programs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.options import DEFAULT_DATA, ConfigFile, Data, Hub, Places
+from dragoman.cli.terminal import examples
+from dragoman.errors import BadRequest
+
+KEY = "DRAGOMAN_KEY"
+EPILOG = examples(
+    (
+        "dragoman mcp --stdio --hub http://127.0.0.1:8000",
+        "a bridge to a hub; its key in DRAGOMAN_KEY",
+    ),
+    ("dragoman mcp --stdio", "a hub of ./dragoman.yaml in this process"),
+    ("dragoman mcp --stdio --operations ./my_tools.py", "with operations of your own"),
+)
+
+
+def mcp(
+    *,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Speak over stdin and stdout, the only way there is.")
+    ] = False,
+    hub: Hub = None,
+    key_env: Annotated[
+        str, typer.Option(metavar="VAR", help="The variable that holds a key of that hub.")
+    ] = KEY,
+    config: ConfigFile = None,
+    data: Data = DEFAULT_DATA,
+    operations: Places = None,
+) -> None:
+    """Serve the hub's tools to an MCP client over stdin and stdout.
+
+    With --hub it is a bridge to a hub that runs; without, it opens a hub of its own in this process, which
+    nobody else can have open. Logs go to stderr. A client that speaks HTTP needs none of this: its address is
+    /mcp of the hub.
+    """
+    if not stdio:
+        raise typer.BadParameter(
+            "say --stdio; over HTTP the tools are at /mcp of `dragoman serve`", param_hint="--stdio"
+        )
+    if hub is not None:
+        asyncio.run(bridge(hub, os.environ.get(key_env)))
+        return
+    serve(config, Path(data), places=operations or ())
+
+
+async def bridge(hub: str, key: str | None) -> None:
+    """Carry messages to a running hub and back."""
+    from dragoman.mcp import pipe  # late: --help needs none of these
+    from dragoman.mcp.bridge import Bridge  # late: as above
+    from dragoman.providers.http import Timeouts, Transport, proxies_from  # late: as above
+
+    if not hub.startswith(("http://", "https://")):
+        raise BadRequest(f"{hub!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
+    url = hub.rstrip("/").removesuffix("/mcp") + "/mcp"
+    transport = Transport(
+        timeouts=Timeouts(connect=5.0, first_byte=60.0, idle=60.0), proxies=proxies_from(os.environ)
+    )
+    try:
+        await Bridge(url, key, transport=transport, write=pipe.writer()).run(pipe.lines())
+    finally:
+        await transport.close()
+
+
+def serve(config: Path | None, data: Path, *, places: list[str] | tuple[str, ...]) -> None:
+    """Open a hub here, and serve it until stdin ends."""
+    import uvloop  # late: --help needs none of these
+
+    from dragoman.cli.logs import set_up  # late: as above
+    from dragoman.cli.settings import said_so_far, with_operations  # late: as above
+    from dragoman.mcp import pipe  # late: as above
+    from dragoman.server.app import Hub as Opened  # late: as above
+
+    secrets: set[str] = set()
+    set_up("warning", as_json=False, secrets=secrets)
+    chosen = with_operations(said_so_far(config), places)
+
+    async def run() -> None:
+        async with Opened.open(chosen, data, keys=False, environ=os.environ, secrets=secrets) as hub:
+            await pipe.serve(hub.mcp)
+
+    uvloop.run(run())

@@ -1,0 +1,125 @@
+"""`dragoman policy`: what the configuration's rules decide, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from dragoman.cli.options import AsJson, ConfigFile, Places
+from dragoman.cli.terminal import examples, note, say, show_json, show_table
+
+if TYPE_CHECKING:
+    from dragoman.config import Config
+    from dragoman.operations.operation import Operation
+    from dragoman.operations.policy import Match, Policy
+
+Effect: TypeAlias = Literal["read", "idempotent", "once"]
+KEY = "key:"
+
+policy = typer.Typer(no_args_is_help=True, help="Policy: who may call what, as the configuration says.")
+
+
+@policy.callback()
+def begin() -> None:
+    """Policy: who may call what, as the configuration says."""
+
+
+@policy.command(
+    "check",
+    epilog=examples(
+        ("dragoman policy check mail.send", "as ./dragoman.yaml has it, for anybody"),
+        ("dragoman policy check mail.send --agent support --identity ann", "for an agent and an owner"),
+        ("dragoman policy check mail.send --identity key:key_3f9a0c1d2e4b5a67", "for a key"),
+        ("dragoman policy check github.delete_repo --effect once", "of a server that is not asked here"),
+    ),
+)
+def check(
+    operation: Annotated[str, typer.Argument(help="The operation's id.")],
+    *,
+    agent: Annotated[str | None, typer.Option(help="The agent that calls it.")] = None,
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OWNER|key:ID", help="Who calls it. May be given for both owner and key."),
+    ] = None,
+    effect: Annotated[
+        Effect | None, typer.Option(help="Its effect, where it is not known here; once when left out.")
+    ] = None,
+    config: ConfigFile = None,
+    operations: Places = None,
+    json: AsJson = False,
+) -> None:
+    """Say whether a call would be allowed, asked about or denied, and which rule decides.
+
+    All rules that fit are listed, the one that decides first.
+    """
+    from dragoman.cli.settings import said_so_far, with_operations  # late: YAML and schemas take 0.2 s
+    from dragoman.server.app.rules import policy_of  # late: as above
+
+    said = with_operations(said_so_far(config), operations or ())
+    meant = operation_of(operation, said, effect=effect)
+    found = matching(policy_of(said), meant, identities=identity or (), agent=agent)
+    shown = [tell(match) for match in found]
+    if json:
+        show_json({"operation": meant.id, "effect": meant.effect, **shown[0], "matches": shown})
+        return
+    say(f"{meant.id} ({meant.effect}): {shown[0]['decision']}")
+    if shown[0]["reason"]:
+        say(shown[0]["reason"])
+    rows = [(each["decision"], each["pattern"] or "-", each["source"]) for each in shown]
+    show_table(("DECISION", "PATTERN", "BECAUSE OF"), rows)
+
+
+def matching(
+    policy: Policy, operation: Operation, *, identities: Sequence[str], agent: str | None
+) -> Sequence[Match]:
+    from dragoman.operations.identity import LOCAL, Identity  # late: as above
+
+    owners = [each for each in identities if not each.startswith(KEY)] or [LOCAL.owner]
+    key = next((each.removeprefix(KEY) for each in identities if each.startswith(KEY)), None)
+    return policy.matches(operation, identity=Identity(owners[0], key), agent=agent)
+
+
+def operation_of(id: str, said: Config, *, effect: Effect | None) -> Operation:
+    """The operation that a hub of this configuration would have; else one of this name. BadRequest."""
+    from msgspec.structs import replace  # late: as above
+
+    from dragoman.errors import BadRequest, ConfigError, NotFound  # late: as above
+    from dragoman.operations.artifact import MemoryArtifacts  # late: as above
+    from dragoman.operations.operation import Operation  # late: as above
+    from dragoman.server.app.tools import registry_of  # late: as above
+
+    try:
+        found = registry_of(said, MemoryArtifacts()).get(id)
+        return replace(found, effect=effect, retries=0) if effect else found
+    except NotFound:
+        note(f"{id} is not known here; it is taken to be `{effect or 'once'}`, and to ask for no approval")
+    namespace, _, name = id.partition(".")
+    try:
+        return Operation.from_schema(unreachable, {}, namespace=namespace, name=name, effect=effect or "once")
+    except ConfigError:
+        raise BadRequest(f"{id!r} is no operation's id", hint="one reads like mail.send") from None
+
+
+async def unreachable(*_: Any) -> None:
+    raise NotImplementedError("it is only decided about")
+
+
+def tell(match: Match) -> dict[str, Any]:
+    """A rule that fits, as JSON."""
+    rule = match.verdict.rule
+    decision = match.verdict.decision
+    if rule is None:
+        wish = match.weight[0] > 0
+        source = "the operation itself: approval=True" if wish else "the default"
+        return {"decision": decision, "pattern": None, "source": source, "reason": None}
+    said = {"effect": rule.effects, "agent": rule.agents, "identity": rule.identities}
+    narrowed = [f"{name} {', '.join(values)}" for name, values in said.items() if values]
+    written = f"{rule.decision}: {', '.join(rule.operations)}"
+    return {
+        "decision": decision,
+        "pattern": match.pattern.text if match.pattern else None,
+        "source": "; ".join([written, *narrowed]),
+        "reason": rule.reason,
+    }

@@ -1,0 +1,191 @@
+"""`dragoman servers`: the MCP servers of a running hub: how they stand, what waits for approval."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from dragoman.cli.options import DEFAULT_HUB, AsJson, Key
+from dragoman.cli.terminal import ago, cut, examples, note, say, show_json, show_table
+from dragoman.errors import BadRequest
+
+if TYPE_CHECKING:
+    from dragoman.cli.client import HubClient
+
+Json: TypeAlias = dict[str, Any]
+Url: TypeAlias = Annotated[
+    str, typer.Option("--hub", envvar="DRAGOMAN_HUB", metavar="URL", help="The running hub.")
+]
+Name: TypeAlias = Annotated[str, typer.Argument(help="The server's name.")]
+BRIEF = 70
+SHOWN = 12  # of a hash
+
+servers = typer.Typer(
+    no_args_is_help=True,
+    help="MCP servers of a running hub, whose tools are operations there; needs a key with the scope admin.",
+)
+
+
+@servers.command("list", epilog=examples(("dragoman servers list", "how each stands, and why")))
+def show_all(*, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
+    """List the MCP servers."""
+    found = ask(hub, key, work=lambda client: client.ask("GET", "/api/mcp/servers"))
+    if json:
+        show_json(found)
+        return
+    if not found["servers"]:
+        note("there are no MCP servers; name some under `mcp_servers:` in dragoman.yaml, or add one")
+        return
+    show_table(
+        ("SERVER", "STATE", "SINCE", "TOOLS", "WAITING", "WHY"), [row(each) for each in found["servers"]]
+    )
+
+
+@servers.command("show", epilog=examples(("dragoman servers show git", "and what changed of its tools")))
+def show(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
+    """Show one server: what was left out of it, and the definitions that wait for approval."""
+    found = ask(hub, key, work=lambda client: client.ask("GET", address(name)))
+    if json:
+        show_json(found)
+        return
+    show_table(("SERVER", "STATE", "SINCE", "TOOLS", "WAITING", "WHY"), [row(found)])
+    if len(found.get("error", "")) > BRIEF:
+        note(found["error"])
+    for problem in found.get("problems", ()):
+        note(problem)
+    for change in found["changes"]:
+        say(f"\n{change['kind']}: {change['name']}  ({change['hash'][:SHOWN]})")
+        say(change["diff"])
+    if found["changes"]:
+        shown = " ".join(f"{change['name']}@{change['hash'][:SHOWN]}" for change in found["changes"])
+        note(f"to approve of them as they are shown here: dragoman servers approve {name} {shown}")
+
+
+@servers.command(
+    "approve",
+    epilog=examples(
+        ("dragoman servers approve git commit@6f1ed002ab55 push@9a0b2c4d6e8f", "as they were shown"),
+        ("dragoman servers approve git commit", "this tool, whatever it is by now"),
+        ("dragoman servers approve git", "all that waits"),
+    ),
+)
+def approve(
+    name: Name,
+    tools: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOOL[@HASH]]...", help="The tools; all that wait, if none."),
+    ] = None,
+    *,
+    hub: Url = DEFAULT_HUB,
+    key: Key = None,
+) -> None:
+    """Approve definitions that are new or have changed, so that they can be called.
+
+    With the hash that `show` says, a tool is approved only if it is still what was shown.
+    """
+
+    async def work(client: HubClient) -> Json:
+        waiting = {each["name"]: each["hash"] for each in (await client.ask("GET", address(name)))["changes"]}
+        wanted = waiting if not tools else dict(chosen(each, waiting) for each in tools)
+        found: Json = await client.ask("POST", f"{address(name)}/approve", body={"tools": wanted})
+        return found
+
+    approved = ask(hub, key, work=work)["approved"]
+    say(f"approved: {', '.join(approved)}" if approved else "nothing waits for approval")
+
+
+@servers.command(
+    "add",
+    epilog=examples(
+        ("dragoman servers add time -- uvx mcp-server-time", "a program that is started"),
+        ("dragoman servers add docs --url https://example.com/mcp", "a server somewhere"),
+    ),
+)
+def add(
+    name: Name,
+    command: Annotated[list[str] | None, typer.Argument(help="The program and its arguments.")] = None,
+    *,
+    url: Annotated[str | None, typer.Option(help="The address of a server that runs.")] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=ENTRY", help="A variable or header from `dragoman secrets`."),
+    ] = None,
+    trust: Annotated[
+        str, typer.Option(help="always, first or ask: whether its tools are taken as they come.")
+    ] = "first",
+    hub: Url = DEFAULT_HUB,
+    key: Key = None,
+) -> None:
+    """Add a server to a running hub, which keeps it."""
+    body: Json = {"name": name, "trust": trust}
+    body |= {"command": command} if command else {}
+    body |= {"url": url} if url else {}
+    if secret:
+        body["secrets"] = dict(pair(each) for each in secret)
+    status = ask(hub, key, work=lambda client: client.ask("POST", "/api/mcp/servers", body=body))
+    say(f"{status['name']}: {status['state']}")
+
+
+@servers.command("remove", epilog=examples(("dragoman servers remove time", "with what was approved of it")))
+def remove(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
+    """Remove a server that was added."""
+    ask(hub, key, work=lambda client: client.ask("DELETE", address(name)))
+    say(f"removed {name}")
+
+
+@servers.command("reconnect", epilog=examples(("dragoman servers reconnect time", "after it was mended")))
+def reconnect(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
+    """Connect to a server anew."""
+    status = ask(hub, key, work=lambda client: client.ask("POST", f"{address(name)}/reconnect"))
+    say(f"{status['name']}: {status['state']}")
+
+
+def ask(hub: str, key: str | None, *, work: Callable[[HubClient], Awaitable[Any]]) -> Any:
+    """What the hub answers."""
+    from dragoman.cli.client import HubClient  # late: --help needs none of it
+
+    async def run() -> Any:
+        async with HubClient(hub, key) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def chosen(text: str, waiting: Mapping[str, str]) -> tuple[str, str]:
+    """The tool and its hash that are meant by `TOOL` or `TOOL@HASH`. BadRequest."""
+    tool, _, seen = text.partition("@")
+    if tool not in waiting:
+        raise BadRequest(f"{tool}: nothing of this name waits for approval")
+    if not waiting[tool].startswith(seen):
+        raise BadRequest(f"{tool} has changed since it was shown", hint="look at it again")
+    return tool, waiting[tool]
+
+
+def address(name: str) -> str:
+    """Where the hub tells of a server."""
+    from dragoman.cli.client import segment  # late: --help needs none of it
+
+    return f"/api/mcp/servers/{segment(name)}"
+
+
+def row(server: Mapping[str, Any]) -> tuple[str, ...]:
+    """A server as a line of a table."""
+    counts = (str(server.get("tools", 0)), str(server.get("waiting", 0)))
+    return (
+        server["name"],
+        server["state"],
+        ago(server["since"]),
+        *counts,
+        cut(server.get("error", ""), BRIEF),
+    )
+
+
+def pair(text: str) -> tuple[str, str]:
+    """The two sides of `FIELD=ENTRY`. BadRequest."""
+    field, separator, entry = text.partition("=")
+    if not separator or not field or not entry:
+        raise BadRequest(f"{text!r} is no FIELD=ENTRY", hint="one reads like API_TOKEN=github")
+    return field, entry

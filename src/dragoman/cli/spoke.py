@@ -1,0 +1,113 @@
+"""`dragoman spoke`: this process serves its operations to a hub that runs elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from dragoman.cli.options import DEFAULT_HUB
+from dragoman.cli.terminal import examples, note, say
+
+if TYPE_CHECKING:
+    from dragoman.operations import Registry
+    from dragoman.spokes import Spoke
+
+EPILOG = examples(
+    (
+        "DRAGOMAN_KEY=dgm_... dragoman spoke tools:registry --hub https://hub.example",
+        "a registry of tools.py",
+    ),
+    ("dragoman spoke ./tools.py", "all operations of a file, for the hub on this machine"),
+    ("dragoman spoke tools:registry --key-env HUB_KEY --id worker-1", "with its own variable and id"),
+)
+
+
+Named: TypeAlias = Annotated[
+    str | None, typer.Option(help="Who this process is, over its restarts; a fresh id unless given.")
+]
+Source: TypeAlias = Annotated[
+    str | None, typer.Option(help="What the hub shows as the source; the module's name unless given.")
+]
+Variable: TypeAlias = Annotated[
+    str, typer.Option(metavar="VAR", help="The environment variable that holds a key of the hub.")
+]
+
+
+def spoke(
+    *,
+    reference: str = typer.Argument(
+        ..., metavar="MODULE:REGISTRY", help="The operations: a module or file, and a name in it."
+    ),
+    hub: Annotated[str, typer.Option(envvar="DRAGOMAN_HUB", metavar="URL", help="The hub.")] = DEFAULT_HUB,
+    key_env: Variable = "DRAGOMAN_KEY",
+    id: Named = None,
+    name: Source = None,
+    window: Annotated[int, typer.Option(min=1, help="How many calls it takes at a time.")] = 256,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
+    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON lines.")] = False,
+) -> None:
+    """Serve operations of this process to a hub, until it is told to stop.
+
+    It comes back by itself when the connection is lost or the hub restarts. The key is read from the
+    environment only. Ctrl-C or SIGTERM stops it: calls under way get a few seconds to end.
+    """
+    import uvloop  # late: --help needs none of these
+
+    from dragoman.cli.logs import set_up  # late: as above
+    from dragoman.spokes import Capacity, Spoke  # late: as above
+
+    key = os.environ.get(key_env, "")
+    set_up(log_level, as_json=log_json, secrets={key} if key else set())
+    registry, capacity = registry_of(reference), Capacity(window=window)
+    made = Spoke(registry, hub=hub, key=key, id=id, name=name or name_of(reference), capacity=capacity)
+    if not key:
+        note(f"{key_env} holds no key; a hub that wants one will refuse")
+    uvloop.run(serve(made))
+
+
+def registry_of(reference: str) -> Registry:
+    """The operations that are meant; modules are found in this directory too."""
+    from dragoman.operations.loading import load  # late: --help needs none of it
+    from dragoman.operations.registry import Registry  # late: as above
+
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - import paths are strings
+    return Registry(*load(reference))
+
+
+async def serve(made: Spoke) -> None:
+    """Run the spoke until a signal comes; a second one ends it at once."""
+    import asyncio  # late: as above
+
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(made.run())
+    announcing = asyncio.create_task(announce(made))
+    closing: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        if closing:
+            running.cancel()
+        closing.append(asyncio.create_task(made.close()))
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await running
+    finally:
+        announcing.cancel()
+
+
+async def announce(made: Spoke) -> None:
+    """Say when the hub has the operations."""
+    await made.ready()
+    say(f"dragoman: spoke {made.id} serves at {made.url}")
+
+
+def name_of(reference: str) -> str:
+    """A name for the spoke: that of the module or file."""
+    place = reference.split(":", 1)[0].removesuffix(".py")
+    tail = place.rstrip("/").rpartition("/")[2].rpartition(".")[2]
+    return "".join(each if each.isalnum() and each.isascii() else "-" for each in tail).strip("-") or "spoke"

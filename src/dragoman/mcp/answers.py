@@ -1,0 +1,81 @@
+"""Answers: what comes of a call, as the result of an MCP tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import DragomanError
+from dragoman.operations.outcome import CallFailure, Outcome, failure_of
+
+CALL_ID = "dragoman/callId"
+PROGRESS_LIMIT = 1_000
+
+
+def answer(outcome: Outcome) -> dict[str, Any]:
+    """The result of a tool: the text that a model reads, and the same as a value.
+
+    A value that is no object stands in one, as `result`. A batch of which every call failed is an error.
+    """
+    if outcome.error is not None:
+        body = failed(outcome.error, approval_id=outcome.approval_id)
+    else:
+        value = outcome.result
+        body = {
+            "content": [{"type": "text", "text": text_of(value)}],
+            "structuredContent": value if isinstance(value, dict) else {"result": value},
+            "isError": outcome.operation == "hub.call" and all_failed(value),
+        }
+    said: dict[str, Any] = {CALL_ID: outcome.call_id}
+    if outcome.notes:
+        said["dragoman/notes"] = list(outcome.notes)
+    return {**body, "_meta": said}
+
+
+def refused(error: DragomanError) -> dict[str, Any]:
+    """The result of a tool that was not called."""
+    return failed(failure_of(error))
+
+
+def failed(failure: CallFailure, *, approval_id: str | None = None) -> dict[str, Any]:
+    """The result of a tool that failed: `{success: false, error}` as text; it need not fit the schema."""
+    error = failure.to_json()
+    if approval_id is not None:
+        error["approvalId"] = approval_id
+    text = text_of({"success": False, "error": error})
+    return {"content": [{"type": "text", "text": text}], "isError": True}
+
+
+def text_of(value: Any) -> str:
+    """A value as text: a string as it is, all else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def all_failed(entries: Any) -> bool:
+    """Whether no call of a batch succeeded."""
+    return isinstance(entries, list) and not any(entry.get("success") for entry in entries)
+
+
+def progress_text(value: Any) -> str:
+    """Preliminary output in a line; of a batch, what each of its calls says."""
+    if isinstance(value, list) and value and all(is_entry(each) for each in value):
+        said = [entry_text(each, alone=len(value) == 1) for each in value]
+        return "; ".join(each for each in said if each)[:PROGRESS_LIMIT]
+    return text_of(value)[:PROGRESS_LIMIT]
+
+
+def is_entry(value: Any) -> bool:
+    return isinstance(value, Mapping) and "tool" in value
+
+
+def entry_text(entry: Mapping[str, Any], *, alone: bool) -> str:
+    """What one call of a batch says."""
+    if "success" in entry:
+        said = "done" if entry["success"] else "failed"
+    elif "progress" in entry:
+        said = text_of(entry["progress"])
+    else:
+        return ""
+    return said if alone else f"{entry['tool']}: {said}"

@@ -1,0 +1,128 @@
+"""Children: MCP servers that the hub starts, each with a process group that is ended whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import cast
+
+from dragoman.errors import ConfigError
+from dragoman.mcp.blot import Blot
+from dragoman.mcp.spec import ServerSpec
+from dragoman.mcp.watchdog import Watchdog
+from dragoman.operations.cleaning import clean
+
+log = logging.getLogger(__name__)
+
+INHERITED = ("PATH", "HOME", "LANG")
+GRACE_SECONDS = 1.0  # to end by itself once its input is closed
+TERM_SECONDS = 1.0  # to end once it is told to
+KILL_SECONDS = 2.0
+POLL_SECONDS = 0.01
+BUFFER = 262_144
+LINE_LIMIT = 2_000
+LAST_LINES = 5
+
+
+class Child:
+    """A server's process. What it writes to its error output goes into the log, without secrets."""
+
+    def __init__(self, process: Process, name: str, *, blot: Blot, watchdog: Watchdog) -> None:
+        self.process = process
+        self.name = name
+        self.reader = cast("asyncio.StreamReader", process.stdout)  # it is started with pipes
+        self.writer = cast("asyncio.StreamWriter", process.stdin)
+        self._watchdog = watchdog
+        self._blot = blot
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._listening = asyncio.create_task(self._listen(), name=f"mcp stderr {name}")
+
+    @classmethod
+    async def start(
+        cls, spec: ServerSpec, environ: Mapping[str, str], *, blot: Blot, watchdog: Watchdog
+    ) -> Child:
+        """Start it, without a shell. ConfigError when there is no such program or folder."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *spec.command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                cwd=spec.cwd,
+                env=environment(spec, environ),
+                start_new_session=True,
+                limit=BUFFER,
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise ConfigError(
+                f"{blot(spec.command[0])!r} cannot be started: {reason}",
+                hint="the command is a program and its arguments, without a shell",
+            ) from None
+        watchdog.guard(process.pid)
+        return cls(process, spec.name, blot=blot, watchdog=watchdog)
+
+    async def obituary(self) -> str:
+        """How it ended, with its last words; for a message."""
+        await self._gone(POLL_SECONDS * 20)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS * 20):
+                await asyncio.wait([self._listening])
+        code = self.process.returncode
+        how = "closed its output" if code is None else f"ended {ending(code)}"
+        words = clean(" / ".join(self._last), 500)
+        return f"its process {how}{f', and said last: {words}' if words else ''}"
+
+    async def stop(self) -> None:
+        """Close its input and give it a moment; then end its whole group. None of it is left behind."""
+        self.writer.close()
+        gone = await self._gone(GRACE_SECONDS)
+        if not gone:
+            self._signal(signal.SIGTERM)
+            gone = await self._gone(TERM_SECONDS)
+        self._signal(signal.SIGKILL)  # also what it started and left behind
+        self._watchdog.release(self.process.pid)
+        if not gone and not await self._gone(KILL_SECONDS):
+            log.warning("MCP server %s: process %d cannot be killed", self.name, self.process.pid)
+        self._listening.cancel()
+        await asyncio.wait([self._listening])
+        transport = getattr(self.process, "_transport", None)  # nothing public closes the pipes
+        if transport is not None:
+            transport.close()
+
+    async def _gone(self, seconds: float) -> bool:
+        """Whether it ends in time. Polls, for asyncio's wait() waits for the pipes of grandchildren too."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.process.returncode is None and loop.time() < end:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(POLL_SECONDS)
+        return self.process.returncode is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    async def _listen(self) -> None:
+        stream = cast("asyncio.StreamReader", self.process.stderr)
+        while data := await stream.read(BUFFER):
+            for line in data.decode(errors="replace").splitlines():
+                words = clean(self._blot(line), LINE_LIMIT)
+                if words:
+                    self._last.append(words)
+                    log.info("MCP server %s says: %s", self.name, words)
+
+
+def environment(spec: ServerSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the server gets: those few that any program needs, and those that its spec names."""
+    named = {name: environ[name] for name in (*INHERITED, *spec.env_from) if name in environ}
+    return {**named, **spec.env, **spec.secrets}
+
+
+def ending(code: int) -> str:
+    return f"with exit code {code}" if code >= 0 else f"by signal {-code}"

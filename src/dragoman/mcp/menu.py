@@ -1,0 +1,160 @@
+"""The menu: what an MCP client is told of the hub's tools; the same bytes each time."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dragoman.errors import NotFound
+from dragoman.operations.call import Calls
+from dragoman.operations.cleaning import clean
+from dragoman.operations.context import Context
+from dragoman.operations.meta import CANONICAL, META_TOOLS
+from dragoman.operations.operation import DESCRIPTION_LIMIT, Effect, Operation
+from dragoman.operations.registry import Registry
+from dragoman.request import Tool
+
+log = logging.getLogger(__name__)
+
+NAME_LIMIT = 64  # of the strictest client
+SHOWN_SPACES = 40
+LOADED = {"anthropic/alwaysLoad": True}  # a client that hides tools until they are searched for shows these
+ENTRY = {
+    "type": "object",
+    "properties": {
+        "success": {"type": "boolean"},
+        "result": {"description": "What the operation gave."},
+        "error": {"type": "object", "description": "Why it failed, and what to mend."},
+        "notes": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["success"],
+}
+SPACES = {"type": "object", "additionalProperties": {"type": "integer"}}
+FOUND = {"type": "array", "items": {"type": "object"}}
+GIVES: Mapping[str, Mapping[str, Any]] = {
+    "hub_list": {"namespaces": SPACES, "tools": FOUND, "more": {"type": "integer"}},
+    "hub_search": {"tools": FOUND},
+    "hub_schema": {"tool": {"type": "string"}, "inputSchema": {"type": "object"}},
+    "hub_call": {"result": {"type": "array", "items": ENTRY}},
+}
+TITLES = {
+    "hub_list": "List operations",
+    "hub_search": "Search operations",
+    "hub_schema": "Show an operation",
+    "hub_call": "Call operations",
+}
+HINTS: Mapping[Effect, Mapping[str, bool]] = {
+    "read": {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True},
+    "idempotent": {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True},
+    "once": {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False},
+}
+
+
+def canonical(name: str) -> str | None:
+    """`hub.call` for `hub_call`, `hub.call` and `call`, and so for all four; None for any other name."""
+    return SPELLINGS.get(name)
+
+
+def spellings() -> Iterator[tuple[str, str]]:
+    for dotted, tool in CANONICAL.items():
+        for name in (dotted, tool.name, dotted.partition(".")[2]):
+            yield name, dotted
+
+
+def describe_meta(tool: Tool) -> dict[str, Any]:
+    """A meta-tool as `tools/list` tells it. What hub_call may do is the worst of what it can call."""
+    acts = tool.name == "hub_call"
+    gives = GIVES[tool.name]
+    return {
+        "name": tool.name,
+        "title": TITLES[tool.name],
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "outputSchema": {"type": "object", "properties": gives, "required": list(gives)},
+        "annotations": {**HINTS["once" if acts else "read"], "openWorldHint": acts},
+        "_meta": LOADED,
+    }
+
+
+def describe_pinned(name: str, operation: Operation) -> dict[str, Any]:
+    """A pinned operation. Without an output schema: a big result is told in part, and would not fit it."""
+    return {
+        "name": name,
+        "description": clean(operation.description, DESCRIPTION_LIMIT) or operation.id,
+        "inputSchema": {**operation.input_schema, "type": "object"},
+        "annotations": {**HINTS[operation.effect], "openWorldHint": True},
+        "_meta": LOADED,
+    }
+
+
+SPELLINGS = dict(spellings())
+META = tuple(describe_meta(tool) for tool in META_TOOLS)
+
+
+class Menu:
+    """The four meta-tools, and the pinned operations: ids or patterns such as `time.*`."""
+
+    def __init__(self, registry: Registry, calls: Calls, *, pinned: Sequence[str] = ()) -> None:
+        self._registry = registry
+        self._calls = calls
+        self.pinned = tuple(pinned)
+
+    def tools(self, context: Context) -> list[dict[str, Any]]:
+        """What the caller may call, the four first and then by name."""
+        held = sorted(self._held(context).items())
+        return [*META, *(describe_pinned(name, operation) for name, operation in held)]
+
+    def find(self, name: str, context: Context) -> Operation | None:
+        """The pinned operation that is listed under this name, or has this id."""
+        if not self.pinned:
+            return None
+        held = self._held(context)
+        return held.get(name) or next((each for each in held.values() if each.id == name), None)
+
+    def instructions(self, context: Context) -> str:
+        """What the server says of itself: where to begin, and which namespaces there are."""
+        spaces = self._spaces(context)
+        shown = ", ".join(spaces[:SHOWN_SPACES]) or "none yet"
+        more = f" and {len(spaces) - SHOWN_SPACES} more" if len(spaces) > SHOWN_SPACES else ""
+        return (
+            "A hub of operations behind four tools. Find operations with hub_search, get the schema of one"
+            " with hub_schema before you call it for the first time, and call them with hub_call, up to 32"
+            f" at a time. The operations are in the namespaces {shown}{more}; hub_list shows them."
+        )
+
+    def _spaces(self, context: Context) -> list[str]:
+        """The namespaces in which there is something for the caller."""
+        seen: set[str] = set()
+        for operation in self._registry.list():
+            if operation.namespace not in seen and self._calls.is_visible(operation, context):
+                seen.add(operation.namespace)
+        return sorted(seen)
+
+    def _held(self, context: Context) -> dict[str, Operation]:
+        """The pinned operations by the names that they are listed under."""
+        held: dict[str, Operation] = {}
+        for operation in sorted(self._meant(), key=lambda each: each.id):
+            name = wire_name(operation.id)
+            if canonical(name) or held.get(name, operation) is not operation:
+                log.warning("%s is not listed: its name %r is taken", operation.id, name)
+            elif self._calls.is_visible(operation, context):
+                held[name] = operation
+        return held
+
+    def _meant(self) -> Iterator[Operation]:
+        for pattern in self.pinned:
+            if "*" in pattern or "?" in pattern:
+                yield from (each for each in self._registry.list() if fnmatchcase(each.id, pattern))
+                continue
+            try:
+                yield self._registry.get(pattern)
+            except NotFound:
+                log.debug("the pinned operation %r is not here now", pattern)
+
+
+def wire_name(id: str) -> str:
+    """An id as every client takes it for a name: letters, digits, - and _, at most 64."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", id)[:NAME_LIMIT]

@@ -1,0 +1,77 @@
+"""The watchdog: a small process that ends the servers' processes when the hub is killed and cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+PROGRAM = Path(__file__).with_name("orphans.py")
+NEEDED = ("LD_LIBRARY_PATH",)  # of the hub's variables, which hold secrets
+END_SECONDS = 2.0
+
+
+class Watchdog:
+    """Knows of the process groups of a hub's servers. It starts with the first of them; close() it."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def guard(self, group: int) -> None:
+        """End this group when the hub has died."""
+        self._groups.add(group)
+        if self._process is None:
+            self._start()
+        else:
+            self._tell(f"+{group}")
+
+    def release(self, group: int) -> None:
+        """The group has ended."""
+        self._groups.discard(group)
+        self._tell(f"-{group}")
+
+    async def close(self) -> None:
+        """Let the process go; it ends what was not released."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.to_thread(process.wait, END_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.debug("the watchdog is still at work")
+
+    def _start(self) -> None:
+        """Start it with all groups that there are. Without one a hub does its work just the same."""
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-I", "-S", str(PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={name: os.environ[name] for name in NEEDED if name in os.environ},
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            log.warning("MCP servers will outlive a hub that is killed: no watchdog: %s", error)
+            return
+        self._tell(*(f"+{group}" for group in self._groups))
+
+    def _tell(self, *lines: str) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        try:
+            self._process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+        except OSError:  # it was killed; the next server has another one started
+            self._process.stdin.close()
+            self._process.poll()
+            self._process = None

@@ -1,0 +1,254 @@
+"""Approvals: what somebody has to allow before it runs; bound to its arguments, good for one use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from dragoman.errors import Conflict, Forbidden, NotFound
+from dragoman.operations.identity import Identity
+
+ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
+OWNER = "owner"  # in `answerers`: whoever the call is for
+
+
+class Item(msgspec.Struct, frozen=True):
+    """An operation that wants approval, with the arguments that it would get, and what the rule says."""
+
+    operation: str
+    input: Any
+    input_hash: str
+    reason: str | None = None
+    answerers: tuple[str, ...] | None = None
+    expires: float | None = None
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """One request for approval: of a call as a whole, that is of all `items` in it that want one.
+
+    `operation`, `input` and `input_hash` are those of the call that was made (`hub.call`, or a pinned
+    operation), `key_id` is the key that it was made with. `answerers` are the owners who may answer; the word
+    `owner` stands for the call's own, and whoever has the scope `admin` always may. Times are unix seconds.
+    """
+
+    id: str
+    owner: str
+    operation: str
+    input: Any
+    input_hash: str
+    items: tuple[Item, ...]
+    created_at: float
+    expires_at: float
+    answerers: tuple[str, ...] = (OWNER,)
+    status: ApprovalStatus = "pending"
+    call_id: str | None = None
+    run_id: str | None = None
+    session_id: str | None = None
+    tool_call_id: str | None = None
+    agent: str | None = None
+    key_id: str | None = None
+    answered_at: float | None = None
+    answered_by: str | None = None
+    reason: str | None = None
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """What makes it the same request as another one."""
+        call = (self.owner, self.operation, self.input_hash, self.run_id, self.tool_call_id)
+        return (*call, self.items, self.answerers)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be answered or used."""
+        return self.status in ("pending", "approved")
+
+    def at(self, now: float) -> Approval:
+        """As it is now: what was not answered, or not used, in time has expired."""
+        if self.is_open and now >= self.expires_at:
+            return msgspec.structs.replace(self, status="expired")
+        return self
+
+
+class Grant:
+    """What was approved, until it is taken: each of its items once."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._left = Counter((item.operation.lower(), item.input_hash) for item in items)
+
+    def take(self, operation: str, input_hash: str) -> bool:
+        """Whether this call was approved; a second one like it was not."""
+        key = (operation.lower(), input_hash)
+        if not self._left[key]:
+            return False
+        self._left[key] -= 1
+        return True
+
+    def has(self, operation: str, input_hash: str) -> bool:
+        """Whether take() would give it."""
+        return bool(self._left[operation.lower(), input_hash])
+
+
+class Use(msgspec.Struct, frozen=True):
+    """Who wants to use an approval up, and for which call."""
+
+    owner: str
+    operation: str
+    input_hash: str
+    tool_call_id: str | None = None
+
+
+class Approvals(Protocol):
+    """Where approvals are kept."""
+
+    async def ask(self, approval: Approval) -> Approval:
+        """Keep a request, and give back the one that is kept: where one `same` as it waits already, that one.
+
+        Conflict when its id is taken.
+        """
+        ...
+
+    async def get(self, id: str) -> Approval:
+        """The approval as it is now. NotFound."""
+        ...
+
+    async def list(
+        self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
+    ) -> Sequence[Approval]:
+        """Approvals, the newest first: of all, or an owner's own and those that he may answer."""
+        ...
+
+    async def find(self, *, owner: str, operation: str, input_hash: str) -> Approval | None:
+        """The newest approval that was given for this very call and can be used, None without any.
+
+        For calls that belong to no run: what was approved in a run's tool call is for that one only.
+        """
+        ...
+
+    async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
+        """Answer one. NotFound; Forbidden for who may not; Conflict when it is answered or has expired."""
+        ...
+
+    async def use(
+        self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
+    ) -> Approval:
+        """Use an approval up: once, by whom it was given to, for the very same call.
+
+        NotFound; Forbidden for another owner; Conflict for other arguments, for another tool call where both
+        are known, or when it is not approved.
+        """
+        ...
+
+    async def purge(self, older_than: float) -> int:
+        """Forget those of so many seconds ago that can be neither answered nor used any more; how many."""
+        ...
+
+
+def may_answer(approval: Approval, by: Identity) -> bool:
+    """Whether an identity may answer an approval. A key that is only for calling operations may not, whatever
+    the door: it would approve its own calls.
+    """
+    if by.scopes and "admin" in by.scopes:
+        return True
+    if not by.may("chat"):
+        return False
+    named = {approval.owner if name == OWNER else name for name in approval.answerers}
+    return by.owner in named
+
+
+def same(one: Approval, other: Approval) -> bool:
+    """Whether they ask the same people for the same call, of the same owner, run and tool call."""
+    return one.asked == other.asked
+
+
+def concerns(approval: Approval, owner: str) -> bool:
+    """Whether it is for a call of this owner's, or names him among those who may answer."""
+    return owner == approval.owner or may_answer(approval, Identity(owner))
+
+
+def answered(approval: Approval, *, approved: bool, by: Identity, reason: str | None, now: float) -> Approval:
+    """The approval with its answer. Forbidden, Conflict."""
+    current = approval.at(now)
+    if not may_answer(approval, by):
+        raise Forbidden(f"approval {approval.id!r} is not yours to answer")
+    if current.status != "pending":
+        raise Conflict(f"approval {approval.id!r} is {current.status} already; it takes one answer")
+    return msgspec.structs.replace(
+        current,
+        status="approved" if approved else "denied",
+        answered_at=now,
+        answered_by=by.owner,
+        reason=reason,
+    )
+
+
+def used(approval: Approval, use: Use, *, now: float) -> Approval:
+    """The approval, used up. Forbidden, Conflict."""
+    current = approval.at(now)
+    if current.owner != use.owner:
+        raise Forbidden(f"approval {approval.id!r} was given to somebody else")
+    if (current.operation, current.input_hash) != (use.operation, use.input_hash):
+        raise Conflict(f"approval {approval.id!r} is for another call, or for other arguments")
+    if None not in (use.tool_call_id, current.tool_call_id) and use.tool_call_id != current.tool_call_id:
+        raise Conflict(f"approval {approval.id!r} is for another tool call")
+    if current.status != "approved":
+        raise Conflict(f"approval {approval.id!r} is {current.status}; it cannot be used")
+    return msgspec.structs.replace(current, status="used")
+
+
+class MemoryApprovals:
+    """Approvals that are forgotten with the process. `clock` gives unix seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._held: dict[str, Approval] = {}
+
+    async def ask(self, approval: Approval) -> Approval:
+        if approval.id in self._held:
+            raise Conflict(f"there is an approval {approval.id!r} already")
+        for waiting in await self.list(status="pending", limit=len(self._held)):
+            if same(waiting, approval):
+                return waiting
+        self._held[approval.id] = approval
+        return approval
+
+    async def get(self, id: str) -> Approval:
+        found = self._held.get(id)
+        if found is None:
+            raise NotFound(f"no approval {id!r}")
+        return found.at(self._clock())
+
+    async def list(
+        self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
+    ) -> Sequence[Approval]:
+        now = self._clock()
+        held = [each.at(now) for each in reversed(self._held.values())]
+        kept = [e for e in held if status in (None, e.status) and (owner is None or concerns(e, owner))]
+        return kept[:limit]
+
+    async def find(self, *, owner: str, operation: str, input_hash: str) -> Approval | None:
+        wanted = (owner, operation, input_hash, None, None)
+        given = await self.list(owner=owner, status="approved", limit=len(self._held))
+        return next((each for each in given if each.asked[: len(wanted)] == wanted), None)
+
+    async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
+        found = answered(await self.get(id), approved=approved, by=by, reason=reason, now=self._clock())
+        self._held[id] = found
+        return found
+
+    async def use(
+        self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
+    ) -> Approval:
+        use = Use(owner, operation, input_hash, tool_call_id)
+        found = self._held[id] = used(await self.get(id), use, now=self._clock())
+        return found
+
+    async def purge(self, older_than: float) -> int:
+        now = self._clock()
+        held = {id: each.at(now) for id, each in self._held.items()}
+        gone = [id for id, each in held.items() if not each.is_open and each.created_at < now - older_than]
+        for id in gone:
+            del self._held[id]
+        return len(gone)

@@ -1,0 +1,108 @@
+"""Spilling: a result that is too big for a model is kept as an artifact, and told by head and tail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import StoreError, Unavailable
+from dragoman.ids import new_id
+from dragoman.operations.artifact import Artifact, Artifacts
+from dragoman.operations.heavy import Heavy
+from dragoman.operations.ledger import CallRecord
+
+log = logging.getLogger(__name__)
+
+HEAD = 0.6  # of the limit, for the beginning of what is cut
+TAIL = 0.15
+MEDIA = ("image", "audio")
+READERS = ("artifacts.read", "artifacts.search")  # what they give is a piece already
+
+
+class Spill:
+    """Keeps results over `limit` bytes in `artifacts`, up to `largest`."""
+
+    def __init__(self, artifacts: Artifacts, *, limit: int = 24_000, largest: int = 32_000_000) -> None:
+        self.artifacts = artifacts
+        self._limit = limit
+        self._largest = largest
+
+    async def fit(self, result: Any, record: CallRecord, *, now: float, heavy: Heavy) -> Any:
+        """The result, or what stands for it: head, tail, and how to read the rest. It may be a Raw."""
+        if isinstance(result, str) and len(result) * 4 <= self._limit:
+            return result
+        body = await heavy.run(body_of, result)
+        if (
+            record.operation in READERS
+            or len(body) <= self._limit
+            or (holds_media(body) and self._fits(body))
+        ):
+            return msgspec.json.decode(body) if isinstance(result, msgspec.Raw) else result
+        if len(body) > self._largest:
+            hint = f"the rest is lost: only results up to {self._largest} bytes are kept; ask for less"
+            return {"size": len(body), **self._ends(body), "hint": hint}
+        media_type = "text/plain" if isinstance(result, str) else "application/json"
+        return await self._kept(body, record, media_type=media_type, now=now)
+
+    def _fits(self, body: bytes) -> bool:
+        """Whether a model is told few bytes of it."""
+        return size_for_model(msgspec.json.decode(body), len(body)) <= self._limit
+
+    async def _kept(self, body: bytes, record: CallRecord, *, media_type: str, now: float) -> dict[str, Any]:
+        """Keep a result, and say where the rest is. One that cannot be kept is told all the same: the work
+        has been done.
+        """
+        artifact = Artifact(
+            id=new_id("art"),
+            owner=record.owner,
+            media_type=media_type,
+            size=len(body),
+            created_at=now,
+            operation=record.operation,
+            call_id=record.id,
+            run_id=record.run_id,
+            session_id=record.session_id,
+        )
+        try:
+            await self.artifacts.keep(artifact, body)
+        except (StoreError, Unavailable) as error:
+            log.warning("the result of call %s could not be kept: %s", record.id, error.message)
+            hint = "the rest is lost: it could not be written down; ask for less"
+            return {"size": len(body), **self._ends(body), "hint": hint}
+        hint = (
+            f"this is the beginning and the end of {len(body)} bytes; read more with artifacts.read"
+            f' {{"id": "{artifact.id}", "offset": …}}, or find lines with artifacts.search'
+        )
+        told = {"artifact": artifact.id, "size": len(body), "mediaType": media_type}
+        return {**told, **self._ends(body), "hint": hint}
+
+    def _ends(self, body: bytes) -> dict[str, str]:
+        head, tail = int(self._limit * HEAD), int(self._limit * TAIL)
+        return {"head": body[:head].decode(errors="ignore"), "tail": body[-tail:].decode(errors="ignore")}
+
+
+def body_of(result: Any) -> bytes:
+    """The bytes that are kept of a result."""
+    if isinstance(result, msgspec.Raw):
+        return bytes(result)
+    return result.encode(errors="replace") if isinstance(result, str) else msgspec.json.encode(result)
+
+
+def holds_media(body: bytes) -> bool:
+    """Whether it may be a result with pictures or sound in it."""
+    return body.startswith(b"{") and b'"content":[' in body
+
+
+def size_for_model(result: Any, size: int) -> int:
+    """The bytes of a result of this size as a model counts them: pictures and sound are no text."""
+    blocks = result.get("content") if isinstance(result, Mapping) else None
+    if not isinstance(blocks, list):
+        return size
+    shown = [
+        {**block, "data": ""} if isinstance(block, Mapping) and block.get("type") in MEDIA else block
+        for block in blocks
+    ]
+    return len(msgspec.json.encode({**result, "content": shown}))

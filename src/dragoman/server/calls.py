@@ -1,0 +1,311 @@
+"""Call doors: what was called, as a list, as a tree, one by one; and stopping what is under way."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+
+from dragoman.errors import BadRequest, Forbidden, NotFound
+from dragoman.operations.identity import Identity
+from dragoman.operations.ledger import Entry
+from dragoman.operations.outcome import Status
+from dragoman.operations.tree import (
+    Answer,
+    Crown,
+    Grove,
+    Line,
+    Node,
+    SourceOf,
+    failure,
+    grow,
+    is_running,
+    span,
+    to_node,
+)
+from dragoman.server.exchange import Exchange
+from dragoman.store.runs import Run
+from dragoman.store.store import Store
+from dragoman.store.usage import UsageRecord
+
+Json: TypeAlias = dict[str, Any]
+Abort: TypeAlias = Callable[[str], Awaitable[bool]]
+
+MAX_NODES = 5_000
+MAX_PAGE = 200
+LIMIT = re.compile("[0-9]{1,9}")
+ASKED: Mapping[str, str] = {
+    "run": "run_id",
+    "session": "session_id",
+    "status": "status",
+    "operation": "operation",
+    "owner": "owner",
+}
+RUN_STATUS: Mapping[str, Status] = {
+    "running": "running",
+    "finished": "done",
+    "failed": "failed",
+    "stopped": "aborted",
+    "interrupted": "aborted",
+}
+MODEL_STATUS: Mapping[str, Status] = {"finished": "done", "aborted": "aborted"}
+HINT = "`dragoman calls list` shows the last ones"
+
+
+class Reader:
+    """Reads calls and runs out of a store: those of one owner, or of all."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        owner: str | None = None,
+        source: SourceOf = lambda _: None,
+        most: int = MAX_NODES,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._source = source
+        self._most = most
+
+    async def tree(self, id: str) -> Json:
+        """The tree of a run or of a call, and what it is part of. NotFound.
+
+        `leftOut` counts the nodes that there are beyond those shown, `version` changes with the tree.
+        """
+        run = await self._store.runs.get(id)
+        if run is not None and self._sees(run.owner):
+            return await self._of_run(id, run)
+        above = [] if run is not None else await self._store.calls.above(id)
+        if above and self._sees(above[-1].owner):
+            return await self._of_call(above)
+        return await self._of_run(id, None)
+
+    async def list(self, query: Mapping[str, str]) -> Json:
+        """Calls that match, the newest first; `next` is where the next page begins. BadRequest, NotFound."""
+        filters = {name: query[asked] for asked, name in ASKED.items() if asked in query}
+        if self._owner is not None and filters.setdefault("owner", self._owner) != self._owner:
+            raise Forbidden(f"the calls of {filters['owner']!r} are not yours to see")
+        if filters.get("status", "done") not in get_args(Status):
+            known = ", ".join(get_args(Status))
+            raise BadRequest(f"there is no status {filters['status']!r}; there are {known}", field="status")
+        limit = read_limit(query.get("limit", "50"))
+        found = await self._store.calls.list(filters, before=await self._place(query), limit=limit)
+        nodes = [to_json(to_node(line, source=self._source(line.operation))) for line in found]
+        for node, line in zip(nodes, found, strict=True):
+            node |= {"owner": line.owner, "runId": line.run_id, "sessionId": line.session_id}
+        return {"calls": nodes, "next": found[-1].id if len(found) == limit else None}
+
+    async def call(self, id: str) -> Json:
+        """One call with its whole input and result. NotFound."""
+        entry = await self._store.calls.get(id)
+        if entry is None or not self._sees(entry.record.owner):
+            raise NotFound(f"there is no call {id!r}", hint=HINT)
+        waits = await self._store.calls.above(id) if entry.status == "pending" else ()
+        return {
+            **whole(entry),
+            "source": self._source(entry.record.operation),
+            "approvalId": waits[-1].approval_id if waits else None,
+        }
+
+    async def check(self, id: str) -> None:
+        """NotFound, unless there is a run or a call of this id to see."""
+        run = await self._store.runs.get(id)
+        entry = None if run is not None else await self._store.calls.get(id)
+        owner = run.owner if run is not None else entry.record.owner if entry is not None else None
+        if owner is None or not self._sees(owner):
+            raise NotFound(f"there is no run or call {id!r}", hint=HINT)
+
+    async def _of_run(self, id: str, run: Run | None) -> Json:
+        """A run's tree; that of a run whose session was deleted is put together from what it left."""
+        lines, count = await self._store.calls.run_lines(id, limit=self._most)
+        records = await self._store.usage.rows(filters={"run_id": id}, limit=self._most)
+        owners = {line.owner for line in lines} | {record.owner for record in records}
+        if run is None and not (owners and all(map(self._sees, owners))):
+            raise NotFound(f"there is no run or call {id!r}", hint=HINT)
+        crown = to_crown(run) if run is not None else remembered(id, lines=lines, records=records)
+        grove = Grove(lines, source=self._source)
+        tree = grow(crown, [to_answer(record) for record in records], grove=grove)
+        return told(tree, left_out=count - len(lines) + grove.left_out)
+
+    async def _of_call(self, above: Sequence[Line]) -> Json:
+        """The tree below one call."""
+        *parents, this = above
+        lines, count = await self._store.calls.below(this.id, limit=self._most)
+        grove = Grove(lines, source=self._source)
+        tree = grove.under(this.id) or to_node(this, source=self._source(this.operation))
+        path = [step(to_node(line)) for line in parents]
+        run = await self._store.runs.get(this.run_id) if this.run_id else None
+        if run is not None:
+            crown = to_crown(run)
+            path.insert(0, {"id": run.id, "kind": "run", "name": crown.name, "status": crown.status})
+        return told(tree, left_out=count - len(lines) + grove.left_out, path=path)
+
+    async def _place(self, query: Mapping[str, str]) -> tuple[float, str] | None:
+        """Where in the list the page begins."""
+        if "before" not in query:
+            return None
+        entry = await self._store.calls.get(query["before"])
+        if entry is None or not self._sees(entry.record.owner):
+            raise NotFound(f"there is no call {query['before']!r}", hint=HINT)
+        return entry.record.started_at, entry.record.id
+
+    def _sees(self, owner: str) -> bool:
+        return self._owner is None or owner == self._owner
+
+
+class Calls:
+    """The doors under `/api/calls`. A key sees its owner's calls; with the scope "admin" it sees all."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        abort: Abort,
+        source: SourceOf = lambda _: None,
+        catch_up: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`abort` stops a run or a call and says whether it was under way; `source` tells where an operation
+        comes from; `catch_up` has what was consumed until now written, so that it is seen.
+        """
+        self._store = store
+        self._abort = abort
+        self._source = source
+        self._catch_up = catch_up
+        self._clock = clock
+
+    async def tree(self, exchange: Exchange) -> None:
+        """The tree of a run or of a call. With `?since=VERSION` it is left out while it is still the same."""
+        if self._catch_up is not None and self._store.database.up:
+            await self._catch_up()
+        found = await self._reader(exchange).tree(exchange.params["id"])
+        found["now"] = self._clock()
+        if exchange.query.get("since") == found["version"]:
+            found = {name: found[name] for name in ("version", "running", "now")}
+        await exchange.answer(200, found)
+
+    async def list(self, exchange: Exchange) -> None:
+        """Calls, the newest first: those that match the query, see `ASKED`; `?limit` and `?before` page."""
+        await exchange.answer(200, await self._reader(exchange).list(exchange.query))
+
+    async def get(self, exchange: Exchange) -> None:
+        """One call, whole."""
+        await exchange.answer(200, await self._reader(exchange).call(exchange.params["id"]))
+
+    async def abort(self, exchange: Exchange) -> None:
+        """Stop a run, or a call with all below it; `aborted` is false when it was not under way here."""
+        id = exchange.params["id"]
+        await self._reader(exchange).check(id)
+        await exchange.answer(200, {"id": id, "aborted": await self._abort(id)})
+
+    def _reader(self, exchange: Exchange) -> Reader:
+        caller = exchange.identity
+        require_any(caller)
+        owner = None if caller.may("admin") else caller.owner
+        return Reader(self._store, owner=owner, source=self._source)
+
+
+def require_any(caller: Identity) -> None:
+    """Forbidden, unless sessions, operations or everything is open to the caller."""
+    if not (caller.may("chat") or caller.may("operations") or caller.may("admin")):
+        raise Forbidden(
+            "this needs a key with the scope 'chat' or 'operations'",
+            hint=f"`dragoman keys change {caller.key_id} --scope operations` gives it",
+        )
+
+
+def read_limit(text: str) -> int:
+    if not LIMIT.fullmatch(text) or not 1 <= int(text) <= MAX_PAGE:
+        raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {text[:20]!r}", field="limit")
+    return int(text)
+
+
+def told(tree: Node, *, left_out: int, path: Sequence[Json] = ()) -> Json:
+    """The answer that a tree is."""
+    running = is_running(tree)
+    body = {"tree": tree, "path": list(path), "leftOut": left_out, "running": running}
+    version = hashlib.sha256(msgspec.json.encode(body)).hexdigest()[:16]
+    return {**body, "tree": to_json(tree), "version": version}
+
+
+def to_json(node: Node) -> Json:
+    found: Json = msgspec.to_builtins(node)
+    return found
+
+
+def step(node: Node) -> Json:
+    return {"id": node.id, "kind": node.kind, "name": node.name, "status": node.status}
+
+
+def to_crown(run: Run) -> Crown:
+    return Crown(
+        id=run.id,
+        name=run.model or run.agent or "run",
+        status=RUN_STATUS[run.status],
+        started_at=run.started_at,
+        ended_at=run.finished_at,
+        agent=run.agent,
+        error=run.error,
+        cost=run.cost,
+        usage=run.usage,
+    )
+
+
+def remembered(id: str, *, lines: Sequence[Line], records: Sequence[UsageRecord]) -> Crown:
+    """A run of which only its calls are left."""
+    began = [line.started_at for line in lines] + [record.started_at for record in records]
+    ends = [line.ended_at for line in lines if line.ended_at is not None]
+    ends += [record.started_at + record.duration for record in records if record.duration is not None]
+    names = [record.model_asked or record.model_served for record in records]
+    name = next((name for name in names if name), "run")
+    return Crown(id=id, name=name, status="done", started_at=min(began), ended_at=max(ends, default=None))
+
+
+def to_answer(record: UsageRecord) -> Answer:
+    model = record.model_served or record.model_asked or "a model"
+    return Answer(
+        id=record.id,
+        name=f"{record.provider}/{model}" if record.provider else model,
+        status=MODEL_STATUS.get(record.status, "failed"),
+        started_at=record.started_at,
+        step=record.step,
+        duration=record.duration,
+        first_byte=record.first_byte,
+        error=record.error,
+        cost=record.cost,
+        usage=record.tokens,
+    )
+
+
+def whole(entry: Entry) -> Json:
+    """All that is known of a call."""
+    record = entry.record
+    return {
+        "id": record.id,
+        "operation": record.operation,
+        "status": entry.status,
+        "effect": record.effect,
+        "owner": record.owner,
+        "agent": record.agent,
+        "parentId": record.parent_id,
+        "runId": record.run_id,
+        "sessionId": record.session_id,
+        "toolCallId": record.tool_call_id,
+        "step": record.step,
+        "idempotencyKey": record.idempotency_key,
+        "inputHash": record.input_hash,
+        "input": record.input,
+        "result": entry.result,
+        "error": failure(entry.error),
+        "notes": list(entry.notes),
+        "attempts": entry.attempts,
+        "cost": entry.cost,
+        "startedAt": record.started_at,
+        "endedAt": entry.ended_at,
+        "duration": span(record.started_at, entry.ended_at),
+    }

@@ -1,0 +1,5 @@
+"""Other processes that bring operations over a WebSocket: the protocol, the hub's end, and the client."""
+
+from dragoman.spokes.spoke import Capacity, Spoke
+
+__all__ = ["Capacity", "Spoke"]

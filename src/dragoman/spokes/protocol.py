@@ -1,0 +1,329 @@
+"""The spoke protocol: what a hub and a spoke say to each other, one JSON object a WebSocket message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.errors import WireError
+from dragoman.operations.operation import Effect, Operation
+from dragoman.operations.outcome import CallFailure
+
+VERSION = 1
+PATH = "/api/spoke"
+HELLO_BYTES = 65_536
+
+# Why a connection was closed, as WebSocket close codes.
+LEAVING = 1000
+RESTART = 1012
+BUSY = 1013
+BAD_FRAME = 4400
+UNAUTHORIZED = 4401
+FORBIDDEN = 4403
+BAD_VERSION = 4406
+SILENT = 4408
+TAKEN = 4409
+REPLACED = 4410
+
+CLOSE_CODES: Mapping[str, int] = {
+    "unavailable": BUSY,
+    "unauthorized": UNAUTHORIZED,
+    "forbidden": FORBIDDEN,
+    "bad_version": BAD_VERSION,
+    "conflict": TAKEN,
+}
+
+Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
+SpokeId: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}\Z")]
+Cost: TypeAlias = Annotated[float, Meta(ge=0)]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel", omit_defaults=True):
+    """One message. A field that is not known is passed over."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An operation that a spoke serves. `timeout` is in seconds."""
+
+    namespace: str
+    name: str
+    input_schema: Mapping[str, Any]
+    description: str = ""
+    output_schema: Mapping[str, Any] | None = None
+    effect: Effect = "once"
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    approval: bool = False
+
+    @property
+    def id(self) -> str:
+        """`namespace.name`."""
+        return f"{self.namespace}.{self.name}"
+
+    @classmethod
+    def of(cls, operation: Operation) -> Offer:
+        """The offer of an operation."""
+        return cls(
+            namespace=operation.namespace,
+            name=operation.name,
+            input_schema=operation.input_schema,
+            description=operation.description,
+            output_schema=operation.output_schema,
+            effect=operation.effect,
+            timeout=operation.timeout,
+            approval=operation.approval,
+        )
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why something failed: a code for programs, a message for people and models."""
+
+    code: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")] = "call_failed"
+    message: str
+    transient: bool = False
+    hint: str | None = None
+    problems: Sequence[dict[str, Any]] = ()
+    retry_after: float | None = None
+
+    @classmethod
+    def of(cls, failure: CallFailure) -> Failure:
+        """The failure of a call, without the schema that the other side knows."""
+        return cls(
+            code=failure.code,
+            message=failure.message,
+            transient=failure.transient,
+            hint=failure.hint,
+            problems=[dict(each) for each in failure.problems],
+        )
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An operation that the hub does not take, and why."""
+
+    operation: str
+    error: Failure
+
+
+class Hello(Frame, frozen=True, kw_only=True, tag="hello"):
+    """Spoke, first: who it is. `token` is for those that cannot set a header.
+
+    `calls` are those that it was handed earlier and still works at or has a result for. `window` is how many
+    calls it takes at a time, `message` the most bytes of one message; above the hub's `frame` it takes parts.
+    """
+
+    protocol: int
+    id: SpokeId
+    name: SpokeId | None = None
+    token: str | None = None
+    window: Count | None = None
+    message: Annotated[int, Meta(ge=1024)] | None = None
+    calls: tuple[Id, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"Hello({self.id!r}, protocol={self.protocol})"
+
+
+class Welcome(Frame, frozen=True, kw_only=True, tag="welcome"):
+    """Hub, in answer: what holds here. `waiting` are those of the spoke's `calls` that are still waited for.
+
+    Sizes are in bytes, times in seconds.
+    """
+
+    protocol: int
+    window: int
+    frame: int
+    message: int
+    heartbeat: float
+    timeout: float
+    grace: float
+    waiting: tuple[str, ...] = ()
+
+
+class Refused(Frame, frozen=True, kw_only=True, tag="refused"):
+    """Hub, instead of a welcome; it closes then."""
+
+    error: Failure
+
+
+class Register(Frame, frozen=True, kw_only=True, tag="register"):
+    """Spoke: operations that it serves from now on; with `all` no others. `id` comes back in the answer."""
+
+    id: Id
+    operations: tuple[Offer, ...] = ()
+    all: bool = False
+
+
+class Unregister(Frame, frozen=True, kw_only=True, tag="unregister"):
+    """Spoke: operations, `namespace.name`, that it serves no more."""
+
+    operations: tuple[str, ...]
+
+
+class Registered(Frame, frozen=True, kw_only=True, tag="registered"):
+    """Hub: what came of a `register`."""
+
+    id: str
+    operations: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+class Call(Frame, frozen=True, kw_only=True, tag="call"):
+    """Hub: do this. `remaining` are seconds until the deadline, None without one.
+
+    The same `idempotency_key` says: the same call once more. `call_id` is the call in the hub's call tree.
+    """
+
+    id: Id
+    operation: str
+    input: Any
+    owner: str
+    effect: Effect
+    idempotency_key: str
+    call_id: str
+    remaining: float | None = None
+    run_id: str | None = None
+    session_id: str | None = None
+    agent: str | None = None
+
+
+class Subcall(Frame, frozen=True, kw_only=True, tag="subcall"):
+    """Spoke: call this for me, below the call `parent` that I serve; the answers bear my `id`."""
+
+    id: Id
+    parent: Id
+    operation: str
+    input: Any = None
+
+
+class Progress(Frame, frozen=True, kw_only=True, tag="progress"):
+    """Either: how far the call is; the newest value takes the place of those before."""
+
+    id: Id
+    value: Any = None
+
+
+class Result(Frame, frozen=True, kw_only=True, tag="result"):
+    """Either: the call is done. `cost` is what a spoke spent for it, in US dollars."""
+
+    id: Id
+    result: Any = None
+    cost: Cost | None = None
+
+
+class Error(Frame, frozen=True, kw_only=True, tag="error"):
+    """Either: the call failed; `cost` as in a result."""
+
+    id: Id
+    error: Failure
+    cost: Cost | None = None
+
+
+class Abort(Frame, frozen=True, kw_only=True, tag="abort"):
+    """Either: stop this call; the answer is `aborted`, or its end if that came first."""
+
+    id: Id
+
+
+class Aborted(Frame, frozen=True, kw_only=True, tag="aborted"):
+    """Either: the call has been stopped, and nothing of it runs any more."""
+
+    id: Id
+
+
+class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
+    """Either: are you there?"""
+
+    n: int = 0
+
+
+class Pong(Frame, frozen=True, kw_only=True, tag="pong"):
+    """Either: yes; `n` as in the ping."""
+
+    n: int = 0
+
+
+class Part(Frame, frozen=True, kw_only=True, tag="part"):
+    """Either: a piece of a message over the size of a frame; the pieces joined are its JSON."""
+
+    text: str
+    last: bool = False
+
+
+class Bye(Frame, frozen=True, kw_only=True, tag="bye"):
+    """Either: I am going. From a spoke: hand me nothing more; I answer what I have and close.
+
+    From a hub: it closes now; `again` says whether to come back.
+    """
+
+    code: str = "leaving"
+    message: str = ""
+    again: bool = True
+
+
+Answer: TypeAlias = Result | Error | Aborted
+FromSpoke: TypeAlias = (
+    Hello | Register | Unregister | Subcall | Progress | Answer | Abort | Ping | Pong | Part | Bye
+)
+FromHub: TypeAlias = (
+    Welcome | Refused | Registered | Call | Progress | Answer | Abort | Ping | Pong | Part | Bye
+)
+
+_encoder = msgspec.json.Encoder()
+_from_spoke = msgspec.json.Decoder(FromSpoke)
+_from_hub = msgspec.json.Decoder(FromHub)
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame as JSON."""
+    return _encoder.encode(frame)
+
+
+def from_spoke(text: str | bytes) -> FromSpoke:
+    """What a spoke says. WireError when it is nothing that one can say."""
+    frame: FromSpoke = _decode(_from_spoke, text)
+    return frame
+
+
+def from_hub(text: str | bytes) -> FromHub:
+    """What a hub says. WireError when it is nothing that one can say."""
+    frame: FromHub = _decode(_from_hub, text)
+    return frame
+
+
+class Greeting(msgspec.Struct):
+    """As much of a hello as every version has."""
+
+    type: str
+    protocol: int = VERSION
+
+
+def check_version(text: str | bytes) -> None:
+    """WireError `bad_version` for a hello of another version, whatever else is in it."""
+    try:
+        greeting = msgspec.json.decode(text, type=Greeting)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return
+    if greeting.type != "hello" or greeting.protocol == VERSION:
+        return
+    error = WireError(
+        f"this hub speaks version {VERSION} of the spoke protocol, not {greeting.protocol}",
+        hint="use the same release of dragoman on both sides",
+    )
+    error.code = "bad_version"
+    raise error
+
+
+def close_code(code: str) -> int:
+    """The WebSocket close code for an error's code."""
+    return CLOSE_CODES.get(code, BAD_FRAME)
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], text: str | bytes) -> Any:
+    try:
+        return decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise WireError(f"this is no frame of the spoke protocol: {error}") from None

@@ -1,0 +1,178 @@
+"""Approvals in the store: what waits for somebody's word; an answer and a use are each taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, bindparam, delete, insert, literal_column, or_, update
+
+from dragoman.errors import Conflict, NotFound
+from dragoman.operations.approval import (
+    Approval,
+    ApprovalStatus,
+    Item,
+    Use,
+    answered,
+    concerns,
+    used,
+)
+from dragoman.operations.identity import Identity
+from dragoman.store.connection import Connection, Row
+from dragoman.store.database import Database
+from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_text
+from dragoman.store.tables import approvals
+
+SAME = ("owner", "operation", "input_hash", "run_id", "tool_call_id", "items", "answerers")
+CHANGED = ("status", "answered_at", "answered_by", "reason")
+STATUSES: tuple[ApprovalStatus, ...] = ("pending", "approved", "denied", "expired", "used")
+LIVE = approvals.c.expires_at > bindparam("now")
+OPEN = approvals.c.status.in_([literal_column("'pending'"), literal_column("'approved'")])
+OVER = or_(~OPEN, ~LIVE)
+
+
+class Approvals:
+    """The approvals of all owners. What was not answered, or not used, in time is told as expired."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        this = approvals.c.id == bindparam("id")
+        newest = select_all(Approval, approvals)
+        newest = newest.order_by(approvals.c.created_at.desc(), approvals.c.id.desc())
+        newest = newest.limit(bindparam("limit")).offset(literal_column("0"))
+        alike = [approvals.c[name].is_not_distinct_from(bindparam(name)) for name in SAME]
+        of_call = [approvals.c[name] == bindparam(name) for name in ("owner", "operation", "input_hash")]
+        outside = approvals.c.run_id.is_(None), approvals.c.tool_call_id.is_(None)
+        changes: dict[str, Any] = {name: bindparam(name) for name in CHANGED}
+        moved = update(approvals).where(this, approvals.c.status == bindparam("before"), LIVE)
+        known = approvals.c.answerers.like(bindparam("named"), escape="/")
+        seen = or_(approvals.c.owner == bindparam("owner"), known)
+        old = approvals.c.created_at < bindparam("since")
+        self._insert = database.compile(insert(approvals))
+        self._get = database.compile(select_all(Approval, approvals).where(this))
+        self._waiting = database.compile(newest.where(*alike, is_now("pending")))
+        self._given = database.compile(newest.where(*of_call, *outside, is_now("approved")))
+        self._change = database.compile(moved.values(changes))
+        self._purge = database.compile(delete(approvals).where(old, OVER))
+        self._lists = {
+            (status, mine): database.compile(
+                newest.where(*([is_now(status)] if status else []), *([seen] if mine else []))
+            )
+            for status in (None, *STATUSES)
+            for mine in (False, True)
+        }
+
+    async def ask(self, approval: Approval) -> Approval:
+        """Keep a request; gives back the one that waits for the same already, if there is one. Conflict."""
+        params = to_row(approval)
+
+        def job(connection: Connection) -> Approval:
+            alike = {name: params[name] for name in SAME}
+            waiting = connection.one(self._waiting, {**alike, "now": self._clock(), "limit": 1})
+            if waiting is not None:
+                return to_approval(waiting)
+            connection.run(self._insert, params)
+            return approval
+
+        return await self._database.write(job)
+
+    async def get(self, id: str) -> Approval:
+        """The approval as it is now. NotFound."""
+        return await self._database.read(lambda connection: self._find(connection, id, now=self._clock()))
+
+    async def list(
+        self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
+    ) -> Sequence[Approval]:
+        """Approvals, the newest first: of all, or an owner's own and those that he may answer."""
+        now = self._clock()
+        params: dict[str, Any] = {"now": now, "limit": limit}
+        if owner is not None:
+            params |= {"owner": owner, "named": f"%{escaped(to_text(owner) or '')}%"}
+        sql = self._lists[status, owner is not None]
+        rows = await self._database.read(lambda connection: connection.all(sql, params))
+        found = [to_approval(row).at(now) for row in rows]
+        return [each for each in found if owner is None or concerns(each, owner)]
+
+    async def find(self, *, owner: str, operation: str, input_hash: str) -> Approval | None:
+        """The newest approval that was given for this very call, of no run, and can be used."""
+        call = {"owner": owner, "operation": operation, "input_hash": input_hash}
+        params = {**call, "now": self._clock(), "limit": 1}
+        row = await self._database.read(lambda connection: connection.one(self._given, params))
+        return None if row is None else to_approval(row)
+
+    async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
+        """Answer one. NotFound; Forbidden for who may not; Conflict when it is answered or has expired."""
+        return await self._move(
+            id, lambda found, now: answered(found, approved=approved, by=by, reason=reason, now=now)
+        )
+
+    async def use(
+        self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
+    ) -> Approval:
+        """Use an approval up: once, by whom it was given to, for the very same call.
+
+        NotFound; Forbidden for another owner; Conflict for another call, or when it is not approved.
+        """
+        use = Use(owner, operation, input_hash, tool_call_id)
+        return await self._move(id, lambda found, now: used(found, use, now=now))
+
+    async def purge(self, older_than: float) -> int:
+        """Forget those of so many seconds ago that can be neither answered nor used any more; how many."""
+        now = self._clock()
+        params = {"since": now - older_than, "now": now}
+        return await self._database.write(lambda connection: connection.run(self._purge, params))
+
+    async def _move(self, id: str, change: Callable[[Approval, float], Approval]) -> Approval:
+        """Read, judge and write in one transaction; the row is written only if it still is what was read."""
+
+        def job(connection: Connection) -> Approval:
+            now = self._clock()
+            found = self._find(connection, id, now=now)
+            changed = change(found, now)
+            fields = {name: getattr(changed, name) for name in CHANGED}
+            if not connection.run(self._change, {**fields, "id": id, "before": found.status, "now": now}):
+                raise Conflict(f"approval {id!r} was answered or used by somebody else just now")
+            return changed
+
+        return await self._database.write(job)
+
+    def _find(self, connection: Connection, id: str, *, now: float) -> Approval:
+        row = connection.one(self._get, {"id": id})
+        if row is None:
+            raise NotFound(f"no approval {id!r}")
+        return to_approval(row).at(now)
+
+
+def is_now(status: ApprovalStatus) -> ColumnElement[bool]:
+    """Whether an approval has this status at the moment `now`."""
+    kept = approvals.c.status == literal_column(f"'{status}'")
+    match status:
+        case "pending" | "approved":
+            return kept & LIVE
+        case "expired":
+            return OPEN & ~LIVE
+        case "denied" | "used":
+            return kept
+
+
+def to_row(approval: Approval) -> dict[str, Any]:
+    """The approval as parameters."""
+    kept = {name: to_text(getattr(approval, name)) for name in ("input", "items", "answerers")}
+    return to_params(approval) | kept
+
+
+def to_approval(row: Row) -> Approval:
+    """The approval in a row of `select_all`."""
+    fields = to_fields(Approval, row)
+    fields["input"] = from_text(fields["input"])
+    fields["items"] = from_text(fields["items"], tuple[Item, ...])
+    fields["answerers"] = from_text(fields["answerers"], tuple[str, ...])
+    return Approval(**fields)
+
+
+def escaped(text: str) -> str:
+    """The text for LIKE with the escape `/`."""
+    for sign in "/%_":
+        text = text.replace(sign, f"/{sign}")
+    return text

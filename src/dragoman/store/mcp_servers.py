@@ -1,0 +1,47 @@
+"""MCP servers in the store: those that were added while the hub ran, as the JSON that describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from sqlalchemy import bindparam, delete
+
+from dragoman.store.database import Database
+from dragoman.store.rows import select_all, to_params, to_struct
+from dragoman.store.tables import mcp_servers
+
+
+class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that was added: its name, and its JSON `body`, which names secrets but holds none."""
+
+    name: str
+    body: str
+    created_at: float
+
+
+class McpServers:
+    """All servers that were added."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        put = database.insert(mcp_servers)
+        kept = {"body": put.excluded.body}
+        self._put = database.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
+        self._list = database.compile(select_all(AddedServer, mcp_servers).order_by(mcp_servers.c.name))
+        self._delete = database.compile(delete(mcp_servers).where(mcp_servers.c.name == bindparam("of")))
+
+    async def put(self, name: str, body: str) -> None:
+        """Keep a server, instead of the one of this name if there is one."""
+        params = to_params(AddedServer(name=name, body=body, created_at=self._clock()))
+        await self._database.write(lambda connection: connection.run(self._put, params))
+
+    async def list(self) -> Sequence[AddedServer]:
+        """All of them, by name."""
+        rows = await self._database.read(lambda connection: connection.all(self._list, {}))
+        return [to_struct(AddedServer, row) for row in rows]
+
+    async def delete(self, name: str) -> bool:
+        """False when there was none."""
+        return await self._database.write(lambda connection: connection.run(self._delete, {"of": name}) > 0)

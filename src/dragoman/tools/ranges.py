@@ -1,0 +1,111 @@
+"""Ranges: which IP addresses are not the public internet, and what they are instead.
+
+Sources: the IANA registries of special-purpose addresses for IPv4 and IPv6 (RFC 6890), RFC 4291, RFC 6052
+(NAT64), RFC 3056 (6to4), RFC 4380 (Teredo), RFC 5214 (ISATAP); the addresses at which clouds tell secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import TypeAlias
+
+from dragoman.errors import ConfigError
+
+IpAddress: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+# The first that fits names the address.
+V4: tuple[tuple[IPv4Network, str], ...] = tuple(
+    (IPv4Network(network), what)
+    for network, what in (
+        ("169.254.169.254/32", "a cloud's metadata"),
+        ("100.100.100.200/32", "a cloud's metadata"),
+        ("168.63.129.16/32", "a cloud's metadata"),
+        ("192.0.0.192/32", "a cloud's metadata"),
+        ("0.0.0.0/8", "unspecified"),
+        ("10.0.0.0/8", "private"),
+        ("100.64.0.0/10", "a carrier's shared address"),
+        ("127.0.0.0/8", "loopback"),
+        ("169.254.0.0/16", "link-local"),
+        ("172.16.0.0/12", "private"),
+        ("192.0.0.0/24", "reserved for protocols"),
+        ("192.0.2.0/24", "for documentation"),
+        ("192.31.196.0/24", "reserved for protocols"),
+        ("192.52.193.0/24", "reserved for protocols"),
+        ("192.88.99.0/24", "a 6to4 relay"),
+        ("192.168.0.0/16", "private"),
+        ("192.175.48.0/24", "reserved for protocols"),
+        ("198.18.0.0/15", "for benchmarks"),
+        ("198.51.100.0/24", "for documentation"),
+        ("203.0.113.0/24", "for documentation"),
+        ("224.0.0.0/4", "multicast"),
+        ("240.0.0.0/4", "reserved"),
+    )
+)
+V6: tuple[tuple[IPv6Network, str], ...] = tuple(
+    (IPv6Network(network), what)
+    for network, what in (
+        ("::/128", "unspecified"),
+        ("::1/128", "loopback"),
+        ("fd00:ec2::/32", "a cloud's metadata"),
+        ("fd20:ce::/32", "a cloud's metadata"),
+        ("::ffff:0:0/96", "an IPv4 address in disguise (mapped)"),
+        ("::ffff:0:0:0/96", "an IPv4 address in disguise (translated)"),
+        ("::/96", "an IPv4 address in disguise (compatible)"),
+        ("64:ff9b::/96", "an IPv4 address in disguise (NAT64)"),
+        ("64:ff9b:1::/48", "an IPv4 address in disguise (NAT64)"),
+        ("2001::/32", "an IPv4 address in disguise (Teredo)"),
+        ("2002::/16", "an IPv4 address in disguise (6to4)"),
+        ("2001:db8::/32", "for documentation"),
+        ("2001::/23", "reserved for protocols"),
+        ("2620:4f:8000::/48", "reserved for protocols"),
+        ("3ffe::/16", "reserved"),
+        ("3fff::/20", "for documentation"),
+        ("fc00::/7", "private"),
+        ("fe80::/10", "link-local"),
+        ("fec0::/10", "site-local"),
+        ("ff00::/8", "multicast"),
+    )
+)
+GLOBAL_V6 = IPv6Network("2000::/3")
+ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+
+
+def describe(address: IpAddress) -> str | None:
+    """What an address is that is not public; None for one that is."""
+    if isinstance(address, IPv4Address):
+        special = next((what for network, what in V4 if address in network), None)
+    else:
+        special = next((what for network, what in V6 if address in network), None) or odd(address)
+    return special or (None if address.is_global else "reserved")
+
+
+def odd(address: IPv6Address) -> str | None:
+    """What an IPv6 address is by its shape."""
+    if address.scope_id is not None:
+        return "of one link"
+    if address not in GLOBAL_V6:
+        return "reserved"
+    within = int(address) >> 32 & 0xFFFF_FFFF
+    return "an IPv4 address in disguise (ISATAP)" if within in ISATAP else None
+
+
+def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """The networks that a configuration names. ConfigError for what is none."""
+    return tuple(read_network(text) for text in texts)
+
+
+def read_network(text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{text!r} is no network: {error}", hint="one reads like 192.168.1.0/24, 192.168.1.7 or fd00::/8"
+        ) from None
+
+
+def within(address: IpAddress, networks: Iterable[Network]) -> bool:
+    """Whether one of the networks holds the address, spelled as it is."""
+    scoped = isinstance(address, IPv6Address) and address.scope_id is not None
+    return not scoped and any(address in network for network in networks)

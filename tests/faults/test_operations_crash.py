@@ -1,0 +1,175 @@
+"""A hub or a spoke that is killed in the middle of calls: what was done is known, what waits goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from tests.faults.operations_world import (
+    Json,
+    batch,
+    configured,
+    spoke,
+    statuses,
+    until,
+    words,
+)
+from tests.faults.process import Process, started
+from tests.faults.test_kill import talk
+from tests.serving import ask, frames_in
+
+WIPE: list[Json] = [
+    {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"}]},
+    {"text": "Done."},
+]
+BURN: list[Json] = [
+    {"tools": [{"name": "danger_burn", "input": {"disk": "a"}, "id": "c1"}]},
+    {"text": "Done."},
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the operations write, in all processes."""
+    monkeypatch.setenv("CHAIN_LOG", str(tmp_path / "log"))
+    return tmp_path / "log"
+
+
+def write(folder: Path, steps: list[Json], **more: Any) -> Path:
+    """The configuration of a hub in a process of its own."""
+    path = folder / "dragoman.yaml"
+    path.write_bytes(msgspec.json.encode(configured(folder, steps, **more)))
+    return path
+
+
+async def get(hub: Process, path: str) -> Json:
+    """The answer to a request that has to go well."""
+    response = await hub.http.get(path)
+    assert response.status_code == 200, response.text
+    found: Json = response.json()
+    return found
+
+
+async def has(hub: Process, *ids: str) -> None:
+    """Wait until the hub has these operations."""
+    async with asyncio.timeout(20):
+        there: set[str] = set()
+        while not set(ids) <= there:
+            there = {each["id"] for each in (await get(hub, "/api/operations"))["operations"]}
+
+
+async def begin(hub: Process, folder: Path, operation: str, word: str) -> asyncio.Task[Any]:
+    """A call over HTTP, once it is under way."""
+    task = asyncio.create_task(hub.http.post(f"/api/operations/{operation}/call", json={}))
+    await until(lambda: words(folder / "log")[f"begin {word}"] == 1)
+    return task
+
+
+@pytest.mark.promise("crash-calls")
+async def test_calls_that_kill_9_cuts_off_are_uncertain_when_they_act_and_aborted_when_they_read(
+    tmp_path: Path,
+) -> None:
+    config = write(tmp_path, batch("near.start", "raw.hang", "near.quick"))
+    async with started(config, tmp_path / "hub") as hub, spoke(str(hub.http.base_url)):
+        await has(hub, "far.relay", "raw.hang", "near.start")
+        turn = asyncio.create_task(talk(hub, "s", []))
+        await until(lambda: words(tmp_path / "log")["begin wait"] == 1)
+        await until(lambda: words(tmp_path / "raw.txt")["call hang"] == 1)
+        await hub.kill()
+        await turn
+    async with started(config, tmp_path / "hub") as hub:
+        [newest, *_] = (await get(hub, "/api/calls?session=s"))["calls"]
+        tree = (await get(hub, f"/api/calls/{newest['runId']}/tree"))["tree"]
+        assert statuses(tree) == {
+            "sim/any": "done",
+            "hub.call": "uncertain",
+            "near.start": "uncertain",
+            "far.relay": "uncertain",
+            "near.wait": "aborted",
+            "raw.hang": "uncertain",
+            "near.quick": "done",
+        }
+        assert tree["status"] == "aborted"
+        part = (await hub.messages("s"))[1]["parts"][1]
+        assert part["state"] == "output-error"
+        assert 'do not repeat: near.quick gave "quick"' in part["errorText"]
+
+
+async def test_calls_of_no_run_that_kill_9_cuts_off_are_ended_too(tmp_path: Path) -> None:
+    config = write(tmp_path, [])
+    async with started(config, tmp_path / "hub") as hub, spoke(str(hub.http.base_url)):
+        await has(hub, "far.act")
+        calls = [
+            await begin(hub, tmp_path, "near.wait", "wait"),
+            await begin(hub, tmp_path, "far.act", "act"),
+        ]
+        await hub.kill()
+        await asyncio.gather(*calls, return_exceptions=True)
+    async with started(config, tmp_path / "hub") as hub:
+        found = {each["name"]: each for each in (await get(hub, "/api/calls"))["calls"]}
+        assert {name: call["status"] for name, call in found.items()} == {
+            "near.wait": "aborted",
+            "far.act": "uncertain",
+        }
+        assert all(call["endedAt"] >= call["startedAt"] for call in found.values())
+
+
+@pytest.mark.promise("crash-approvals")
+async def test_what_waits_for_an_approval_outlives_kill_9_and_its_answer_goes_on(tmp_path: Path) -> None:
+    config = write(tmp_path, WIPE, pinned=["danger.wipe"])
+    async with started(config, tmp_path / "hub") as hub:
+        frames = frames_in((await hub.http.post("/api/chat", json=ask("go"))).text)
+        [asked] = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
+        await hub.kill()
+    async with started(config, tmp_path / "hub") as hub:
+        answered = await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+        assert answered.status_code == 200, answered.text
+        parts = await settled(hub)
+        assert (parts[1]["state"], parts[1]["output"]) == ("output-available", "wiped a")
+        assert parts[-1]["text"] == "Done."
+        assert words(tmp_path / "log")["wiped a"] == 1
+        again = await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+        assert again.status_code == 409
+        assert words(tmp_path / "log")["wiped a"] == 1
+        [call] = (await get(hub, "/api/calls?session=s"))["calls"]
+        assert call["status"] == "done"
+
+
+async def settled(hub: Process) -> list[Json]:
+    """The parts of the answer, once nothing runs any more."""
+    async with asyncio.timeout(20):
+        while (await hub.http.get("/api/chat/s/stream")).status_code != 204:
+            pass
+    parts: list[Json] = (await hub.messages("s"))[1]["parts"]
+    return parts
+
+
+async def test_an_approved_call_that_kill_9_cuts_off_is_not_made_again_and_the_model_is_told(
+    tmp_path: Path,
+) -> None:
+    config = write(tmp_path, BURN, pinned=["danger.burn"])
+    async with started(config, tmp_path / "hub") as hub:
+        frames = frames_in((await hub.http.post("/api/chat", json=ask("go"))).text)
+        [asked] = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
+        with suppress(httpx2.TransportError):
+            await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+        await hub.process.wait()
+    async with started(config, tmp_path / "hub") as hub:
+        part = (await hub.messages("s"))[1]["parts"][1]
+        assert part["state"] == "output-error"
+        assert "not known whether it took effect: danger.burn" in part["errorText"]
+        [call] = (await get(hub, "/api/calls?session=s"))["calls"]
+        assert call["status"] == "uncertain"
+        await hub.http.post("/api/chat", json=ask("and now?"))
+        assert words(tmp_path / "log")["burnt a"] == 1

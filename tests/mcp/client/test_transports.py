@@ -1,0 +1,252 @@
+"""Transports: servers answer alike over stdio, Streamable HTTP and SSE, and broken ones break alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from asyncio import StreamReader, StreamWriter, subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.mcp.spec import ServerSpec
+
+SERVER = str(Path(__file__).with_name("sdk_server.py"))
+WAYS = ("stdio", "http", "sse")
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+async def answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+@asynccontextmanager
+async def serving(way: str, port: int) -> AsyncIterator[subprocess.Process]:
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, SERVER, way, str(port), stdout=quiet, stderr=quiet
+    )
+    try:
+        async with asyncio.timeout(30):
+            while not await answers(port):  # noqa: ASYNC110 - nothing else tells that it listens
+                await asyncio.sleep(0.05)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def spec_of(way: str, **more: Any) -> AsyncIterator[ServerSpec]:
+    if way == "stdio":
+        yield ServerSpec(name="sdk", command=(sys.executable, SERVER, "stdio"), **more)
+        return
+    port = free_port()
+    path = "mcp" if way == "http" else "sse"
+    async with serving(way, port):
+        yield ServerSpec(name="sdk", url=f"http://127.0.0.1:{port}/{path}", **more)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_real_server_answers_alike_over_every_transport(open_hub: Any, way: str) -> None:
+    async with spec_of(way) as spec, open_hub(spec) as hub:
+        (status,) = await hub.servers.settled()
+        assert (status.state, status.tools, status.error) == ("ready", 13, None)
+        assert hub.registry.get("sdk.add").effect == "read"
+        assert (await hub.call("sdk.add", {"a": 1, "b": 2})).result == {"sum": 3}
+        assert "Error executing tool fail" in (await hub.call("sdk.fail")).error.message
+        assert len((await hub.call("sdk.big", {"size": 3_000_000})).result["result"]) == 3_000_000
+        assert (await hub.call("sdk.resources.read", {"uri": "note://one"})).result == "note one"
+        heard: list[Any] = []
+        assert (await hub.call("sdk.steps", on_progress=heard.append)).ok
+        assert heard == [{"progress": 1.0, "total": 2.0, "message": "half"}]
+        assert not (await hub.call("sdk.ask")).ok
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_tool_that_a_server_adds_is_heard_of_in_every_revision(
+    open_hub: Any, until: Any, way: str
+) -> None:
+    async with spec_of(way) as spec, open_hub(spec) as hub:
+        await hub.servers.settled()
+        assert (await hub.call("sdk.grow")).ok
+        await until(hub.servers.changes)
+        assert [change.name for change in hub.servers.changes()] == ["grown_0"]
+
+
+@pytest.mark.parametrize("way", ["http", "sse"])
+async def test_a_server_gets_its_own_headers_and_nothing_of_the_caller(open_hub: Any, way: str) -> None:
+    headers = {"Authorization": "Bearer of-the-server", "X-Plain": "abc"}
+    async with spec_of(way, headers=headers) as spec, open_hub(spec) as hub:
+        await hub.servers.settled()
+        seen = (await hub.call("sdk.headers")).result
+        assert (seen["authorization"], seen["x-plain"]) == ("***", "abc")
+        assert "cookie" not in seen
+
+
+@pytest.mark.parametrize("way", ["http", "sse"])
+async def test_a_server_that_went_away_fails_calls_at_once_and_is_found_again(
+    open_hub: Any, way: str
+) -> None:
+    port = free_port()
+    spec = ServerSpec(name="sdk", url=f"http://127.0.0.1:{port}/{'mcp' if way == 'http' else 'sse'}")
+    async with open_hub(spec) as hub:
+        async with serving(way, port) as process:
+            hub.servers.reconnect("sdk")
+            async with asyncio.timeout(20):
+                while hub.servers.status("sdk").state != "ready":
+                    await hub.servers.settled()
+            process.kill()
+            await process.wait()
+        async with asyncio.timeout(5):
+            failed = await hub.call("sdk.headers")
+        assert (failed.status, failed.error.transient) == ("failed", True)
+        async with serving(way, port):
+            hub.servers.reconnect("sdk")
+            await hub.servers.settled()
+            assert (await hub.call("sdk.headers")).ok
+
+
+Respond = Callable[[dict[str, Any]], bytes | None]
+
+
+@asynccontextmanager
+async def misbehaving(respond: Respond) -> AsyncIterator[ServerSpec]:
+    """An HTTP server whose answer to a call is what `respond` gives; None: it closes the connection."""
+
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next(
+                    int(line[15:])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length:")
+                )
+                message = json.loads(await reader.readexactly(length)) if length else {}
+                answer = modern(message, respond)
+                if answer is None:
+                    break
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+                writer.write(f"content-length: {len(answer)}\r\n\r\n".encode() + answer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, StopIteration, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", transport="http", timeout=5)
+    finally:
+        server.close()
+
+
+def modern(message: dict[str, Any], respond: Respond) -> bytes | None:
+    """The answer of a server of the newest revision."""
+    if message.get("method") == "tools/call":
+        return respond(message)
+    tool = {"name": "go", "inputSchema": {"type": "object"}}
+    deep: Any = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    results: dict[str, Any] = {
+        "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+        "tools/list": {"tools": [tool, {"name": "deep", "inputSchema": {"type": "object", "x": deep}}]},
+    }
+    found = results.get(message.get("method", ""))
+    if found is None:
+        error = {"code": -32601, "message": "no"}
+        return json.dumps({"jsonrpc": "2.0", "id": message.get("id"), "error": error}).encode()
+    cached = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {**found, **cached}}).encode()
+
+
+def asking(message: dict[str, Any]) -> bytes:
+    params = {
+        "mode": "form",
+        "message": "Your name?",
+        "requestedSchema": {"type": "object", "properties": {}},
+    }
+    wanted = {"q": {"method": "elicitation/create", "params": params}}
+    result = {"resultType": "input_required", "inputRequests": wanted, "requestState": "s"}
+    return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+
+
+@pytest.mark.parametrize(
+    ("respond", "status", "said"),
+    [
+        (lambda _: b'{"jsonrpc": "2.0", "id"', "failed", "Failed to parse JSON"),
+        (lambda _: b'{"a": "' + b"x" * 3_000_000 + b'"}', "failed", "more than 2,000,000 bytes"),
+        (lambda _: None, "uncertain", "was lost during the call"),
+        (asking, "failed", "the server asked for input: 'Your name?'"),
+    ],
+)
+async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
+    open_hub: Any, respond: Respond, status: str, said: str
+) -> None:
+    async with misbehaving(respond) as spec, open_hub(spec, limit=2_000_000) as hub:
+        (ready,) = await hub.servers.settled()
+        assert (ready.state, ready.protocol, hub.ids()) == ("ready", "2026-07-28", ["web.go"])
+        assert "'deep' is left out" in ready.problems[0]
+        outcome = await hub.call("web.go")
+        assert outcome.status == status
+        assert said in outcome.error.message
+        assert hub.servers.status("web").state == "ready"
+
+
+async def test_a_server_that_never_answers_over_http_ends_in_a_timeout_and_lets_go(open_hub: Any) -> None:
+    async def hold(reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            while await reader.read(65_536):
+                pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    spec = ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", connect_timeout=0.3)
+    async with asyncio.timeout(10):
+        async with open_hub(spec) as hub:
+            (status,) = await hub.servers.settled()
+            assert (status.state, status.error) == ("failed", "it did not start within 0.3 seconds")
+    server.close()
+
+
+@pytest.mark.promise("mcp-client-abort")
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_aborted_call_stops_what_the_server_does_over_every_transport(
+    open_hub: Any, way: str
+) -> None:
+    async with spec_of(way) as spec, open_hub(spec) as hub:
+        await hub.servers.settled()
+
+        async def see(*wanted: str) -> None:
+            async with asyncio.timeout(10):
+                while (await hub.call("sdk.waits")).result["result"] != list(wanted):
+                    pass
+
+        task = asyncio.create_task(hub.call("sdk.wait"))
+        await see("began")
+        began = asyncio.get_running_loop().time()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.get_running_loop().time() - began < 1
+        await see("began", "stopped")

@@ -1,0 +1,193 @@
+"""Embeddings: search by meaning, when it begins to count, and what is missing without its packages."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from re import sub
+from typing import Any
+
+import pytest
+
+from dragoman.errors import ConfigError
+from dragoman.operations import Operation, Registry
+from dragoman.operations.embedding import Embedder, HashedWords, describe, needed
+from dragoman.operations.search import Search
+
+pytestmark = pytest.mark.anyio
+
+
+def made(id: str, description: str = "") -> Operation:
+    async def nothing(*_: Any) -> None: ...
+
+    namespace, _, name = id.partition(".")
+    return Operation.from_schema(nothing, {}, namespace=namespace, name=name, description=description)
+
+
+def test_a_package_that_is_missing_is_said_with_what_to_install() -> None:
+    with pytest.raises(ConfigError, match="'no_such_package'") as caught:
+        needed("no_such_package")
+    assert caught.value.hint == "install dragoman[semantic], or set search.embeddings to none"
+
+
+def test_texts_with_the_same_words_have_the_same_vector() -> None:
+    one, other, third = HashedWords().embed(["paint a wall", "wall, painted", "send mail"])
+    assert one == other != third
+    assert sum(each * each for each in one) == pytest.approx(1.0)
+    assert HashedWords(8).embed([""]) == [[0.0] * 8]
+
+
+def test_an_operation_is_described_by_name_place_text_and_parameters() -> None:
+    async def nothing(*_: Any) -> None: ...
+
+    schema: dict[str, Any] = {"properties": {"colour": {}}}
+    painted = Operation.from_schema(
+        nothing, schema, namespace="home", name="paint_wall", description="With a brush."
+    )
+    assert describe(painted) == "paint wall home: With a brush. (colour)"
+
+
+class Synonyms:
+    """Knows two words for a thing, no numbers; has a gate, notes what it is asked, may fail."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked: list[str] = []
+        self.failures = 0
+        self._words = HashedWords(256)
+
+    def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        if threading.current_thread() is not threading.main_thread():
+            self.gate.wait(10)
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("no model today")
+        self.asked.extend(texts)
+        return self._words.embed([sub(r"\d", "", text.replace("automobile", "car")) for text in texts])
+
+
+@asynccontextmanager
+async def searching(
+    embedder: Embedder, *operations: Operation
+) -> AsyncIterator[tuple[Registry, Search, Any]]:
+    """A search with meanings that keeps up."""
+    pytest.importorskip("numpy")
+    from dragoman.operations.meanings import Meanings  # late: only with numpy
+
+    registry, meanings = Registry(*operations), Meanings(embedder, retry=0.01)
+    search = Search(registry, meanings=meanings)
+    task = asyncio.create_task(meanings.keep_up())
+    try:
+        yield registry, search, meanings
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def settled(meanings: Any) -> None:
+    async with asyncio.timeout(10):
+        await meanings.idle.wait()
+
+
+GARAGE = (made("garage.rent", "Rent a car."), made("town.walk", "Walk the town."))
+
+
+def names(search: Search, q: str) -> list[str]:
+    return [each.id for each in search.rank(q, 10)]
+
+
+async def test_words_count_alone_until_all_operations_have_vectors() -> None:
+    embedder = Synonyms()
+    embedder.gate.clear()
+    async with searching(embedder, *GARAGE) as (_, search, meanings):
+        assert names(search, "automobile") == []
+        embedder.gate.set()
+        await settled(meanings)
+        assert names(search, "automobile") == ["garage.rent"]
+        assert names(search, "walk town")[0] == "town.walk"
+
+
+async def test_an_operation_that_comes_later_is_found_by_words_at_once_and_by_meaning_soon() -> None:
+    embedder = Synonyms()
+    async with searching(embedder, *GARAGE) as (registry, search, meanings):
+        await settled(meanings)
+        embedder.gate.clear()
+        registry.add(made("dealer.buy", "Buy a car."))
+        assert set(names(search, "car")) == {"garage.rent", "dealer.buy"}
+        embedder.gate.set()
+        await settled(meanings)
+        assert set(names(search, "automobile")) == {"garage.rent", "dealer.buy"}
+        registry.remove("dealer.buy")
+        assert names(search, "automobile") == ["garage.rent"]
+
+
+async def test_an_operation_that_comes_back_is_not_embedded_again() -> None:
+    embedder = Synonyms()
+    async with searching(embedder, *GARAGE) as (registry, search, meanings):
+        await settled(meanings)
+        seen = len(embedder.asked)
+        registry.add(registry.remove("garage.rent"))
+        assert names(search, "automobile") == ["garage.rent"]
+        assert embedder.asked[seen:] == ["automobile"]
+        names(search, "automobile")
+        assert embedder.asked[seen:] == ["automobile"]
+
+
+async def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    embedder = Synonyms()
+    embedder.failures = 1
+    async with searching(embedder, *GARAGE) as (_, search, meanings):
+        assert names(search, "car") == ["garage.rent"]
+        await settled(meanings)
+        assert names(search, "automobile") == ["garage.rent"]
+    assert "no model today" in caplog.text
+
+
+async def test_hidden_operations_and_other_namespaces_stay_out_of_it() -> None:
+    async with searching(Synonyms(), *GARAGE, made("dealer.buy", "Buy a car.")) as (_, search, meanings):
+        await settled(meanings)
+        allowed = search.find("automobile", allow=lambda each: each.namespace != "dealer")
+        assert [hit.tool for hit in allowed.tools] == ["garage.rent"]
+        assert allowed.namespaces == {"garage": 1}
+        assert [hit.tool for hit in search.find("automobile", namespace="dealer").tools] == ["dealer.buy"]
+
+
+async def test_equals_by_meaning_are_ordered_by_id() -> None:
+    held = [made(f"n{index}.rent", "Rent a car.") for index in (3, 1, 2)]
+    embedder = Synonyms()
+    async with searching(embedder, *held, *GARAGE[1:]) as (_, search, meanings):
+        await settled(meanings)
+        assert names(search, "automobile rent")[:3] == ["n1.rent", "n2.rent", "n3.rent"]
+
+
+def test_static_vectors_from_a_wheel_know_that_words_are_akin() -> None:
+    if not all(map(find_spec, ("wordllama", "tokenizers", "numpy"))):
+        pytest.skip("the extra `semantic` is not installed")
+    from dragoman.operations.wordllama import WordLlama  # late: only with the extra
+
+    car, automobile, soup, nothing = (
+        list(each) for each in WordLlama().embed(["car", "automobile", "tomato soup", ""])
+    )
+    assert len(car) == 256
+
+    def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+        return sum(a * b for a, b in zip(one, other, strict=True))
+
+    assert cosine(car, automobile) > 0.4 > cosine(car, soup)
+    assert not any(nothing)
+
+
+async def test_many_that_fit_are_all_found_and_in_order() -> None:
+    held = [made(f"n.rent_{index:04}", "Rent a car." + " Or two." * (index % 2)) for index in range(1_200)]
+    async with searching(Synonyms(), *held) as (_, search, meanings):
+        await settled(meanings)
+        found = [each.id for each in search.rank("automobile", 5_000)]
+        assert len(found) == len(held)
+        best = [each.id for each in held if not int(each.name[-4:]) % 2]
+        assert found[: len(best)] == best

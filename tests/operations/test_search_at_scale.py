@@ -1,0 +1,206 @@
+"""Search at scale: hostile texts, who may see what, and that the order of arrival does not matter."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.operations import Operation, Registry
+from dragoman.operations.index import RARE
+from dragoman.operations.search import BUDGET, RANKED, Allow, Search
+from dragoman.operations.words import normalise
+
+
+def made(id: str, description: str = "", **parameters: str) -> Operation:
+    async def nothing(*_: Any) -> None: ...
+
+    namespace, _, name = id.partition(".")
+    schema = {
+        "properties": {each: {"type": "string", "description": said} for each, said in parameters.items()}
+    }
+    return Operation(
+        namespace=namespace,
+        name=name,
+        description=description,
+        input_schema=schema,
+        parse=lambda given: given,
+        run=nothing,
+    )
+
+
+def names(search: Search, q: str, **options: Any) -> list[str]:
+    return [each.id for each in search.rank(q, 10_000, **options)]
+
+
+letters = st.characters(codec="utf-8")
+ids = st.from_regex(r"[a-cA-C0-1]{1,2}\.[a-cA-C0-1][a-cA-C0-1_./-]{0,4}", fullmatch=True)
+shelves = st.dictionaries(ids, st.text(letters, max_size=40), max_size=25).map(
+    lambda held: [
+        made(id, text) for id, text in {id.lower(): (id, text) for id, text in held.items()}.values()
+    ]
+)
+
+
+@settings(deadline=None)
+@given(shelves, st.text(letters, max_size=30), st.randoms())
+def test_the_order_of_arrival_does_not_matter(held: list[Operation], q: str, random: Any) -> None:
+    shuffled = random.sample(held, len(held))
+    one, other = Search(Registry(*held)), Search(Registry(*shuffled))
+    for text in (q, *(each.description for each in held)):
+        assert one.find(text) == other.find(text)
+
+
+@settings(deadline=None)
+@given(shelves, shelves, st.text(letters, max_size=30))
+def test_what_came_and_went_leaves_no_trace(held: list[Operation], guests: list[Operation], q: str) -> None:
+    registry = Registry(*held)
+    search, anew = Search(registry), Search(Registry(*held))
+    known = {each.id.lower() for each in held}
+    for guest in (guests := [each for each in guests if each.id.lower() not in known]):
+        registry.add(guest)
+    for guest in guests:
+        registry.remove(guest.id)
+    for text in (q, *(each.description for each in (*held, *guests))):
+        assert search.find(text) == anew.find(text)
+    assert search._index._postings.keys() == anew._index._postings.keys()
+
+
+@pytest.mark.promise("exact-name-is-first")
+@settings(deadline=None)
+@given(shelves)
+def test_an_operation_stands_first_for_its_id_and_among_its_likes_for_its_name(held: list[Operation]) -> None:
+    search = Search(Registry(*held))
+    for each in held:
+        assert names(search, each.id)[0] == each.id
+        assert names(search, each.id.swapcase())[0] == each.id
+        same = {
+            other.id
+            for other in held
+            if normalise(each.name) in (normalise(other.name), normalise(other.id))
+            or other.id.lower() == each.name.lower()
+        }
+        assert set(names(search, each.name)[: len(same)]) == same
+
+
+def others_than(namespace: str) -> Allow:
+    return lambda each: each.namespace != namespace
+
+
+@pytest.mark.promise("hidden-operations-stay-hidden")
+@settings(deadline=None)
+@given(shelves, st.text(letters, max_size=30))
+def test_a_namespace_gives_its_own_only_and_a_hidden_one_nothing(held: list[Operation], q: str) -> None:
+    search = Search(Registry(*held))
+    for namespace in {each.namespace for each in held}:
+        inside = search.find(q, namespace=namespace)
+        assert {hit.namespace for hit in inside.tools} <= {namespace}
+        outside = search.find(q, allow=others_than(namespace))
+        assert namespace not in {*outside.namespaces, *(hit.namespace for hit in outside.tools)}
+        there = search.find(q, namespace=namespace, allow=lambda _: False)
+        nowhere = search.find(q, namespace="no-such", allow=lambda _: False)
+        assert there == nowhere
+
+
+def test_a_term_that_most_operations_have_still_ranks_them() -> None:
+    held = [made(f"n{index % 7}.get_{index}", "Get a record of the archive.") for index in range(4 * RARE)]
+    search = Search(
+        Registry(*held, made("z.archive", "Get the whole archive.", record="which record to get"))
+    )
+    assert names(search, "archive record")[0] == "z.archive"
+    assert len(names(search, "get record")) == len(held) + 1
+    assert search.find("get record").more == RANKED - 8
+
+
+def test_whom_a_caller_may_see_is_asked_for_what_fits_until_there_is_enough() -> None:
+    held = [made(f"n{index % 7}.paint_{index}", "Paint a wall.") for index in range(3_000)]
+    asked: list[str] = []
+
+    def allow(operation: Operation) -> bool:
+        asked.append(operation.id)
+        return operation.namespace != "n3"
+
+    answer = Search(Registry(*held, made("other.thing", "Something else."))).find("paint wall", allow=allow)
+    assert (len(answer.tools), answer.more) == (8, RANKED - 8)
+    assert "n3" not in answer.namespaces
+    assert len(asked) < RANKED * 2
+    assert len(asked) == len(set(asked))
+
+
+def test_what_is_allowed_is_found_however_much_better_the_hidden_fits() -> None:
+    held = [made(f"secret.paint_{index}", "Paint wall.") for index in range(2_000)]
+    seen = made("open.brush", "With this one may also paint, among other things, a long wall of stone.")
+    search = Search(Registry(*held, seen))
+    answer = search.find("paint wall", allow=lambda each: each.namespace == "open")
+    assert [hit.tool for hit in answer.tools] == ["open.brush"]
+    assert (answer.more, answer.namespaces) == (0, {"open": 1})
+
+
+HONEST = made("bank.transfer", "Transfer money from one account to another.", amount="", account="")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "transfer money account " * 60_000,
+        "transfer " + " ".join(f"word{index}" for index in range(150_000)),
+        "x" * 1_000_000,
+        "transfer\u202e\u0000money\u200b " * 50_000,
+        "転送" * 400_000,
+    ],
+    ids=["one sentence again and again", "all words there are", "one long word", "controls", "no spaces"],
+)
+def test_a_description_of_a_megabyte_neither_wins_nor_holds_anything_up(hostile: str) -> None:
+    stuffed = made(
+        "evil.move", hostile, **{f"transfer money {index}": hostile[:5_000] for index in range(300)}
+    )
+    started = time.process_time()
+    search = Search(Registry(HONEST, stuffed))
+    answer = search.find("transfer money account")
+    assert time.process_time() - started < 1.0
+    assert answer.tools[0].tool == "bank.transfer"
+    assert len(msgspec.json.encode(answer.to_json())) < BUDGET + 500
+
+
+def test_a_query_of_a_megabyte_holds_nothing_up() -> None:
+    search = Search(Registry(HONEST))
+    started = time.process_time()
+    assert search.find("money " * 200_000).tools[0].tool == "bank.transfer"
+    assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize(
+    ("description", "q"),
+    [
+        ("Cafe\u0301 finden", "caf\u00e9"),
+        ("\uff33\uff45\uff4e\uff44 it", "send"),
+        ("\u5317\u4eac\u306e\u5929\u6c17\u3092\u8abf\u3079\u308b", "\u5929\u6c17"),
+        ("\ub0a0\uc528\ub97c \uc54c\ub824 \uc90d\ub2c8\ub2e4", "\ub0a0\uc528"),
+    ],
+)
+def test_other_spellings_and_scripts_without_spaces_are_found(description: str, q: str) -> None:
+    search = Search(Registry(made("a.one", description), made("b.two", "Something else altogether.")))
+    assert names(search, q) == ["a.one"]
+
+
+VERBS = ("get", "list", "create", "update", "delete", "search", "send", "convert")
+NOUNS = ("user", "file", "message", "order", "issue", "event", "report", "invoice", "channel", "page")
+
+
+def test_twenty_thousand_operations_are_searched_in_milliseconds() -> None:
+    search = Search(Registry())
+    for index in range(20_000):
+        verb, noun = VERBS[index % len(VERBS)], NOUNS[index // 8 % len(NOUNS)]
+        text = f"{verb} the {noun} of an account by its id and say how it went."
+        search.add(made(f"s{index // 20}.{verb}_{noun}", text, record=f"the {noun}", account="whose"))
+    taken = []
+    for q in ("get user", "list file of account", "send message channel", "update invoice by id", "account"):
+        started = time.process_time()
+        assert len(search.find(q).tools) == 8
+        taken.append(time.process_time() - started)
+    assert median(taken) < 0.1

@@ -1,0 +1,105 @@
+"""Results that are too big for a model are kept, and told in part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.errors import NotFound
+from dragoman.operations import Calls, Context, Registry, operation
+from dragoman.operations.artifact import MemoryArtifacts
+from dragoman.operations.identity import Identity
+from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.meta import Meta
+from dragoman.operations.spill import Spill
+
+ANN = Identity(owner="ann")
+PICTURE = {"content": [{"type": "image", "mimeType": "image/png", "data": "A" * 5000}]}
+
+
+@operation("t", effect="read")
+async def lines(count: int) -> str:
+    """Many lines."""
+    return "\n".join(f"line {number} ü" for number in range(count))
+
+
+@operation("t", effect="read")
+async def table(count: int) -> list[dict[str, int]]:
+    """Many rows."""
+    return [{"row": number} for number in range(count)]
+
+
+@operation("t", effect="read")
+async def picture() -> dict[str, Any]:
+    """A picture."""
+    return PICTURE
+
+
+@operation("t", effect="read")
+async def measure(context: Context) -> int:
+    """The length of what another operation gives."""
+    return len(await context.call("t.lines", {"count": 1000}))
+
+
+@operation("artifacts", effect="read")
+async def more() -> str:
+    """What somebody else brings into the namespace of those that read results."""
+    return "x" * 50_000
+
+
+async def call(name: str, input: dict[str, Any], *, told: bool = True, largest: int = 100_000) -> Any:
+    artifacts = MemoryArtifacts()
+    spill = Spill(artifacts, limit=1000, largest=largest)
+    async with Calls(Registry(lines, table, picture, measure, more), MemoryLedger(), spill=spill) as calls:
+        outcome = await calls.call(name, input, context=Context(identity=ANN, told=told))
+    assert outcome.error is None
+    return outcome.result, artifacts
+
+
+async def test_a_model_gets_head_and_tail_of_a_big_text_and_can_read_the_rest() -> None:
+    told, artifacts = await call("t.lines", {"count": 1000})
+    whole, _ = await call("t.lines", {"count": 1000}, told=False)
+    assert whole.startswith(told["head"])
+    assert whole.endswith(told["tail"])
+    assert told["size"] == len(whole.encode())
+    assert (await artifacts.read(told["artifact"], owner="ann")).decode() == whole
+    assert "artifacts.read" in told["hint"]
+    with pytest.raises(NotFound):
+        await artifacts.read(told["artifact"], owner="bob")
+
+
+async def test_a_big_table_is_kept_as_json() -> None:
+    told, artifacts = await call("t.table", {"count": 500})
+    assert told["mediaType"] == "application/json"
+    assert (await artifacts.read(told["artifact"], owner="ann", limit=18)) == b'[{"row":0},{"row":'
+
+
+async def test_small_results_and_pictures_are_told_whole() -> None:
+    assert (await call("t.lines", {"count": 3}))[0] == "line 0 ü\nline 1 ü\nline 2 ü"
+    assert (await call("t.picture", {}))[0] == PICTURE
+
+
+async def test_what_is_too_big_to_be_kept_is_told_in_part_and_says_so() -> None:
+    told, _ = await call("t.lines", {"count": 1000}, largest=2000)
+    assert "artifact" not in told
+    assert "only results up to 2000 bytes are kept" in told["hint"]
+
+
+async def test_operations_get_each_others_results_whole() -> None:
+    assert (await call("t.measure", {}))[0] == len("\n".join(f"line {n} ü" for n in range(1000)))
+
+
+async def test_each_call_of_a_batch_is_told_in_part_by_itself() -> None:
+    registry = Registry(lines)
+    spill = Spill(MemoryArtifacts(), limit=1000)
+    batch = {"calls": [{"tool": "t.lines", "input": {"count": count}} for count in (1, 1000)]}
+    async with Calls(registry, MemoryLedger(), spill=spill) as calls:
+        outcome = await Meta(registry, calls).run("hub.call", batch, context=Context(told=True))
+    small, big = outcome.result
+    assert (small["result"], "artifact" in big["result"]) == ("line 0 ü", True)
+
+
+async def test_only_the_readers_of_artifacts_give_more_than_the_limit() -> None:
+    told, _ = await call("artifacts.more", {})
+    assert told["size"] == 50_000

@@ -1,0 +1,176 @@
+"""A call that is stopped is stopped at the spoke too, and whatever it called in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.operations import Context, Registry, operation
+from dragoman.spokes import Capacity, Spoke
+from tests.spokes.hubs import LIMIT, House, house, until
+from tests.spokes.processes import process, words
+
+TIMES = 100
+running: set[str] = set()
+
+
+@operation("near")
+async def hang(name: str) -> None:
+    """Run until it is stopped."""
+    running.add(name)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        running.discard(name)
+
+
+@operation("near")
+async def start(context: Context) -> Any:
+    """Call a spoke that calls the hub."""
+    return await context.call("far.chain")
+
+
+async def stop(task: asyncio.Task[Any]) -> float:
+    """How long a call takes to end that is stopped."""
+    before = time.perf_counter()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return time.perf_counter() - before
+
+
+@pytest.mark.promise("spoke-abort")
+async def test_a_chain_through_a_spoke_that_is_stopped_100_times_leaves_nothing_running(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    took: list[float] = []
+    async with house(hang, start) as hub, process(hub.url, "one", log) as spoke:
+        await hub.has("far.chain")
+        for number in range(TIMES):
+            calling = asyncio.create_task(hub.calls.call("near.start", context=Context()))
+            await until(lambda: bool(running))
+            took.append(await stop(calling))
+            assert not running
+            await until(lambda number=number: words(log, "stopped chain") == number + 1)  # type: ignore[misc]
+        assert words(log, "begin chain") == TIMES
+        assert hub.running() == []
+        assert hub.board.status()[0]["calls"] == 0
+        assert await hub.result("far.pid") == spoke.pid
+    assert statistics.median(took) < 0.1
+
+
+async def test_a_call_that_the_spoke_gives_up_stops_the_hub_s_part_of_it() -> None:
+    stopped: list[bool] = []
+
+    @operation("far")
+    async def impatient(context: Context) -> str:
+        """Give the hub a moment only."""
+        try:
+            async with asyncio.timeout(0.1):
+                await context.call("near.hang", {"name": "x"})
+        except TimeoutError:
+            stopped.append(True)
+        return "gave up"
+
+    async with house(hang) as hub, Spoke(Registry(impatient), hub=hub.url, key="key-a"):
+        assert await hub.result("far.impatient") == "gave up"
+        assert stopped == [True]
+        await until(lambda: not running)
+        assert hub.running() == []
+
+
+async def test_a_deadline_of_the_caller_ends_the_call_at_the_spoke() -> None:
+    left: list[float | None] = []
+    ended = asyncio.Event()
+
+    @operation("far")
+    async def linger(context: Context) -> None:
+        """Stay."""
+        left.append(context.remaining)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with house() as hub, Spoke(Registry(linger), hub=hub.url, key="key-a"):
+        deadline = asyncio.get_running_loop().time() + 0.3
+        outcome = await hub.call("far.linger", deadline=deadline)
+        assert outcome.error is not None
+        assert outcome.error.code == "call_timeout"
+        async with asyncio.timeout(LIMIT):
+            await ended.wait()
+        assert left[0] is not None
+        assert 0 < left[0] <= 0.3
+
+
+async def test_a_spoke_that_does_not_stop_is_not_waited_for_but_keeps_its_place() -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @operation("far")
+    async def stubborn() -> None:
+        """Not to be stopped."""
+        began.set()
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    capacity = Capacity(window=2)
+    async with house() as hub, Spoke(Registry(stubborn), hub=hub.url, key="key-a", capacity=capacity):
+        calling = asyncio.create_task(hub.calls.call("far.stubborn", context=Context()))
+        await began.wait()
+        assert await stop(calling) < 1
+        assert busy(hub) == 1
+        go.set()
+        await until(lambda: busy(hub) == 0)
+
+
+async def test_a_call_that_waits_for_a_place_is_stopped_without_a_word_to_the_spoke() -> None:
+    go = asyncio.Event()
+    begun: list[int] = []
+
+    @operation("far")
+    async def work(n: int) -> int:
+        """Work."""
+        begun.append(n)
+        await go.wait()
+        return n
+
+    capacity = Capacity(window=1)
+    async with house() as hub, Spoke(Registry(work), hub=hub.url, key="key-a", capacity=capacity):
+        calls = [
+            asyncio.create_task(hub.calls.call("far.work", {"n": n}, context=Context())) for n in range(3)
+        ]
+        await until(lambda: begun == [0])
+        await stop(calls[1])
+        go.set()
+        assert [(await calls[n]).result for n in (0, 2)] == [0, 2]
+        assert begun == [0, 2]
+
+
+async def test_calls_that_are_stopped_at_any_moment_free_their_places() -> None:
+    @operation("far")
+    async def wait() -> None:
+        """Wait."""
+        await asyncio.Event().wait()
+
+    async with house() as hub, Spoke(Registry(wait), hub=hub.url, key="key-a"):
+        for turns in range(40):
+            calling = asyncio.create_task(hub.calls.call("far.wait", context=Context()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await stop(calling)
+        await until(lambda: busy(hub) == 0)
+        assert hub.running() == []
+
+
+def busy(hub: House) -> int:
+    calls: int = hub.board.status()[0]["calls"]
+    return calls

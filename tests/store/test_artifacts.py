@@ -1,0 +1,110 @@
+"""Artifacts: big results, whole and in pieces, for their owner only; in memory and in the store alike."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from dragoman.errors import BadRequest, Conflict, NotFound
+from dragoman.operations.artifact import Artifact, Artifacts, MemoryArtifacts
+from dragoman.store.store import Store
+from tests.store.conftest import Clock
+from tests.store.samples import session
+
+BODY = bytes(range(256)) * 4
+
+
+@pytest.fixture(params=["memory", "store"])
+def artifacts(request: pytest.FixtureRequest, store: Store, clock: Clock) -> Artifacts:
+    return store.artifacts if request.param == "store" else MemoryArtifacts(clock=clock)
+
+
+def described(id: str = "a", *, size: int = len(BODY), **fields: Any) -> Artifact:
+    given = {"owner": "ann", "media_type": "text/plain", "created_at": 1_000.0, **fields}
+    return Artifact(id=id, size=size, **given)
+
+
+async def test_an_artifact_comes_back_as_it_was_kept(artifacts: Artifacts) -> None:
+    full = described(operation="web.fetch", call_id="c", run_id="r", session_id="s")
+    await artifacts.keep(full, BODY)
+    await artifacts.keep(described("empty", size=0), b"")
+    assert await artifacts.get("a", owner="ann") == full
+    assert await artifacts.read("a", owner="ann") == BODY
+    assert await artifacts.read("empty", owner="ann") == b""
+
+
+@pytest.mark.parametrize("id", ["a", "b"])
+async def test_anothers_artifact_is_as_one_that_is_not_there(artifacts: Artifacts, id: str) -> None:
+    await artifacts.keep(described("a"), BODY)
+    with pytest.raises(NotFound, match=repr(id)):
+        await artifacts.get(id, owner="bob")
+    with pytest.raises(NotFound, match=repr(id)):
+        await artifacts.read(id, owner="bob")
+
+
+@pytest.mark.parametrize("offset", [0, 1, 255, 1_023, 1_024, 1_025, 2**31 - 1, 2**31, 10**12])
+@pytest.mark.parametrize("limit", [None, 0, 1, 256, 1_024, 2**31, 10**12])
+async def test_a_piece_is_the_bytes_between_and_none_past_the_end(
+    artifacts: Artifacts, offset: int, limit: int | None
+) -> None:
+    await artifacts.keep(described(), BODY)
+    end = None if limit is None else offset + limit
+    assert await artifacts.read("a", owner="ann", offset=offset, limit=limit) == BODY[offset:end]
+
+
+async def test_a_piece_that_cannot_be_is_refused(artifacts: Artifacts) -> None:
+    await artifacts.keep(described(), BODY)
+    for piece in ({"offset": -1}, {"limit": -1}, {"offset": -1, "limit": 3}):
+        with pytest.raises(BadRequest):
+            await artifacts.read("a", owner="ann", **piece)
+
+
+async def test_old_artifacts_are_forgotten(artifacts: Artifacts, clock: Clock) -> None:
+    for number in range(7):
+        await artifacts.keep(described(f"a{number}", created_at=1_000.0 + number), BODY)
+    clock.now = 1_010.0
+    assert await artifacts.purge(6.0) == 4
+    assert await artifacts.purge(6.0) == 0
+    for number in range(7):
+        if number < 4:
+            with pytest.raises(NotFound):
+                await artifacts.get(f"a{number}", owner="ann")
+        else:
+            assert await artifacts.read(f"a{number}", owner="ann") == BODY
+
+
+async def test_more_than_one_transactions_worth_is_forgotten(store: Store, clock: Clock) -> None:
+    for number in range(120):
+        await store.artifacts.keep(described(f"a{number}", size=1), b"x")
+    clock.now = 2_000.0
+    assert await store.artifacts.purge(1.0) == 120
+
+
+async def test_an_id_is_taken_once(store: Store) -> None:
+    await store.artifacts.keep(described(), BODY)
+    with pytest.raises(Conflict):
+        await store.artifacts.keep(described(), b"other")
+    assert await store.artifacts.read("a", owner="ann") == BODY
+
+
+async def test_a_session_takes_its_artifacts_with_it(store: Store) -> None:
+    await store.sessions.create(session())
+    await store.artifacts.keep(described("mine", session_id="s"), BODY)
+    await store.artifacts.keep(described("other", session_id="t"), BODY)
+    assert await store.sessions.delete("s") is True
+    assert await store.artifacts.read("other", owner="ann") == BODY
+    with pytest.raises(NotFound):
+        await store.artifacts.get("mine", owner="ann")
+
+
+async def test_a_piece_of_a_big_artifact_is_all_that_python_holds(store: Store) -> None:
+    size = 30_000_000
+    await store.artifacts.keep(described(size=size), bytes(size))
+    tracemalloc.start()
+    try:
+        assert len(await store.artifacts.read("a", owner="ann", offset=size - 1_000, limit=65_536)) == 1_000
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
