@@ -1,6 +1,213 @@
-"""Dragoman: an agent hub you own."""
+"""Dragoman: an agent hub you own, and the same agents as a library."""
 
+from dragoman.accounts.contexts import Contexts as Contexts
+from dragoman.accounts.prices import PriceOverride as PriceOverride
+from dragoman.agent.agent import Agent as Agent
+from dragoman.agent.attachments import file as file
+from dragoman.agent.attachments import image as image
+from dragoman.agent.attachments import tool_output as tool_output
+from dragoman.agent.attachments import user_message as user_message
+from dragoman.agent.context import ContextPolicy as ContextPolicy
+from dragoman.agent.context import Dropped as Dropped
+from dragoman.agent.decisions import Ask as Ask
+from dragoman.agent.decisions import Block as Block
+from dragoman.agent.decisions import Continue as Continue
+from dragoman.agent.decisions import Modify as Modify
+from dragoman.agent.guards.audit import audit_log as audit_log
+from dragoman.agent.guards.commands import confirm_destructive as confirm_destructive
+from dragoman.agent.guards.paths import path_guard as path_guard
+from dragoman.agent.guards.rates import rate_limit as rate_limit
+from dragoman.agent.guards.redaction import redact as redact
+from dragoman.agent.guards.secrets import secret_scan as secret_scan
+from dragoman.agent.hook import Hook as Hook
+from dragoman.agent.hook_events import PostModel as PostModel
+from dragoman.agent.hook_events import PostToolUse as PostToolUse
+from dragoman.agent.hook_events import PreModel as PreModel
+from dragoman.agent.hook_events import PreToolUse as PreToolUse
+from dragoman.agent.hook_events import RunEnd as RunEnd
+from dragoman.agent.hook_events import UserPromptSubmit as UserPromptSubmit
+from dragoman.agent.hook_http import http_hook as http_hook
+from dragoman.agent.hook_sequence import in_turn as in_turn
+from dragoman.agent.hooks import Hooks as Hooks
+from dragoman.agent.overhead import Overhead as Overhead
+from dragoman.agent.overhead import ToolCost as ToolCost
+from dragoman.agent.result import Aborted as Aborted
+from dragoman.agent.result import Crashed as Crashed
+from dragoman.agent.result import ErrorDetails as ErrorDetails
+from dragoman.agent.result import OutOfBudget as OutOfBudget
+from dragoman.agent.result import OutOfContext as OutOfContext
+from dragoman.agent.result import Result as Result
+from dragoman.agent.result import StepsExhausted as StepsExhausted
+from dragoman.agent.result import Success as Success
+from dragoman.agent.result import ToolCallSummary as ToolCallSummary
+from dragoman.agent.result import Unknown as Unknown
+from dragoman.agent.result import UsageSummary as UsageSummary
+from dragoman.agent.settings import RunLimits as RunLimits
+from dragoman.agent.spawn import Run as Run
+from dragoman.agent.stops import SoFar as SoFar
+from dragoman.agent.stops import StepTaken as StepTaken
+from dragoman.agent.stops import all_of as all_of
+from dragoman.agent.stops import any_of as any_of
+from dragoman.agent.stops import cost as cost
+from dragoman.agent.stops import no_progress as no_progress
+from dragoman.agent.stops import seconds as seconds
+from dragoman.agent.stops import steps as steps
+from dragoman.agent.stops import text_matches as text_matches
+from dragoman.agent.stops import tokens as tokens
+from dragoman.agent.stops import tool_called as tool_called
+from dragoman.agent.structured import Output as Output
+from dragoman.agent.structured import Problem as Problem
+from dragoman.agent.summary import Summariser as Summariser
+from dragoman.agent.summary import Summary as Summary
+from dragoman.agent.truncation import estimate_tokens as estimate_tokens
+from dragoman.agent.truncation import is_approaching_limit as is_approaching_limit
+from dragoman.agent.truncation import truncate_messages as truncate_messages
+from dragoman.agent.turn import StepChange as StepChange
+from dragoman.agent.turn import StepContext as StepContext
+from dragoman.errors import BadRequest as BadRequest
+from dragoman.errors import BudgetExhausted as BudgetExhausted
+from dragoman.errors import CallDenied as CallDenied
+from dragoman.errors import CallError as CallError
+from dragoman.errors import ConfigError as ConfigError
+from dragoman.errors import Conflict as Conflict
+from dragoman.errors import DragomanError as DragomanError
+from dragoman.errors import ProviderError as ProviderError
+from dragoman.events import Usage as Usage
+from dragoman.mcp.spec import ServerSpec as ServerSpec
+from dragoman.messages import Message as Message
+from dragoman.operations.budget import Budget as Budget
+from dragoman.operations.builder import tool as tool
 from dragoman.operations.context import Context as Context
 from dragoman.operations.function import operation as operation
+from dragoman.operations.identity import Identity as Identity
+from dragoman.operations.operation import Operation as Operation
+from dragoman.operations.policy import Policy as Policy
+from dragoman.operations.policy import Rule as Rule
+from dragoman.providers.classes import classify_error as classify_error
+from dragoman.providers.classes import is_transient_error as is_transient_error
+from dragoman.providers.classes import read_error as read_error
+from dragoman.providers.classes import suggested_retry_delay as suggested_retry_delay
+from dragoman.providers.claude_code import ClaudeCodeProvider as ClaudeCodeProvider
+from dragoman.providers.connection import Timeouts as Timeouts
+from dragoman.providers.direct import AnthropicProvider as AnthropicProvider
+from dragoman.providers.direct import OllamaProvider as OllamaProvider
+from dragoman.providers.direct import OpenAIProvider as OpenAIProvider
+from dragoman.providers.hook_http import Webhook as Webhook
+from dragoman.providers.hook_http import verify_webhook as verify_webhook
+from dragoman.providers.model import Model as Model
+from dragoman.providers.models import resolve as resolve
+from dragoman.providers.recording import record as record
+from dragoman.providers.recording import replay as replay
+from dragoman.providers.scripted import Failure as Failure
+from dragoman.providers.scripted import ScriptedCall as ScriptedCall
+from dragoman.providers.scripted import Step as Step
+from dragoman.providers.scripted_model import ScriptedModel as ScriptedModel
+from dragoman.request import ModelRequest as ModelRequest
+from dragoman.request import Tool as Tool
 
-__all__ = ["Context", "operation"]
+__all__ = [
+    "Aborted",
+    "Agent",
+    "AnthropicProvider",
+    "Ask",
+    "BadRequest",
+    "Block",
+    "Budget",
+    "BudgetExhausted",
+    "CallDenied",
+    "CallError",
+    "ClaudeCodeProvider",
+    "ConfigError",
+    "Conflict",
+    "Context",
+    "ContextPolicy",
+    "Contexts",
+    "Continue",
+    "Crashed",
+    "DragomanError",
+    "Dropped",
+    "ErrorDetails",
+    "Failure",
+    "Hook",
+    "Hooks",
+    "Identity",
+    "Message",
+    "Model",
+    "ModelRequest",
+    "Modify",
+    "OllamaProvider",
+    "OpenAIProvider",
+    "Operation",
+    "OutOfBudget",
+    "OutOfContext",
+    "Output",
+    "Overhead",
+    "Policy",
+    "PostModel",
+    "PostToolUse",
+    "PreModel",
+    "PreToolUse",
+    "PriceOverride",
+    "Problem",
+    "ProviderError",
+    "Result",
+    "Rule",
+    "Run",
+    "RunEnd",
+    "RunLimits",
+    "ScriptedCall",
+    "ScriptedModel",
+    "ServerSpec",
+    "SoFar",
+    "Step",
+    "StepChange",
+    "StepContext",
+    "StepTaken",
+    "StepsExhausted",
+    "Success",
+    "Summariser",
+    "Summary",
+    "Timeouts",
+    "Tool",
+    "ToolCallSummary",
+    "ToolCost",
+    "Unknown",
+    "Usage",
+    "UsageSummary",
+    "UserPromptSubmit",
+    "Webhook",
+    "all_of",
+    "any_of",
+    "audit_log",
+    "classify_error",
+    "confirm_destructive",
+    "cost",
+    "estimate_tokens",
+    "file",
+    "http_hook",
+    "image",
+    "in_turn",
+    "is_approaching_limit",
+    "is_transient_error",
+    "no_progress",
+    "operation",
+    "path_guard",
+    "rate_limit",
+    "read_error",
+    "record",
+    "redact",
+    "replay",
+    "resolve",
+    "seconds",
+    "secret_scan",
+    "steps",
+    "suggested_retry_delay",
+    "text_matches",
+    "tokens",
+    "tool",
+    "tool_called",
+    "tool_output",
+    "truncate_messages",
+    "user_message",
+    "verify_webhook",
+]

@@ -60,6 +60,11 @@ class Happening(
 ):
     """The shape that all events share: frozen, tagged with `type`, camelCase and no nulls on the wire."""
 
+    @property
+    def type(self) -> str:
+        """The event's word: `text-delta`, `finish`."""
+        return str(self.__struct_config__.tag)
+
 
 class Start(Happening, frozen=True, tag="start"):
     """The assistant message begins, or a stored one is continued under its own id."""
@@ -341,4 +346,4 @@ def decode(raw: bytes | str) -> Event:
 
 def name(event: Event) -> str:
     """The event's word, as it stands in `type`."""
-    return event.type if isinstance(event, Data) else str(event.__struct_config__.tag)
+    return event.type

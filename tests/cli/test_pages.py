@@ -27,6 +27,8 @@ from dragoman.config import (
     parse_config,
 )
 from dragoman.config.sections import (
+    ContextConfig,
+    HookConfig,
     McpConfig,
     McpServerConfig,
     PolicyRule,
@@ -49,6 +51,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "Cooldown": CooldownConfig,
     "Prices": PriceConfig,
     "Agents": AgentConfig,
+    "Context": ContextConfig,
+    "Hooks": HookConfig,
     "Policy": PolicyRule,
     "MCP servers": McpServerConfig,
     "The door for MCP clients": McpConfig,
@@ -87,7 +91,7 @@ def test_the_page_names_the_defaults(title: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "examples"), [("configuration.md", 16), ("gateway.md", 5), ("operations.md", 2)]
+    ("page", "examples"), [("configuration.md", 18), ("gateway.md", 5), ("operations.md", 2)]
 )
 def test_the_examples_are_configurations(page: str, examples: int) -> None:
     found = re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)

@@ -91,6 +91,7 @@ async def mcp(hub: Served, headers: Mapping[str, str], **params: Any) -> Any:
     return (await hub.http.post("/mcp", headers={**said, **headers}, json=message)).json()["result"]
 
 
+@pytest.mark.promise("approval-not-by-caller")
 @pytest.mark.parametrize("door", ["http", "mcp"])
 async def test_a_key_for_operations_only_cannot_approve_what_it_calls(tmp_path: Path, door: str) -> None:
     async with serving(tmp_path, operations=[PREY], keys=True) as hub:
@@ -210,6 +211,7 @@ async def test_no_spelling_and_no_way_round_calls_what_is_denied(tmp_path: Path)
         assert "mail" not in str(told)
 
 
+@pytest.mark.promise("spoke-lends-no-rights")
 async def test_a_spoke_lends_nobody_s_rights_to_its_owner(tmp_path: Path) -> None:
     policy = [{"deny": "mail", "identity": "eve"}]
     async with serving(tmp_path, operations=[PREY], policy=policy, keys=True) as hub:

@@ -41,6 +41,8 @@ class Offer:
         self._model = model
         self.changes = isinstance(model.prices, list)
         """Whether the price depends on the date or the time of the day."""
+        self.context = model.context_window
+        """How many tokens the model reads and writes; None when the library does not say."""
 
     def price(self, at: float) -> Price | None:
         """The price at a moment in unix seconds; None when tokens are not what is paid for."""

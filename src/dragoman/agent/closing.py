@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from dragoman import events as e
-from dragoman.drafts import Invocation
+from dragoman.drafts import Block, Invocation, Slot
 from dragoman.fold import Fold
 from dragoman.messages import FINAL_STATES, StepStartPart, TextPart
 
@@ -37,6 +37,17 @@ def notice(text: str) -> list[e.Event]:
         e.TextEnd("notice"),
         e.FinishStep(),
     ]
+
+
+def said(fold: Fold) -> list[Block]:
+    """The text blocks of the last step, in order."""
+    blocks: list[Block] = []
+    for draft in reversed(fold.entries):
+        if isinstance(draft, Block) and draft.kind is TextPart:
+            blocks.append(draft)
+        elif isinstance(draft, Slot) and isinstance(draft.held, StepStartPart):
+            break
+    return blocks[::-1]
 
 
 def ends_on_calls(fold: Fold) -> bool:

@@ -7,8 +7,7 @@ what was said so far. It knows neither HTTP nor SQL.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -16,52 +15,47 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent import closing
-from dragoman.agent.agent import Agent
+from dragoman.agent.admission import Admission, calls_of
+from dragoman.agent.asking import ask
 from dragoman.agent.callings import Callings
-from dragoman.agent.toolbox import Toolbox
-from dragoman.errors import ProviderError
-from dragoman.fold import Fold
-from dragoman.messages import Message, StepStartPart, ToolPart
-from dragoman.operations.context import Context
-from dragoman.operations.repair import repair
-from dragoman.providers.provider import Provider
-from dragoman.providers.tracing import OFF, Tracing
+from dragoman.agent.concluding import Conclusion
+from dragoman.agent.listening import Listening
+from dragoman.agent.spending import Payment
+from dragoman.agent.stops import Exit, Halt, SoFar, StepTaken
+from dragoman.agent.turn import Asking, Batch, Turn
+from dragoman.errors import BudgetExhausted, CallDenied, ProviderError
+from dragoman.messages import StepStartPart, ToolPart
 from dragoman.request import ModelRequest
 
-Batch = Sequence[e.Event]
-REPAIRED = "the arguments were broken JSON; read as what was meant"
+__all__ = ["Batch", "Loop", "Turn"]
+
 log = logging.getLogger(__name__)
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one run needs. `history` is what was said before `fold`, which may hold a message already.
+class Over(msgspec.Struct, frozen=True):
+    """That it is over: the word on the wire, the word for the result, and why if somebody wants to know."""
 
-    `given` are events that come first: outputs and answers that the front end sent for a continued message.
-    """
-
-    agent: Agent
-    provider: Provider
-    model: str
-    history: Sequence[Message]
-    fold: Fold
-    toolbox: Toolbox
-    context: Context
-    given: Batch = ()
-    tracing: Tracing = OFF
-    clock: Callable[[], float] = time.monotonic
+    reason: e.FinishReason
+    halt: Halt = Halt("success", "")
 
 
 class Loop:
-    """One turn under way."""
+    """One turn under way. `over` says how it ended, `error` what broke it, `done` what its steps were."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.usage: e.Usage | None = None
         self.steps = sum(isinstance(entry.part(), StepStartPart) for entry in turn.fold.entries)
+        self.done: list[StepTaken] = []
+        self.over: Over | None = None
+        self.error: ProviderError | None = None
+        self.listening = Listening(turn)
+        self.conclusion = Conclusion(turn.output)
+        self.history = turn.history
         self._answer = e.FinishStep()
-        self._renamed: dict[str, str] = {}
-        self._notes: dict[str, str] = {}
-        self._seen: set[str] = set()
+        self._admission = Admission(turn.toolbox, taken=())
+        self._payment: Payment | None = None
+        self._cost: float | None = None
         self._began = turn.clock()
         self._before = _usage(turn.fold.metadata)
 
@@ -70,22 +64,45 @@ class Loop:
         turn = self.turn
         yield [e.Start(turn.fold.id, {"model": turn.agent.model, "agent": turn.agent.name}), *turn.given]
         try:
+            self.history = await self.listening.submitted(turn.history)
             async for batch in self._resumed():
                 yield batch
-            while (reason := self._over()) is None:
-                request, began = self._begin()
-                yield [e.StartStep()]
-                async for batch in self._ask(request):
-                    yield batch
-                async for batch in self._work(began):
+            while (over := self._ended()) is None:
+                async for batch in self._step():
                     yield batch
         except ProviderError as error:
-            yield self._failed(error)
+            yield await self._failed(error)
             return
-        said = _NOTICES.get(reason) if closing.ends_on_calls(turn.fold) else None
-        if said:
-            yield closing.notice(said.format(steps=self.steps))
-        yield [self._finish(reason)]
+        except (BudgetExhausted, CallDenied) as error:
+            over = _refused(error)
+        finally:
+            self.settle()
+        await self.listening.ended(over.reason, self.so_far())
+        for batch in self._closed(over):
+            yield batch
+
+    def settle(self) -> None:
+        """Pay for the answer that is being made, if one is: it ends here."""
+        payment, self._payment = self._payment, None
+        if payment is not None:
+            used, self._cost = payment.settle(self._answer)
+            self._count(used)
+
+    def so_far(self) -> SoFar:
+        """What was done until now."""
+        return SoFar(
+            steps=tuple(self.done),
+            taken=self.steps,
+            seconds=self.turn.clock() - self._began,
+            usage=self.usage or e.Usage(),
+            cost=self.cost,
+        )
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars that the run's model calls cost; None when no price is known, or none was asked for."""
+        spending = self.turn.spending
+        return None if spending is None else spending.cost
 
     def metadata(self, reason: e.FinishReason) -> dict[str, Any]:
         """What the message remembers of how it was made."""
@@ -105,131 +122,191 @@ class Loop:
             return msgspec.to_builtins(self.usage or self._before)
         return msgspec.to_builtins(self._before + self.usage)
 
-    def _over(self) -> e.FinishReason | None:
-        """The reason to end here, or None when the model is to be asked (again)."""
+    def _ended(self) -> Over | None:
+        """Why it ends here, or None when the model is to be asked (again)."""
         turn = self.turn
         if turn.given and not self._answer.finish_reason:
-            return "tool-calls" if _waiting(turn.fold) else self._limit()
+            return _WAITS if _waiting(turn.fold.calls()) else self._limit()
         reason = self._answer.finish_reason
         if reason is None:
             return self._limit()
+        if self.conclusion.done:
+            return _natural("stop")
         calls = turn.fold.calls()
+        if self.conclusion.problem is not None:
+            return self._limit()
         if not calls or reason in ("length", "content-filter"):
-            return "stop" if reason == "tool-calls" else reason
-        return "tool-calls" if _waiting(turn.fold) else self._limit()
+            return _natural("stop" if reason == "tool-calls" else reason)
+        if _waiting(calls):
+            return _WAITS
+        halt = turn.stops.find(self.so_far()) if turn.stops is not None else None
+        if halt is None:
+            return self._limit()
+        return Over("max-steps" if halt.exit == "steps_exhausted" else "other", halt)
 
-    def _limit(self) -> e.FinishReason | None:
-        return "max-steps" if self.steps >= self.turn.agent.max_steps else None
+    def _limit(self) -> Over | None:
+        most = self.turn.agent.max_steps
+        return Over("max-steps", Halt("steps_exhausted", f"steps({most})")) if self.steps >= most else None
 
-    def _begin(self) -> tuple[ModelRequest, float]:
-        """The request of the next step, and when it begins."""
-        self.steps += 1
-        self._renamed = {}
-        self._answer = e.FinishStep()
-        self._seen = {part.tool_call_id for part in _calls(self.turn.fold)}
-        return self._request(), self.turn.clock()
-
-    async def _ask(self, request: ModelRequest) -> AsyncGenerator[Batch, None]:
-        async with aclosing(self.turn.tracing.stream(request, self.turn.provider)) as answer:
-            async for batch in answer:
-                admitted = self._admit(batch)
-                if admitted:
-                    yield admitted
-
-    async def _work(self, began: float) -> AsyncGenerator[Batch, None]:
-        """What follows the model's answer: the calls that it asked for, and the end of the step."""
-        if self._answer.finish_reason is None:
-            raise ProviderError("the provider's answer ended without a finish reason", category="api_error")
+    async def _step(self) -> AsyncGenerator[Batch, None]:
+        """One model call, and the calls that it asks for."""
+        asking, said = await self._prepared()
+        began = self._begin(asking)
+        yield [e.StartStep(), *said]
+        async for batch in self._asked(asking):
+            yield batch
+        if concluded := self._concluded():
+            yield concluded
         async for batch in self._run(self._runnable()):
             yield batch
-        self.usage = (self.usage or e.Usage()) + self._answer.usage if self._answer.usage else self.usage
-        yield [msgspec.structs.replace(self._answer, duration=self.turn.clock() - began)]
+        async for batch in self._waited():
+            yield batch
+        step = self._note(asking.request, self.turn.clock() - began)
+        await self.listening.answered(step)
+        yield [msgspec.structs.replace(self._answer, duration=step.duration)]
+
+    async def _asked(self, asking: Asking) -> AsyncGenerator[Batch, None]:
+        """The model's answer; paid for when it is complete, before its calls run."""
+        async with aclosing(ask(asking, self.turn)) as answer:
+            async for batch in answer:
+                if type(batch[-1]) is e.FinishStep:
+                    self._answer = batch[-1]
+                if self._payment is not None:
+                    self._payment.note(batch)
+                if admitted := self._admission.admit(batch):
+                    yield admitted
+        if self._answer.finish_reason is None:
+            raise ProviderError("the provider's answer ended without a finish reason", category="api_error")
+        if self._payment is not None and self.turn.spending is not None:
+            await self.turn.spending.ready()
+            self.settle()
+        else:
+            self._count(self._answer.usage)
+
+    async def _prepared(self) -> tuple[Asking, Batch]:
+        """Who is asked what in the next step, once all that have a say in it were asked."""
+        turn = self.turn
+        said: Batch = ()
+        asking = Asking(turn.provider, self._request())
+        if turn.prepare is not None:
+            asking = await turn.prepare(asking, self.so_far(), number=self.steps + 1)
+        request = asking.request
+        if turn.window is not None:
+            request, said = await turn.window.fit(request, turn.context)
+        request = self.conclusion.prepare(request, asking.provider.family)
+        request = await self.listening.asking(request, self.steps + 1)
+        return Asking(asking.provider, request), said
+
+    def _begin(self, asking: Asking) -> float:
+        """The next step begins: BudgetExhausted when it cannot be paid for. When it began."""
+        turn = self.turn
+        if turn.spending is not None:
+            self._payment = turn.spending.pay(asking.request, asking.provider)
+        self.steps += 1
+        self._answer = e.FinishStep()
+        shown = None if asking.request.tools is turn.toolbox.tools else asking.request.tools
+        taken = [part.tool_call_id for part in calls_of(turn.fold)]
+        self._admission = Admission(turn.toolbox, taken=taken, shown=shown, own=self.conclusion.tool)
+        return turn.clock()
+
+    def _concluded(self) -> Batch:
+        """What the call is answered that gives the value, where one is asked for."""
+        if self._answer.finish_reason in ("length", "content-filter"):
+            return ()
+        fold = self.turn.fold
+        return self.conclusion.read("".join(block.text() for block in closing.said(fold)), fold.calls())
+
+    def _count(self, used: e.Usage | None) -> None:
+        self.usage = (self.usage or e.Usage()) + used if used else self.usage
+
+    def _note(self, request: ModelRequest, duration: float) -> StepTaken:
+        """Write the step down."""
+        text = "".join(draft.text() for draft in closing.said(self.turn.fold))
+        step = StepTaken(
+            number=self.steps,
+            model=self._answer.model or request.model,
+            text=text,
+            calls=tuple(self.turn.fold.calls()),
+            usage=self._answer.usage,
+            cost=self._cost,
+            duration=duration,
+            finish_reason=self._answer.finish_reason,
+        )
+        self.done.append(step)
+        return step
 
     def _request(self) -> ModelRequest:
         turn = self.turn
         said = turn.fold.message()
         return ModelRequest(
             model=turn.model,
-            messages=(*turn.history, said) if said.parts else turn.history,
+            messages=(*self.history, said) if said.parts else self.history,
             instructions=turn.agent.instructions,
             tools=turn.toolbox.tools,
             options=turn.agent.options,
         )
 
-    def _admit(self, batch: Batch) -> Batch:
-        """The events as they enter the run: ids made unique, unknown tools refused, the end held back."""
-        if len(batch) == 1 and isinstance(batch[0], e.TextDelta | e.ReasoningDelta):
-            return batch
-        admitted: list[e.Event] = []
-        for event in batch:
-            match event:
-                case e.FinishStep():
-                    self._answer = event
-                case e.ToolInputStart() | e.ToolInputDelta() | e.ToolInputAvailable() | e.ToolInputError():
-                    admitted.append(self._tool_event(event))
-                case _:
-                    admitted.append(event)
-        return admitted
-
-    def _tool_event(self, event: _ToolEvent) -> e.Event:
-        key, seen = event.tool_call_id, self._seen
-        if key in seen and key not in self._renamed:
-            self._renamed[key] = _fresh(key, seen)
-        seen.add(self._renamed.setdefault(key, key))
-        if self._renamed[key] != key:
-            event = msgspec.structs.replace(event, tool_call_id=self._renamed[key])
-        if isinstance(event, e.ToolInputError):
-            event = self._mended(event)
-        if isinstance(event, e.ToolInputAvailable) and not event.provider_executed:
-            return self._known(event)
-        return event
-
-    def _mended(self, event: e.ToolInputError) -> e.ToolInputError | e.ToolInputAvailable:
-        """Broken JSON of a call's arguments read as what was meant, if that can be said for sure."""
-        found = repair(event.input) if isinstance(event.input, str) and not event.provider_executed else None
-        if found is None:
-            return event
-        self._notes[event.tool_call_id] = REPAIRED
-        key, metadata = event.tool_call_id, event.provider_metadata
-        return e.ToolInputAvailable(key, event.tool_name, found, provider_metadata=metadata)
-
-    def _known(self, event: e.ToolInputAvailable) -> e.Event:
-        if self.turn.toolbox.kind(event.tool_name) != "unknown":
-            return event
-        names = ", ".join(self.turn.toolbox.names())
-        text = (
-            f"there is no tool {event.tool_name!r}; the tools are {names}. Find operations with hub_search."
-        )
-        return e.ToolInputError(event.tool_call_id, event.tool_name, event.input, text)
-
     def _runnable(self) -> list[ToolPart]:
         calls = [call for call in self.turn.fold.calls() if call.state == "input-available"]
-        return [c for c in calls if not c.provider_executed and self.turn.toolbox.kind(c.name) != "client"]
+        kind = self.turn.toolbox.kind
+        return [c for c in calls if not c.provider_executed and kind(c.name) not in ("client", "unknown")]
 
     async def _resumed(self) -> AsyncGenerator[Batch, None]:
         """The calls of a continued message that were approved meanwhile, run before the next step."""
-        approved = [c for c in self.turn.fold.calls() if c.state == "approval-responded"]
-        async for batch in self._run(approved):
+        async for batch in self._run(self._approved()):
             yield batch
+        async for batch in self._waited():
+            yield batch
+
+    def _approved(self) -> list[ToolPart]:
+        return [c for c in self.turn.fold.calls() if c.state == "approval-responded"]
+
+    async def _waited(self) -> AsyncGenerator[Batch, None]:
+        """What somebody outside says of the calls that wait, as it comes; nothing without a desk."""
+        desk = self.turn.desk
+        while desk is not None and (calls := _waiting(self.turn.fold.calls())):
+            yield await desk.take(calls)
+            async for batch in self._run(self._approved()):
+                yield batch
 
     async def _run(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Batch, None]:
         """The calls' outputs as they come. Closing the generator cancels what still runs."""
+        if not calls:
+            return
         reason = self._answer.finish_reason
-        if calls and reason in ("length", "content-filter"):
+        if reason in ("length", "content-filter"):
             cut = f"not run: the model's answer was cut ({reason})"
             yield [e.ToolOutputError(call.tool_call_id, cut) for call in calls]
             return
         context = msgspec.structs.replace(self.turn.context, step=self.steps, told=True)
-        callings = Callings(self.turn.toolbox, context, notes=self._notes)
+        callings = Callings(self.turn.toolbox, context, notes=self._admission.notes)
         async with aclosing(callings.run(calls)) as outputs:
             async for batch in outputs:
                 yield batch
 
-    def _finish(self, reason: e.FinishReason) -> e.Finish:
-        return e.Finish(reason, message_metadata=self.metadata(reason), usage=self.usage, steps=self.steps)
+    def _closed(self, over: Over) -> list[Batch]:
+        """The events that end it, `over` being how."""
+        self.over = over
+        fold = self.turn.fold
+        closed = closing.close_step(fold, why=over.halt.why or "the run has ended")
+        refused = over.halt.exit in ("budget_exhausted", "aborted")
+        told = self.turn.notices and (refused or closing.ends_on_calls(fold))
+        said = _NOTICES.get(over.reason) if told else None
+        notices = closing.notice(said.format(steps=self.steps, why=over.halt.why)) if said else []
+        finish = e.Finish(
+            over.reason,
+            message_metadata=self.metadata(over.reason),
+            usage=self.usage,
+            cost=self.cost,
+            steps=self.steps,
+        )
+        return [batch for batch in (closed, notices, [finish]) if batch]
 
-    def _failed(self, error: ProviderError) -> Batch:
+    async def _failed(self, error: ProviderError) -> Batch:
         log.warning("the model's answer failed: %s", error.message)
+        self.error = error
+        await self.listening.failed(error, self.steps)
+        await self.listening.ended("error", self.so_far(), error=error.message)
         return closing.fail(
             self.turn.fold,
             text=error.message,
@@ -239,12 +316,32 @@ class Loop:
         )
 
 
-_ToolEvent = e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError
+_WAITS = Over("tool-calls", Halt("unknown", "calls wait for their outputs, or for somebody's approval"))
 _NOTICES: dict[e.FinishReason, str] = {
     "max-steps": "Stopped after {steps} steps, the most that this agent may take in one answer.",
     "length": "Stopped: the model's answer was cut before its tool calls were complete.",
     "content-filter": "Stopped: the provider's content filter cut the answer.",
+    "other": "Stopped: {why}.",
 }
+
+
+def _natural(reason: e.FinishReason) -> Over:
+    """How it is over when the model says so."""
+    match reason:
+        case "length":
+            return Over(reason, Halt("context_limit", "the answer was cut: it reached a limit of tokens"))
+        case "content-filter":
+            return Over(reason, Halt("unknown", "the provider's content filter cut the answer"))
+        case "stop" | "tool-calls" | "max-steps":
+            return Over(reason)
+        case "error" | "aborted" | "other":
+            return Over(reason, Halt("unknown", f"the provider ended the answer: {reason}"))
+
+
+def _refused(error: BudgetExhausted | CallDenied) -> Over:
+    """How it is over when a budget or a hook does not let it go on."""
+    exit: Exit = "budget_exhausted" if isinstance(error, BudgetExhausted) else "aborted"
+    return Over("other", Halt(exit, error.message))
 
 
 def _usage(metadata: Any) -> e.Usage | None:
@@ -252,16 +349,5 @@ def _usage(metadata: Any) -> e.Usage | None:
     return msgspec.convert(said, e.Usage) if said else None
 
 
-def _calls(fold: Fold) -> list[ToolPart]:
-    return [part for part in fold.message().parts if isinstance(part, ToolPart)]
-
-
-def _waiting(fold: Fold) -> bool:
-    return any(call.state in ("input-available", "approval-requested") for call in fold.calls())
-
-
-def _fresh(key: str, seen: set[str]) -> str:
-    number = 2
-    while f"{key}-{number}" in seen:
-        number += 1
-    return f"{key}-{number}"
+def _waiting(calls: Sequence[ToolPart]) -> list[ToolPart]:
+    return [call for call in calls if call.state in ("input-available", "approval-requested")]

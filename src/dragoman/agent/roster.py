@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from dragoman.agent.agent import Agent
+from dragoman.agent.profile import Profile
 from dragoman.errors import BadRequest, NotFound
 from dragoman.providers.chain import Chain
 from dragoman.providers.provider import Provider
@@ -17,7 +17,7 @@ from dragoman.providers.routing import Routing
 class Pick(NamedTuple):
     """Who answers: the agent with its model, the provider, and the provider's name for the model."""
 
-    agent: Agent
+    agent: Profile
     provider: Provider
     model: str
 
@@ -31,7 +31,7 @@ class Roster:
 
     def __init__(
         self,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, Profile],
         routing: Routing,
         *,
         options: Mapping[str, Mapping[str, Any]] | None = None,

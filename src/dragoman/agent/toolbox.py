@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,41 +18,50 @@ from dragoman.operations.registry import Registry
 from dragoman.request import Tool
 
 Kind = Literal["meta", "operation", "client", "unknown"]
+NAME_LIMIT = 64  # of the strictest provider
+UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Toolbox:
-    """The tools of one run. `client` names those that run in the front end.
+    """The tools of one run. `client` names those that run in the front end; `meta` None: no meta-tools.
 
-    What is pinned, and not there (yet) or not allowed to whom the `context` names, is left out.
+    What is pinned, and not there (yet), is left out. With `manual` whoever began the run runs all of them.
     """
 
     def __init__(
         self,
         calls: Calls,
-        meta: Meta,
+        meta: Meta | None,
         *,
         registry: Registry,
-        context: Context,
         pinned: Sequence[str] = (),
         client: Sequence[Tool] = (),
+        manual: bool = False,
     ) -> None:
         self._calls = calls
         self._meta = meta
-        self._registry = registry
+        self._manual = manual
         self._client = {tool.name for tool in client}
-        there = [operation for id in pinned if (operation := found(registry, id)) is not None]
-        held = [operation for operation in there if calls.is_visible(operation, context)]
-        self._pinned = {wire_name(operation.id): operation for operation in held}
-        shown = [_shown(operation) for operation in held]
-        self.tools: tuple[Tool, ...] = (*META_TOOLS, *shown, *client)
+        held = [operation for id in pinned if (operation := found(registry, id)) is not None]
+        self._pinned = named(held)
+        self._known = spellings(self._pinned)
+        shown = [_shown(name, operation) for name, operation in self._pinned.items()]
+        self.tools: tuple[Tool, ...] = (*(META_TOOLS if meta else ()), *shown, *client)
+
+    @property
+    def hint(self) -> str:
+        """How a model finds what it looks for."""
+        return "Find operations with hub_search." if self._meta is not None else ""
 
     def kind(self, name: str) -> Kind:
         """Where a tool of this name would run."""
         if name in self._client:
             return "client"
-        if meta_name(name):
+        if self._meta is not None and meta_name(name):
             return "meta"
-        return "operation" if self._operation(name) else "unknown"
+        if self._operation(name) is None:
+            return "unknown"
+        return "client" if self._manual else "operation"
 
     def names(self) -> list[str]:
         """The names that the model was shown."""
@@ -62,7 +72,7 @@ class Toolbox:
     ) -> Outcome:
         """Run a meta-tool or a pinned operation; the outcome says what came of it."""
         meta = meta_name(name)
-        if meta:
+        if meta and self._meta is not None:
             return await self._meta.run(meta, input, context=context, on_progress=on_progress)
         operation = self._operation(name) or name
         return await self._calls.call(operation, input, context=context, on_progress=on_progress)
@@ -80,7 +90,7 @@ class Toolbox:
             return await self._calls.guard.approvals.get(approval_id)
 
     def _operation(self, name: str) -> Operation | None:
-        return self._pinned.get(wire_name(name))
+        return self._pinned.get(name) or self._known.get(wire_name(name))
 
 
 def found(registry: Registry, id: str) -> Operation | None:
@@ -92,9 +102,30 @@ def found(registry: Registry, id: str) -> Operation | None:
 
 
 def wire_name(id: str) -> str:
-    """An operation's id as a model is shown it: most of them refuse a dot."""
-    return id.replace(".", "_")
+    """An operation's id as every provider takes it for a tool's name: most of them refuse a dot."""
+    return UNFIT.sub("_", id)[:NAME_LIMIT]
 
 
-def _shown(operation: Operation) -> Tool:
-    return Tool(wire_name(operation.id), operation.description, operation.input_schema)
+def named(operations: Sequence[Operation]) -> dict[str, Operation]:
+    """Operations by the names that a model is shown; where two would have the same, one gets a number."""
+    held: dict[str, Operation] = {}
+    for operation in {each.id: each for each in operations}.values():
+        name, number = wire_name(operation.id), 2
+        while name in held:
+            end = f"_{number}"
+            name, number = wire_name(operation.id)[: NAME_LIMIT - len(end)] + end, number + 1
+        held[name] = operation
+    return held
+
+
+def spellings(held: Mapping[str, Operation]) -> dict[str, Operation]:
+    """Operations by the other names that a model may use: without the namespace, if that is clear."""
+    short: dict[str, list[Operation]] = {}
+    for operation in held.values():
+        short.setdefault(wire_name(operation.name), []).append(operation)
+    clear = {name: meant[0] for name, meant in short.items() if len(meant) == 1}
+    return {**clear, **held}
+
+
+def _shown(name: str, operation: Operation) -> Tool:
+    return Tool(name, operation.description, operation.input_schema)

@@ -10,7 +10,11 @@ from msgspec import Meta
 from dragoman.errors import ProviderCategory
 from dragoman.limits import NO_LIMITS, Limits
 
-ProviderType = Literal["openai", "anthropic", "ollama", "scripted", "local"]
+ProviderType = Literal["openai", "anthropic", "ollama", "scripted", "local", "claude-code"]
+PermissionMode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
+HookEvent = Literal[
+    "user_prompt_submit", "pre_tool_use", "post_tool_use", "pre_model", "post_model", "run_end"
+]
 ADDRESSES = {"anthropic": "https://api.anthropic.com", "ollama": "http://127.0.0.1:11434"}
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -85,6 +89,16 @@ class ProviderConfig(Strict, frozen=True):
     thinking: Literal["auto", "open", "off"] | None = None
     call_ids: Literal["plain", "any", "nine"] | None = None
     connections: Positive = 4000
+    contexts: dict[str, Positive] = {}
+    executable: Name = "claude"
+    permission_mode: PermissionMode | None = None
+    agent: Name | None = None
+    cwd: str | None = None
+    allowed_tools: tuple[Name, ...] = ()
+    disallowed_tools: tuple[Name, ...] = ()
+    max_turns: Positive | None = None
+    mcp_config: str | None = None
+    arguments: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Without headers, options and the address: what they hold may be secret."""
@@ -94,6 +108,15 @@ class ProviderConfig(Strict, frozen=True):
     def url(self) -> str | None:
         """Its address: `base_url`, or where servers of its type are found."""
         return self.base_url or ADDRESSES.get(self.type)
+
+
+class ContextConfig(Strict, frozen=True):
+    """How a conversation that grows too long for its model is shortened; `limit` in tokens."""
+
+    policy: Literal["off", "truncate", "summarise"] = "off"
+    limit: Positive | None = None
+    margin: Share = 0.85
+    keep: Share = 0.5
 
 
 class AgentConfig(Strict, frozen=True):
@@ -109,6 +132,7 @@ class AgentConfig(Strict, frozen=True):
     timeout: Seconds | None = None
     max_calls: Positive | None = None
     max_usd: Money | None = None
+    context: ContextConfig = ContextConfig()
 
 
 Patterns: TypeAlias = Name | tuple[Name, ...]
@@ -126,6 +150,25 @@ class PolicyRule(Strict, frozen=True):
     reason: str | None = None
     expires: Seconds | None = None
     answerers: Patterns = ()
+
+
+class HookConfig(Strict, frozen=True):
+    """A hook: a function or a ready-made one (`use`), or an address (`url`). `timeout` is in seconds."""
+
+    event: HookEvent | None = None
+    use: Name | None = None
+    url: str | None = None
+    secret_env: Name | None = None
+    match: Patterns = ()
+    timeout: Seconds = 10.0
+    on_error: Literal["block", "continue"] | None = None
+    options: dict[str, Any] = {}
+    name: Name | None = None
+    watches: bool = False
+
+    def __repr__(self) -> str:
+        """Without the address and options: what they hold may be secret."""
+        return f"HookConfig({self.use or 'url'!r})"
 
 
 class McpServerConfig(Strict, frozen=True):
@@ -265,6 +308,7 @@ class Config(Strict, frozen=True):
     policy: tuple[PolicyRule, ...] = ()
     policy_default: Literal["allow", "ask", "deny"] = "allow"
     approval_seconds: Seconds = 86_400.0
+    hooks: tuple[HookConfig, ...] = ()
     mcp_servers: dict[str, McpServerConfig] = {}
     mcp: McpConfig = McpConfig()
     web: WebConfig = WebConfig()

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.operations.approval import Approval, Grant, Item, MemoryApprovals
+from dragoman.operations.approval import Approval, Grant, MemoryApprovals
 from dragoman.operations.artifact import MemoryArtifacts
 from dragoman.operations.context import Context, Report
-from dragoman.operations.execution import Attempt, Ending, Execution, Target, is_meta
+from dragoman.operations.execution import Attempt, Ending, Execution, Review, Target, is_meta
 from dragoman.operations.guard import HOW, Guard
 from dragoman.operations.heavy import Heavy
+from dragoman.operations.hook import CallHooks
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import CallRecord, Ended, Ledger, hash_input
 from dragoman.operations.live import Live
@@ -56,6 +57,7 @@ class CallSettings(msgspec.Struct, frozen=True):
     threads: int = 16
     tracer: Tracer | None = None
     repeats: int = 3
+    hooks: CallHooks | None = None
 
 
 DEFAULTS = CallSettings()
@@ -85,6 +87,7 @@ class Calls:
         self._ledger = ledger
         self._clock = clock
         self._tracer = settings.tracer
+        self._hooks = settings.hooks
         self._repeats = Repeats(settings.repeats, clock=clock)
         self._heavy = Heavy()
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="operation")
@@ -132,7 +135,8 @@ class Calls:
             if isinstance(operation, str):
                 await self.arrived([operation], context)
             key = key_of(context, index) or call_id
-            inside = replace(context, report=on_progress, idempotency_key=key)
+            hooks = context.hooks or self._hooks
+            inside = replace(context, report=on_progress, idempotency_key=key, hooks=hooks)
             return await self._made(self._describe(operation, input, call_id=call_id, context=inside))
         finally:
             if above is not None:
@@ -158,20 +162,16 @@ class Calls:
             raise NotFound(f"no operation {operation[:NAME_LIMIT]!r}")
         return found
 
-    def review(self, operation: str, input: Mapping[str, Any], *, context: Context) -> Item | None:
-        """What somebody would have to approve before this call; None when nobody has to, or it cannot run."""
+    async def review(self, operation: str, input: Mapping[str, Any], *, context: Context) -> Review:
+        """What hooks say of this call, and what somebody would have to approve before it.
+
+        Nothing, when nobody has to or it cannot run. The ruling is to be handed on with the call itself.
+        """
         attempt = self._describe(operation, input, call_id="", context=context)
-        target = attempt.target
-        if isinstance(target, DragomanError):
-            return None
         try:
-            self.guard.review(target, attempt.record, context=context)
-            return None
-        except ApprovalNeeded as error:
-            wanted: Item = error.items[0]
-            return wanted
-        except CallError:
-            return None
+            return await Execution(self, attempt, check=self.guard.review, heavy=self._heavy).review()
+        except DragomanError:
+            return Review()
 
     async def answer(
         self, approval_id: str, *, approved: bool, by: Identity, reason: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 from dragoman.errors import CallError
 from dragoman.operations.approval import Grant
 from dragoman.operations.budget import Budget
+from dragoman.operations.hook import CallHooks, Ruling
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.outcome import Outcome, to_jsonable
 
@@ -85,6 +86,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     `budget` is shared by all that is called below. `report` hears of progress. `step` counts the model calls
     of a run, `grant` is what was approved of this call, `notes` what was mended of its input already.
     `through` are others who make the call for `identity`, as spokes do: they have to be allowed it, too.
+    `hooks` are asked about the calls that a model makes, `ruling` is what they said of this one already.
     """
 
     identity: Identity = LOCAL
@@ -105,6 +107,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     grant: Grant | None = None
     step: int | None = None
     notes: tuple[str, ...] = ()
+    hooks: CallHooks | None = None
+    ruling: Ruling | None = None
 
     async def call(
         self, operation: str, input: Mapping[str, Any] | None = None, *, on_progress: Report | None = None

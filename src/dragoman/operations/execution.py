@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable
+from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -20,9 +22,12 @@ from dragoman.errors import (
     DragomanError,
     InvalidInput,
 )
+from dragoman.operations.apart import apart
+from dragoman.operations.approval import Grant, Item
 from dragoman.operations.context import Caller, Context, Node, running
 from dragoman.operations.heavy import Heavy
-from dragoman.operations.ledger import CallRecord
+from dragoman.operations.hook import CallEnd, CallHooks, HookedCall, Ruling
+from dragoman.operations.ledger import CallRecord, hash_input
 from dragoman.operations.mending import mend
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, Status, failure_of, to_bounded, to_jsonable
@@ -32,7 +37,6 @@ log = logging.getLogger(__name__)
 META = "hub."  # how the meta-tools' ids begin
 FIRST_WAIT = 0.1  # seconds before the first retry; each further one is twice as long
 LONGEST_WAIT = 5.0
-END_SECONDS = 5.0  # how long an operation may take to end once it is cancelled
 Target: TypeAlias = Operation | DragomanError
 
 SELF_CANCELLED = CallFailure(code=CallError.code, message="the operation cancelled its own work")
@@ -64,11 +68,21 @@ class Check(Protocol):
     def __call__(self, operation: Operation, record: CallRecord, *, context: Context) -> None: ...
 
 
+class Review(msgspec.Struct, frozen=True):
+    """A call looked at before it is made: what hooks said of it, and what somebody has to approve first."""
+
+    ruling: Ruling | None = None
+    item: Item | None = None
+
+
 class Execution:
     """Runs one call."""
 
     def __init__(self, caller: Caller, attempt: Attempt, *, check: Check, heavy: Heavy) -> None:
         self._attempt = attempt
+        self._record = attempt.record  # as it runs: hooks may change its input
+        self._given: Any = attempt.record.input  # as it was mended
+        self._hooks = hooks_of(attempt)
         self._check = check
         self._heavy = heavy
         self._node = Node(caller, attempt.record.id)
@@ -80,12 +94,45 @@ class Execution:
 
         ApprovalNeeded is raised when nobody has approved it. A big result for a model is a `msgspec.Raw`.
         """
-        target, record = self._attempt.target, self._attempt.record
+        target, began = self._attempt.target, monotonic()
         if isinstance(target, DragomanError):
             return Ending("failed", error=failure_of(target))
+        ending = await self._ended(target)
+        if self._hooks is None:
+            return ending
+        return await self._revised(ending, self._hooks, seconds=monotonic() - began)
+
+    async def review(self) -> Review:
+        """Look at it without running it. The check must take nothing of what was approved.
+
+        CallDenied when it must not run; ApprovalNeeded is told in the review.
+        """
+        target = self._attempt.target
+        if isinstance(target, DragomanError):
+            raise target
+        ruling = None
+        try:
+            if self._hooks is None:
+                self._check(target, self._record, context=self._attempt.context)
+            else:
+                self._screen(target)
+                self._parse(target)
+                ruling = await self._ruled(self._hooks)
+                self._apply(target, ruling)
+                self._admit(target, ruling, take=False)
+        except ApprovalNeeded as error:
+            return Review(ruling, error.items[0])
+        except CallError:
+            if ruling is None:
+                raise
+        return Review(ruling)
+
+    async def _ended(self, target: Operation) -> Ending:
+        """How it ends, as far as it is the operation's doing."""
+        record = self._attempt.record
         try:
             value = await self._checked(target)
-            told = self._attempt.context.told and not is_meta(record)
+            told = self._attempt.context.told and not is_meta(record) and self._hooks is None
             result = await self._heavy.run(to_bounded if told else to_jsonable, value)
             return self._ending("done", result=result)
         except ApprovalNeeded:
@@ -116,10 +163,14 @@ class Execution:
     async def _checked(self, operation: Operation) -> Any:
         """Check, parse, run by the deadline; the children that are left are ended with it."""
         record, context = self._attempt.record, self._attempt.context
-        self._check(operation, record, context=context)
+        if self._hooks is None:
+            self._check(operation, record, context=context)
+            given = None
+        else:
+            given = await self._hooked(operation, self._hooks)
         if context.budget is not None and not is_meta(record):
             context.budget.count()
-        arguments = self._parse(operation)
+        arguments = self._parse(operation) if given is None else given
         inside = enter(self._attempt, self._node, deadline=deadline_of(operation, context))
         above, self._node.deadline = context.node, inside.deadline
         is_above = above is not None and above.deadline == inside.deadline  # then the caller is stopped by it
@@ -135,6 +186,100 @@ class Execution:
         finally:
             running.reset(token)
             await self._node.close()
+
+    async def _hooked(self, operation: Operation, hooks: CallHooks) -> Any:
+        """The arguments that it runs with, once policy and hooks let it pass."""
+        self._screen(operation)
+        arguments = self._parse(operation)
+        ruling = self._attempt.context.ruling
+        if ruling is None:
+            ruling = await self._ruled(hooks)
+        self._notes += ruling.notes
+        if ruling.input is not None:
+            arguments = self._apply(operation, ruling)
+        self._admit(operation, ruling, take=True)
+        return arguments
+
+    def _screen(self, operation: Operation) -> None:
+        """CallDenied where the policy says so, whatever was approved: hooks then need not know of it."""
+        with suppress(ApprovalNeeded):
+            self._check(operation, self._record, context=replace(self._attempt.context, grant=None))
+
+    async def _ruled(self, hooks: CallHooks) -> Ruling:
+        """What the hooks say, by the caller's deadline."""
+        try:
+            async with asyncio.timeout_at(self._attempt.context.deadline):
+                return await hooks.before(self._described())
+        except TimeoutError:
+            operation = self._record.operation
+            raise CallTimeout(f"{operation} was not started: its hooks took until the deadline") from None
+
+    def _apply(self, operation: Operation, ruling: Ruling) -> Any:
+        """Go by the input that the hooks gave, if they gave one; the arguments that it stands for."""
+        if ruling.input is None:
+            return None
+        changed = hash_input(ruling.input)
+        self._record = replace(self._record, input=ruling.input, input_hash=changed)
+        self._given = ruling.input
+        try:
+            return operation.parse(ruling.input)
+        except InvalidInput as error:
+            said = f"a hook changed the input to what {operation.id} does not take: {error.message}"
+            raise CallError(said) from None
+
+    def _admit(self, operation: Operation, ruling: Ruling, *, take: bool) -> None:
+        """Let it pass as it is now. CallDenied or ApprovalNeeded, by the hooks and by the policy."""
+        record, context = self._record, self._attempt.context
+        if ruling.block is not None:
+            raise CallDenied(f"{operation.id} was blocked: {ruling.block}")
+        if ruling.ask is not None:
+            item = Item(operation.id, record.input, record.input_hash, reason=ruling.ask)
+            grant = context.grant
+            look = None if grant is None else grant.take if take else grant.has
+            if look is None or not look(operation.id, record.input_hash):
+                self._check(
+                    operation, record, context=context
+                )  # a rule says who may answer, so it goes first
+                said = f"{operation.id} needs somebody's approval: {ruling.ask}"
+                raise ApprovalNeeded(said, items=[item])
+            context = replace(context, grant=Grant([item]))
+        self._check(operation, record, context=context)
+
+    async def _revised(self, ending: Ending, hooks: CallHooks, *, seconds: float) -> Ending:
+        """The end as hooks change it."""
+        end = CallEnd(status=ending.status, result=ending.result, failure=ending.error, duration=seconds)
+        try:
+            revision = await hooks.after(self._described(), end)
+        except Exception:
+            log.exception("the hooks after call %s of %s failed", self._record.id, self._record.operation)
+            return ending
+        if revision is None:
+            return ending
+        withheld = ending.error is None and revision.failure is not None
+        return replace(
+            ending,
+            status="failed" if withheld else ending.status,
+            result=revision.result,
+            error=revision.failure,
+            notes=ending.notes + revision.notes,
+        )
+
+    def _described(self) -> HookedCall:
+        """The call as hooks see it: with the input that it runs with."""
+        record, given = self._record, self._given
+        return HookedCall(
+            operation=record.operation,
+            input=given if isinstance(given, Mapping) else {},
+            effect=record.effect,
+            owner=record.owner,
+            key_id=self._attempt.context.identity.key_id,
+            call_id=record.id or None,
+            tool_call_id=record.tool_call_id,
+            session_id=record.session_id,
+            run_id=record.run_id,
+            agent=record.agent,
+            step=record.step,
+        )
 
     def _parse(self, operation: Operation) -> Any:
         """The arguments. What a model wrote nearly right is mended, once."""
@@ -152,6 +297,7 @@ class Execution:
             except InvalidInput:
                 raise error from None
             self._notes += tuple(mended.notes)
+            self._given = mended.value
             return arguments
 
     async def _through(self, operation: Operation, arguments: Any, *, inside: Context) -> Any:
@@ -175,33 +321,10 @@ class Execution:
             await asyncio.sleep(wait)
 
 
-async def apart(work: Awaitable[Any], name: str) -> Any:
-    """What the work gives, which is done in a task of its own: who is cancelled while he awaits it is not
-    held up by work that will not end, nor goes on when that ends as if nothing was.
-    """
-    task = asyncio.ensure_future(kept(work))
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait([task], timeout=END_SECONDS)
-        if not task.done():
-            log.error("%s was stopped, and still runs after %g seconds", name, END_SECONDS)
-        raise
-    result, error = task.result()
-    if error is not None:
-        raise error
-    return result
-
-
-async def kept(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """What the work gives, or what it raises: a task that raises SystemExit would end the hub."""
-    try:
-        return await work, None
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 - whoever awaits it raises it again
-        return None, error
+def hooks_of(attempt: Attempt) -> CallHooks | None:
+    """What is asked about the call: nobody but for those that a model makes, and not for meta-tools."""
+    context = attempt.context
+    return context.hooks if context.told and not is_meta(attempt.record) else None
 
 
 def status_of(error: DragomanError) -> Status:
@@ -255,6 +378,7 @@ def enter(attempt: Attempt, node: Node, *, deadline: float | None) -> Context:
         node=node,
         approval=None,
         notes=(),
+        ruling=None,
         told=attempt.context.told and meta,
         grant=attempt.context.grant if meta else None,
     )

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded, BadRequest, NotFound
 from dragoman.operations.batch import Entry, read_batch
 from dragoman.operations.call import Calls
 from dragoman.operations.cleaning import clean
 from dragoman.operations.context import Context, Report
+from dragoman.operations.execution import Review
 from dragoman.operations.operation import DESCRIPTION_LIMIT, Effect, Operation, Run
 from dragoman.operations.outcome import CallFailure, Outcome, failure_of
 from dragoman.operations.registry import RESERVED, Registry
@@ -170,21 +172,26 @@ class Meta:
     async def _call(self, entries: tuple[Entry, ...], context: Context) -> list[dict[str, Any]]:
         """Call them all at once; or none, as long as somebody has to approve one of them."""
         await self._calls.arrived([entry.tool for entry in entries if not entry.failure], context)
-        wanted = [
-            self._calls.review(each.tool, each.input, context=context) for each in entries if not each.failure
-        ]
-        if items := [item for item in wanted if item is not None]:
+        reviews = [await self._review(entry, context) for entry in entries]
+        if items := [review.item for review in reviews if review.item is not None]:
             names = ", ".join(dict.fromkeys(item.operation for item in items))
             raise ApprovalNeeded(f"{names}: somebody has to approve this first", items=items)
         board = Progress(entries, context)
+        inside = [context if not each.ruling else replace(context, ruling=each.ruling) for each in reviews]
         if len(entries) == 1:  # most are, and it saves a task
-            return [await self._call_one(entries[0], context, board=board, at=0)]
+            return [await self._call_one(entries[0], inside[0], board=board, at=0)]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._call_one(entry, context, board=board, at=at))
+                group.create_task(self._call_one(entry, inside[at], board=board, at=at))
                 for at, entry in enumerate(entries)
             ]
         return [task.result() for task in tasks]
+
+    async def _review(self, entry: Entry, context: Context) -> Review:
+        """What stands in the way of a call of a batch."""
+        if entry.failure is not None or refuse_meta(entry.tool) is not None:
+            return Review()
+        return await self._calls.review(entry.tool, entry.input, context=context)
 
     async def _call_one(self, entry: Entry, context: Context, *, board: Progress, at: int) -> dict[str, Any]:
         failure = entry.failure or refuse_meta(entry.tool)

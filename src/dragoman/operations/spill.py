@@ -101,8 +101,19 @@ def size_for_model(result: Any, size: int) -> int:
     blocks = result.get("content") if isinstance(result, Mapping) else None
     if not isinstance(blocks, list):
         return size
-    shown = [
-        {**block, "data": ""} if isinstance(block, Mapping) and block.get("type") in MEDIA else block
-        for block in blocks
-    ]
+    shown = [unread(block) for block in blocks]
     return len(msgspec.json.encode({**result, "content": shown}))
+
+
+def unread(block: Any) -> Any:
+    """A block without what no model reads as text: the bytes of pictures, sound and files."""
+    if not isinstance(block, Mapping):
+        return block
+    if block.get("type") in MEDIA:
+        return {**block, "data": ""}
+    if str(block.get("uri", "")).startswith("data:"):
+        return {**block, "uri": ""}
+    held = block.get("resource")
+    return (
+        {**block, "resource": {**held, "blob": ""}} if isinstance(held, Mapping) and "blob" in held else block
+    )

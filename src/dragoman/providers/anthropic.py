@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from dragoman.ids import new_id
-from dragoman.providers.http import Transport
+from dragoman.providers.caching import Caching
+from dragoman.providers.http import Sender
 from dragoman.providers.keyring import KeyRing
 from dragoman.providers.language import Family, call_ids, said
 from dragoman.providers.remote import RemoteProvider
@@ -16,7 +17,7 @@ from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.server import Server
 from dragoman.request import ModelRequest
 from dragoman.wire.anthropic import Decoder
-from dragoman.wire.anthropic_request import check, encode_request, refused_field
+from dragoman.wire.anthropic_request import check, encode_body, refused_field, write_request
 
 __all__ = ["Anthropic", "AnthropicHabits", "AnthropicProvider"]
 
@@ -42,6 +43,7 @@ class Anthropic:
 
     def __init__(self, name: str, habits: AnthropicHabits) -> None:
         self.habits = habits
+        self.caching = Caching()
         self._name = name
         self._refused: dict[str, frozenset[str]] = {}
 
@@ -58,12 +60,15 @@ class Anthropic:
 
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
         """See `Language.encode`."""
-        return encode_request(
+        body = write_request(
             request,
             provider=self._name,
             max_tokens=self.habits.max_tokens,
             drop={*drop, *self._refused.get(request.model, ())},
         )
+        if request.options.get("cache_control") and not drop:
+            self.caching.note(request, body)
+        return encode_body(body)
 
     def decoder(self, request: ModelRequest) -> Decoder:
         """See `Language.decoder`."""
@@ -94,17 +99,18 @@ class Anthropic:
 
 
 class AnthropicProvider(RemoteProvider):
-    """A provider that speaks Messages."""
+    """A provider that speaks Messages. `caching.on_bust` hears when what was cached is of no use."""
 
     def __init__(
         self,
         name: str,
         server: Server,
         *,
-        transport: Transport,
+        transport: Sender,
         keys: KeyRing | None = None,
         policy: RetryPolicy = DEFAULTS,
         habits: AnthropicHabits = USUAL,
     ) -> None:
         self.language = Anthropic(name, habits)
+        self.caching = self.language.caching
         super().__init__(name, server, language=self.language, transport=transport, keys=keys, policy=policy)

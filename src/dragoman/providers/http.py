@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import lru_cache
+from typing import Protocol
 
 from dragoman.errors import ProviderError
 from dragoman.providers.address import Address, Proxies, Proxy, locate, proxies_from
@@ -18,7 +19,7 @@ from dragoman.providers.connection import NEVER, Connection, Request, Timeouts
 from dragoman.providers.dialer import Dialer
 from dragoman.providers.incoming import Incoming
 
-__all__ = ["Proxies", "Response", "Timeouts", "Transport", "proxies_from"]
+__all__ = ["Proxies", "Response", "Sender", "Timeouts", "Transport", "proxies_from"]
 
 KEEP_ALIVE = 60.0
 DEFAULTS = Timeouts()
@@ -177,6 +178,22 @@ def is_ours(name: str) -> bool:
 
 def unsendable(what: str) -> ProviderError:
     return ProviderError(f"{what} holds characters that HTTP does not allow", category="bad_request")
+
+
+class Sender(Protocol):
+    """What requests go through."""
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        timeouts: Timeouts | None = None,
+    ) -> Response:
+        """See `Transport.send`."""
+        ...
 
 
 class Transport:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.ids import new_id
-from dragoman.providers.http import Transport
+from dragoman.providers.http import Sender
 from dragoman.providers.keyring import KeyRing
 from dragoman.providers.language import Family, call_ids, said
 from dragoman.providers.remote import RemoteProvider
@@ -107,7 +107,7 @@ class OllamaProvider(RemoteProvider):
         name: str,
         server: Server,
         *,
-        transport: Transport,
+        transport: Sender,
         keys: KeyRing | None = None,
         policy: RetryPolicy = DEFAULTS,
         habits: OllamaHabits = USUAL,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from dragoman.ids import new_id
-from dragoman.providers.http import Transport
+from dragoman.providers.http import Sender
 from dragoman.providers.keyring import KeyRing
 from dragoman.providers.language import Family, call_ids
 from dragoman.providers.remote import RemoteProvider
@@ -100,7 +100,7 @@ class OpenAIProvider(RemoteProvider):
         name: str,
         server: Server,
         *,
-        transport: Transport,
+        transport: Sender,
         keys: KeyRing | None = None,
         policy: RetryPolicy = DEFAULTS,
         quirks: Quirks | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -11,9 +11,10 @@ from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep
 from dragoman.operations import origin
 from dragoman.providers.answer import LARGEST, Answer
-from dragoman.providers.http import Response, Transport
+from dragoman.providers.http import Response, Sender
 from dragoman.providers.keyring import NOBODY, Held, KeyRing, ProviderKey
 from dragoman.providers.language import Family, Language
+from dragoman.providers.model import Model
 from dragoman.providers.relay import Relay
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify, redact, with_retries
 from dragoman.providers.server import Server
@@ -39,7 +40,7 @@ class RemoteProvider:
         server: Server,
         *,
         language: Language,
-        transport: Transport,
+        transport: Sender,
         keys: KeyRing | None = None,
         policy: RetryPolicy = DEFAULTS,
     ) -> None:
@@ -121,8 +122,22 @@ class RemoteProvider:
         except ProviderError as error:
             raise self.masked(error) from None
 
+    def model(self, name: str, **options: Any) -> Model:
+        """One of its models, by the provider's own name for it; `options` go along with each request."""
+        return Model(self, name, options)
+
     async def close(self) -> None:
         """Nothing: what stays open between two answers is the transport's."""
+
+    async def aclose(self) -> None:
+        """The same, by the name that scripts know."""
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def masked(self, error: ProviderError) -> ProviderError:
         """The error without our keys: some servers say them back."""

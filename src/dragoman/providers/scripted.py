@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message: str
     category: ProviderCategory = "api_error"
     transient: bool = False
+    retry_after: float | None = None
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,15 +84,9 @@ class ScriptedProvider:
         """The next step's events, a batch a delta."""
         step, key = self._next(request), len(self.asked)
         self.asked.append(request)
-        for batch in _blocks(step, request, key=key):
-            if step.delay:
-                await asyncio.sleep(step.delay)
-            yield batch
-        if step.error:
-            failure = step.error
-            raise ProviderError(failure.message, category=failure.category, transient=failure.transient)
-        reason = step.finish or ("tool-calls" if step.tools else "stop")
-        yield [e.FinishStep(reason, usage=step.usage, model=request.model, provider=self.name)]
+        async with aclosing(play(step, request, key=key, name=self.name)) as answer:
+            async for batch in answer:
+                yield batch
 
     @property
     def resting(self) -> bool:
@@ -115,6 +111,26 @@ class ScriptedProvider:
                 category="bad_request",
             )
         return self.script.steps[at]
+
+
+async def play(
+    step: Step, request: ModelRequest, *, key: int, name: str
+) -> AsyncGenerator[Sequence[e.Event], None]:
+    """The step's events, a batch a delta. `key` makes the ids of its calls."""
+    for batch in _blocks(step, request, key=key):
+        if step.delay:
+            await asyncio.sleep(step.delay)
+        yield batch
+    if step.error:
+        failure = step.error
+        raise ProviderError(
+            failure.message,
+            category=failure.category,
+            transient=failure.transient,
+            retry_after=failure.retry_after,
+        )
+    reason = step.finish or ("tool-calls" if step.tools else "stop")
+    yield [e.FinishStep(reason, usage=step.usage, model=request.model, provider=name)]
 
 
 def _place(messages: Sequence[Message]) -> int:

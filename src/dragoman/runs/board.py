@@ -11,10 +11,13 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.agent.agent import Agent
-from dragoman.agent.loop import Loop, Turn
+from dragoman.agent.context import Fitting
+from dragoman.agent.loop import Loop
+from dragoman.agent.profile import Profile
 from dragoman.agent.roster import Pick, Roster
+from dragoman.agent.summary import Summariser
 from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.turn import Turn
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, ToolApprovalResponse
 from dragoman.fold import Fold
@@ -24,6 +27,7 @@ from dragoman.operations.approval import Approval
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
+from dragoman.providers.provider import Provider
 from dragoman.providers.routing import permit
 from dragoman.request import Tool
 from dragoman.runs.metered import Till
@@ -240,6 +244,8 @@ class Board:
                 context=context,
                 given=begun.given,
                 tracing=self._settings.tracing,
+                hooks=self._settings.hooks,
+                window=_window(pick, provider),
             )
         )
 
@@ -266,6 +272,16 @@ class Board:
         asyncio.get_running_loop().call_later(UNDELIVERED_FOR, forget)
 
 
+def _window(pick: Pick, provider: Provider) -> Fitting | None:
+    """What shortens the conversation; a summary is made, and paid for, like any answer of the run."""
+    policy = pick.agent.context
+    if policy.kind == "off":
+        return None
+    if policy.kind == "summarise" and policy.summarise is None:
+        policy = replace(policy, summarise=Summariser(provider, pick.model))
+    return Fitting(policy)
+
+
 def _waits_for(message: Message, approval: Approval) -> bool:
     """Whether a call of the message has this request for approval, and no answer."""
     calls = [part for part in message.parts if isinstance(part, ToolPart)]
@@ -273,7 +289,7 @@ def _waits_for(message: Message, approval: Approval) -> bool:
     return any(asked is not None and asked.id == approval.id for asked in waiting)
 
 
-def _context(row: rows.Run, agent: Agent, *, identity: Identity) -> Context:
+def _context(row: rows.Run, agent: Profile, *, identity: Identity) -> Context:
     """What all calls of a run stand under."""
     now = asyncio.get_running_loop().time()
     bounded = agent.max_usd is not None or agent.max_calls is not None

@@ -12,6 +12,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent import closing
+from dragoman.agent.hooks import LoopHooks
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError
 from dragoman.providers.tracing import OFF, Tracing
@@ -24,10 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class RunSettings(msgspec.Struct, frozen=True):
-    """`grace`: seconds that a run goes on while nobody follows it; None: for ever, 0: not at all."""
+    """`grace`: seconds that a run goes on while nobody follows it; None: for ever, 0: not at all.
+
+    `hooks` are asked by the loop of each run.
+    """
 
     grace: float | None = 15.0
     tracing: Tracing = OFF
+    hooks: LoopHooks | None = None
 
 
 class Run:
@@ -92,11 +97,13 @@ class Run:
             reason = self._stopping or "the hub stopped it"
             ending = closing.abort(self.fold, reason=reason, metadata=self._loop.metadata("aborted"))
             await self._end(ending)
+            await self._loop.listening.ended("aborted", self._loop.so_far(), error=reason)
         except Exception as error:
             log.exception("run %s failed", self.row.id)
             text = error.message if isinstance(error, DragomanError) else "an internal error of the hub"
             metadata = self._loop.metadata("error")
             await self._end(closing.fail(self.fold, text=text, code="internal", metadata=metadata))
+            await self._loop.listening.ended("error", self._loop.so_far(), error=text)
 
     async def _play(self) -> None:
         async with aclosing(self._loop.run()) as batches:

@@ -20,6 +20,7 @@ _ELSEWHERE = frozenset(
         "max_tokens",
         "stop_sequences",
         "metadata",
+        "extra_body",
     }
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 from dragoman.errors import BadRequest
 from dragoman.wire import anthropic_schema as schemas
 from dragoman.wire.anthropic_models import Model
-from dragoman.wire.anthropic_thinking import Thinking, think
+from dragoman.wire.anthropic_thinking import Thinking, budgeted, think
 from dragoman.wire.openai_history import encode_value
 
 _NATIVE = frozenset(
@@ -37,6 +37,7 @@ _NATIVE = frozenset(
 )
 _READ = frozenset(
     {
+        "extra_body",
         "max_completion_tokens",
         "max_tokens",
         "messages",
@@ -65,6 +66,7 @@ _JSON = "Answer with one JSON object and nothing else: no words before or after 
 class Options:
     """The options of one request: the body's `fields`, and what the `system` must say in their place.
 
+    `cache` is the mark for what is to be cached, where we find the places (`wire/anthropic_cache.py`).
     `left_out` names the options that have no word here. `drop` names fields that the server refused. `bare`:
     the history ends in calls without thinking before them. BadRequest for what cannot be left out.
     """
@@ -79,6 +81,7 @@ class Options:
         drop: Collection[str] = (),
     ) -> None:
         self.fields: dict[str, Any] = {}
+        self.cache: dict[str, Any] | None = None
         self.system: list[str] = []
         self.left_out: list[str] = []
         self._options = {name: value for name, value in options.items() if value is not None}
@@ -87,6 +90,7 @@ class Options:
         self._refuse()
         for name in sorted(_NATIVE & self._options.keys()):
             self.fields[name] = self._options[name]
+        self._cache()
         self._think(max_tokens, bare=bare)
         self._sample()
         self._stop()
@@ -108,6 +112,15 @@ class Options:
         if modalities != ["text"]:
             raise BadRequest("modalities: Anthropic's models answer in text only", field="modalities")
 
+    def _cache(self) -> None:
+        """Take out `cache_control`, unless it says in Anthropic's words that they find the places."""
+        asked = self.fields.get("cache_control")
+        if isinstance(asked, Mapping) and "type" in asked:
+            return
+        self.fields.pop("cache_control", None)
+        if asked and "cache_control" not in self._drop:
+            self.cache = {"type": "ephemeral", **(asked if isinstance(asked, Mapping) else {})}
+
     def _think(self, default: int, *, bare: bool) -> None:
         """Set max_tokens, thinking and the effort."""
         name = "max_completion_tokens" if "max_completion_tokens" in self._options else "max_tokens"
@@ -127,7 +140,7 @@ class Options:
         """What to say of thinking: what the request says in Anthropic's words, else in OpenAI's."""
         given = self.fields.pop("thinking", None)
         if isinstance(given, Mapping) and "thinking" not in self._drop:
-            return Thinking(dict(given))
+            return budgeted(given, limit=limit)
         thinking = think(self._options.get("reasoning_effort"), self._model, limit=limit, bare=bare)
         return Thinking(None, thinking.effort) if "thinking" in self._drop else thinking
 

@@ -13,11 +13,13 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.request import ModelRequest
+from dragoman.wire.anthropic_cache import mark_places
 from dragoman.wire.anthropic_history import History, write_history
 from dragoman.wire.anthropic_models import Model, model_of
 from dragoman.wire.anthropic_options import Options
 from dragoman.wire.anthropic_tools import forces, write_tools
 from dragoman.wire.openai_history import plain
+from dragoman.wire.openai_options import extra_body
 
 MAX_TOKENS = 4096  # of an answer when the request does not say: Anthropic wants a number
 
@@ -52,6 +54,25 @@ def encode_request(
     stream: bool = True,
     drop: Collection[str] = (),
 ) -> bytes:
+    """The body as JSON; see `write_request`."""
+    return encode_body(
+        write_request(request, provider=provider, max_tokens=max_tokens, stream=stream, drop=drop)
+    )
+
+
+def encode_body(body: Mapping[str, Any]) -> bytes:
+    """A body as JSON."""
+    return msgspec.json.encode(body, enc_hook=plain)
+
+
+def write_request(
+    request: ModelRequest,
+    *,
+    provider: str | None = None,
+    max_tokens: int = MAX_TOKENS,
+    stream: bool = True,
+    drop: Collection[str] = (),
+) -> dict[str, Any]:
     """The body; BadRequest for what can neither be said to Anthropic nor left out.
 
     `provider` names the one that is asked: what it gave to be sent back (signatures) is. `max_tokens` holds
@@ -73,9 +94,11 @@ def encode_request(
         body["system"] = system
     body |= write_tools(request, forcing=_may_force(model_of(request.model), options), drop=drop)
     body["messages"] = history.messages
+    if options.cache is not None:
+        mark_places(body, options.cache)
     for name in sorted(options.fields):
         body[name] = options.fields[name]
-    return msgspec.json.encode(body, enc_hook=plain)
+    return body | extra_body(request.options, body)
 
 
 def check(request: ModelRequest, *, provider: str | None = None) -> Sequence[str]:

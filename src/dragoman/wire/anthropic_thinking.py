@@ -6,6 +6,7 @@ budget of tokens, which counts into max_tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -38,6 +39,22 @@ class Thinking(msgspec.Struct, frozen=True):
         """The tokens of max_tokens that it may take."""
         budget = (self.config or {}).get("budget_tokens")
         return budget if type(budget) is int else 0
+
+
+def budgeted(given: Mapping[str, Any], *, limit: int | None) -> Thinking:
+    """What a request says itself, in Anthropic's words. BadRequest for a budget that cannot be right."""
+    budget = given.get("budget_tokens")
+    if given.get("type") == "enabled" and type(budget) is int:
+        field = "thinking.budget_tokens"
+        if budget < LEAST:
+            raise BadRequest(f"{field} must be at least {LEAST}, got {budget!r}", field=field)
+        if limit is not None and limit <= budget:
+            raise BadRequest(
+                f"max_tokens ({limit}) must be above {field} ({budget}): thinking counts into it",
+                field="max_tokens",
+                hint=f"leave max_tokens out, and the answer gets its usual room beside the {budget}",
+            )
+    return Thinking(dict(given))
 
 
 def think(effort: Any, model: Model, *, limit: int | None, bare: bool) -> Thinking:

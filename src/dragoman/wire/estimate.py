@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, assert_never
 
 import msgspec
@@ -51,9 +51,14 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 def estimate_input(request: ModelRequest, *, factor: float = 1.0) -> int:
     """About how many tokens the request is for a model; at least 1."""
     tokens = _text(request.instructions or "")
-    tokens += sum(_message(message) for message in request.messages)
+    tokens += estimate_messages(request.messages)
     tokens += sum(_tool(tool) for tool in request.tools)
     return max(1, round(tokens * factor))
+
+
+def estimate_messages(messages: Iterable[Message]) -> float:
+    """About how many tokens the messages are; 0 for none."""
+    return sum(_message(message) for message in messages)
 
 
 def estimate_text(text: str) -> int:

@@ -58,7 +58,7 @@ def _block(parts: Sequence[Part], *, provider: str | None, field: str) -> Iterat
     yield said
     for part in calls:
         pieces = files_in(part)
-        told = {"content": result(part)} if pieces is None else _content(pieces, field=field, linked=True)
+        told = {"content": result(part)} if pieces is None else _content(pieces, field=field, given=True)
         yield {"role": "tool", **told, "tool_name": part.name, "tool_call_id": part.tool_call_id}
 
 
@@ -73,15 +73,15 @@ def _call(part: ToolPart) -> dict[str, Any]:
     return {"id": part.tool_call_id, "function": {"name": part.name, "arguments": arguments}}
 
 
-def _content(parts: Sequence[Part], *, field: str, linked: bool = False) -> dict[str, Any]:
-    """Texts and images; with `linked`, a file that is elsewhere is told as its address."""
+def _content(parts: Sequence[Part], *, field: str, given: bool = False) -> dict[str, Any]:
+    """Texts and images. Of any other file that a tool has `given` it is said that it was there."""
     texts: list[str] = []
     images: list[str] = []
     for part in parts:
         if isinstance(part, TextPart):
             texts += [part.text] if part.text else []
         elif isinstance(part, FilePart):
-            text = inline(part) or (link(part) if linked and _is_elsewhere(part) else None)
+            text = inline(part) or (_noted(part) if given else None)
             if text is None:
                 images.append(_image(part, field))
             else:
@@ -89,8 +89,13 @@ def _content(parts: Sequence[Part], *, field: str, linked: bool = False) -> dict
     return {"content": "\n".join(texts), **({"images": images} if images else {})}
 
 
-def _is_elsewhere(part: FilePart) -> bool:
-    return not part.url.startswith("data:") and not media_type(part).startswith("image/")
+def _noted(part: FilePart) -> str | None:
+    """The words for a file that cannot go along as an image."""
+    if packed(part) is not None and media_type(part).startswith("image/"):
+        return None
+    if part.url.startswith("data:"):
+        return f"[{part.filename or 'a file'} of the type {media_type(part)}]"
+    return link(part)
 
 
 def _image(part: FilePart, field: str) -> str:

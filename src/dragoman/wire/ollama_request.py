@@ -16,6 +16,7 @@ from dragoman.request import ModelRequest, Named, Tool
 from dragoman.wire.ollama_history import write_history
 from dragoman.wire.ollama_options import left_out, refuse, write_fields, write_runner
 from dragoman.wire.openai_history import plain
+from dragoman.wire.openai_options import extra_body
 
 _NO_THINKING = re.compile(r"does not support thinking|\bthink value\b", re.IGNORECASE)
 
@@ -40,7 +41,7 @@ def encode_request(
         "stream": stream,
     }
     said = {name: value for name, value in body.items() if name not in drop and value not in ([], {})}
-    return msgspec.json.encode(said, enc_hook=plain)
+    return msgspec.json.encode(said | extra_body(request.options, said), enc_hook=plain)
 
 
 def check(request: ModelRequest) -> Sequence[str]:

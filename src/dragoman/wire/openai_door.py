@@ -17,7 +17,10 @@ from dragoman.wire.openai_door_messages import read_messages
 from dragoman.wire.openai_door_tools import read_tools
 
 _READ = frozenset(
-    {"model", "messages", "stream", "stream_options", "tools", "tool_choice", "functions", "function_call"}
+    {
+        *("model", "messages", "stream", "stream_options", "tools", "tool_choice", "functions"),
+        *("function_call", "extra_body"),
+    }
 )
 _HINT = 'send {"model": "provider/model", "messages": [{"role": "user", "content": "hi"}]}'
 

@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.errors import BadRequest
 from dragoman.wire.openai_quirks import Quirks
 
-OURS = frozenset({"model", "messages", "stream", "stream_options"})
+OURS = frozenset({"model", "messages", "stream", "stream_options", "extra_body"})
 _ANTHROPICS = frozenset(
     {
         "betas",
@@ -55,6 +55,11 @@ def write_options(options: Mapping[str, Any], *, model: str, quirks: Quirks) -> 
         limit = said.pop("max_tokens")
         said.setdefault("max_completion_tokens", limit)
     return said
+
+
+def extra_body(options: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that go into the body as they are, where ours say nothing: for what has no word here yet."""
+    return {name: value for name, value in _mapping(options, "extra_body").items() if name not in body}
 
 
 def left_out(options: Mapping[str, Any], quirks: Quirks) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.request import ModelRequest, Named, Tool, ToolChoice
 from dragoman.wire.openai_history import plain, write_history
 from dragoman.wire.openai_names import tool_name
-from dragoman.wire.openai_options import left_out, write_options
+from dragoman.wire.openai_options import extra_body, left_out, write_options
 from dragoman.wire.openai_quirks import Quirks
 
 
@@ -38,7 +38,7 @@ def encode_request(
             body["tool_choice"] = _choice(request.tool_choice)
     for name, value in write_options(request.options, model=request.model, quirks=quirks).items():
         body.setdefault(name, value)
-    return msgspec.json.encode(body, enc_hook=plain)
+    return msgspec.json.encode(body | extra_body(request.options, body), enc_hook=plain)
 
 
 def check(request: ModelRequest, quirks: Quirks) -> Sequence[str]:

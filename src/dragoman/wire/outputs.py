@@ -1,7 +1,8 @@
 """Outputs: what a tool gave, as texts and files for a model. Files come in MCP's manner.
 
 An output with files is `{"content": [...]}` with MCP's content blocks: `{"type": "text", "text"}`,
-`{"type": "image"|"audio", "data": base64, "mimeType"}`, `{"type": "resource_link", "uri", "mimeType"}`.
+`{"type": "image"|"audio", "data": base64, "mimeType"}`, `{"type": "resource_link", "uri", "mimeType"}`,
+`{"type": "resource", "resource": {"uri", "mimeType", "blob": base64 or "text"}}`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,20 @@ def _piece(block: Mapping[str, Any]) -> TextPart | FilePart | None:
         return FilePart(media, f"data:{media};base64,{block['data']}")
     if kind == "resource_link" and isinstance(block.get("uri"), str):
         return FilePart(media if isinstance(media, str) else "application/octet-stream", block["uri"])
-    return None
+    return _embedded(block["resource"]) if isinstance(block.get("resource"), Mapping) else None
+
+
+def _embedded(resource: Mapping[str, Any]) -> TextPart | FilePart | None:
+    """What came along with its address."""
+    blob, text = resource.get("blob"), resource.get("text")
+    media, uri = resource.get("mimeType"), resource.get("uri")
+    if isinstance(text, str):
+        return TextPart(f"{uri}:\n{text}" if isinstance(uri, str) else text)
+    if not isinstance(blob, str):
+        return None
+    kind = media if isinstance(media, str) else "application/octet-stream"
+    name = uri.rstrip("/").rpartition("/")[2] if isinstance(uri, str) else None
+    return FilePart(kind, f"data:{kind};base64,{blob}", name or None)
 
 
 def _block(piece: TextPart | FilePart) -> dict[str, Any]:

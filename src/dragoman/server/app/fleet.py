@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dragoman.config import Config, ProviderConfig, key_places, read_key
 from dragoman.providers.address import proxies_from
 from dragoman.providers.anthropic import AnthropicHabits, AnthropicProvider
+from dragoman.providers.claude_code import ClaudeCodeProvider
 from dragoman.providers.connection import Timeouts
 from dragoman.providers.http import Transport
 from dragoman.providers.keyring import Cooldown, KeyRing, ProviderKey
@@ -38,7 +39,9 @@ class Fleet:
             transport = transport_of(provider, environ)
             self.transports.append(transport)
             keys = ring_of(name, provider, environ=environ, secrets=secrets)
-            self.providers[name] = provider_of(name, provider, keys=keys, transport=transport)
+            self.providers[name] = provider_of(
+                name, provider, keys=keys, transport=transport, environ=environ
+            )
 
     def remote(self) -> Mapping[str, RemoteProvider]:
         """Those that are servers somewhere, with keys."""
@@ -87,7 +90,14 @@ def ring_of(
     return KeyRing(keys, cooldown=cooldown)
 
 
-def provider_of(name: str, provider: ProviderConfig, *, keys: KeyRing, transport: Transport) -> Provider:
+def provider_of(
+    name: str,
+    provider: ProviderConfig,
+    *,
+    keys: KeyRing,
+    transport: Transport,
+    environ: Mapping[str, str],
+) -> Provider:
     """One provider."""
     server = Server(base_url=provider.url or "", headers=provider.headers)
     common: dict[str, Any] = {
@@ -100,6 +110,8 @@ def provider_of(name: str, provider: ProviderConfig, *, keys: KeyRing, transport
             return ScriptedProvider(read_script(Path(provider.script or "")), name=name)
         case "local":
             return LocalProvider(name, transport=transport, model_path=provider.model_path)
+        case "claude-code":
+            return claude_code_of(name, provider, environ=environ)
         case "openai":
             said = {word: value for word in QUIRKS if (value := getattr(provider, word)) is not None}
             return OpenAIProvider(name, server, quirks=replace(quirks_of(server), **said), **common)
@@ -113,6 +125,23 @@ def provider_of(name: str, provider: ProviderConfig, *, keys: KeyRing, transport
                 num_ctx=provider.num_ctx, keep_alive=provider.keep_alive, think=provider.think
             )
             return OllamaProvider(name, server, habits=ways, **common)
+
+
+def claude_code_of(name: str, provider: ProviderConfig, *, environ: Mapping[str, str]) -> ClaudeCodeProvider:
+    """The Claude Code CLI, as it is to be started."""
+    return ClaudeCodeProvider(
+        provider.executable,
+        name=name,
+        permission_mode=provider.permission_mode,
+        agent=provider.agent,
+        cwd=provider.cwd,
+        allowed_tools=provider.allowed_tools,
+        disallowed_tools=provider.disallowed_tools,
+        max_turns=provider.max_turns,
+        mcp_config=provider.mcp_config,
+        arguments=provider.arguments,
+        environ=environ,
+    )
 
 
 def transport_of(provider: ProviderConfig, environ: Mapping[str, str]) -> Transport:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.hooks import Hooks
+from dragoman.agent.toolbox import Toolbox, found
 from dragoman.config import Config, master_key
 from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
 from dragoman.operations.call import Calls, CallSettings
@@ -19,12 +20,14 @@ from dragoman.operations.guard import Guard
 from dragoman.operations.meta import Meta
 from dragoman.operations.registry import Registry
 from dragoman.operations.spill import Spill
+from dragoman.providers.http import Transport
 from dragoman.providers.telemetry import open_tracing
 from dragoman.providers.tracing import OFF, Telemetry, Tracing
 from dragoman.request import Tool
 from dragoman.runs.recovery import recover
 from dragoman.server.app.chores import background
 from dragoman.server.app.fleet import secret_names
+from dragoman.server.app.hooks import hooks_of
 from dragoman.server.app.rules import policy_of
 from dragoman.server.app.tools import registry_of, search_of
 from dragoman.server.version import version
@@ -56,6 +59,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     calls: Calls
     meta: Meta
     tracing: Tracing
+    hooks: Hooks
 
     @classmethod
     async def lay(cls, config: Config, place: Place, *, stack: AsyncExitStack) -> Ground:
@@ -71,15 +75,14 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
         await stack.enter_async_context(store)
         await tidy(store)
         registry = registry_of(config, store.artifacts)
-        calls = Calls(
-            registry,
-            store.calls,
-            guard=guard_of(config, store),
-            spill=Spill(store.artifacts, limit=config.limits.result, largest=config.limits.artifact),
-            settings=CallSettings(
-                threads=config.limits.threads, tracer=traced(tracing), repeats=config.limits.repeats
-            ),
+        hooks = opened_hooks(config, place, stack=stack)
+        settings = CallSettings(
+            threads=config.limits.threads,
+            tracer=traced(tracing),
+            repeats=config.limits.repeats,
+            hooks=hooks.calls if hooks else None,
         )
+        calls = calls_of(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
         search, meanings = search_of(config, registry)
         if meanings is not None:
@@ -91,13 +94,14 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
             calls=calls,
             meta=Meta(registry, calls, search=search),
             tracing=tracing,
+            hooks=hooks,
         )
 
     def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
         """What an agent's model can call for whom the context names."""
-        return Toolbox(
-            self.calls, self.meta, registry=self.registry, context=context, pinned=pinned, client=client
-        )
+        there = [operation for id in pinned if (operation := found(self.registry, id)) is not None]
+        shown = [operation.id for operation in there if self.calls.is_visible(operation, context)]
+        return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
 
     def source(self, operation: str) -> str | None:
         """Where an operation comes from; None when it is gone."""
@@ -115,6 +119,23 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
             except DragomanError as error:
                 log.warning("the secret %s cannot be had: %s", name, error.message)
         return found
+
+
+def opened_hooks(config: Config, place: Place, *, stack: AsyncExitStack) -> Hooks:
+    """The hooks of a configuration, with what those at an address are asked through."""
+    transport = Transport()
+    stack.push_async_callback(transport.close)
+    names = [hook.secret_env for hook in config.hooks if hook.secret_env is not None]
+    place.secrets.update(place.environ[name] for name in names if name in place.environ)
+    hooks = hooks_of(config.hooks, environ=place.environ, transport=transport)
+    stack.callback(hooks.close)
+    return hooks
+
+
+def calls_of(config: Config, store: Store, *, registry: Registry, settings: CallSettings) -> Calls:
+    """What calls the operations."""
+    spill = Spill(store.artifacts, limit=config.limits.result, largest=config.limits.artifact)
+    return Calls(registry, store.calls, guard=guard_of(config, store), spill=spill, settings=settings)
 
 
 def guard_of(config: Config, store: Store) -> Guard:

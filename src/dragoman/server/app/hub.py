@@ -61,7 +61,9 @@ class Hub:
             setting.roster,
             toolbox=ground.toolbox,
             till=Till(meter=self.meter, price=setting.price),
-            settings=RunSettings(grace=config.grace, tracing=ground.tracing),
+            settings=RunSettings(
+                grace=config.grace, tracing=ground.tracing, hooks=ground.hooks.loop if ground.hooks else None
+            ),
         )
         metrics.watched = Watched(
             cooldowns=self.cooldowns,

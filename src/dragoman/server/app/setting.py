@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from dragoman.accounts.contexts import Contexts
 from dragoman.accounts.price import Price
 from dragoman.accounts.prices import PriceOverride, Prices
 from dragoman.accounts.table import LimitTable
-from dragoman.agent.agent import Agent
+from dragoman.agent.context import ContextPolicy
+from dragoman.agent.profile import Profile
 from dragoman.agent.roster import Roster
 from dragoman.config import AgentConfig, Config
 from dragoman.providers.routing import Routing
@@ -98,15 +100,37 @@ def limits_of(config: Config) -> LimitTable:
     return LimitTable(keys=said.key, owners=said.owner, owner=said.owners, unpriced=said.unpriced)
 
 
-def agents_of(config: Config) -> dict[str, Agent]:
+def agents_of(config: Config) -> dict[str, Profile]:
     """The agents by name; `default` is the hub itself."""
     default = AgentConfig(instructions=config.instructions, operations=config.pinned)
     named = {"default": default, **config.agents}
     return {name: agent_of(name, agent, config=config) for name, agent in named.items()}
 
 
-def agent_of(name: str, agent: AgentConfig, *, config: Config) -> Agent:
-    return Agent(
+def policy_of(agent: AgentConfig, config: Config) -> ContextPolicy:
+    """How an agent's conversations are shortened; the sizes of models are those of the price list."""
+    said = agent.context
+    if said.policy == "off":
+        return ContextPolicy()
+    listed = {
+        f"{name}/{pattern}": size
+        for name, provider in config.providers.items()
+        for pattern, size in provider.contexts.items()
+    }
+    contexts = Contexts(listed)
+
+    def window(model: str) -> int | None:
+        provider, _, name = (agent.model or config.model or "").partition("/")
+        place = config.providers.get(provider)
+        return contexts.find(provider, model or name, type=None if place is None else place.type)
+
+    return ContextPolicy(
+        kind=said.policy, limit=said.limit, margin=said.margin, keep=said.keep, windows=window
+    )
+
+
+def agent_of(name: str, agent: AgentConfig, *, config: Config) -> Profile:
+    return Profile(
         name=name,
         model=agent.model or config.model or "",
         instructions=agent.instructions,
@@ -117,4 +141,5 @@ def agent_of(name: str, agent: AgentConfig, *, config: Config) -> Agent:
         timeout=agent.timeout,
         max_calls=agent.max_calls,
         max_usd=agent.max_usd,
+        context=policy_of(agent, config),
     )

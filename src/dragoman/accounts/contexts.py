@@ -1,0 +1,51 @@
+"""Contexts: how many tokens a model reads and writes, by configuration or library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from dragoman.accounts.catalogue import Catalogue
+from dragoman.accounts.prices import OF_OUR_OWN
+
+
+class Contexts:
+    """Context sizes by provider and model; what was found once is kept, the library is loaded when needed.
+
+    `given` is by pattern of `provider/model` or of the model alone (`gpt-*`); the first that fits counts.
+    """
+
+    def __init__(self, given: Mapping[str, int] | None = None) -> None:
+        self._given = dict(given or {})
+        self._found: dict[tuple[str, str], int | None] = {}
+        self._catalogue: Catalogue | None = None
+
+    def find(
+        self, provider: str, model: str, *, base_url: str | None = None, type: str | None = None
+    ) -> int | None:
+        """The tokens that a provider's model takes, the answer included; None when nobody says.
+
+        What runs on machines of our own has the size that it was started with, which only `given` says.
+        """
+        key = (provider, model)
+        if key not in self._found:
+            said = self._said(f"{provider}/{model}", model)
+            self._found[key] = said or self._look_up(key, base_url=base_url, type=type)
+        return self._found[key]
+
+    def _said(self, whole: str, model: str) -> int | None:
+        fits = (
+            size
+            for pattern, size in self._given.items()
+            if fnmatchcase(whole, pattern) or fnmatchcase(model, pattern)
+        )
+        return next(fits, None)
+
+    def _look_up(self, key: tuple[str, str], *, base_url: str | None, type: str | None) -> int | None:
+        provider, model = key
+        if (type or provider) in OF_OUR_OWN:
+            return None
+        if self._catalogue is None:
+            self._catalogue = Catalogue()
+        offer = self._catalogue.find(provider, model, base_url=base_url, type=type)
+        return None if offer is None else offer.context

@@ -1,0 +1,43 @@
+"""The texts in a JSON value: found wherever they are, and replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A text, and the name of the field that it stands in; `is_name`: it is such a name itself."""
+
+    text: str
+    field: str = ""
+    is_name: bool = False
+
+
+def texts(value: Any, field: str = "") -> Iterator[Found]:
+    """All texts in a value, names of fields too, in order."""
+    stack: list[tuple[Any, str]] = [(value, field)]
+    while stack:
+        value, field = stack.pop()
+        if isinstance(value, str):
+            yield Found(value, field)
+        elif isinstance(value, Mapping):
+            yield from (Found(str(name), field, is_name=True) for name in value)
+            stack.extend((item, str(name)) for name, item in reversed(list(value.items())))
+        elif isinstance(value, list | tuple):
+            stack.extend((item, field) for item in reversed(value))
+
+
+def replaced(value: Any, change: Callable[[str, str], str], *, field: str = "") -> Any:
+    """The value with `change(text, field)` in place of each text, names of fields too."""
+    if isinstance(value, str):
+        return change(value, field)
+    if isinstance(value, Mapping):
+        return {
+            change(str(name), ""): replaced(item, change, field=str(name)) for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [replaced(item, change, field=field) for item in value]
+    return value

@@ -1,0 +1,97 @@
+"""The events of hooks: what each is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dragoman.events import Usage
+from dragoman.messages import Message
+from dragoman.operations.operation import Effect
+from dragoman.operations.outcome import Status
+from dragoman.request import ModelRequest
+
+HookName = Literal[
+    "user_prompt_submit", "pre_tool_use", "post_tool_use", "pre_model", "post_model", "run_end"
+]
+
+
+class Occasion(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="event", rename="camel", omit_defaults=True
+):
+    """What all of them say: for whom it is, and what it belongs to. `step` counts a run's model calls."""
+
+    owner: str = "local"
+    key_id: str | None = None
+    agent: str | None = None
+    session_id: str | None = None
+    run_id: str | None = None
+    step: int | None = None
+
+
+class UserPromptSubmit(Occasion, frozen=True, kw_only=True, tag="user_prompt_submit"):
+    """A user said something; `text` is all the text of `message`. Nothing of it has gone anywhere yet."""
+
+    text: str
+    message: Message | None = None
+
+
+class PreToolUse(Occasion, frozen=True, kw_only=True, tag="pre_tool_use"):
+    """A model wants to call an operation. `tool` is its id as models are shown it, `input` what it gets."""
+
+    tool: str
+    operation: str
+    input: Mapping[str, Any]
+    effect: Effect = "once"
+    tool_call_id: str | None = None
+    call_id: str | None = None
+
+
+class PostToolUse(Occasion, frozen=True, kw_only=True, tag="post_tool_use"):
+    """A call has ended: `output` when its status is `done`, else `error`. `duration` is in seconds."""
+
+    tool: str
+    operation: str
+    input: Mapping[str, Any]
+    status: Status = "done"
+    output: Any = None
+    error: str | None = None
+    duration: float = 0.0
+    effect: Effect = "once"
+    tool_call_id: str | None = None
+    call_id: str | None = None
+
+
+class PreModel(Occasion, frozen=True, kw_only=True, tag="pre_model"):
+    """A model is about to be asked."""
+
+    request: ModelRequest
+
+
+class PostModel(Occasion, frozen=True, kw_only=True, tag="post_model"):
+    """A model has answered, or failed with `error`. `message` is the whole answer of the run so far."""
+
+    model: str
+    text: str = ""
+    message: Message | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    duration: float = 0.0
+    error: str | None = None
+
+
+class RunEnd(Occasion, frozen=True, kw_only=True, tag="run_end"):
+    """A run has ended; `reason` is how, `cost` in US dollars where it is known, `duration` in seconds."""
+
+    reason: str
+    text: str = ""
+    steps: int = 0
+    usage: Usage | None = None
+    cost: float | None = None
+    duration: float = 0.0
+    error: str | None = None
+
+
+HookEvent: TypeAlias = UserPromptSubmit | PreToolUse | PostToolUse | PreModel | PostModel | RunEnd

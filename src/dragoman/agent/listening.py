@@ -1,0 +1,94 @@
+"""Listening: hooks on the loop are told, in their own events, what happens in a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman import events as e
+from dragoman.agent.decisions import Block
+from dragoman.agent.hook_events import PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.stops import SoFar, StepTaken
+from dragoman.agent.turn import Turn
+from dragoman.errors import CallDenied
+from dragoman.messages import Message, TextPart
+from dragoman.request import ModelRequest
+
+
+class Listening:
+    """Tells the hooks of one turn, if it has any. What they block is a CallDenied with their reason."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._hooks = turn.hooks
+        self._turn = turn
+        self._over = False
+
+    async def submitted(self, history: Sequence[Message]) -> Sequence[Message]:
+        """The conversation, with what the user said last as the hooks have it."""
+        last = history[-1] if history else None
+        if self._hooks is None or last is None or last.role != "user" or self._turn.fold.entries:
+            return history
+        text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart))
+        said = await self._hooks.user_prompt_submit(UserPromptSubmit(text=text, message=last, **self._of(0)))
+        if isinstance(said, Block):
+            raise CallDenied(said.reason)
+        return history if said.message is None else [*history[:-1], said.message]
+
+    async def asking(self, request: ModelRequest, number: int) -> ModelRequest:
+        """The request as the hooks have it."""
+        if self._hooks is None:
+            return request
+        said = await self._hooks.pre_model(PreModel(request=request, **self._of(number)))
+        if isinstance(said, Block):
+            raise CallDenied(said.reason)
+        return said.request
+
+    async def answered(self, step: StepTaken) -> None:
+        """The model has answered."""
+        if self._hooks is None:
+            return
+        event = PostModel(
+            model=step.model,
+            text=step.text,
+            message=self._turn.fold.message(),
+            finish_reason=step.finish_reason,
+            usage=step.usage,
+            duration=step.duration,
+            **self._of(step.number),
+        )
+        await self._hooks.post_model(event)
+
+    async def failed(self, error: Exception, number: int) -> None:
+        """The model has not answered."""
+        if self._hooks is not None:
+            model = self._turn.model
+            await self._hooks.post_model(PostModel(model=model, error=str(error), **self._of(number)))
+
+    async def ended(self, reason: str, so_far: SoFar, *, error: str | None = None) -> None:
+        """The run has ended; only the first time counts."""
+        if self._hooks is None or self._over:
+            return
+        self._over = True
+        event = RunEnd(
+            reason=reason,
+            text=so_far.text,
+            steps=so_far.taken,
+            usage=None if so_far.usage == e.Usage() else so_far.usage,
+            cost=so_far.cost,
+            duration=so_far.seconds,
+            error=error,
+            **self._of(so_far.taken),
+        )
+        await self._hooks.run_end(event)
+
+    def _of(self, step: int) -> dict[str, Any]:
+        """For whom it is, and what it belongs to."""
+        context = self._turn.context
+        return {
+            "owner": context.identity.owner,
+            "key_id": context.identity.key_id,
+            "agent": context.agent,
+            "session_id": context.session_id,
+            "run_id": context.run_id,
+            "step": step or None,
+        }

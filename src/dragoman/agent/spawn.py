@@ -1,0 +1,235 @@
+"""A run that was spawned: its events as they happen, its result, and the ways to have a say in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+from dragoman import events as e
+from dragoman.agent import closing
+from dragoman.agent.loop import Batch, Loop
+from dragoman.agent.manual import Given, ManualDesk
+from dragoman.agent.report import report
+from dragoman.agent.result import Result
+from dragoman.errors import Conflict, DragomanError, NotFound, ProviderError
+from dragoman.messages import Message, ToolPart
+from dragoman.operations.outcome import describe, to_jsonable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+ABORTED = "it was aborted"
+ENDING = "the program is ending"
+END_SECONDS = 5.0  # how long hooks that hear of an abort may hold its result up
+
+
+class Promise(Generic[T]):
+    """Something to await, as often as one likes; giving up waiting changes nothing."""
+
+    def __init__(self, future: asyncio.Future[T]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return asyncio.shield(self._future).__await__()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there."""
+        return self._future.done()
+
+
+class Run:
+    """One answer under way. It goes on whether or not anybody listens.
+
+    `on_end` is told when it is over, `notices` are told in its result.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        desk: ManualDesk | None,
+        *,
+        on_end: Callable[[Run], None] = lambda _: None,
+        notices: Sequence[str] = (),
+    ) -> None:
+        self._loop = loop
+        self._fold = loop.turn.fold
+        self._desk = desk
+        self._on_end = on_end
+        self._notices = tuple(notices)
+        self._log: list[e.Event] = []
+        self._news: asyncio.Event | None = None
+        self._stopping: str | None = None
+        self._running = asyncio.get_running_loop()
+        self._result: asyncio.Future[Result] = self._running.create_future()
+        self._task = self._running.create_task(self._drive(), name=self.id)
+        self._task.add_done_callback(self._ensure)
+        deadline = loop.turn.context.deadline
+        if deadline is not None:
+            timer = self._running.call_at(deadline, self.abort, "its time is over")
+            self._task.add_done_callback(lambda _: timer.cancel())
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, {'done' if self._result.done() else 'running'})"
+
+    @property
+    def id(self) -> str:
+        """The run's own id."""
+        return self._loop.turn.context.run_id or ""
+
+    @property
+    def session_id(self) -> str:
+        """The conversation that it belongs to."""
+        return self._loop.turn.context.session_id or ""
+
+    @property
+    def result(self) -> Promise[Result]:
+        """How it ended; await it. It never raises for what went wrong in the run: see `exit_reason`."""
+        return Promise(self._result)
+
+    @property
+    def message(self) -> Message:
+        """The answer so far."""
+        return self._fold.message()
+
+    async def events(self) -> AsyncIterator[e.Event]:
+        """Every event from the first, as it happens, `finish` last. Any number may listen, also late."""
+        at = 0
+        while True:
+            while at < len(self._log):
+                yield self._log[at]
+                at += 1
+            if self._result.done():
+                return
+            self._news = self._news or asyncio.Event()
+            await self._news.wait()
+
+    def abort(self, reason: str = ABORTED) -> None:
+        """Stop it now: the provider's socket closes, calls are cancelled. Nothing, once it has ended."""
+        if self._stopping is None and not self._result.done():
+            self._stopping = reason
+            self._running.call_soon(self._task.cancel)  # not before its first step has run
+
+    async def closed(self) -> None:
+        """Wait until nothing of it is left, not even a hook that hears of its end."""
+        await asyncio.wait([self._task])
+
+    def add_tool_result(self, tool_call_id: str, output: Any = None, *, error: str | None = None) -> None:
+        """Hand in what a call gave that is run outside, or why it failed.
+
+        NotFound for a call that the model did not make; Conflict for one that has its output, or runs by
+        itself.
+        """
+        call = self._waiting(tool_call_id)
+        if call.state != "input-available" or self._loop.turn.toolbox.kind(call.name) != "client":
+            state = "waits for an approval" if call.state == "approval-requested" else "is not run outside"
+            raise Conflict(f"the tool call {tool_call_id!r} ({call.name}) {state}")
+        if error is not None:
+            self._give(e.ToolOutputError(tool_call_id, error))
+        else:
+            self._give(e.ToolOutputAvailable(tool_call_id, to_jsonable(output)))
+
+    async def approve(self, approval_id: str, approved: bool = True, *, reason: str | None = None) -> None:
+        """Answer a request for approval: the run goes on. NotFound, Forbidden, Conflict."""
+        turn = self._loop.turn
+        by = turn.context.identity
+        kept = await turn.toolbox.answer(approval_id, approved=approved, by=by, reason=reason)
+        said = kept.status in ("approved", "used")
+        self._give(e.ToolApprovalResponse(approval_id, said, kept.reason))
+
+    async def deny(self, approval_id: str, *, reason: str | None = None) -> None:
+        """Answer a request for approval with no: the call does not run, and the model is told."""
+        await self.approve(approval_id, approved=False, reason=reason)
+
+    def _waiting(self, tool_call_id: str) -> ToolPart:
+        found = [call for call in self._fold.calls() if call.tool_call_id == tool_call_id]
+        if not found:
+            raise NotFound(f"the model made no tool call {tool_call_id!r} in this step")
+        return found[0]
+
+    def _give(self, given: Given) -> None:
+        if self._result.done():
+            raise Conflict(f"run {self.id} has ended; nothing can be handed in any more")
+        if self._desk is not None:
+            self._desk.give(given)
+
+    async def _drive(self) -> None:
+        try:
+            await self._play()
+        except asyncio.CancelledError:
+            await self._aborted(self._stopping or ENDING)
+        except Exception as error:  # noqa: BLE001 - the top of this task; _crashed logs it
+            await self._crashed(error)
+
+    async def _play(self) -> None:
+        async with aclosing(self._loop.run()) as batches:
+            async for batch in batches:
+                if type(batch[-1]) is e.Finish:
+                    self._end(batch)
+                else:
+                    self._take(batch)
+
+    def _take(self, batch: Batch) -> None:
+        self._fold.add(batch)
+        self._log.extend(batch)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None:
+            news, self._news = self._news, None
+            news.set()
+
+    def _end(self, ending: Batch, *, aborted: str | None = None, error: ProviderError | None = None) -> None:
+        """The last batch: once it is there the result is too."""
+        partly = "".join(block.text() for block in closing.said(self._fold))
+        self._fold.add(ending)
+        self._log.extend(ending)
+        result = report(self._loop, text=partly, aborted=aborted, error=error, notices=self._notices)
+        if not self._result.done():
+            self._result.set_result(result)
+        self._tell()
+        self._on_end(self)
+
+    async def _aborted(self, reason: str) -> None:
+        if self._result.done():
+            return
+        loop = self._loop
+        loop.settle()
+        await self._counted()
+        self._end(closing.abort(self._fold, reason=reason, metadata=loop.metadata("aborted")), aborted=reason)
+        await self._told("aborted", None)
+
+    async def _crashed(self, error: Exception) -> None:
+        if self._result.done():
+            log.error("run %s failed after its end", self.id, exc_info=error)
+            return
+        log.error("run %s failed", self.id, exc_info=error)
+        text = error.message if isinstance(error, DragomanError) else describe(error)
+        failure = error if isinstance(error, ProviderError) else ProviderError(text, category="unknown")
+        self._loop.settle()
+        await self._counted()
+        ending = closing.fail(self._fold, text=text, code="internal", metadata=self._loop.metadata("error"))
+        self._end(ending, error=failure)
+        await self._told("error", text)
+
+    async def _counted(self) -> None:
+        """Wait until what it cost can be told."""
+        spending = self._loop.turn.spending
+        if spending is not None:
+            await spending.ready()
+
+    async def _told(self, reason: str, error: str | None) -> None:
+        """Hooks hear of the end, whoever cancels."""
+        telling = self._loop.listening.ended(reason, self._loop.so_far(), error=error)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await telling
+        except TimeoutError:
+            log.warning("the hooks that hear of the end of run %s take too long", self.id)
+
+    def _ensure(self, _: asyncio.Task[None]) -> None:
+        """However the task ended, there is a result."""
+        if not self._result.done():
+            self._end(closing.abort(self._fold, reason=ENDING), aborted=ENDING)

@@ -1,0 +1,186 @@
+"""Stop conditions: when an agent ends its answer before the model does; `steps(5) | cost(0.1)` composes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dragoman.errors import BadRequest
+from dragoman.events import FinishReason, Usage
+from dragoman.messages import ToolPart
+
+Exit = Literal[
+    "success", "steps_exhausted", "budget_exhausted", "context_limit", "aborted", "crashed", "unknown"
+]
+
+
+class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call that is over, with the tool calls that it asked for. `cost` is in US dollars.
+
+    None of what is unknown is made up: usage that a provider does not tell is None.
+    """
+
+    number: int
+    model: str
+    text: str = ""
+    calls: tuple[ToolPart, ...] = ()
+    usage: Usage | None = None
+    cost: float | None = None
+    duration: float = 0.0
+    finish_reason: FinishReason | None = None
+
+
+class SoFar(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has done until now. `taken` also counts the steps of the message that it goes on with."""
+
+    steps: Sequence[StepTaken]
+    taken: int
+    seconds: float
+    usage: Usage
+    cost: float | None
+
+    @property
+    def text(self) -> str:
+        """What the last step said."""
+        return self.steps[-1].text if self.steps else ""
+
+    @property
+    def calls(self) -> list[ToolPart]:
+        """All tool calls, in order."""
+        return [call for step in self.steps for call in step.calls]
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Why it is over: the word for the result, and the condition in words."""
+
+    exit: Exit
+    why: str
+
+
+Predicate: TypeAlias = Callable[[SoFar], bool]
+Stop: TypeAlias = "Condition | Predicate"
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A stop condition; true when called with what a run has done so far. `|` and `&` make new ones."""
+
+    find: Callable[[SoFar], Halt | None]
+
+    def __call__(self, so_far: SoFar) -> bool:
+        return self.find(so_far) is not None
+
+    def __or__(self, other: Stop) -> Condition:
+        return any_of(self, other)
+
+    def __and__(self, other: Stop) -> Condition:
+        return all_of(self, other)
+
+
+def steps(count: int) -> Condition:
+    """Stop after so many steps: `steps_exhausted`."""
+    return made(f"steps({count})", lambda done: done.taken >= count, exit="steps_exhausted")
+
+
+def tool_called(name: str) -> Condition:
+    """Stop after a step that called this tool, by its wire name `math_add` or its id `math.add`."""
+    wanted = plain(name)
+    return made(f"tool_called({name!r})", lambda done: any(plain(call.name) == wanted for call in done.calls))
+
+
+def text_matches(pattern: str) -> Condition:
+    """Stop after a step whose text has this regular expression somewhere. BadRequest when it is none."""
+    try:
+        searched = re.compile(pattern)
+    except re.error as error:
+        raise BadRequest(f"text_matches({pattern!r}) is no regular expression: {error}") from None
+    return made(f"text_matches({pattern!r})", lambda done: searched.search(done.text) is not None)
+
+
+def tokens(count: int) -> Condition:
+    """Stop when the run has used so many tokens, in and out: `budget_exhausted`."""
+    return made(f"tokens({count})", lambda done: used(done.usage) >= count, exit="budget_exhausted")
+
+
+def cost(usd: float) -> Condition:
+    """Stop when the run has cost so many US dollars, as far as prices are known: `budget_exhausted`."""
+    return made(f"cost({usd:g})", lambda done: (done.cost or 0.0) >= usd, exit="budget_exhausted")
+
+
+def seconds(count: float) -> Condition:
+    """Stop after the first step that ends later than this: `budget_exhausted`. A step is not cut short."""
+    return made(f"seconds({count:g})", lambda done: done.seconds >= count, exit="budget_exhausted")
+
+
+def no_progress(times: int) -> Condition:
+    """Stop when the same call, input and all, has failed so often: `steps_exhausted`."""
+    return made(f"no_progress({times})", lambda done: failures(done.calls) >= times, exit="steps_exhausted")
+
+
+def any_of(*stops: Stop) -> Condition:
+    """Stop when one of these says so; the first that does is told."""
+    given = [condition(stop) for stop in stops]
+
+    def find(so_far: SoFar) -> Halt | None:
+        return next((halt for each in given if (halt := each.find(so_far)) is not None), None)
+
+    return Condition(find)
+
+
+def all_of(*stops: Stop) -> Condition:
+    """Stop when all of these say so; the worst of their words is told."""
+    given = [condition(stop) for stop in stops]
+
+    def find(so_far: SoFar) -> Halt | None:
+        halts = [each.find(so_far) for each in given]
+        told = [halt for halt in halts if halt is not None]
+        if not told or len(told) < len(given):
+            return None
+        worst: Exit = next((halt.exit for halt in told if halt.exit != "success"), "success")
+        return Halt(worst, " and ".join(halt.why for halt in told))
+
+    return Condition(find)
+
+
+def condition(stop: Stop) -> Condition:
+    """A stop condition of what may be a predicate of somebody's own; such a one ends in `success`."""
+    if isinstance(stop, Condition):
+        return stop
+    return made(getattr(stop, "__name__", "its stop condition"), stop)
+
+
+def one_of(given: Stop | Sequence[Stop] | None) -> Condition | None:
+    """What an agent was given, as one condition: any of them."""
+    if given is None or isinstance(given, Condition):
+        return given
+    return any_of(*given) if isinstance(given, Sequence) else condition(given)
+
+
+def made(says: str, test: Predicate, *, exit: Exit = "success") -> Condition:
+    """A condition that says what it is."""
+    return Condition(lambda so_far: Halt(exit, says) if test(so_far) else None)
+
+
+def used(usage: Usage) -> int:
+    """Tokens in and out."""
+    return usage.total_tokens or (usage.input_tokens or 0) + (usage.output_tokens or 0)
+
+
+def failures(calls: Sequence[ToolPart]) -> int:
+    """How often the call failed that failed most."""
+    counted = Counter(signature(call) for call in calls if call.state == "output-error")
+    return max(counted.values(), default=0)
+
+
+def signature(call: ToolPart) -> str:
+    """A call's tool and input: the same for the same call, however its keys are ordered."""
+    given = call.input if call.input is not msgspec.UNSET else call.raw_input
+    shown = "" if given is msgspec.UNSET else msgspec.json.encode(given, order="sorted").decode()
+    return f"{call.name}({shown})"
+
+
+def plain(name: str) -> str:
+    return name.replace(".", "_")

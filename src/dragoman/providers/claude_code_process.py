@@ -1,0 +1,139 @@
+"""The process of a Claude Code run: started in a group of its own, of which nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from typing import cast
+
+from dragoman.errors import ProviderError
+from dragoman.providers.retry import clean
+from dragoman.wire.lines import Lines
+
+READ = 64 * 1024
+TAIL = 4000  # characters of its error output that are kept
+GRACE = 0.05  # seconds that a run that is given up gets to end
+PATIENCE = 2.0  # seconds that a run that has answered gets
+POLL = 0.005
+INHERITED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "CLOUD_ML_REGION"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+        *("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    }
+)
+PREFIXES = ("ANTHROPIC_", "AWS_", "CLAUDE_", "GOOGLE_", "LC_", "VERTEX_", "XDG_")
+INSTALL = "install it (`npm install --global @anthropic-ai/claude-code`), log in once, or name the executable"
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the CLI needs: those of any program, and of the clouds that serve its models.
+
+    Other providers' keys stay here: its model runs commands, which could read them.
+    """
+    return {name: value for name, value in environ.items() if name in INHERITED or name.startswith(PREFIXES)}
+
+
+class Child:
+    """A run's process."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._said = ""
+        self._stdin = cast(asyncio.StreamWriter, process.stdin)
+        self._stdout = cast(asyncio.StreamReader, process.stdout)
+        self._listener = asyncio.create_task(self._listen(), name=f"claude code {process.pid} stderr")
+
+    @classmethod
+    async def start(cls, command: Sequence[str], *, cwd: str | None, environ: Mapping[str, str]) -> Child:
+        """Start it, without a shell. ProviderError when there is no such program or folder."""
+        program = shutil.which(command[0], path=environ.get("PATH", os.defpath))
+        if program is None:
+            raise ProviderError(
+                f"there is no Claude Code CLI {command[0]!r} here", category="bad_request", hint=INSTALL
+            )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *command[1:],
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                cwd=cwd,
+                env=dict(environ),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            where = f" in {cwd!r}" if cwd else ""
+            raise ProviderError(
+                f"the Claude Code CLI {command[0]!r} cannot be started{where}: {reason}",
+                category="bad_request",
+                hint=INSTALL if cwd is None else "the folder must be there",
+            ) from None
+        return cls(process)
+
+    async def tell(self, line: bytes) -> None:
+        """Write its whole input."""
+        with suppress(ConnectionError):  # it has ended early, which its output will show
+            self._stdin.write(line)
+            await self._stdin.drain()
+        self._stdin.close()
+
+    async def lines(self) -> AsyncGenerator[list[bytes], None]:
+        """The lines of its output: what one read brought at a time."""
+        cutter = Lines()
+        while data := await self._stdout.read(READ):
+            if block := cutter.feed(data):
+                yield block.splitlines()
+            if cutter.failure is not None:
+                raise ProviderError(cutter.failure.message, category="api_error")
+        if last := cutter.close():
+            yield [last]
+
+    async def obituary(self) -> tuple[str, str]:
+        """How it ended, and its last words."""
+        if not await self._gone(PATIENCE):
+            return "closed its output and went on", clean(self._said)
+        await asyncio.wait([self._listener], timeout=GRACE)
+        code = self.process.returncode or 0
+        how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+        return how, clean(self._said)
+
+    async def stop(self, *, patience: float = GRACE) -> None:
+        """Let it end by itself for so long, then end its whole group at once."""
+        self._stdin.close()
+        try:
+            if patience <= GRACE:
+                self._signal(signal.SIGTERM)
+            await self._gone(patience)
+        finally:
+            self._signal(signal.SIGKILL)  # also what it started and left behind
+        await self._gone(PATIENCE)
+        self._listener.cancel()
+        await asyncio.wait([self._listener])
+        transport = getattr(self.process, "_transport", None)  # nothing public closes the pipes
+        if transport is not None:
+            transport.close()
+
+    async def _gone(self, seconds: float) -> bool:
+        """Whether it ends in time. Polls, for asyncio's wait() waits for the pipes of grandchildren too."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.process.returncode is None and loop.time() < end:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(POLL)
+        return self.process.returncode is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    async def _listen(self) -> None:
+        stream = cast(asyncio.StreamReader, self.process.stderr)
+        while data := await stream.read(READ):
+            self._said = (self._said + data.decode(errors="replace"))[-TAIL:]

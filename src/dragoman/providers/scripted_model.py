@@ -1,0 +1,137 @@
+"""A model that plays a script of a test's own, and says afterwards whether all of it was asked for.
+
+It is a simulator, not a model. A step is what the model says next: a text, a call as `(name, input)`, a list
+of calls, a `Step` (or a mapping with its fields) for what has reasoning, usage, delays or a finish of its
+own, an exception that is raised, or a function that sees the request and gives one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Self, TypeAlias, cast
+
+import msgspec
+
+from dragoman.errors import ConfigError, ProviderError
+from dragoman.events import Event, Usage
+from dragoman.providers.model import Model
+from dragoman.providers.scripted import ScriptedCall, Step, play
+from dragoman.request import ModelRequest
+
+Said: TypeAlias = (
+    str
+    | tuple[str, Mapping[str, Any]]
+    | Sequence[tuple[str, Mapping[str, Any]]]
+    | Step
+    | Mapping[str, Any]
+    | BaseException
+)
+ScriptedStep: TypeAlias = Said | Callable[[ModelRequest], Said]
+
+
+class Rehearsal:
+    """The provider behind a `ScriptedModel`. `asked` are the requests that it got."""
+
+    family = "scripted"
+
+    def __init__(self, steps: Sequence[ScriptedStep], *, name: str) -> None:
+        self.name = name
+        self.steps = tuple(steps)
+        self.asked: list[ModelRequest] = []
+
+    @property
+    def resting(self) -> bool:
+        """See `Provider.resting`."""
+        return False
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """See `Provider.check`: a script takes anything."""
+        return ()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
+        """The next step's events. ProviderError when there is none."""
+        key = len(self.asked)
+        self.asked.append(request)
+        if key >= len(self.steps):
+            raise ProviderError(
+                f"the script has {len(self.steps)} steps, and this is request {key + 1}",
+                category="bad_request",
+                hint="give the ScriptedModel another step, or see why the agent asks once more",
+            )
+        async with aclosing(play(self._step(request, key), request, key=key, name=self.name)) as answer:
+            async for batch in answer:
+                yield batch
+
+    async def close(self) -> None:
+        """Nothing: whether the script was used up is asked by `assert_complete`."""
+
+    def _step(self, request: ModelRequest, key: int) -> Step:
+        step = self.steps[key]
+        said: Any = step(request) if callable(step) else step
+        if isinstance(said, BaseException):
+            raise said
+        return read_step(cast("Said", said))
+
+
+class ScriptedModel(Model):
+    """A model for tests. `async with` fails at its end when the script was not used up."""
+
+    def __init__(self, steps: Sequence[ScriptedStep], *, name: str = "scripted", **options: Any) -> None:
+        self._rehearsal = Rehearsal(steps, name=name)
+        super().__init__(self._rehearsal, "script", options)
+
+    @property
+    def requests(self) -> Sequence[ModelRequest]:
+        """What it was asked, in order."""
+        return self._rehearsal.asked
+
+    def assert_complete(self) -> None:
+        """AssertionError when steps are left, or when more was asked than the script has."""
+        steps, asked = len(self._rehearsal.steps), len(self._rehearsal.asked)
+        if asked < steps:
+            left = ", ".join(_show(step) for step in self._rehearsal.steps[asked:])
+            raise AssertionError(f"{steps - asked} of {steps} steps were not asked for: {left}")
+        if asked > steps:
+            raise AssertionError(f"the model was asked {asked} times, and the script has {steps} steps")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.assert_complete()
+
+
+def read_step(said: Said) -> Step:
+    """A step as it may be written in short."""
+    match said:
+        case Step():
+            return said
+        case str():
+            return Step(text=said)
+        case Mapping():
+            return msgspec.convert({**said, "usage": _usage(said.get("usage"))}, Step)
+        case (str() as name, Mapping() as input):
+            return Step(tools=[ScriptedCall(name, input)])
+        case BaseException():
+            raise said
+        case _:
+            return Step(tools=[ScriptedCall(name, input) for name, input in said])
+
+
+def _usage(given: Any) -> Any:
+    """Tokens by their names in Python or on the wire. ConfigError for a name that there is not."""
+    if not isinstance(given, Mapping):
+        return given
+    fields, wire = Usage.__struct_fields__, [str(name) for name in Usage.__struct_encode_fields__]
+    spelled = dict(zip(fields, wire, strict=True))
+    found = {spelled.get(str(name), str(name)): count for name, count in given.items()}
+    if unknown := sorted(set(found) - set(wire)):
+        raise ConfigError(f"a step's usage has no {unknown[0]!r}", hint=f"it has {', '.join(fields)}")
+    return found
+
+
+def _show(step: ScriptedStep) -> str:
+    text = getattr(step, "__name__", None) or repr(step)
+    return text if len(text) <= 60 else f"{text[:59]}…"

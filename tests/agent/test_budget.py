@@ -1,0 +1,178 @@
+"""A budget in US dollars: reserved before a step, settled after it, shared by all that spend from it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dragoman import Context
+from dragoman.accounts.price import NANO
+from dragoman.accounts.prices import Prices
+from dragoman.agent.agent import Agent
+from dragoman.agent.settings import RunLimits
+from dragoman.agent.turn import StepChange
+from dragoman.errors import BudgetExhausted, ConfigError
+from dragoman.events import Usage
+from dragoman.operations.budget import Budget
+from dragoman.providers.model import Model
+from dragoman.providers.scripted import ScriptedProvider, Step
+from tests.agent.lab import ASK, PRICES, USED, add, calling, provider, scripted, types
+
+STEP = 100e-6 + 10 * 10e-6  # dollars that USED costs
+ANSWER = 1_024 * 10e-6  # dollars that an answer of unknown length is reserved for
+
+
+def limited(usd: float, *steps: Any, **more: Any) -> Agent:
+    limits = RunLimits(max_budget_usd=usd)
+    return Agent(scripted(*steps), operations=[add], prices=PRICES, limits=limits, **more)
+
+
+async def test_a_run_costs_what_its_steps_do() -> None:
+    agent = Agent(scripted(calling(usage=USED), Step(text="4", usage=USED)), operations=[add], prices=PRICES)
+    result = await agent.spawn(ASK).result
+    assert result.cost == pytest.approx(2 * STEP)
+
+
+async def test_a_cost_that_is_not_known_is_none() -> None:
+    assert (await Agent(scripted(Step(text="4", usage=USED))).spawn(ASK).result).cost is None
+    assert (await Agent(scripted("4"), prices=PRICES).spawn(ASK).result).cost is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "usage", "usd"),
+    [
+        # dollars per million tokens, from the price list: input, output, cache read, cache write
+        ("anthropic", "claude-sonnet-4-5", Usage(10_000, 100, cached_input_tokens=6_000), 0.0153),
+        ("anthropic", "claude-sonnet-4-5", Usage(10_000, 0, cache_write_tokens=8_000), 0.036),
+        ("openai", "gpt-4o", Usage(10_000, 100, cached_input_tokens=8_000), 0.016),
+        ("openai", "gpt-4o", Usage(10_000, 100), 0.026),
+    ],
+)
+def test_cache_reads_and_writes_cost_what_each_provider_asks(
+    provider: str, model: str, usage: Usage, usd: float
+) -> None:
+    price = Prices().find(provider, model)
+    assert price is not None
+    assert (price.cost(usage) or 0) / NANO == pytest.approx(usd)
+
+
+async def test_a_step_that_could_not_fit_is_not_begun() -> None:
+    agent = limited(0.001, "4")
+    run = agent.spawn(ASK)
+    assert await types(run) == ["start", "finish"]
+    result = await run.result
+    assert (result.exit_reason, result.steps, result.cost) == ("budget_exhausted", 0, None)
+    assert "0.001000 left" in (result.stopped_by or "")
+    assert provider(agent).asked == []
+    assert [message.role for message in result.messages] == ["user"]
+
+
+async def test_the_budget_is_asked_again_after_every_step() -> None:
+    dear = Usage(input_tokens=10_000, output_tokens=100)  # 11 of 20 thousandths of a dollar
+    agent = limited(0.02, calling(text="Let me", usage=dear), "4")
+    result = await agent.spawn(ASK).result
+    assert (result.exit_reason, result.steps, result.text) == ("budget_exhausted", 1, "Let me")
+    assert result.cost == pytest.approx(0.011)
+    assert len(provider(agent).asked) == 1
+
+
+async def test_what_a_request_says_of_the_length_of_its_answer_is_believed() -> None:
+    agent = limited(0.002, Step(text="4", usage=USED), options={"max_tokens": 50})
+    assert (await agent.spawn(ASK).result).exit_reason == "success"
+
+
+async def test_an_answer_that_outgrows_the_budget_is_cut_off() -> None:
+    long = Step(text=["word " * 100] * 200)  # 25,000 tokens: 0.25 dollars
+    result = await limited(0.05, long).spawn(ASK).result
+    assert result.exit_reason == "budget_exhausted"
+    assert result.usage.estimated
+    assert 0.03 < (result.cost or 0) < 0.0501
+    assert result.text.startswith("word ")
+
+
+async def test_a_budget_needs_a_price() -> None:
+    agent = Agent(scripted("4"), limits=RunLimits(max_budget_usd=1))
+    with pytest.raises(ConfigError, match="no price for the model 'scripted/any'"):
+        agent.spawn(ASK)
+
+
+async def test_a_step_on_a_model_without_a_price_ends_a_run_with_a_budget() -> None:
+    free = Model(ScriptedProvider([Step(text="4")], name="free"), "any")
+    agent = limited(1, calling(usage=USED), on_prepare_step=lambda _: StepChange(model=free))
+    result = await agent.spawn(ASK).result
+    assert result.exit_reason == "crashed"
+    assert "no price" in result.error.message
+
+
+async def test_a_provider_that_keeps_its_own_budget_is_not_gated_and_that_is_said() -> None:
+    class Own(ScriptedProvider):
+        family = "claude-code"
+
+    agent = Agent(Model(Own([Step(text="4")]), "any"), limits=RunLimits(max_budget_usd=0.0000001))
+    result = await agent.spawn(ASK).result
+    assert result.exit_reason == "success"
+    assert "not enforced" in result.notices[0]
+
+
+async def test_fifty_runs_at_once_never_overspend_their_budget() -> None:
+    dear = Usage(input_tokens=15, output_tokens=1_000)
+    budget = Budget(usd=0.2)  # room for about 19 at what each may cost
+
+    async def one() -> Any:
+        agent = Agent(scripted(Step(text="word " * 10, usage=dear, delay=0.001)), prices=PRICES)
+        return await agent.spawn(ASK, context=Context(budget=budget)).result
+
+    results = await asyncio.gather(*(one() for _ in range(50)))
+    words = [result.exit_reason for result in results]
+    assert 15 <= words.count("success") <= 20
+    assert set(words) == {"success", "budget_exhausted"}
+    assert budget.spent == pytest.approx(sum(result.cost or 0 for result in results))
+    assert budget.spent <= 0.2 + ANSWER
+    assert budget.reserved == pytest.approx(0)
+
+
+async def test_an_aborted_answer_is_paid_for_and_gives_back_the_rest() -> None:
+    budget = Budget(usd=1)
+    agent = Agent(scripted(Step(text=["word " * 20] * 100, delay=0.01)), prices=PRICES)
+    run = agent.spawn(ASK, context=Context(budget=budget))
+    async for event in run.events():
+        if event.type == "text-delta":
+            run.abort()
+            break
+    result = await run.result
+    assert (result.exit_reason, result.usage.estimated) == ("aborted", True)
+    assert 0 < (result.cost or 0) == pytest.approx(budget.spent)
+    assert budget.reserved == 0
+
+
+def test_a_budget_within_a_budget_is_spent_out_of_both() -> None:
+    above = Budget(usd=1.0)
+    inside = Budget(usd=0.5, above=above)
+    inside.reserve(0.4)
+    assert inside.left == pytest.approx(0.1)
+    assert above.left == pytest.approx(0.6)
+    with pytest.raises(BudgetExhausted) as refused:
+        inside.reserve(0.2)
+    assert refused.value.transient
+    inside.settle(0.4, 0.5)
+    assert (inside.is_spent, above.is_spent) == (True, False)
+    assert above.left == pytest.approx(0.5)
+    other = Budget(above=above)
+    other.reserve(0.5)
+    with pytest.raises(BudgetExhausted):
+        other.reserve(0.1)
+    assert (other.reserved, above.reserved) == (0.5, 0.5)
+
+
+def test_calls_within_a_budget_count_in_both() -> None:
+    above = Budget(calls=3)
+    inside = Budget(calls=2, above=above)
+    inside.count()
+    inside.count()
+    with pytest.raises(BudgetExhausted, match="2 calls"):
+        inside.count()
+    above.count()
+    with pytest.raises(BudgetExhausted, match="3 calls"):
+        Budget(above=above).count()

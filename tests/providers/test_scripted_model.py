@@ -1,0 +1,116 @@
+"""A model for tests: what its steps may be, and that it says when a script was not used up."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman import events as e
+from dragoman.errors import ConfigError, ProviderError
+from dragoman.messages import Message, TextPart
+from dragoman.providers.scripted import Failure, Step
+from dragoman.providers.scripted_model import ScriptedModel
+from dragoman.request import ModelRequest
+
+
+def request(text: str = "Hi") -> ModelRequest:
+    return ModelRequest(model="script", messages=[Message("u", "user", (TextPart(text),))])
+
+
+async def ask(model: ScriptedModel, text: str = "Hi") -> list[e.Event]:
+    return [event async for batch in model.provider.stream(request(text)) for event in batch]
+
+
+async def drain(model: ScriptedModel, told: list[e.Event]) -> None:
+    async for batch in model.provider.stream(request()):
+        told += batch
+
+
+def said(told: list[e.Event]) -> str:
+    return "".join(event.delta for event in told if isinstance(event, e.TextDelta))
+
+
+def calls(told: list[e.Event]) -> list[tuple[str, object]]:
+    return [(event.tool_name, event.input) for event in told if isinstance(event, e.ToolInputAvailable)]
+
+
+async def test_a_text_is_an_answer_and_a_pair_is_a_call() -> None:
+    async with ScriptedModel([("add", {"a": 1}), [("add", {}), ("sub", {})], "Done."]) as model:
+        assert calls(await ask(model)) == [("add", {"a": 1})]
+        assert calls(await ask(model)) == [("add", {}), ("sub", {})]
+        assert said(await ask(model)) == "Done."
+
+
+async def test_a_step_has_usage_and_a_finish_of_its_own() -> None:
+    usage = e.Usage(input_tokens=3, output_tokens=2)
+    async with ScriptedModel([Step(text="Hi", usage=usage, finish="length"), {"text": "Ho"}]) as model:
+        *_, finish = await ask(model)
+        assert finish == e.FinishStep("length", usage, "script", "scripted")
+        assert said(await ask(model)) == "Ho"
+
+
+@pytest.mark.parametrize("name", ["input_tokens", "inputTokens"])
+async def test_the_usage_of_a_mapping_is_read_by_either_of_its_names(name: str) -> None:
+    *_, finish = await ask(ScriptedModel([{"text": "Hi", "usage": {name: 3}}]))
+    assert isinstance(finish, e.FinishStep)
+    assert finish.usage == e.Usage(input_tokens=3)
+
+
+async def test_a_usage_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no 'inputs'"):
+        await ask(ScriptedModel([{"text": "Hi", "usage": {"inputs": 3}}]))
+
+
+async def test_an_exception_is_raised_as_it_is() -> None:
+    error = ProviderError("slow down", category="rate_limit", transient=True, retry_after=2.0)
+    model = ScriptedModel([error])
+
+    with pytest.raises(ProviderError) as raised:
+        await ask(model)
+
+    assert raised.value is error
+
+
+async def test_a_failure_comes_behind_what_was_said_before_it() -> None:
+    failure = Failure("overloaded", category="overloaded", transient=True, retry_after=1.5)
+    model = ScriptedModel([Step(text="Half", error=failure)])
+    told: list[e.Event] = []
+
+    with pytest.raises(ProviderError) as raised:
+        await drain(model, told)
+
+    assert (raised.value.category, raised.value.retry_after) == ("overloaded", 1.5)
+    assert said(told) == "Half"
+
+
+async def test_a_function_sees_the_request() -> None:
+    def echo(asked: ModelRequest) -> str:
+        (part,) = asked.messages[-1].parts
+        assert isinstance(part, TextPart)
+        return part.text.upper()
+
+    async with ScriptedModel([echo]) as model:
+        assert said(await ask(model, "loud")) == "LOUD"
+        assert [asked.model for asked in model.requests] == ["script"]
+
+
+async def test_steps_that_are_left_fail_the_test() -> None:
+    with pytest.raises(AssertionError, match="2 of 3 steps were not asked for: 'b', 'c'"):
+        async with ScriptedModel(["a", "b", "c"]) as model:
+            await ask(model)
+
+
+async def test_asking_too_often_fails_the_test_too() -> None:
+    model = ScriptedModel(["a"])
+    await ask(model)
+
+    with pytest.raises(ProviderError, match="the script has 1 steps, and this is request 2"):
+        await ask(model)
+
+    with pytest.raises(AssertionError, match="asked 2 times, and the script has 1 steps"):
+        model.assert_complete()
+
+
+async def test_an_error_of_the_test_itself_is_not_hidden() -> None:
+    with pytest.raises(KeyError):
+        async with ScriptedModel(["never asked for"]):
+            raise KeyError
