@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
@@ -257,6 +257,8 @@ def test_whatever_a_server_sends_ends_in_a_finish_or_a_failure_and_cuts_change_n
     assert told(decode(cut(raw, [min(place, len(raw)) for place in places]))) == told(answer)
 
 
+@example("calls", [(315, 0)])
+@example("search", [(585, 0)])
 @given(
     st.sampled_from(sorted(ALL)), st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=6)
 )

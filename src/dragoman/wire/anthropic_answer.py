@@ -59,7 +59,7 @@ class Answer:
         self._new_id = new_id
         self._taken = set(taken)
         self._events: list[Event] = []
-        self._open: dict[int | None, Block] = {}
+        self._open: dict[int, Block] = {}
         self._growing: Block | None = None  # the one that may hold pieces which have not left
         self._served: dict[str, Call] = {}  # Anthropic's own calls that wait for their result, by its ids
         self._calling = False
@@ -68,7 +68,8 @@ class Answer:
         self._kept: dict[str, Any] = {}
 
     def grow(self, index: int | None, delta: Delta) -> None:
-        """Add a delta to its block."""
+        """Add a delta to its block; who says no index means the first."""
+        index = index or 0
         block = self._open.get(index)
         if block is None:
             block = self._imply(index, delta)
@@ -91,7 +92,7 @@ class Answer:
             case "content_block_start":
                 self._begin(frame.index, frame.content_block)
             case "content_block_stop":
-                self._end(frame.index)
+                self._end(frame.index or 0)
             case "message_delta":
                 self._tally.replace(frame.usage)
                 self._close(frame.delta)
@@ -150,6 +151,7 @@ class Answer:
     def _begin(self, index: int | None, given: Any) -> None:
         if not isinstance(given, Mapping):
             return
+        index = index or 0
         self.begun = True
         self._end(index)
         kind = given.get("type")
@@ -162,8 +164,8 @@ class Answer:
         if kind == "redacted_thinking":
             self._end(index)
 
-    def _block(self, index: int | None, given: Mapping[str, Any]) -> Block:
-        provider, place = self._provider, 0 if index is None else index
+    def _block(self, place: int, given: Mapping[str, Any]) -> Block:
+        provider = self._provider
         match given.get("type"):
             case "text":
                 return Text(f"text-{place}", provider=provider, tell=self._citations.tell)
@@ -179,7 +181,7 @@ class Answer:
             case _:
                 return Raw()
 
-    def _imply(self, index: int | None, delta: Delta) -> Block | None:
+    def _imply(self, index: int, delta: Delta) -> Block | None:
         """The block that a delta without one belongs to: a new one, if its kind is plain."""
         kind = _IMPLIED.get(delta.type or "")
         if kind is None:
@@ -195,6 +197,8 @@ class Answer:
         for index, block in list(self._open.items()):
             if block is call:
                 self._end(index)
+        if call.broken:  # it has failed already, and takes no result
+            return True
         metadata = sealed({"block": given}, self._provider)
         content = given.get("content")
         code = content.get("error_code") if isinstance(content, Mapping) else None
@@ -207,7 +211,7 @@ class Answer:
             )
         return True
 
-    def _end(self, index: int | None) -> None:
+    def _end(self, index: int) -> None:
         block = self._open.pop(index, None)
         if block is None:
             return

@@ -126,6 +126,8 @@ class Call:
     def __init__(self, id: str, *, ours: bool, provider: str | None) -> None:
         self.pieces: list[str] = []
         self.id = id
+        self.broken = False
+        """Whether it ended with arguments that nobody can read."""
         self._ours = ours
         self._provider = provider
         self._seam = Seam()
@@ -169,6 +171,7 @@ class Call:
             problem = f"the arguments are not valid JSON: {error}"
         if not problem and not isinstance(value, dict):
             problem = f"the arguments must be a JSON object, not {written.strip()!r:.80}"
+        self.broken = bool(problem)
         return [*events, self._outcome(value, problem or None)]
 
     @property
