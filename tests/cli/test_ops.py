@@ -82,3 +82,10 @@ def test_operations_of_ones_own_are_loaded_from_a_file_and_from_the_configuratio
     (tmp_path / "dragoman.yaml").write_text("operations: [./mine.py]")
     assert "mine.greet" in run("ops", "list").out
     assert run("ops", "list", "--operations", "./none.py").code == 1
+
+
+def test_a_module_of_this_folder_is_found_by_its_name(run: Run, tmp_path: Path) -> None:
+    code = "from dragoman import operation\n\n@operation('here')\ndef hi() -> str:\n    return 'hi'\n"
+    (tmp_path / "greetings_of_here.py").write_text(code)
+    assert run("ops", "call", "here.hi", "--operations", "greetings_of_here").out.strip() == "hi"
+    assert run("ops", "call", "here.hi", "--operations", "greetings_of_here:hi").out.strip() == "hi"

@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -93,9 +95,18 @@ def begin(
     """An agent hub you own: one process between people, models and tools."""
 
 
+def find_modules_here() -> None:
+    """Let `module:name` mean a module of this folder too, as `python -m` does; installed ones go first."""
+    with suppress(OSError):  # the folder may be gone
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.append(here)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Exits with 0 when it went well, 1 when it failed, 2 when it was asked wrongly."""
     prepare()
+    find_modules_here()
     try:
         cli(args=None if arguments is None else list(arguments))
     except DragomanError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
@@ -70,11 +69,10 @@ def spoke(
 
 
 def registry_of(reference: str) -> Registry:
-    """The operations that are meant; modules are found in this directory too."""
+    """The operations that are meant."""
     from dragoman.operations.loading import load  # late: --help needs none of it
     from dragoman.operations.registry import Registry  # late: as above
 
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - import paths are strings
     return Registry(*load(reference))
 
 
