@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from re import sub
 from typing import Any
 
@@ -15,7 +14,9 @@ import pytest
 from dragoman.errors import ConfigError
 from dragoman.operations import Operation, Registry
 from dragoman.operations.embedding import Embedder, HashedWords, describe, needed
+from dragoman.operations.meanings import Meanings
 from dragoman.operations.search import Search
+from dragoman.operations.wordllama import WordLlama
 
 pytestmark = pytest.mark.anyio
 
@@ -75,9 +76,6 @@ async def searching(
     embedder: Embedder, *operations: Operation
 ) -> AsyncIterator[tuple[Registry, Search, Any]]:
     """A search with meanings that keeps up."""
-    pytest.importorskip("numpy")
-    from dragoman.operations.meanings import Meanings  # late: only with numpy
-
     registry, meanings = Registry(*operations), Meanings(embedder, retry=0.01)
     search = Search(registry, meanings=meanings)
     task = asyncio.create_task(meanings.keep_up())
@@ -167,10 +165,6 @@ async def test_equals_by_meaning_are_ordered_by_id() -> None:
 
 
 def test_static_vectors_from_a_wheel_know_that_words_are_akin() -> None:
-    if not all(map(find_spec, ("wordllama", "tokenizers", "numpy"))):
-        pytest.skip("the extra `semantic` is not installed")
-    from dragoman.operations.wordllama import WordLlama  # late: only with the extra
-
     car, automobile, soup, nothing = (
         list(each) for each in WordLlama().embed(["car", "automobile", "tomato soup", ""])
     )

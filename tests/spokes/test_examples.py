@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -54,10 +53,7 @@ async def program(
 
 
 def javascript(hub: House) -> Any:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
-    command = (node, "--experimental-websocket", "--no-warnings", str(PROGRAM), hub.url, "js-1")
+    command = ("node", "--experimental-websocket", "--no-warnings", str(PROGRAM), hub.url, "js-1")
     return program(*command, DRAGOMAN_KEY="key-a")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections import deque
@@ -17,6 +16,7 @@ from dragoman.mcp.blot import Blot
 from dragoman.mcp.spec import ServerSpec
 from dragoman.mcp.watchdog import Watchdog
 from dragoman.operations.cleaning import clean
+from dragoman.providers.child import close_pipes, gone, signal_group
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ INHERITED = ("PATH", "HOME", "LANG")
 GRACE_SECONDS = 1.0  # to end by itself once its input is closed
 TERM_SECONDS = 1.0  # to end once it is told to
 KILL_SECONDS = 2.0
-POLL_SECONDS = 0.01
+SHORTLY = 0.2  # seconds
 BUFFER = 262_144
 LINE_LIMIT = 2_000
 LAST_LINES = 5
@@ -70,9 +70,9 @@ class Child:
 
     async def obituary(self) -> str:
         """How it ended, with its last words; for a message."""
-        await self._gone(POLL_SECONDS * 20)
+        await gone(self.process, SHORTLY)
         with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS * 20):
+            async with asyncio.timeout(SHORTLY):
                 await asyncio.wait([self._listening])
         code = self.process.returncode
         how = "closed its output" if code is None else f"ended {ending(code)}"
@@ -82,31 +82,17 @@ class Child:
     async def stop(self) -> None:
         """Close its input and give it a moment; then end its whole group. None of it is left behind."""
         self.writer.close()
-        gone = await self._gone(GRACE_SECONDS)
-        if not gone:
-            self._signal(signal.SIGTERM)
-            gone = await self._gone(TERM_SECONDS)
-        self._signal(signal.SIGKILL)  # also what it started and left behind
+        ended = await gone(self.process, GRACE_SECONDS)
+        if not ended:
+            signal_group(self.process, signal.SIGTERM)
+            ended = await gone(self.process, TERM_SECONDS)
+        signal_group(self.process, signal.SIGKILL)  # also what it started and left behind
         self._watchdog.release(self.process.pid)
-        if not gone and not await self._gone(KILL_SECONDS):
+        if not ended and not await gone(self.process, KILL_SECONDS):
             log.warning("MCP server %s: process %d cannot be killed", self.name, self.process.pid)
         self._listening.cancel()
         await asyncio.wait([self._listening])
-        transport = getattr(self.process, "_transport", None)  # nothing public closes the pipes
-        if transport is not None:
-            transport.close()
-
-    async def _gone(self, seconds: float) -> bool:
-        """Whether it ends in time. Polls, for asyncio's wait() waits for the pipes of grandchildren too."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while self.process.returncode is None and loop.time() < end:  # noqa: ASYNC110 - nothing tells it
-            await asyncio.sleep(POLL_SECONDS)
-        return self.process.returncode is not None
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+        close_pipes(self.process)
 
     async def _listen(self) -> None:
         stream = cast("asyncio.StreamReader", self.process.stderr)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import cast
 
 from dragoman.errors import ProviderError
+from dragoman.providers.child import close_pipes, gone, signal_group
 from dragoman.providers.retry import clean
 from dragoman.wire.lines import Lines
 
@@ -19,7 +20,6 @@ READ = 64 * 1024
 TAIL = 4000  # characters of its error output that are kept
 GRACE = 0.05  # seconds that a run that is given up gets to end
 PATIENCE = 2.0  # seconds that a run that has answered gets
-POLL = 0.005
 INHERITED = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "CLOUD_ML_REGION"),
@@ -98,7 +98,7 @@ class Child:
 
     async def obituary(self) -> tuple[str, str]:
         """How it ended, and its last words."""
-        if not await self._gone(PATIENCE):
+        if not await gone(self.process, PATIENCE):
             return "closed its output and went on", clean(self._said)
         await asyncio.wait([self._listener], timeout=GRACE)
         code = self.process.returncode or 0
@@ -110,28 +110,14 @@ class Child:
         self._stdin.close()
         try:
             if patience <= GRACE:
-                self._signal(signal.SIGTERM)
-            await self._gone(patience)
+                signal_group(self.process, signal.SIGTERM)
+            await gone(self.process, patience)
         finally:
-            self._signal(signal.SIGKILL)  # also what it started and left behind
-        await self._gone(PATIENCE)
+            signal_group(self.process, signal.SIGKILL)  # also what it started and left behind
+        await gone(self.process, PATIENCE)
         self._listener.cancel()
         await asyncio.wait([self._listener])
-        transport = getattr(self.process, "_transport", None)  # nothing public closes the pipes
-        if transport is not None:
-            transport.close()
-
-    async def _gone(self, seconds: float) -> bool:
-        """Whether it ends in time. Polls, for asyncio's wait() waits for the pipes of grandchildren too."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while self.process.returncode is None and loop.time() < end:  # noqa: ASYNC110 - nothing tells it
-            await asyncio.sleep(POLL)
-        return self.process.returncode is not None
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+        close_pipes(self.process)
 
     async def _listen(self) -> None:
         stream = cast(asyncio.StreamReader, self.process.stderr)
