@@ -20,7 +20,7 @@ help: ## this list
 
 # ---- using it ----------------------------------------------------------------------------------------------
 
-.PHONY: setup demo serve bench gatewaybench
+.PHONY: setup demo serve bench gatewaybench agentbench
 setup: $(MADE)/wheel $(MADE)/local $(MADE)/clients packages ## .venv with the package and everything that tests need
 	@echo "make setup: done; the program is $(BIN)/dragoman"
 
@@ -35,6 +35,9 @@ bench: setup ## measure against the peers (docs/performance.md)
 
 gatewaybench: setup ## the gateway beside LiteLLM, Portkey and nginx (docs/performance.md)
 	@$(BIN)/python benchmarks/gateway.py $(ARGS)
+
+agentbench: setup ## the library beside Pydantic AI, OpenAI Agents, LangGraph and Agno (docs/performance.md)
+	@$(BIN)/python benchmarks/agents.py $(ARGS)
 
 # ---- working on it -----------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ struct voice {
 };
 
 static struct voice openai, anthropic;
-static struct text tool_step; /* OpenAI only */
+static struct text tool_step, tool_document; /* OpenAI only */
 
 #define ID "\"id\":\"chatcmpl-bench\",\"created\":1700000000,\"model\":\"bench\""
 #define CHUNK ID ",\"object\":\"chat.completion.chunk\""
@@ -96,6 +96,17 @@ static void put_tool_step(FILE *to, const char *tool, const char *arguments) {
     free(first);
 }
 
+static void put_tool_document(FILE *to, const char *tool, const char *arguments) {
+    char *body, *whole = escape(arguments);
+    if (asprintf(&body, "{" ID ",\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
+                 "\"content\":null,\"tool_calls\":[{\"id\":\"call_%0*d\",\"type\":\"function\",\"function\":{\"name\":\"%s\","
+                 "\"arguments\":\"%s\"}}]},\"finish_reason\":\"tool_calls\"}]," COUNTS "}", STAMP_DIGITS, 0, tool, whole) < 0)
+        abort();
+    put_document(to, body);
+    free(body);
+    free(whole);
+}
+
 static FILE *begin(struct text *text) { return open_memstream(&text->bytes, &text->length); }
 
 static void finish(struct text *text, FILE *stream) {
@@ -149,4 +160,6 @@ static void write_answers(const char *tool, const char *arguments) {
     FILE *to = begin(&tool_step);
     put_tool_step(to, tool, arguments);
     finish(&tool_step, to);
+    put_tool_document(to = begin(&tool_document), tool, arguments);
+    finish(&tool_document, to);
 }

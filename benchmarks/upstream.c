@@ -180,13 +180,14 @@ static void answer(struct client *client, const char *body, size_t length) {
     static int calls;
     char model[128] = "";
     read_model(body, length, model);
-    if (!wants_stream(body, length)) {
-        put(client, &client->voice->document, now_us());
-        return;
-    }
+    bool streams = wants_stream(body, length);
     int tool_steps = option(model, "-tool", 0);
     if (tool_steps && count(body, length, "\"tool_call_id\"") < tool_steps) {
-        put(client, &tool_step, ++calls);
+        put(client, streams ? &tool_step : &tool_document, ++calls);
+        return;
+    }
+    if (!streams) {
+        put(client, &client->voice->document, now_us());
         return;
     }
     int rate = option(model, "-r", 0);

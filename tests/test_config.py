@@ -14,6 +14,19 @@ from dragoman.errors import ConfigError
 
 UP = "providers:\n  up: {type: openai, base_url: http://h/v1}\n"
 PASTED = "sk-proj-4f9a8b7c6d5e4f3a2b1c"
+STOPS = """\
+agents:
+  a:
+    stop_when:
+      - {}
+      - {tool: x, cost: 1}
+      - matches: "("
+      - time: soon
+      - {use: mine}
+      - all: [{steps: 2}, {any: [{}]}]
+    on_prepare_step: mine
+    output: {}
+"""
 
 BAD: dict[str, tuple[str, list[str]]] = {
     "an unknown field": ("modle: x", ["hub.yaml:1: modle: there is no such field; did you mean 'model'?"]),
@@ -74,6 +87,23 @@ BAD: dict[str, tuple[str, list[str]]] = {
             "hub.yaml:2: providers.up.keys: either several keys here, or one in api_key_env, api_key_file",
             "hub.yaml:2: providers.up.keys[0]: expected one of api_key_env, api_key_file or api_key_secret",
             "hub.yaml:3: providers.up.keys[1].name: another key of this provider has this name",
+        ],
+    ),
+    "an unknown stop condition": (
+        STOPS.replace("any: [{}]", "any: [{tol: x}]"),
+        ["hub.yaml:9: agents.a.stop_when[5].all[1].any[0].tol: there is no such field; did you mean 'tool'?"],
+    ),
+    "stop conditions that cannot be": (
+        STOPS,
+        [
+            "hub.yaml:4: agents.a.stop_when[0]: says no condition; there are tool, text, matches, steps,",
+            "hub.yaml:5: agents.a.stop_when[1]: says tool and cost; one at a time, or several under `all`",
+            "hub.yaml:6: agents.a.stop_when[2].matches: is no regular expression: missing ), unterminated",
+            "hub.yaml:7: agents.a.stop_when[3].time: 'soon' is no span of time; one reads like 90s, 2min",
+            "hub.yaml:8: agents.a.stop_when[4].use: expected module:name or ./file.py:name, got 'mine'",
+            "hub.yaml:9: agents.a.stop_when[5].all[1].any[0]: says no condition; there are",
+            "hub.yaml:10: agents.a.on_prepare_step: expected module:name or ./file.py:name, got 'mine'",
+            "hub.yaml:11: agents.a.output: expected a JSON Schema, or the path of a file that holds one",
         ],
     ),
     "an unknown provider": (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from dragoman import events as e
 from dragoman import messages as m
@@ -158,6 +159,26 @@ RUN: list[e.Event] = [
 ]
 
 
+WAITS: list[e.Event] = [
+    e.Start("msg"),
+    e.StartStep(),
+    e.ToolInputAvailable("c", "agents_clerk", {"prompt": "pay"}),
+    e.ToolOutputAvailable("c", "half", preliminary=True),
+    e.ToolApprovalRequest("a1", "c"),
+    e.Data("data-question", {"status": "pending"}, "a1"),
+    e.ToolApprovalResponse("a1", approved=True, reason="blue"),
+    e.ToolApprovalRequest("a2", "c"),
+    e.ToolApprovalResponse("a2", approved=False),
+    e.ToolOutputAvailable("c", "more", preliminary=True),
+    e.ToolApprovalRequest("a3", "c"),
+    e.ToolApprovalRequest("a4", "c"),
+    e.ToolApprovalResponse("a4", approved=True),
+    e.ToolOutputAvailable("c", "whole"),
+    e.FinishStep("tool-calls"),
+    e.Finish("stop"),
+]
+
+
 def regrouped(cuts: Sequence[int]) -> list[e.Event]:
     """The run with its deltas cut elsewhere."""
     told: list[e.Event] = []
@@ -183,16 +204,52 @@ def test_folding_does_not_depend_on_how_deltas_are_cut_or_batched(cuts: list[int
     assert growing.message() == fold(None, RUN)
 
 
-@given(st.lists(st.integers(0, len(RUN)), max_size=4))
-def test_a_follower_told_from_marks_sees_the_same_message(places: list[int]) -> None:
+@given(st.sampled_from([RUN, WAITS]), st.lists(st.integers(0, len(RUN)), max_size=4))
+def test_a_follower_told_from_marks_sees_the_same_message(run: list[e.Event], places: list[int]) -> None:
     growing, seen, at = Fold(), Fold(), None
-    for index, event in enumerate([*RUN, None]):
+    for index, event in enumerate([*run, None]):
         if index in places or event is None:
             seen.add(tell(growing, at) if index else [])
             at = mark(growing) if index else None
         if event is not None:
             growing.add([event])
     assert seen.message() == growing.message()
+
+
+def test_what_waits_after_a_preliminary_output_has_none_any_more() -> None:
+    waiting = fold(None, WAITS[:5]).parts[-1]
+    assert isinstance(waiting, m.ToolPart)
+    assert (waiting.state, waiting.output, waiting.preliminary) == ("approval-requested", UNSET, None)
+
+
+ASKED: list[e.Event] = [
+    e.Start("m"),
+    e.StartStep(),
+    e.ToolInputStart("c", "agents_worker"),
+    e.ToolInputDelta("c", "{}"),
+    e.ToolInputAvailable("c", "agents_worker", {}),
+    e.ToolOutputAvailable("c", "so far", preliminary=True),
+    e.ToolApprovalRequest("a", "c"),
+    e.ToolApprovalResponse("a", approved=True),
+    e.ToolOutputAvailable("c", "further", preliminary=True),
+    e.ToolApprovalRequest("b", "c"),
+    e.ToolApprovalResponse("b", approved=False),
+    e.ToolOutputAvailable("c", "over"),
+]
+
+
+def test_a_follower_hears_of_an_approval_that_a_call_wants_in_the_midst_of_its_work() -> None:
+    for place, event in enumerate(ASKED[6:], 6):
+        behind, growing = fold_of(ASKED[: place - 1]), fold_of(ASKED[: place + 1])
+        told = tell(growing, mark(behind))
+        assert told[-1:] == [event], place
+        assert tell(growing, mark(growing)) == [], "what was told is not told again"
+
+
+def fold_of(events: list[e.Event]) -> Fold:
+    growing = Fold()
+    growing.add(events)
+    return growing
 
 
 def test_a_resume_in_mid_stream_goes_on_with_the_live_tail() -> None:

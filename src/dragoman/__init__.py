@@ -36,6 +36,7 @@ from dragoman.agent.result import Crashed as Crashed
 from dragoman.agent.result import ErrorDetails as ErrorDetails
 from dragoman.agent.result import OutOfBudget as OutOfBudget
 from dragoman.agent.result import OutOfContext as OutOfContext
+from dragoman.agent.result import Repeated as Repeated
 from dragoman.agent.result import Result as Result
 from dragoman.agent.result import StepsExhausted as StepsExhausted
 from dragoman.agent.result import Success as Success
@@ -44,6 +45,7 @@ from dragoman.agent.result import Unknown as Unknown
 from dragoman.agent.result import UsageSummary as UsageSummary
 from dragoman.agent.settings import RunLimits as RunLimits
 from dragoman.agent.spawn import Run as Run
+from dragoman.agent.stops import Condition as Condition
 from dragoman.agent.stops import SoFar as SoFar
 from dragoman.agent.stops import StepTaken as StepTaken
 from dragoman.agent.stops import all_of as all_of
@@ -64,17 +66,64 @@ from dragoman.agent.truncation import is_approaching_limit as is_approaching_lim
 from dragoman.agent.truncation import truncate_messages as truncate_messages
 from dragoman.agent.turn import StepChange as StepChange
 from dragoman.agent.turn import StepContext as StepContext
+from dragoman.errors import ApprovalNeeded as ApprovalNeeded
 from dragoman.errors import BadRequest as BadRequest
 from dragoman.errors import BudgetExhausted as BudgetExhausted
 from dragoman.errors import CallDenied as CallDenied
 from dragoman.errors import CallError as CallError
+from dragoman.errors import CallTimeout as CallTimeout
 from dragoman.errors import ConfigError as ConfigError
 from dragoman.errors import Conflict as Conflict
 from dragoman.errors import DragomanError as DragomanError
+from dragoman.errors import Forbidden as Forbidden
+from dragoman.errors import InvalidInput as InvalidInput
+from dragoman.errors import NotFound as NotFound
 from dragoman.errors import ProviderError as ProviderError
+from dragoman.errors import RateLimited as RateLimited
+from dragoman.errors import TooLarge as TooLarge
+from dragoman.errors import Unavailable as Unavailable
+from dragoman.events import Abort as Abort
+from dragoman.events import Data as Data
+from dragoman.events import ErrorEvent as ErrorEvent
+from dragoman.events import Event as Event
+from dragoman.events import File as File
+from dragoman.events import Finish as Finish
+from dragoman.events import FinishReason as FinishReason
+from dragoman.events import FinishStep as FinishStep
+from dragoman.events import MessageMetadata as MessageMetadata
+from dragoman.events import ReasoningDelta as ReasoningDelta
+from dragoman.events import ReasoningEnd as ReasoningEnd
+from dragoman.events import ReasoningStart as ReasoningStart
+from dragoman.events import ResetStep as ResetStep
+from dragoman.events import SourceDocument as SourceDocument
+from dragoman.events import SourceUrl as SourceUrl
+from dragoman.events import Start as Start
+from dragoman.events import StartStep as StartStep
+from dragoman.events import TextDelta as TextDelta
+from dragoman.events import TextEnd as TextEnd
+from dragoman.events import TextStart as TextStart
+from dragoman.events import ToolApprovalRequest as ToolApprovalRequest
+from dragoman.events import ToolApprovalResponse as ToolApprovalResponse
+from dragoman.events import ToolInputAvailable as ToolInputAvailable
+from dragoman.events import ToolInputDelta as ToolInputDelta
+from dragoman.events import ToolInputError as ToolInputError
+from dragoman.events import ToolInputStart as ToolInputStart
+from dragoman.events import ToolOutputAvailable as ToolOutputAvailable
+from dragoman.events import ToolOutputDenied as ToolOutputDenied
+from dragoman.events import ToolOutputError as ToolOutputError
 from dragoman.events import Usage as Usage
 from dragoman.mcp.spec import ServerSpec as ServerSpec
+from dragoman.messages import Approval as Approval
+from dragoman.messages import DataPart as DataPart
+from dragoman.messages import FilePart as FilePart
 from dragoman.messages import Message as Message
+from dragoman.messages import Part as Part
+from dragoman.messages import ReasoningPart as ReasoningPart
+from dragoman.messages import SourceDocumentPart as SourceDocumentPart
+from dragoman.messages import SourceUrlPart as SourceUrlPart
+from dragoman.messages import StepStartPart as StepStartPart
+from dragoman.messages import TextPart as TextPart
+from dragoman.messages import ToolPart as ToolPart
 from dragoman.operations.budget import Budget as Budget
 from dragoman.operations.builder import tool as tool
 from dragoman.operations.context import Context as Context
@@ -98,17 +147,22 @@ from dragoman.providers.model import Model as Model
 from dragoman.providers.models import resolve as resolve
 from dragoman.providers.recording import record as record
 from dragoman.providers.recording import replay as replay
+from dragoman.providers.retry import RetryPolicy as RetryPolicy
 from dragoman.providers.scripted import Failure as Failure
 from dragoman.providers.scripted import ScriptedCall as ScriptedCall
 from dragoman.providers.scripted import Step as Step
 from dragoman.providers.scripted_model import ScriptedModel as ScriptedModel
 from dragoman.request import ModelRequest as ModelRequest
 from dragoman.request import Tool as Tool
+from dragoman.tools.question import question as question
 
 __all__ = [
+    "Abort",
     "Aborted",
     "Agent",
     "AnthropicProvider",
+    "Approval",
+    "ApprovalNeeded",
     "Ask",
     "BadRequest",
     "Block",
@@ -116,7 +170,9 @@ __all__ = [
     "BudgetExhausted",
     "CallDenied",
     "CallError",
+    "CallTimeout",
     "ClaudeCodeProvider",
+    "Condition",
     "ConfigError",
     "Conflict",
     "Context",
@@ -124,17 +180,30 @@ __all__ = [
     "Contexts",
     "Continue",
     "Crashed",
+    "Data",
+    "DataPart",
     "DragomanError",
     "Dropped",
     "ErrorDetails",
+    "ErrorEvent",
+    "Event",
     "Failure",
+    "File",
+    "FilePart",
+    "Finish",
+    "FinishReason",
+    "FinishStep",
+    "Forbidden",
     "Hook",
     "Hooks",
     "Identity",
+    "InvalidInput",
     "Message",
+    "MessageMetadata",
     "Model",
     "ModelRequest",
     "Modify",
+    "NotFound",
     "OllamaProvider",
     "OpenAIProvider",
     "Operation",
@@ -142,6 +211,7 @@ __all__ = [
     "OutOfContext",
     "Output",
     "Overhead",
+    "Part",
     "Policy",
     "PostModel",
     "PostToolUse",
@@ -150,7 +220,15 @@ __all__ = [
     "PriceOverride",
     "Problem",
     "ProviderError",
+    "RateLimited",
+    "ReasoningDelta",
+    "ReasoningEnd",
+    "ReasoningPart",
+    "ReasoningStart",
+    "Repeated",
+    "ResetStep",
     "Result",
+    "RetryPolicy",
     "Rule",
     "Run",
     "RunEnd",
@@ -159,18 +237,41 @@ __all__ = [
     "ScriptedModel",
     "ServerSpec",
     "SoFar",
+    "SourceDocument",
+    "SourceDocumentPart",
+    "SourceUrl",
+    "SourceUrlPart",
+    "Start",
+    "StartStep",
     "Step",
     "StepChange",
     "StepContext",
+    "StepStartPart",
     "StepTaken",
     "StepsExhausted",
     "Success",
     "Summariser",
     "Summary",
+    "TextDelta",
+    "TextEnd",
+    "TextPart",
+    "TextStart",
     "Timeouts",
+    "TooLarge",
     "Tool",
+    "ToolApprovalRequest",
+    "ToolApprovalResponse",
     "ToolCallSummary",
     "ToolCost",
+    "ToolInputAvailable",
+    "ToolInputDelta",
+    "ToolInputError",
+    "ToolInputStart",
+    "ToolOutputAvailable",
+    "ToolOutputDenied",
+    "ToolOutputError",
+    "ToolPart",
+    "Unavailable",
     "Unknown",
     "Usage",
     "UsageSummary",
@@ -192,6 +293,7 @@ __all__ = [
     "no_progress",
     "operation",
     "path_guard",
+    "question",
     "rate_limit",
     "read_error",
     "record",

@@ -13,7 +13,9 @@ from dragoman.errors import OutOfOrder
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
 
 Progress: TypeAlias = tuple[int, int]
-"""How far a part has come: the stage of a call or the version of data, and the length of its text."""
+"""How far a part has come: the stage of a call or the version of data, and the length of its text, or how
+often a call whose arguments are complete has changed since.
+"""
 
 STAGES = {
     "input-streaming": 1,
@@ -24,6 +26,7 @@ STAGES = {
     "output-error": 5,
     "output-denied": 5,
 }
+ROUND = 10  # stages that a call goes through each time that it waits for somebody's word, and more
 
 Opening: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
 
@@ -60,15 +63,20 @@ class Block:
 
 
 class Invocation:
-    """A tool call: the part as it stands, the raw text of its arguments, and the step that it belongs to."""
+    """A tool call: the part as it stands, the raw text of its arguments, and the step that it belongs to.
 
-    __slots__ = ("length", "now", "pieces", "step")
+    `changes` counts requests, answers and outputs, `asked` the requests for somebody's word.
+    """
+
+    __slots__ = ("asked", "changes", "length", "now", "pieces", "step")
 
     def __init__(self, part: ToolPart, step: int) -> None:
         self.now = part
         self.step = step
+        self.asked = 0
         self.pieces: list[str] = []
         self.length = 0
+        self.changes = 0
 
     @classmethod
     def opened(cls, event: Opening, step: int) -> Invocation:
@@ -102,18 +110,28 @@ class Invocation:
         self.now = replace(self.now, input=event.input, call_provider_metadata=metadata, **fields)
 
     def ask(self, approval_id: str) -> None:
-        """Somebody has to say yes."""
-        self.need("input-streaming", "input-available")
-        approval = Approval(approval_id)
-        self.now = replace(self.now, state="approval-requested", input=self.input(), approval=approval)
+        """Somebody has to say yes, perhaps once more. What it had said until then was on the way only."""
+        self.need("input-streaming", "input-available", "approval-requested", "approval-responded")
+        self.asked += 1
+        self.changes += 1
+        self.now = replace(
+            self.now,
+            state="approval-requested",
+            input=self.input(),
+            output=UNSET,
+            preliminary=None,
+            approval=Approval(approval_id),
+        )
 
     def answer(self, event: e.ToolApprovalResponse) -> None:
         """Somebody did, or said no."""
+        self.changes += 1
         approval = Approval(event.approval_id, event.approved, event.reason)
         self.now = replace(self.now, state="approval-responded", approval=approval)
 
     def close(self, **fields: Any) -> None:
         """The output is there; an approval that was not answered in this stream is taken as given."""
+        self.changes += 1
         approval = self.now.approval
         if approval and approval.approved is None:
             fields["approval"] = replace(approval, approved=fields["state"] != "output-denied")
@@ -135,8 +153,18 @@ class Invocation:
         return "".join(self.pieces)
 
     def progress(self) -> Progress:
-        """How far it has come."""
-        return STAGES[self.now.state], self.length
+        """How far it has come. While its output is preliminary it may yet have to wait for an approval."""
+        stage = STAGES[self.now.state]
+        if stage <= 1:
+            return stage, self.length
+        if self.now.preliminary:
+            stage = STAGES["approval-responded" if self.now.approval else "input-available"]
+        return ROUND * self.asked + stage, self.changes
+
+    def known(self, stage: int) -> int:
+        """The stage that somebody knows of who was told it at this one."""
+        before, known = divmod(stage, ROUND)
+        return known if before == self.asked else min(known, STAGES["input-available"])
 
     def part(self) -> Part:
         """The call as a part."""

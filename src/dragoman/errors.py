@@ -212,12 +212,15 @@ class ProviderError(DragomanError):
 
     `retry_after` is in seconds, as the provider asked. `transient` says whether trying again can help.
     `details` is the provider's own error object, without its secrets. `again`: nobody has tried again yet, as
-    the hub was told to, so that whoever asked may.
+    the hub was told to, so that whoever asked may. `cost` is in US dollars, where the provider says that it
+    cost something all the same, and `used` the tokens that it took, by the names of `Usage`.
     """
 
     status = 502
     details: Mapping[str, Any] | None = None
     again: bool = False
+    cost: float | None = None
+    used: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -265,7 +268,10 @@ class CallDenied(CallError):
 
 
 class ApprovalNeeded(CallError):
-    """Somebody has to approve the call first. `items` are the calls that want it."""
+    """Somebody has to approve the call first. `items` are the calls that want it.
+
+    `state` is how far it had come; it goes on from there.
+    """
 
     code = "approval_needed"
     status = 403
@@ -277,10 +283,12 @@ class ApprovalNeeded(CallError):
         items: Sequence[Any] = (),
         approval_id: str | None = None,
         hint: str | None = None,
+        state: bytes | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.items = tuple(items)
         self.approval_id = approval_id
+        self.state = state
 
 
 class RateLimited(CallError):

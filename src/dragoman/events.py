@@ -7,11 +7,11 @@ knows (`FinishStep.usage`, `Finish.steps`, `ErrorEvent.code`, ...) are never put
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from dragoman.messages import ProviderMetadata
+from dragoman.messages import DataType, Own, ProviderMetadata
 
 FinishReason = Literal[
     "stop", "length", "content-filter", "tool-calls", "error", "max-steps", "aborted", "other"
@@ -60,15 +60,11 @@ class Happening(
 ):
     """The shape that all events share: frozen, tagged with `type`, camelCase and no nulls on the wire."""
 
-    @property
-    def type(self) -> str:
-        """The event's word: `text-delta`, `finish`."""
-        return str(self.__struct_config__.tag)
-
 
 class Start(Happening, frozen=True, tag="start"):
     """The assistant message begins, or a stored one is continued under its own id."""
 
+    type: ClassVar[Literal["start"]] = "start"
     message_id: str | None = None
     message_metadata: Any = None
 
@@ -76,10 +72,13 @@ class Start(Happening, frozen=True, tag="start"):
 class StartStep(Happening, frozen=True, tag="start-step"):
     """A model call begins."""
 
+    type: ClassVar[Literal["start-step"]] = "start-step"
+
 
 class TextStart(Happening, frozen=True, tag="text-start"):
     """A text block opens; `id` is unique among the open text blocks."""
 
+    type: ClassVar[Literal["text-start"]] = "text-start"
     id: str
     provider_metadata: ProviderMetadata | None = None
 
@@ -87,6 +86,7 @@ class TextStart(Happening, frozen=True, tag="text-start"):
 class TextDelta(Happening, frozen=True, tag="text-delta"):
     """The open text block `id` grows."""
 
+    type: ClassVar[Literal["text-delta"]] = "text-delta"
     id: str
     delta: str
     provider_metadata: ProviderMetadata | None = None
@@ -95,6 +95,7 @@ class TextDelta(Happening, frozen=True, tag="text-delta"):
 class TextEnd(Happening, frozen=True, tag="text-end"):
     """The text block closes."""
 
+    type: ClassVar[Literal["text-end"]] = "text-end"
     id: str
     provider_metadata: ProviderMetadata | None = None
 
@@ -102,6 +103,7 @@ class TextEnd(Happening, frozen=True, tag="text-end"):
 class ReasoningStart(Happening, frozen=True, tag="reasoning-start"):
     """A reasoning block opens."""
 
+    type: ClassVar[Literal["reasoning-start"]] = "reasoning-start"
     id: str
     provider_metadata: ProviderMetadata | None = None
 
@@ -109,6 +111,7 @@ class ReasoningStart(Happening, frozen=True, tag="reasoning-start"):
 class ReasoningDelta(Happening, frozen=True, tag="reasoning-delta"):
     """The open reasoning block `id` grows."""
 
+    type: ClassVar[Literal["reasoning-delta"]] = "reasoning-delta"
     id: str
     delta: str
     provider_metadata: ProviderMetadata | None = None
@@ -117,6 +120,7 @@ class ReasoningDelta(Happening, frozen=True, tag="reasoning-delta"):
 class ReasoningEnd(Happening, frozen=True, tag="reasoning-end"):
     """The reasoning block closes; signatures come in `provider_metadata`."""
 
+    type: ClassVar[Literal["reasoning-end"]] = "reasoning-end"
     id: str
     provider_metadata: ProviderMetadata | None = None
 
@@ -124,6 +128,7 @@ class ReasoningEnd(Happening, frozen=True, tag="reasoning-end"):
 class ToolInputStart(Happening, frozen=True, tag="tool-input-start"):
     """The model begins to write a tool call."""
 
+    type: ClassVar[Literal["tool-input-start"]] = "tool-input-start"
     tool_call_id: str
     tool_name: str
     provider_executed: bool | None = None
@@ -135,6 +140,7 @@ class ToolInputStart(Happening, frozen=True, tag="tool-input-start"):
 class ToolInputDelta(Happening, frozen=True, tag="tool-input-delta"):
     """The call's arguments grow by a fragment of JSON text."""
 
+    type: ClassVar[Literal["tool-input-delta"]] = "tool-input-delta"
     tool_call_id: str
     input_text_delta: str
 
@@ -142,6 +148,7 @@ class ToolInputDelta(Happening, frozen=True, tag="tool-input-delta"):
 class ToolInputAvailable(Happening, frozen=True, tag="tool-input-available"):
     """The call's arguments are complete."""
 
+    type: ClassVar[Literal["tool-input-available"]] = "tool-input-available"
     tool_call_id: str
     tool_name: str
     input: Any
@@ -154,6 +161,7 @@ class ToolInputAvailable(Happening, frozen=True, tag="tool-input-available"):
 class ToolInputError(Happening, frozen=True, tag="tool-input-error"):
     """The call cannot be run: unknown tool or arguments that are no JSON; `input` is what the model wrote."""
 
+    type: ClassVar[Literal["tool-input-error"]] = "tool-input-error"
     tool_call_id: str
     tool_name: str
     input: Any
@@ -167,6 +175,7 @@ class ToolInputError(Happening, frozen=True, tag="tool-input-error"):
 class ToolApprovalRequest(Happening, frozen=True, tag="tool-approval-request"):
     """The call waits for somebody's yes."""
 
+    type: ClassVar[Literal["tool-approval-request"]] = "tool-approval-request"
     approval_id: str
     tool_call_id: str
 
@@ -174,6 +183,7 @@ class ToolApprovalRequest(Happening, frozen=True, tag="tool-approval-request"):
 class ToolApprovalResponse(Happening, frozen=True, tag="tool-approval-response"):
     """Somebody answered the approval."""
 
+    type: ClassVar[Literal["tool-approval-response"]] = "tool-approval-response"
     approval_id: str
     approved: bool
     reason: str | None = None
@@ -182,6 +192,7 @@ class ToolApprovalResponse(Happening, frozen=True, tag="tool-approval-response")
 class ToolOutputAvailable(Happening, frozen=True, tag="tool-output-available"):
     """The call's result; a `preliminary` one may be followed by others, the final one is not."""
 
+    type: ClassVar[Literal["tool-output-available"]] = "tool-output-available"
     tool_call_id: str
     output: Any
     provider_executed: bool | None = None
@@ -193,6 +204,7 @@ class ToolOutputAvailable(Happening, frozen=True, tag="tool-output-available"):
 class ToolOutputError(Happening, frozen=True, tag="tool-output-error"):
     """The call failed; the model is told `error_text`."""
 
+    type: ClassVar[Literal["tool-output-error"]] = "tool-output-error"
     tool_call_id: str
     error_text: str
     provider_executed: bool | None = None
@@ -203,12 +215,14 @@ class ToolOutputError(Happening, frozen=True, tag="tool-output-error"):
 class ToolOutputDenied(Happening, frozen=True, tag="tool-output-denied"):
     """The approval was refused; the call did not run."""
 
+    type: ClassVar[Literal["tool-output-denied"]] = "tool-output-denied"
     tool_call_id: str
 
 
 class SourceUrl(Happening, frozen=True, tag="source-url"):
     """A web page that the answer cites."""
 
+    type: ClassVar[Literal["source-url"]] = "source-url"
     source_id: str
     url: str
     title: str | None = None
@@ -218,6 +232,7 @@ class SourceUrl(Happening, frozen=True, tag="source-url"):
 class SourceDocument(Happening, frozen=True, tag="source-document"):
     """A document that the answer cites."""
 
+    type: ClassVar[Literal["source-document"]] = "source-document"
     source_id: str
     media_type: str
     title: str
@@ -228,28 +243,37 @@ class SourceDocument(Happening, frozen=True, tag="source-document"):
 class File(Happening, frozen=True, tag="file"):
     """A file that the model made; `url` may be a data: URL."""
 
+    type: ClassVar[Literal["file"]] = "file"
     url: str
     media_type: str
     provider_metadata: ProviderMetadata | None = None
 
 
-class Data(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An app's own part. `type` is `data-<name>`; the same type and id replaces, `transient` is not kept."""
+class Data(Own, frozen=True, omit_defaults=True):
+    """An app's own part. `type` is `data-<name>`; the same type and id replaces, `transient` is not kept.
 
-    type: str
-    data: Any
-    id: str | None = None
+    Python's types cannot say `data-<name>`: a checker reads a `DataType`. Your own are told by `name`.
+    """
+
     transient: bool | None = None
+
+    if TYPE_CHECKING:
+
+        @property  # type: ignore[misc] # it is written as text, and read as one of some words
+        def type(self) -> DataType: ...
 
 
 class MessageMetadata(Happening, frozen=True, tag="message-metadata"):
     """Merged deeply into the message's metadata."""
 
+    type: ClassVar[Literal["message-metadata"]] = "message-metadata"
     message_metadata: Any
 
 
 class ResetStep(Happening, frozen=True, tag="reset-step"):
     """Everything since the last start-step is taken back."""
+
+    type: ClassVar[Literal["reset-step"]] = "reset-step"
 
 
 class FinishStep(Happening, frozen=True, tag="finish-step"):
@@ -260,6 +284,7 @@ class FinishStep(Happening, frozen=True, tag="finish-step"):
     "stopSequence": ..., "id": ...}}`.
     """
 
+    type: ClassVar[Literal["finish-step"]] = "finish-step"
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     model: str | None = None
@@ -272,6 +297,7 @@ class FinishStep(Happening, frozen=True, tag="finish-step"):
 class ErrorEvent(Happening, frozen=True, tag="error"):
     """The run failed; `code` and `transient` stay in the process."""
 
+    type: ClassVar[Literal["error"]] = "error"
     error_text: str
     code: str | None = None
     transient: bool | None = None
@@ -280,12 +306,14 @@ class ErrorEvent(Happening, frozen=True, tag="error"):
 class Abort(Happening, frozen=True, tag="abort"):
     """The run was stopped."""
 
+    type: ClassVar[Literal["abort"]] = "abort"
     reason: str | None = None
 
 
 class Finish(Happening, frozen=True, tag="finish"):
     """The run is over. `usage`, `cost` (US dollars) and `steps` stay in the process."""
 
+    type: ClassVar[Literal["finish"]] = "finish"
     finish_reason: FinishReason | None = None
     message_metadata: Any = None
     usage: Usage | None = None

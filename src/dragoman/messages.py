@@ -7,7 +7,7 @@ Source: wire notes on the AI SDK, section "UIMessage and parts". Snake case in P
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -25,6 +25,10 @@ ToolState = Literal[
     "output-error",
     "output-denied",
 ]
+ToolType = Literal["dynamic-tool", "tool-*"]
+"""`dynamic-tool` or `tool-<name>`, as far as a type can say it; `ToolPart.name` is the name of either."""
+DataType = Literal["data-context", "data-question", "data-anthropic", "data-*"]
+"""`data-<name>`, as far as a type can say it: those of our own, and any."""
 ProviderMetadata: TypeAlias = dict[str, dict[str, Any]]
 FINAL_STATES: frozenset[str] = frozenset({"output-available", "output-error", "output-denied"})
 
@@ -32,10 +36,16 @@ FINAL_STATES: frozenset[str] = frozenset({"output-available", "output-error", "o
 class Piece(msgspec.Struct, frozen=True, tag_field="type", rename="camel", omit_defaults=True):
     """The shape that all parts with a fixed type share."""
 
+    @property
+    def type(self) -> str:
+        """The part's word: `text`, `reasoning`, `file`."""
+        return str(self.__struct_config__.tag)
+
 
 class TextPart(Piece, frozen=True, tag="text"):
     """Text of a user or a model."""
 
+    type: ClassVar[Literal["text"]] = "text"
     text: str
     state: BlockState | None = None
     provider_metadata: ProviderMetadata | None = None
@@ -44,6 +54,7 @@ class TextPart(Piece, frozen=True, tag="text"):
 class ReasoningPart(Piece, frozen=True, tag="reasoning"):
     """What the model thought; signatures stand in `provider_metadata`."""
 
+    type: ClassVar[Literal["reasoning"]] = "reasoning"
     text: str
     state: BlockState | None = None
     provider_metadata: ProviderMetadata | None = None
@@ -52,10 +63,13 @@ class ReasoningPart(Piece, frozen=True, tag="reasoning"):
 class StepStartPart(Piece, frozen=True, tag="step-start"):
     """The border between two model calls."""
 
+    type: ClassVar[Literal["step-start"]] = "step-start"
+
 
 class FilePart(Piece, frozen=True, tag="file"):
     """A file by URL; `url` may be a data: URL."""
 
+    type: ClassVar[Literal["file"]] = "file"
     media_type: str
     url: str
     filename: str | None = None
@@ -65,6 +79,7 @@ class FilePart(Piece, frozen=True, tag="file"):
 class SourceUrlPart(Piece, frozen=True, tag="source-url"):
     """A web page that the answer cites."""
 
+    type: ClassVar[Literal["source-url"]] = "source-url"
     source_id: str
     url: str
     title: str | None = None
@@ -74,6 +89,7 @@ class SourceUrlPart(Piece, frozen=True, tag="source-url"):
 class SourceDocumentPart(Piece, frozen=True, tag="source-document"):
     """A document that the answer cites."""
 
+    type: ClassVar[Literal["source-document"]] = "source-document"
     source_id: str
     media_type: str
     title: str
@@ -89,11 +105,8 @@ class Approval(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     reason: str | None = None
 
 
-class ToolPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A tool call in one of its states. `type` is `tool-<name>`, or `dynamic-tool` with `tool_name`.
-
-    `input` and `output` are UNSET until they exist; None is a value that a model or tool gave.
-    """
+class Call(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The fields of a `ToolPart`."""
 
     type: str
     tool_call_id: str
@@ -110,6 +123,19 @@ class ToolPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     call_provider_metadata: ProviderMetadata | None = None
     result_provider_metadata: ProviderMetadata | None = None
 
+
+class ToolPart(Call, frozen=True, rename="camel", omit_defaults=True):
+    """A tool call in one of its states. `type` is `tool-<name>`, or `dynamic-tool` with `tool_name`.
+
+    `input` and `output` are UNSET until they exist; None is a value that a model or tool gave. `type` is any
+    text that fits; to a checker it reads as a `ToolType`, so that `part.type == "text"` tells parts apart.
+    """
+
+    if TYPE_CHECKING:
+
+        @property  # type: ignore[misc] # it is written as text, and read as one of some words
+        def type(self) -> ToolType: ...
+
     @property
     def name(self) -> str:
         """The tool's name, however the part spells it."""
@@ -121,12 +147,26 @@ class ToolPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return True if self.type == "dynamic-tool" else None
 
 
-class DataPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An app's own part; `type` is `data-<name>`."""
+class Own(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fields that parts and events of an app's own share."""
 
     type: str
     data: Any
     id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What its type says behind `data-`."""
+        return self.type[len("data-") :]
+
+
+class DataPart(Own, frozen=True, omit_defaults=True):
+    """An app's own part; `type` is `data-<name>`, and reads as a `DataType` to a checker."""
+
+    if TYPE_CHECKING:
+
+        @property  # type: ignore[misc] # as above
+        def type(self) -> DataType: ...
 
 
 FixedPart: TypeAlias = (
@@ -136,12 +176,43 @@ Part: TypeAlias = FixedPart | ToolPart | DataPart
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one side said; a list of parts."""
+    """What one side said; a list of parts.
+
+    `Message("m1", "user", (TextPart("Hello?"),)).text == "Hello?"`.
+    """
 
     id: str
     role: Role
     parts: tuple[Part, ...] = msgspec.field(default=())
     metadata: Any = None
+
+    @property
+    def text(self) -> str:
+        """Its text parts, joined by lines; of an answer as they stand, with an empty line between steps."""
+        if self.role != "assistant":
+            return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+        steps = [""]
+        for part in self.parts:
+            if isinstance(part, StepStartPart):
+                steps.append("")
+            elif isinstance(part, TextPart):
+                steps[-1] += part.text
+        return "\n\n".join(step for step in steps if step)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought, one thought after another, with an empty line between them."""
+        return "\n\n".join(part.text for part in self.parts if isinstance(part, ReasoningPart) and part.text)
+
+    @property
+    def tool_calls(self) -> tuple[ToolPart, ...]:
+        """The calls in it, in their order, each in its state and with its output once there is one."""
+        return tuple(part for part in self.parts if isinstance(part, ToolPart))
+
+    @property
+    def files(self) -> tuple[FilePart, ...]:
+        """The images and files in it."""
+        return tuple(part for part in self.parts if isinstance(part, FilePart))
 
 
 class Head(msgspec.Struct):

@@ -113,7 +113,9 @@ def _block(block: Block, *, stage: int, length: int) -> Iterator[e.Event]:
 
 
 def _call(call: Invocation, *, stage: int, length: int) -> Iterator[e.Event]:
-    part = call.now
+    if stage > 1 and length == call.changes:
+        return
+    part, stage = call.now, call.known(stage)
     if part.state == "output-error" and part.approval is None and stage <= 1:
         yield _input_error(part)
         return
@@ -128,7 +130,7 @@ def _call(call: Invocation, *, stage: int, length: int) -> Iterator[e.Event]:
         )
     if stage <= 1:
         yield from _input(call, length)
-    yield from _approval(part, stage)
+    yield from _approval(call, stage=stage, length=length)
     yield from _output(part)
 
 
@@ -161,13 +163,16 @@ def _input_error(part: ToolPart) -> e.ToolInputError:
     )
 
 
-def _approval(part: ToolPart, stage: int) -> Iterator[e.Event]:
-    approval = part.approval
+def _approval(call: Invocation, *, stage: int, length: int) -> Iterator[e.Event]:
+    part, approval = call.now, call.now.approval
     if approval is None:
         return
-    if stage < STAGES["approval-requested"]:
+    waits = part.state in ("approval-requested", "approval-responded")
+    answered = stage >= STAGES["approval-responded"]  # of an approval before this one, if it waits now
+    again = waits and (answered or (stage > 1 and call.changes > length + 1))
+    if again or stage < STAGES["approval-requested"]:
         yield e.ToolApprovalRequest(approval.id, part.tool_call_id)
-    if approval.approved is not None and stage < STAGES["approval-responded"]:
+    if approval.approved is not None and (again or stage < STAGES["approval-responded"]):
         yield e.ToolApprovalResponse(approval.id, approval.approved, approval.reason)
 
 

@@ -92,6 +92,12 @@ async def test_an_answer_that_outgrows_the_budget_is_cut_off() -> None:
     assert result.text.startswith("word ")
 
 
+async def test_an_answer_that_its_provider_does_not_count_is_estimated() -> None:
+    result = await limited(0.05, Step(text="word " * 400)).spawn(ASK).result
+    assert (result.exit_reason, result.usage.output_tokens) == ("success", None)
+    assert result.cost == pytest.approx(500 * 10e-6, rel=0.1)
+
+
 async def test_a_budget_needs_a_price() -> None:
     agent = Agent(scripted("4"), limits=RunLimits(max_budget_usd=1))
     with pytest.raises(ConfigError, match="no price for the model 'scripted/any'"):

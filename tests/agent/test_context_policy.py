@@ -111,6 +111,19 @@ async def test_after_a_cut_each_request_begins_with_the_bytes_of_the_one_before_
     assert 4 <= cuts <= 6
 
 
+async def test_the_note_names_the_tool_that_finds_what_was_left_out_and_stays_the_same_bytes() -> None:
+    policy = msgspec.structs.replace(TRUNCATE, recall="history_search")
+    said = [*history(9), user("And?", "last")]
+    fitted, dropped = await policy.fit(asking(*said))
+    first = fitted.messages[0].parts[0]
+    assert isinstance(first, TextPart)
+    assert first.text == NOTE.replace(".]", ". history_search finds them.]")
+    answered = [*said, folded(Message("a", "assistant", (TextPart("So."),)), dropped)]
+    again, later = await policy.fit(asking(*answered, user("More?", "more")))
+    assert later is None
+    assert all(now.startswith(then) for now, then in zip(bytes_of(again), bytes_of(fitted), strict=True))
+
+
 async def test_steps_of_the_turn_under_way_go_too_and_its_question_stays() -> None:
     under_way = Message("a", "assistant")
     question = user("Work.", "u")

@@ -16,13 +16,19 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COUNTS = {
-    "agent": 3,
+    "agent": 5,
     "context": 2,
-    "hooks": 1,
+    "errors": 1,
+    "events": 1,
+    "hooks": 3,
+    "messages": 1,
     "multimodal": 2,
+    "parity": 1,
+    "policy": 1,
     "providers-library": 2,
-    "results": 1,
+    "results": 2,
     "structured-output": 2,
+    "subagents": 2,
     "testing": 3,
     "tool-builder": 1,
 }

@@ -34,7 +34,12 @@ OUTCOMES = {
         'Eve got nothing, Ann: "sent"',
     ],
     "approvals": ["ann tool-output-available", "bob tool-output-denied", "Ann has her money, Bob has not."],
-    "subagents": ['It was "Bonn, on the Rhine."', "success 2 1"],
+    "subagents": [
+        "meanwhile: 1 parts",
+        "told: Bonn, on the Rhine.",
+        'It was "Bonn, on the Rhine."',
+        "success 2 1",
+    ],
     "structured": ["City(name='Bonn', people=335000)", "success after 2 steps"],
     "manual": [
         "tool-output-available",

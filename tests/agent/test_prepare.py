@@ -12,6 +12,7 @@ from dragoman.agent.agent import Agent
 from dragoman.agent.context import ContextPolicy
 from dragoman.agent.decisions import Block, Modify
 from dragoman.agent.hook_events import PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hook_http import body_of
 from dragoman.agent.hooks import Hooks
 from dragoman.agent.structured import Output
 from dragoman.agent.turn import StepChange, StepContext
@@ -185,7 +186,10 @@ async def test_an_answer_of_a_type_is_asked_for_until_it_is_one(broken: int) -> 
     result = await agent.spawn(ASK).result
     if broken == 3:
         assert result.exit_reason == "crashed"
-        assert result.output is None
+        assert (result.output, result.steps) == (None, 4)
+        assert (result.error.category, result.error.transient) == ("output_invalid", False)
+        assert result.error.message.startswith("the answer does not fit Sum, asked 3 times: Expected `int`")
+        assert "attempts" in (result.error.hint or "")
     else:
         assert (result.exit_reason, result.output) == ("success", Sum(total=4))
         assert result.steps == 2 + broken
@@ -202,3 +206,57 @@ async def test_a_last_tool_gives_the_answer_where_a_provider_has_no_schemas() ->
     assert (result.exit_reason, result.output, result.steps) == ("success", Sum(total=4), 3)
     assert [tool.name for tool in provider(agent).asked[0].tools] == ["math_add", "final_answer"]
     assert isinstance(provider(agent).asked[0].tools[0], Tool)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "value"),
+    [
+        (
+            {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            ['{"a": 1}'],
+            {"a": 1},
+        ),
+        (
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", "enum": ["yes", "no"]},
+            ['{"value": "no"}'],
+            "no",
+        ),
+        (
+            {"type": "array", "items": {"$ref": "#/definitions/n"}, "definitions": {"n": {"minimum": 1}}},
+            ['{"value": [0]}', '{"value": [2]}'],
+            [2],
+        ),
+    ],
+)
+async def test_a_json_schema_will_do_as_the_form_of_an_answer(
+    schema: Any, said: list[str], value: Any
+) -> None:
+    agent = Agent(scripted(*said), output=schema)
+    result = await agent.spawn(ASK).result
+    assert (result.exit_reason, result.output) == ("success", value)
+    held = provider(agent).asked[0].options["response_format"]["json_schema"]["schema"]
+    assert (held["type"], "$schema" in held) == ("object", False)
+
+
+async def test_a_result_says_that_nobody_tried_again_where_that_would_help() -> None:
+    busy = Failure("busy", category="rate_limit", transient=True)
+    result = await Agent(scripted(Step(error=busy))).spawn(ASK).result
+    assert [note[:41] for note in result.notices] == ["the agent did not try again (retries=0), "]
+    wrong = Failure("wrong", category="bad_request")
+    assert (await Agent(scripted(Step(error=wrong))).spawn(ASK).result).notices == ()
+
+
+async def test_hooks_hear_what_kind_of_failure_ended_a_run_and_when_to_try_again() -> None:
+    hooks, heard = Hooks(), list[RunEnd]()
+    hooks.on("run_end", heard.append)
+    busy = Failure("slow down", category="rate_limit", transient=True, retry_after=7)
+    steps: list[Any] = [Step(error=busy), "fine"]
+    for step in steps:
+        run = Agent(scripted(step), hooks=hooks).spawn("hi")
+        await run.closed()
+    failed, done = heard
+    told: list[tuple[Any, ...]] = [
+        (end.reason, end.error, end.category, end.transient, end.retry_delay) for end in (failed, done)
+    ]
+    assert told == [("error", "slow down", "rate_limit", True, 7), ("stop", None, None, None, None)]
+    assert body_of(failed)["retryDelay"] == 7

@@ -301,7 +301,7 @@ def test_a_model_must_be_one() -> None:
     with pytest.raises(ConfigError, match="gibberish"):
         Agent("gibberish").run_sync("hi")
     with pytest.raises(TypeError, match="colour"):
-        Agent(scripted("hi"), colour="red")  # type: ignore[call-arg]
+        Agent(scripted("hi"), colour="red")  # type: ignore[call-overload]
 
 
 async def test_events_are_ours_and_may_be_matched() -> None:

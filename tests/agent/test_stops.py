@@ -84,3 +84,14 @@ def test_no_step_is_needed_to_ask_a_condition() -> None:
     asked = [steps(1), tool_called("x"), text_matches("x"), tokens(1), cost(1), seconds(1), no_progress(1)]
     assert [stop(nothing) for stop in asked] == [False] * 7
     assert all_of(steps(0), steps(1))(nothing) is False
+
+
+async def test_what_is_called_through_the_meta_tool_counts_too() -> None:
+    def batch(*names: str) -> Any:
+        calls = [{"tool": name, "input": {"a": 1, "b": 2} if name == "math.add" else {}} for name in names]
+        return calling(ScriptedCall("hub_call", {"calls": calls}))
+
+    steps_taken = [batch("lab.fail"), batch("math.add", "lab.fail"), batch("lab.fail"), "so"]
+    for stop, taken in ((tool_called("math_add"), 2), (no_progress(2), 2), (no_progress(9), 4)):
+        agent = Agent(scripted(*steps_taken), operations=[add, fail], meta_tools=True, stop_when=stop)
+        assert (await agent.spawn(ASK).result).steps == taken

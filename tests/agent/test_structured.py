@@ -119,6 +119,15 @@ def test_what_is_wrong_is_told_by_its_field(text: str, says: str) -> None:
     error = problem.error()
     assert (error.code, error.transient) == ("output_invalid", False)
     assert problem.message in error.message
+    assert "does not fit City, asked 3 times: " in problem.error(type="City", tries=3).message
+
+
+@pytest.mark.parametrize(
+    ("type", "name"),
+    [(City, "City"), (list[int], "list[int]"), (Literal["yes", "no"], "Literal['yes', 'no']")],
+)
+def test_a_type_is_named_as_it_is_written(type: Any, name: str) -> None:
+    assert Output[Any](type).type == name
 
 
 def test_a_wrong_call_is_a_problem_of_that_call() -> None:

@@ -146,6 +146,7 @@ def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> Non
             "owners": {"ada": {"parallel": 4}},
         },
         "mcpServers": [],
+        "agents": [],
         "policy": [{"decision": "allow", "operations": None, "for": {}}],
         "reach": {
             "web": {"allow": [], "deny": [], "networks": [], "ports": [80, 443]},
@@ -213,3 +214,59 @@ def test_an_empty_configuration_is_good_but_no_use(run: Run, tmp_path: Path) -> 
     said = run("check")
     assert (said.code, said.out.splitlines()[0]) == (0, "dragoman.yaml is good")
     assert "no provider is configured" in said.err
+
+
+AGENTS = """
+providers: {small: {type: local}, cc: {type: claude-code}}
+default_provider: small
+aliases: {fast: [known, cc/sonnet]}
+prices: {small/known: {input: 1, output: 2}}
+agents:
+  clerk:
+    model: fast
+    max_usd: 1
+    description: Keeps the books.
+    stop_when: [{tool: web.fetch}, {time: 2min}, {all: [{text: DONE}, {any: [{tokens: 20000}, {cost: 0.5}]}]}]
+    on_prepare_step: steps.py:cheaper
+    output: {type: object, properties: {city: {type: string}, people: {type: integer}}}
+  other: {model: small/other, stop_when: [{all: [{cost: 0.5}, {steps: 2}]}], output: form.json}
+"""
+
+
+def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "dragoman.yaml").write_text(AGENTS, encoding="utf-8")
+    (tmp_path / "steps.py").write_text("def cheaper(step):\n    return None\n", encoding="utf-8")
+    (tmp_path / "form.json").write_text('{"type": "array"}', encoding="utf-8")
+    said = run("check")
+    told = [
+        line.split(maxsplit=1) for line in said.out.splitlines() if line[:6].strip() in ("clerk", "other")
+    ]
+    assert told == [
+        ["clerk", "stops when web.fetch was called"],
+        ["clerk", "stops when it took 120 seconds"],
+        ["clerk", "stops when the model said 'DONE' and (it used 20,000 tokens or it cost 0.5 US dollars)"],
+        ["clerk", "is for others too, as agents.clerk: Keeps the books."],
+        ["clerk", "asks steps.py:cheaper before each step"],
+        ["clerk", "is JSON: object with city, people"],
+        ["other", "stops when it cost 0.5 US dollars and it took 2 steps"],
+        ["other", "is JSON: form.json"],
+    ]
+    unpriced = "the agent other counts money, and small/other has no price: say one under `prices`"
+    assert said.err == f"dragoman: WARNING: {unpriced}\n"
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        ("{stop_when: [{use: steps.py:gone}]}", "agents.a.stop_when[0].use: steps.py has no function 'gone'"),
+        ("{on_prepare_step: no.such:x}", "agents.a.on_prepare_step: there is no module 'no.such'"),
+        ("{output: gone.json}", "agents.a.output: cannot read 'gone.json': No such file or directory"),
+        ("{output: {type: 7}}", "agents.a.output: the schema is no usable JSON Schema"),
+    ],
+)
+def test_what_an_agent_names_is_looked_for(agent: str, why: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "dragoman.yaml").write_text(f"agents: {{a: {agent}}}", encoding="utf-8")
+    (tmp_path / "steps.py").write_text("x = 1\n", encoding="utf-8")
+    said = run("check")
+    assert said.code == 1
+    assert f"dragoman: {why}" in said.err

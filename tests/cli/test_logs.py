@@ -269,3 +269,9 @@ def test_nothing_that_others_wrote_looks_like_another_entry_or_steers_the_termin
     begun = [line for line in told.splitlines() if not line.startswith("    ")]
     assert [line.split()[1:3] for line in begun] == [["WARNING", "x:"], ["INFO", "x:"]]
     assert "\\u001b]0;pwned" in told
+
+
+def test_a_key_of_a_few_letters_blots_nothing_out(capsys: Err) -> None:
+    set_up("info", as_json=False, secrets={"x", "abc", "abcd"})
+    logging.getLogger("test").info("request req_xabcx took abcd")
+    assert capsys.readouterr().err.endswith("request req_xabcx took ***\n")

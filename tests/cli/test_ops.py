@@ -38,7 +38,14 @@ def test_operations_are_listed(run: Run, where: tuple[str, ...]) -> None:
     assert "math.calculate" in said.out
     answer = run("ops", "list", "--namespace", "time", "--json", *where).json
     assert [each["id"] for each in answer["operations"]] == ["time.convert", "time.now"]
-    assert answer["namespaces"] == {"artifacts": 2, "math": 1, "time": 2, "web": 1}
+    assert answer["namespaces"] == {
+        "artifacts": 2,
+        "history": 2,
+        "math": 1,
+        "time": 2,
+        "user": 1,
+        "web": 1,
+    }
 
 
 def test_operations_are_found(run: Run, where: tuple[str, ...]) -> None:

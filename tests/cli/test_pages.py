@@ -23,6 +23,7 @@ from dragoman.config import (
     PriceConfig,
     ProviderConfig,
     ProviderType,
+    StopConfig,
     TelemetryConfig,
     parse_config,
 )
@@ -51,6 +52,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "Cooldown": CooldownConfig,
     "Prices": PriceConfig,
     "Agents": AgentConfig,
+    "Stop conditions": StopConfig,
     "Context": ContextConfig,
     "Hooks": HookConfig,
     "Policy": PolicyRule,
@@ -91,7 +93,8 @@ def test_the_page_names_the_defaults(title: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "examples"), [("configuration.md", 18), ("gateway.md", 5), ("operations.md", 2)]
+    ("page", "examples"),
+    [("configuration.md", 20), ("gateway.md", 5), ("operations.md", 2), ("structured-output.md", 1)],
 )
 def test_the_examples_are_configurations(page: str, examples: int) -> None:
     found = re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)

@@ -97,7 +97,7 @@ def test_what_happens_is_drawn(case: str) -> None:
 
 
 def test_every_event_is_drawn_or_known_to_need_no_drawing() -> None:
-    assert set(DRAWINGS) | UNDRAWN == set(get_args(e.Tagged))
+    assert set(DRAWINGS) | UNDRAWN == {*get_args(e.Tagged), e.Data}
 
 
 def test_how_a_run_ended_is_known_afterwards() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from dragoman.store import history
+from dragoman.store.store import Store
 from tests.cli.conftest import Run
 from tests.cli.program import Hub
 from tests.cli.program import run as run_apart
+from tests.store.samples import converse
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +44,52 @@ def test_a_session_reads_like_a_talk(run: Run, told: str, where: tuple[str, ...]
     assert '"result":42' in lines[9]
     assert lines[10] == "It is 42."
     assert lines[11].startswith("5 parts · tools/x · 2 steps")
+
+
+def test_what_was_said_is_found(run: Run, told: str, where: tuple[str, ...]) -> None:
+    said = run("sessions", "search", "calculat", "6 * 7", "--session", told, *where)
+    assert (said.code, said.err) == (0, "")
+    head, snippet = said.out.splitlines()[:2]
+    assert head.startswith("told · ")
+    assert head.endswith(" · just now · Assistant")
+    assert "math.calculate" in snippet
+    asked = ("calculate!", "--session", told, "--json")
+    answer = run("sessions", "search", *asked, *where).json
+    assert answer["matched"] == "all"
+    found = {each["role"]: each for each in answer["found"]}
+    assert (found["user"]["sessionId"], found["user"]["title"]) == ("told", None)
+    assert found["user"]["snippet"][0] == {"text": "Calculate", "hit": True}
+
+
+def test_a_search_goes_on_until_all_is_looked_at_and_says_how_far_it_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say() -> None:
+        async with await Store.open(tmp_path) as store:
+            await store.keys.create("ann")
+            for at in ("one", "two", "three"):
+                await converse(store, f"Hotel {at}?", session_id=at)
+
+    asyncio.run(say())
+    monkeypatch.setattr(history, "PATIENCE", 0)
+    found = run("sessions", "search", "hotel", "--data", tmp_path, "--session", "one")
+    assert (found.code, found.err) == (0, "")
+    found = run("sessions", "search", "hotel", "--data", tmp_path, "--json")
+    assert len(found.json["found"]) == 3
+    assert found.err.count(" of 6 messages are indexed") == 1
+
+
+def test_a_search_that_finds_nothing_or_only_some_says_so(
+    run: Run, told: str, where: tuple[str, ...]
+) -> None:
+    nothing = run("sessions", "search", "qqqqqq", *where)
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "nothing holds 'qqqqqq'" in nothing.err
+    some = run("sessions", "search", "calculate", "qqqqqq", "--session", told, *where)
+    assert "told" in some.out
+    assert "some of them" in some.err
+    for bad in (("search", " "), ("search", "x", "--session", "nowhere")):
+        assert run("sessions", *bad, *where).code == 1
 
 
 def test_a_session_is_exported_as_ui_messages(

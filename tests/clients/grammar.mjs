@@ -127,7 +127,8 @@ export class Grammar {
     'tool-input-error'(frame) { this.input(frame, 'done'); },
     'tool-approval-request'(frame) {
       const call = this.calls.get(frame.toolCallId);
-      if (call?.state !== 'available') this.say('approval is asked for a call without input');
+      const goesOn = !call && this.steps === 0 && this.context.known.has(frame.toolCallId);
+      if (call?.state !== 'available' && !goesOn) this.say('approval is asked for a call without input');
       if (this.approvals.has(frame.approvalId)) this.say('the approval id is taken');
       this.approvals.add(frame.approvalId);
     },

@@ -20,7 +20,14 @@ def add(word: str) -> str:
 
 
 @operation("marks", effect="once")
-def die(word: str) -> None:
-    """Add a word to the file of marks, and take the whole process down."""
+def die(word: str, after: float = 0.0) -> None:
+    """Add a word to the file of marks, and take the whole process down, some seconds later if need be."""
     add(word)
+    time.sleep(after)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@operation("marks", effect="once", approval=True)
+def wipe() -> str:
+    """Wipe them, which somebody has to approve."""
+    return add("wiped")

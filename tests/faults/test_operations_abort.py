@@ -39,7 +39,9 @@ async def check(here: World, session: str, *, times: int = 1) -> None:
     """Nothing of the chain is left anywhere, and the tree says how each of its calls ended."""
     await until(lambda: all(here.count(f"stopped {link}") == times for link in LINKS))
     await until(lambda: here.count("cancelled") == here.count("call hang"))
-    assert await here.open_calls() == 0
+    async with asyncio.timeout(10):
+        while await here.open_calls():  # of a client that left nobody waits for what is written down
+            pass
     assert here.hub.outside.switchboard.status()[0]["calls"] == 0
     tree = await here.tree(await here.run(session))
     assert tree["status"] == "aborted"

@@ -1,12 +1,11 @@
-"""Hooks, shortened conversations and Claude Code in a served hub."""
+"""Hooks and shortened conversations in a served hub."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.serving import serving, types
+from tests.serving import serving
 
 HERE = Path(__file__).parent
 BENCH, CHECKS = str(HERE / "bench.py"), HERE / "checks.py"
@@ -40,16 +39,3 @@ async def test_a_conversation_that_grows_too_long_is_cut_and_says_so(tmp_path: P
         assert cut
         assert cut[0]["kind"] == "truncate"
         assert len(await hub.messages()) == 16
-
-
-async def test_claude_code_answers_as_a_provider_of_the_hub(tmp_path: Path) -> None:
-    stand_in = HERE.parent / "providers" / "stand_in_claude.py"
-    cli = tmp_path / "claude"
-    part = f"CLAUDE_PLAY=answer CLAUDE_SEEN={tmp_path / 'seen'}"
-    cli.write_text(f'#!/bin/sh\n{part} exec "{sys.executable}" "{stand_in}" "$@"\n')
-    cli.chmod(0o755)
-    providers = {"claude": {"type": "claude-code", "executable": str(cli)}}
-    async with serving(tmp_path, providers=providers, model="claude/sonnet") as hub:
-        frames = await hub.chat("hello")
-        assert types(frames)[-1] == "finish"
-        assert "text-delta" in types(frames)

@@ -255,7 +255,7 @@ async def test_each_time_that_runs_out_is_told_by_its_name(tmp_path: Path) -> No
 
 
 async def test_a_server_to_which_all_connections_are_busy_is_told(tmp_path: Path) -> None:
-    up = Site(silent, connections=1, connect_timeout=SHORT)
+    up = Site(silent, connections=1, connect_timeout=10 * SHORT)
     async with desk(tmp_path, up=up) as at:
         holding_it = asyncio.ensure_future(at.chat())
         async with asyncio.timeout(10):

@@ -98,6 +98,7 @@ async def test_a_row_holds_all_that_is_known_of_a_request(tmp_path: Path) -> Non
             "upstream_status": None,
             "error": None,
             "price_model": "*",
+            "call_id": None,
         }
 
 

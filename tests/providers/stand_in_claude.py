@@ -1,6 +1,7 @@
-"""A stand-in for Claude Code's CLI: speaks its documented stream, as the environment's CLAUDE_PLAY says.
+"""A stand-in for Claude Code's CLI: speaks its stream, as the environment's CLAUDE_PLAY says.
 
-It writes what it was started with, and told, into CLAUDE_SEEN, one JSON document a line.
+The order of lines, and how it starts commands, are those that were seen of version 2.1.197. It writes what it
+was started with, and told, into CLAUDE_SEEN, one JSON document a line.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,8 @@ def result(subtype: str = "success", **fields: Any) -> None:
 
 
 def init() -> None:
-    say("system", subtype="init", model="claude-sonnet-5", tools=["Read", "Bash"], apiKeySource="none")
+    agents = ["Explore", "engine-worker"]
+    say("system", subtype="init", model="claude-sonnet-5", tools=["Read", "Bash"], agents=agents)
 
 
 def answer() -> None:
@@ -113,13 +116,14 @@ def plain() -> None:
 
 
 def hang() -> None:
-    """Starts a command that heeds no signal but the last, and says no more."""
+    """Starts commands in sessions of their own, that heed no signal but the last, and says no more."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     init()
     code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    child = subprocess.Popen([sys.executable, "-c", code])
+    run = [sys.executable, "-c", code]
+    near, far = (subprocess.Popen(run, start_new_session=away) for away in (False, True))
     begin("msg_1")
-    text(0, f"{os.getpid()} {child.pid}")
+    text(0, f"{os.getpid()} {near.pid} {far.pid}")
     time.sleep(600)
 
 
@@ -177,17 +181,173 @@ def again() -> None:
 def lost() -> None:
     """Knows no session."""
     if any(argument.startswith("--resume=") for argument in sys.argv):
-        print(f"No conversation found with session ID: {SESSION}", file=sys.stderr, flush=True)
+        words = f"No conversation found with session ID: {SESSION}"
+        print(words, file=sys.stderr, flush=True)
+        result("error_during_execution", errors=[words], num_turns=0)
         sys.exit(1)
     plain()
 
 
-PLAYS = (answer, plain, hang, logged_out, busy, exhausted, spent, crash, again, lost)
+def early() -> None:
+    """Runs calls as soon as they are whole: what they give comes before the message's end."""
+    init()
+    begin("msg_1")
+    for index, given in enumerate(({"command": "no"}, {"command": "ls"})):
+        use = {"type": "tool_use", "id": f"toolu_{index}", "name": "Bash", "input": {}}
+        piece(type="content_block_start", index=index, content_block=use)
+        arguments = {"type": "input_json_delta", "partial_json": json.dumps(given)}
+        piece(type="content_block_delta", index=index, delta=arguments)
+        whole("msg_1", {**use, "input": given})
+        outcome(f"toolu_{index}", f"ran {given['command']}", is_error=not index)
+        piece(type="content_block_stop", index=index)
+    end("tool_use")
+    begin("msg_2")
+    text(0, "Done.")
+    end("end_turn")
+    result(stop_reason="end_turn")
+
+
+def background() -> None:
+    """Starts a command in the background, answers, waits for it, and answers again."""
+    init()
+    begin("msg_1")
+    say("system", subtype="task_started", task_id="b1", task_type="local_bash")
+    text(0, "It runs.")
+    end("end_turn")
+    result(stop_reason="end_turn", num_turns=2, **counted(10, 0.01))
+    say("system", subtype="task_updated", task_id="b1", patch={"status": "completed"})
+    say("system", subtype="task_notification", task_id="b1", status="completed")
+    init()
+    begin("msg_2")
+    text(0, "It ended.")
+    end("end_turn")
+    result(stop_reason="end_turn", num_turns=1, **counted(30, 0.03))
+
+
+def counted(tokens: int, cost: float) -> dict[str, Any]:
+    """What the process used so far, with a second model's part."""
+    cached = {"cacheReadInputTokens": 5, "cacheCreationInputTokens": 1}
+    each = {"inputTokens": tokens, "outputTokens": 2, **cached}
+    return {"total_cost_usd": cost, "modelUsage": {"claude-sonnet-5": each, "claude-haiku-4-5": each}}
+
+
+def left() -> None:
+    """Ends a command in the background that takes too long, and says no more."""
+    init()
+    begin("msg_1")
+    say("system", subtype="task_started", task_id="b1", task_type="local_bash")
+    text(0, "It runs.")
+    end("end_turn")
+    result(stop_reason="end_turn")
+    say("system", subtype="task_updated", task_id="b1", patch={"status": "killed"})
+
+
+def long() -> None:
+    """Wrote as much as it may."""
+    init()
+    begin("msg_1")
+    text(0, "Long")
+    end("max_tokens")
+    words = {"type": "text", "text": "API Error: the response exceeded the output token maximum"}
+    whole("m", words, error="max_output_tokens", message={"model": "<synthetic>"})
+    result(is_error=True, result=words["text"], stop_reason="stop_sequence")
+
+
+def refused() -> None:
+    """The model would not."""
+    init()
+    begin("msg_1")
+    text(0, "No")
+    words = {"type": "text", "text": "API Error: unable to respond to this request"}
+    whole("m", words, error="invalid_request", message={"model": "<synthetic>"})
+    end("refusal")
+    result(is_error=True, result=words["text"], stop_reason="refusal")
+
+
+def cut() -> None:
+    """Its API broke off in the middle of a call; the CLI calls that a success."""
+    init()
+    begin("msg_1")
+    text(0, "Half")
+    use = {"type": "tool_use", "id": "t", "name": "Bash"}
+    piece(type="content_block_start", index=1, content_block=use)
+    result(result="Half", stop_reason=None)
+
+
+def forbidden() -> None:
+    """May not run in this mode."""
+    print("--dangerously-skip-permissions cannot be used with root privileges", file=sys.stderr, flush=True)
+    sys.exit(1)
+
+
+def lent() -> None:
+    """Calls a tool that it was lent, as it is listed, over MCP; and one that there is not."""
+    name, headers = borrowed()
+    url = headers.pop("url")
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}, "clientInfo": CLIENT}
+    opened = ask(url, headers, "initialize", hello)[0]
+    headers |= {"mcp-protocol-version": "2025-11-25", "mcp-session-id": opened["mcp-session-id"]}
+    ask(url, headers, "notifications/initialized", None)
+    tools = ask(url, headers, "tools/list", {})[1]["result"]["tools"]
+    init()
+    begin("msg_1")
+    text(0, " ".join(sorted(tool["name"] for tool in tools)))
+    given = json.loads(os.environ.get("CLAUDE_INPUT") or '{"a": 2, "b": 2}')
+    use = {"type": "tool_use", "id": "toolu_1", "name": f"mcp__{name}__{tools[0]['name']}"}
+    block(1, {**use, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(given)})
+    whole("msg_1", {**use, "input": given})
+    meta = {"claudecode/toolUseId": "toolu_1", "progressToken": 2}
+    call = {"name": tools[0]["name"], "arguments": given, "_meta": meta}
+    said = ask(url, headers, "tools/call", call)[1]["result"]
+    end("tool_use")
+    outcome("toolu_1", said["content"], is_error=said.get("isError", False))
+    begin("msg_2")
+    text(0, "Done.")
+    end("end_turn")
+    result(stop_reason="end_turn")
+
+
+CLIENT = {"name": "claude-code", "version": "2.1.197"}
+
+
+def borrowed() -> tuple[str, dict[str, str]]:
+    """The server that it was lent tools by: the last that it was given."""
+    files = [argument.split("=", 1)[1] for argument in sys.argv if argument.startswith("--mcp-config=")]
+    [(name, server)] = json.loads(Path(files[-1]).read_text())["mcpServers"].items()
+    return name, {"url": server["url"], **server["headers"]}
+
+
+def ask(url: str, headers: dict[str, str], method: str, params: Any) -> tuple[Any, Any]:
+    """The headers and the message that a request over MCP is answered with."""
+    message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+    body = json.dumps(message if method.startswith("notifications/") else {**message, "id": 1})
+    accept = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    request = urllib.request.Request(url, body.encode(), {**headers, **accept})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+        lines = answer.read().decode().replace("data: ", "").splitlines()
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    return answer.headers, next((each for each in told if "id" in each), None)
+
+
+PLAYS = (
+    *(answer, plain, hang, logged_out, busy, exhausted, spent, crash, again, lost),
+    *(early, background, left, long, refused, cut, forbidden, lent),
+)
 
 
 def main() -> None:
     told = [json.loads(line) for line in sys.stdin]
-    seen = {"argv": sys.argv[1:], "told": told, "cwd": str(Path.cwd()), "environ": sorted(os.environ)}
+    seen: dict[str, Any] = {
+        "argv": sys.argv[1:],
+        "told": told,
+        "cwd": str(Path.cwd()),
+        "environ": sorted(os.environ),
+    }
+    seen["files"] = [
+        Path(argument.split("=", 1)[1]).read_text()
+        for argument in sys.argv[1:]
+        if argument.startswith(("--append-system-prompt-file=", "--mcp-config="))
+    ]
     with Path(os.environ["CLAUDE_SEEN"]).open("a") as file:
         file.write(json.dumps(seen) + "\n")
     next(play for play in PLAYS if play.__name__ == os.environ["CLAUDE_PLAY"])()

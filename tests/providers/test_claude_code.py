@@ -1,12 +1,13 @@
 """Claude Code: how its CLI is started, what it is told, what comes of its stream, and that nothing stays.
 
-The CLI is a stand-in, `stand_in_claude.py`, that speaks the documented stream from a process of its own.
+The CLI is a stand-in, `stand_in_claude.py`, that speaks its stream from a process of its own.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ class Cli:
 
     def provider(self, play: str, **ways: Any) -> ClaudeCodeProvider:
         told = {"CLAUDE_PLAY": play, "CLAUDE_SEEN": str(self.seen_at), "OPENAI_API_KEY": "sk-other"}
+        told["DISABLE_TELEMETRY"] = "1"
         return ClaudeCodeProvider(str(self.path), environ={**os.environ, **told}, **ways)
 
     @property
@@ -145,7 +147,8 @@ async def test_the_command_line_says_how_it_is_to_run(cli: Cli, tmp_path: Path) 
 
     await collect(provider, ask(instructions="-Be brief", options={**options, "max_budget_usd": 0.5}))
 
-    assert cli.seen[0]["argv"] == [
+    *argv, paper = cli.seen[0]["argv"]
+    assert argv == [
         "--print",
         "--output-format=stream-json",
         "--input-format=stream-json",
@@ -159,8 +162,10 @@ async def test_the_command_line_says_how_it_is_to_run(cli: Cli, tmp_path: Path) 
         "--max-budget-usd=0.5",
         "--effort=high",
         "--max-thinking-tokens=5000",
-        "--append-system-prompt=-Be brief",
     ]
+    assert paper.startswith("--append-system-prompt-file=")
+    assert cli.seen[0]["files"] == ["-Be brief"]
+    assert not await anyio.Path(paper.partition("=")[2]).exists()
     assert Path(cli.seen[0]["cwd"]) == tmp_path
 
 
@@ -177,6 +182,7 @@ async def test_the_question_goes_in_as_a_line_and_other_keys_stay_out(cli: Cli) 
         }
     ]
     assert "OPENAI_API_KEY" not in seen["environ"]
+    assert "DISABLE_TELEMETRY" in seen["environ"]
     assert "HOME" in seen["environ"]
 
 
@@ -229,7 +235,7 @@ async def test_an_abort_ends_the_process_and_all_it_started_within_100_ms(cli: C
                 began = time.perf_counter()
         took.append(time.perf_counter() - began)
         assert [pid for pid in pids if _lives(pid)] == []
-        assert len(pids) == 2
+        assert len(pids) == 3
     assert sorted(took)[2] < 0.1
 
 
@@ -238,6 +244,30 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.promise("claude-code-abort")
+def test_nothing_of_it_outlives_a_program_that_is_killed(cli: Cli) -> None:
+    asking = f"""
+import asyncio, os
+from dragoman import Agent, ClaudeCodeProvider
+async def main():
+    environ = {{**os.environ, "CLAUDE_PLAY": "hang", "CLAUDE_SEEN": {str(cli.seen_at)!r}}}
+    run = Agent(ClaudeCodeProvider({str(cli.path)!r}, environ=environ).model()).spawn("?")
+    async for event in run.events():
+        if event.type == "text-delta":
+            print(event.delta, flush=True)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", asking], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        pids = [int(word) for word in program.stdout.readline().split()]
+        assert len(pids) == 3
+        program.kill()
+    deadline = time.monotonic() + LIMIT
+    while any(map(_lives, pids)):
+        assert time.monotonic() < deadline, "something of it lives on"
+        time.sleep(0.01)
 
 
 async def test_a_missing_cli_is_an_error_that_says_what_to_do() -> None:

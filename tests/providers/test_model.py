@@ -254,7 +254,7 @@ async def test_a_thinking_budget_comes_on_top_of_the_answers_room() -> None:
     )
 
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 10_000}
-    assert body["max_tokens"] == 14_096
+    assert body["max_tokens"] == 22_000
 
 
 @pytest.mark.parametrize(("budget", "limit"), [(10_000, 8000), (10_000, 10_000), (100, None)])

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from dragoman.errors import ProviderCategory, ProviderError
+from dragoman.errors import ConfigError, ProviderCategory, ProviderError
 from dragoman.providers.retry import LONGEST, RetryPolicy, classify, redact, retry_after, with_retries
 
 NOW = 1_800_000_000.0
@@ -310,3 +311,17 @@ def test_other_errors_and_cancellation_pass_through() -> None:
 @given(st.integers(0, 2), st.floats(0, 1, exclude_max=True))
 def test_jitter_spreads_over_the_whole_wait(attempt: int, chance: float) -> None:
     assert RetryPolicy().delay(attempt, BUSY, random=lambda: chance) == chance * (0.5 * 2**attempt)
+
+
+def test_a_policy_says_how_long_the_first_pause_is_how_they_grow_and_whether_chance_has_a_say() -> None:
+    policy = RetryPolicy(retries=5, base=2, cap=5, jitter=False)
+    assert [policy.delay(number, BUSY, random=lambda: 0.0) for number in range(6)] == [2, 4, 5, 5, 5, None]
+    assert RetryPolicy(retries=10**9).delay(10**6, BUSY, random=lambda: 1.0) == 8
+    assert RetryPolicy.of(2) == RetryPolicy(retries=2)
+    assert RetryPolicy.of(policy) is policy
+
+
+@pytest.mark.parametrize("name", ["retries", "base", "cap", "max_wait"])
+def test_a_policy_that_cannot_be_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} of a RetryPolicy is not below 0"):
+        replace(RetryPolicy(), **{name: -1})

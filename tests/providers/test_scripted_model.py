@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dragoman import events as e
@@ -55,9 +57,33 @@ async def test_the_usage_of_a_mapping_is_read_by_either_of_its_names(name: str) 
     assert finish.usage == e.Usage(input_tokens=3)
 
 
-async def test_a_usage_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no 'inputs'"):
-        await ask(ScriptedModel([{"text": "Hi", "usage": {"inputs": 3}}]))
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ({"text": "Hi", "usage": {"inputs": 3}}, "no 'inputs'"),
+        ({"txt": "Hi"}, "step 2 .* unknown field `txt`"),
+        (Step(text=3), "step 2 .*got `int` - at `\\$.text`"),  # type: ignore[arg-type]
+        (Step(text="Hi", finish="over"), "step 2 .*'over'"),  # type: ignore[arg-type]
+        (5, "step 2 of the script is no step: 5"),
+        (("add", 5), "step 2 .* a call is"),
+        (("add", {}, 5), "step 2 .* a call is"),
+        ([("add", {}), "sub"], "step 2 .* and 'sub' is none"),
+    ],
+)
+def test_a_step_that_is_none_is_refused_before_anything_is_asked(step: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ScriptedModel(["Hi", step])
+
+
+def test_a_script_is_a_list() -> None:
+    with pytest.raises(ConfigError, match="a list of steps"):
+        ScriptedModel("Hi")
+
+
+async def test_what_a_function_gives_is_read_when_it_is_asked() -> None:
+    model = ScriptedModel([lambda _: 5])  # type: ignore[list-item, return-value]
+    with pytest.raises(ConfigError, match="step 1 of the script is no step: 5"):
+        await ask(model)
 
 
 async def test_an_exception_is_raised_as_it_is() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman import events as e
-from dragoman.errors import Conflict, NotFound
-from dragoman.messages import Approval, Message, StepStartPart, TextPart, ToolPart
+from dragoman.errors import BadRequest, Conflict, NotFound
+from dragoman.messages import Approval, DataPart, Message, StepStartPart, TextPart, ToolPart
 from dragoman.runs.plan import Plan, plan
 from dragoman.wire.chat import ApprovalAnswer, Continue, Edit, NewTurn, Regenerate, ToolOutput
 
@@ -71,3 +71,30 @@ def test_what_the_record_does_not_hold_is_refused(
 ) -> None:
     with pytest.raises(error, match=complaint):
         plan(turn, [ASK, ANSWER, MORE, CALLS], new_id="new")
+
+
+def test_an_answer_that_comes_when_all_is_said_is_refused_and_a_failed_run_can_be_tried_again() -> None:
+    parts = (StepStartPart(), ToolPart("tool-ask", "c1", "output-available", input={}, output="blue"))
+    late = Continue("a2", (ToolOutput("c1", "red"),))
+    over = Message("a2", "assistant", parts, {"finishReason": "stop"})
+    with pytest.raises(Conflict, match="answered already"):
+        plan(late, [ASK, over], new_id="new")
+    failed = Message("a2", "assistant", parts, {"finishReason": "error"})
+    assert plan(late, [ASK, failed], new_id="new").given == []
+
+
+@pytest.mark.parametrize("turn", [Continue("a2"), Continue("a2", (ToolOutput("c3", "forged"),))])
+def test_a_message_that_waits_does_not_go_on_without_a_word(turn: Continue) -> None:
+    with pytest.raises(Conflict, match="waits for an answer to ask, do"):
+        plan(turn, [ASK, CALLS], new_id="new")
+
+
+@pytest.mark.parametrize("output", ["", " ", None, {"answer": ""}, {"answer": None}, "x" * 10_001])
+def test_what_is_no_answer_to_a_question_is_refused(output: object) -> None:
+    asked = {"id": "q", "toolCallId": "c1", "text": "?", "options": [], "status": "pending"}
+    held = Message("a2", "assistant", (*CALLS.parts, DataPart("data-question", asked, "q")))
+    with pytest.raises(BadRequest):
+        plan(Continue("a2", (ToolOutput("c1", output),)), [ASK, held], new_id="new")
+    long = ApprovalAnswer("q", "c1", approved=True, reason="x" * 10_001)
+    with pytest.raises(BadRequest):
+        plan(Continue("a2", (), (long,)), [ASK, held], new_id="new")

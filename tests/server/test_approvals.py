@@ -91,7 +91,17 @@ async def test_an_approval_is_told_with_all_that_somebody_decides_by(tmp_path: P
             "operation": "mail.send",
             "input": {"to": "x"},
             "inputHash": "a",
-            "items": [{"operation": "mail.send", "input": {"to": "x"}, "reason": "others see it"}],
+            "question": None,
+            "answer": None,
+            "items": [
+                {
+                    "operation": "mail.send",
+                    "input": {"to": "x"},
+                    "reason": "others see it",
+                    "question": None,
+                    "agent": None,
+                }
+            ],
             "createdAt": NOW,
             "expiresAt": NOW + 1_000,
             "answerers": ["owner"],

@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.operations.approval import Approval, Item
+from dragoman.operations.approval import Approval, Item, Question
 from dragoman.operations.identity import LOCAL
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
@@ -67,3 +68,74 @@ async def test_a_session_takes_its_approvals_with_it(store: Store) -> None:
     assert {each.id for each in await store.approvals.list()} == {"other", "none"}
     with pytest.raises(NotFound):
         await store.approvals.get("mine")
+
+
+@pytest.mark.parametrize("said", ["approved", "denied", "expired"])
+async def test_the_state_of_a_call_that_waits_is_kept_until_it_goes_on_and_used_once(
+    folder: Path, clock: Clock, said: str
+) -> None:
+    call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
+    async with await Store.open(folder, clock=clock) as store:
+        await store.approvals.ask(replace(asking(), state=b"half done"))
+        if said == "expired":
+            clock.now = 3_000.0
+        else:
+            await store.approvals.answer("a", approved=said == "approved", by=LOCAL, reason="so")
+    async with await Store.open(folder, clock=clock) as store:
+        kept = await store.approvals.get("a")
+        assert (kept.status, kept.state) == (said, b"half done")
+        used = await store.approvals.use("a", **call)
+        assert (used.status, used.state) == ("used" if said == "approved" else said, None)
+        with pytest.raises(Conflict):
+            await store.approvals.use("a", **call)
+        assert (await store.approvals.get("a")).state is None
+
+
+async def test_a_question_and_whose_it_is_are_kept(folder: Path, clock: Clock) -> None:
+    item = Item("user.question", {}, "h", question=Question("Where?", ("Bonn",)), agent="clerk")
+    async with await Store.open(folder, clock=clock) as store:
+        await store.approvals.ask(replace(asking(), items=(item,)))
+        answered = await store.approvals.answer("a", approved=True, by=LOCAL, reason="Bonn")
+        assert (answered.question, answered.answer) == (item.question, "Bonn")
+        assert await store.approvals.get("a") == answered
+
+
+async def test_two_calls_cannot_both_go_on_from_a_state_that_nobody_approved(
+    folder: Path, clock: Clock
+) -> None:
+    call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
+    async with (
+        await Store.open(folder, clock=clock) as hub,
+        await Store.open(folder, clock=clock, exclusive=False) as command,
+    ):
+        await hub.approvals.ask(replace(asking(), state=b"half done"))
+        await hub.approvals.answer("a", approved=False, by=LOCAL)
+        uses = [store.approvals.use("a", **call) for store in [hub, command] * 5]
+        said = await asyncio.gather(*uses, return_exceptions=True)
+        assert [type(each) for each in said if not isinstance(each, Approval)] == [Conflict] * 9
+
+
+async def test_what_was_answered_or_has_expired_since_then_is_found_and_what_was_used_is_not(
+    folder: Path, clock: Clock
+) -> None:
+    async with await Store.open(folder, clock=clock) as store:
+        call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
+        for id in ("yes", "no", "used", "open", "outside"):
+            run = None if id == "outside" else f"run_{id}"
+            await store.approvals.ask(replace(asking(id), run_id=run, state=b"far"))
+        for id in ("yes", "no", "used", "outside"):
+            await store.approvals.answer(id, approved=id != "no", by=LOCAL)
+        await store.approvals.use("used", **call)
+
+        async def found(since: float) -> dict[str, str]:
+            return {each.id: each.status for each in await store.approvals.settled(since)}
+
+        assert await found(0.0) == {"yes": "approved", "no": "denied"}
+        assert await found(clock.now + 1) == {}
+        clock.now = 2_000.0
+        over = {"yes": "expired", "no": "denied", "open": "expired", "outside": "expired"}
+        assert await found(1_999.0) == over
+        given_up = await store.approvals.use("open", **call)
+        assert (given_up.status, given_up.state) == ("expired", None)
+        with pytest.raises(Conflict):
+            await store.approvals.use("open", **call)

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.errors import Conflict
 from dragoman.operations.ledger import CallRecord, Ended, Entry
-from dragoman.operations.outcome import CallFailure
+from dragoman.operations.outcome import CallFailure, Status
 from dragoman.store.store import Store
 
 CALL = CallRecord(
@@ -90,3 +90,42 @@ async def test_calls_that_a_crash_has_cut_off_are_ended_by_what_they_would_have_
     told = [(each.status, each.ended_at) for each in found if each is not None]
     assert told == [("aborted", 5.0), ("aborted", 5.0), ("uncertain", 5.0), ("pending", None)]
     assert await store.calls.interrupt(6.0) == 0
+
+
+async def below(store: Store, above: str, *ids: str, status: Status = "pending") -> None:
+    for id in ids:
+        await store.calls.begin(msgspec.structs.replace(CALL, id=id, parent_id=above))
+        await store.calls.end(id, Ended(status=status))
+
+
+async def statuses(store: Store) -> dict[str, str]:
+    return {entry.record.id: entry.status for entry in await store.calls.for_run("r")}
+
+
+async def test_a_call_that_is_given_up_takes_those_with_it_that_wait_below(store: Store) -> None:
+    await store.calls.begin(CALL)
+    await below(store, "c1", "waits")
+    await below(store, "c1", "done", status="done")
+    await below(store, "waits", "deep")
+    ended = Ended(status="denied", ended_at=5.0, error=CallFailure(code="call_denied", message="no"))
+    await store.calls.give_up("c1", ended)
+    assert set((await statuses(store)).values()) == {"running", "pending", "done"}, "it does not wait"
+    await store.calls.end("c1", Ended(status="pending"))
+    await store.calls.give_up("c1", ended)
+    assert await statuses(store) == {"c1": "denied", "waits": "denied", "done": "done", "deep": "denied"}
+    await store.calls.give_up("nobody", ended)
+
+
+async def test_what_waits_below_a_call_that_a_crash_cut_off_waits_no_more(store: Store) -> None:
+    await store.calls.begin(CALL)
+    await below(store, "c1", "waits")
+    await below(store, "waits", "deep")
+    await store.calls.begin(msgspec.structs.replace(CALL, id="other"))
+    await store.calls.end("other", Ended(status="pending"))
+    assert await store.calls.interrupt(5.0) == 1
+    assert await statuses(store) == {
+        "c1": "aborted",
+        "waits": "aborted",
+        "deep": "aborted",
+        "other": "pending",
+    }

@@ -25,7 +25,7 @@ from dragoman.store.keys import Key, digest
 from dragoman.store.sqlite import DIALECT
 from dragoman.store.store import FILE, Store
 from dragoman.store.usage import UsageRecord
-from tests.store.samples import converse, session
+from tests.store.samples import converse, session, text
 
 HOLDER = Path(__file__).with_name("holder.py")
 NOBODY = 65_534
@@ -124,6 +124,27 @@ async def test_what_a_database_of_the_first_revision_holds_is_there_after_it_was
         used = UsageRecord(id="u", owner="ann", status="finished", started_at=10.0, cost=0.5, tokens=Usage(7))
         assert await store.usage.rows() == [used]
         assert await store.budgets.standing("owner:ann", "total") == (500_000_000, 0)
+
+
+async def test_what_was_said_before_there_was_a_search_is_found_once_the_database_was_migrated(
+    tmp_path: Path,
+) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as raw:
+        upgrade(raw, "0003")
+        for owner, at in (("ann", "s"), ("bob", "t")):
+            raw.execute("INSERT INTO sessions VALUES (?, ?, NULL, NULL, NULL, NULL, 1, 1)", (at, owner))
+            raw.execute("INSERT INTO messages VALUES (?, 'm', 0, 'user', NULL, 1)", (at,))
+            columns = "id, session_id, message_id, owner, status, started_at, steps"
+            values = "?, ?, 'n', ?, 'finished', 1, 1"
+            raw.execute(f"INSERT INTO runs ({columns}) VALUES ({values})", (at, at, owner))
+            for position, body in enumerate(
+                (text(f"Hello {owner}").decode(), '{"type":"step-start"}', "junk")
+            ):
+                raw.execute("INSERT INTO parts VALUES (?, 'm', ?, ?)", (at, position, body))
+    async with await Store.open(tmp_path) as store:
+        for owner, at in (("ann", "s"), ("bob", "t")):
+            found = (await store.history.search("hello", owner=owner)).passages
+            assert [(each.session_id, each.message_id) for each in found] == [(at, "m")]
 
 
 async def test_opening_does_not_load_what_only_migrations_need(tmp_path: Path) -> None:

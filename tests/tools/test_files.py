@@ -127,7 +127,7 @@ def test_a_root_that_is_no_folder_is_refused(root: Path) -> None:
 
 
 def test_without_a_folder_there_are_no_file_operations() -> None:
-    assert [each.id for each in builtin()] == ["math.calculate", "time.now", "time.convert"]
+    assert [each.id for each in builtin()] == ["math.calculate", "time.now", "time.convert", "user.question"]
 
 
 @settings(deadline=None)

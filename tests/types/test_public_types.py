@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,13 @@ import pytest
 import dragoman
 
 HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
+NAMES = re.compile(r"`(\w+)`")
+LINK = re.compile(r"\]\(([\w-]+)\.md[)#]")
 
 
 @pytest.mark.promise("error-exactly-when-crashed")
+@pytest.mark.promise("types-tell-apart")
 def test_the_public_names_have_the_types_that_they_promise() -> None:
     checked = subprocess.run(
         [
@@ -45,3 +50,24 @@ def test_the_public_list_is_flat_and_every_name_says_what_it_is() -> None:
         thing = getattr(dragoman, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert inspect.getdoc(thing), f"{name} says nothing of itself"
+
+
+def rows() -> list[tuple[list[str], list[str]]]:
+    """The rows of the page that lists all names: the names in the first cell, the pages that tell of them."""
+    cells = [
+        line.split("|")[1:-1] for line in (DOCS / "names.md").read_text("utf-8").splitlines() if "| `" in line
+    ]
+    return [(NAMES.findall(first), LINK.findall(last)) for first, *_, last in cells]
+
+
+def test_the_page_of_names_lists_all_of_them_once() -> None:
+    listed = [name for names, _ in rows() for name in names]
+    assert sorted(listed) == sorted(dragoman.__all__)
+
+
+@pytest.mark.parametrize("name", dragoman.__all__)
+def test_a_name_is_told_of_on_the_page_that_it_is_said_to_be_on(name: str) -> None:
+    (pages,) = [pages for names, pages in rows() if name in names]
+    assert pages, f"{name} has no page"
+    told = "\n".join((DOCS / f"{page}.md").read_text("utf-8") for page in pages)
+    assert re.search(rf"\b{name}\b", told), f"{name} is not on {pages}"

@@ -290,6 +290,23 @@ def test_counts_that_nobody_knows_stay_what_the_start_said() -> None:
     assert message["usage"] == {"input_tokens": 41, "output_tokens": 0}
 
 
+def test_what_nobody_counted_of_an_answer_is_an_estimate_and_said_to_be_one() -> None:
+    said: list[e.Event] = [*text("twelve chars"), e.FinishStep("stop")]
+    call: list[e.Event] = [
+        e.ToolInputStart("c", "add"),
+        e.ToolInputDelta("c", '{"a":12}'),
+        e.ToolInputAvailable("c", "add", {"a": 12}),
+        e.FinishStep("tool-calls", e.Usage(input_tokens=9)),
+    ]
+    told = {"input_tokens": 41, "output_tokens": 3}
+    assert b'"usage":{"output_tokens":3,"estimated":true}' in written([said], input_tokens=41)
+    assert streamed(written([said], input_tokens=41))["usage"] == told  # the SDK passes the mark over
+    assert created(whole(said, id="i", model="m", input_tokens=41))["usage"] == {**told, "estimated": True}
+    assert streamed(written([call]))["usage"] == {"input_tokens": 9, "output_tokens": 2}
+    counted: list[e.Event] = [*text("twelve chars"), e.FinishStep("stop", e.Usage(output_tokens=7))]
+    assert streamed(written([counted], input_tokens=41))["usage"] == {"input_tokens": 41, "output_tokens": 7}
+
+
 def test_nothing_invents_a_finish() -> None:
     stream = MessageStream(id="msg_1", model="m", input_tokens=1)
     stream.encode(text("half an ans"))

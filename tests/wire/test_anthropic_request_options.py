@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
 from dragoman.request import ModelRequest, Named, Tool
+from dragoman.wire.anthropic_models import model_of
 from dragoman.wire.anthropic_request import check, encode_request, refused_field
 
 OLD, MIDDLE, NEW, STRICT = "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-5", "claude-fable-5-1"
@@ -34,7 +35,7 @@ def options(model: str = OLD, **given: Any) -> tuple[dict[str, Any], list[str]]:
     """What becomes of options: the body's fields, and the names of what is left out."""
     request = asked(model, options=given)
     fields = body(request)
-    if fields["max_tokens"] == 4096:
+    if fields["max_tokens"] == model_of(model).answer:
         del fields["max_tokens"]
     return fields, list(check(request))
 
@@ -134,27 +135,27 @@ def test_sampling_is_left_out_for_families_that_refuse_it(
             ["temperature"],
         ),
         (NEW, {"reasoning_effort": "none"}, {"thinking": "disabled"}, []),
-        (OLD, {"reasoning_effort": "low"}, {"thinking": 2048, "max_tokens": 4096 + 2048}, []),
-        (OLD, {"reasoning_effort": "medium"}, {"thinking": 10_000, "max_tokens": 4096 + 10_000}, []),
-        (OLD, {"reasoning_effort": "high"}, {"thinking": 16_384, "max_tokens": 4096 + 16_384}, []),
+        (OLD, {"reasoning_effort": "low"}, {"thinking": 2048, "max_tokens": 12_000 + 2048}, []),
+        (OLD, {"reasoning_effort": "medium"}, {"thinking": 10_000, "max_tokens": 12_000 + 10_000}, []),
+        (OLD, {"reasoning_effort": "high"}, {"thinking": 16_384, "max_tokens": 12_000 + 16_384}, []),
         (OLD, {"reasoning_effort": "high", "max_tokens": 4000}, {"thinking": 3000, "max_tokens": 4000}, []),
         (OLD, {"reasoning_effort": "high", "max_tokens": 1000}, {"max_tokens": 1000}, ["reasoning_effort"]),
         (
             OLD,
             {"reasoning_effort": "low", "temperature": 1, "top_p": 0.99, "top_k": 2},
-            {"thinking": 2048, "max_tokens": 6144, "top_p": 0.99},
+            {"thinking": 2048, "max_tokens": 14_048, "top_p": 0.99},
             ["top_k"],
         ),
         (
             OLD,
             {"reasoning_effort": "low", "temperature": 0.2, "top_p": 0.5},
-            {"thinking": 2048, "max_tokens": 6144},
+            {"thinking": 2048, "max_tokens": 14_048},
             ["temperature", "top_p"],
         ),
         (
             "claude-opus-4-5",
             {"reasoning_effort": "max"},
-            {"thinking": 32_768, "max_tokens": 36_864, "effort": "high"},
+            {"thinking": 32_768, "max_tokens": 44_768, "effort": "high"},
             [],
         ),
         ("claude-3-5-haiku-latest", {"reasoning_effort": "low"}, {}, ["reasoning_effort"]),
@@ -162,7 +163,7 @@ def test_sampling_is_left_out_for_families_that_refuse_it(
         (
             OLD,
             {"thinking": {"type": "enabled", "budget_tokens": 5000}},
-            {"thinking": 5000, "max_tokens": 9096},
+            {"thinking": 5000, "max_tokens": 17_000},
             [],
         ),
         (
@@ -333,7 +334,7 @@ def test_a_refused_field_is_not_sent_again(field: str) -> None:
 
 def test_without_thinking_there_is_sampling_again() -> None:
     request = asked(OLD, options={"reasoning_effort": "low", "temperature": 0.5})
-    assert body(request, drop=["thinking"]) == {"max_tokens": 4096, "temperature": 0.5}
+    assert body(request, drop=["thinking"]) == {"max_tokens": 12_000, "temperature": 0.5}
 
 
 @given(
@@ -346,3 +347,16 @@ def test_the_same_options_give_the_same_bytes_in_whatever_order(model: str, name
     two = asked(model, options={name: values.get(name, 1) for name in sorted(names)})
     assert encode_request(one) == encode_request(two)
     assert check(one) == check(two)
+
+
+@pytest.mark.parametrize(
+    ("model", "most"),
+    [
+        ("claude-3-5-haiku-latest", 4096), ("some/other", 4096), ("claude-3-7-sonnet-latest", 12_000),
+        (OLD, 12_000), (MIDDLE, 32_000), (NEW, 32_000), ("claude-opus", 32_000),
+    ],
+)  # fmt: skip
+def test_a_request_without_a_limit_gets_one_that_its_model_takes(model: str, most: int) -> None:
+    assert body(asked(model))["max_tokens"] == most
+    assert body(asked(model), max_tokens=99)["max_tokens"] == 99
+    assert body(asked(model, options={"max_tokens": 7}))["max_tokens"] == 7

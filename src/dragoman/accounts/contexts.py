@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 from dragoman.accounts.catalogue import Catalogue
@@ -32,6 +32,12 @@ class Contexts:
             said = self._said(f"{provider}/{model}", model)
             self._found[key] = said or self._look_up(key, base_url=base_url, type=type)
         return self._found[key]
+
+    def at(
+        self, provider: str, *, base_url: str | None = None, type: str | None = None
+    ) -> Callable[[str], int | None]:
+        """The sizes of one provider's models, by the model alone: the `windows` of a `ContextPolicy`."""
+        return lambda model: self.find(provider, model, base_url=base_url, type=type)
 
     def _said(self, whole: str, model: str) -> int | None:
         fits = (

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.accounts.ledger import Ledger
-from dragoman.accounts.price import NANO, Price
+from dragoman.accounts.price import NANO, TOLD, Price
 from dragoman.accounts.prices import Prices
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.accounts.table import LimitTable, charges_of
@@ -53,17 +53,23 @@ class Admission:
         self._over = False
         self._settled: UsageRecord | None = None
 
-    def settle(self, record: UsageRecord, *, price: Price | EllipsisType | None = ...) -> UsageRecord:
+    def settle(
+        self,
+        record: UsageRecord,
+        *,
+        price: Price | EllipsisType | None = ...,
+        told: float | None = None,
+    ) -> UsageRecord:
         """Write down what the request took, and give back what it held; the record with its cost.
 
         `price` is that of the model that answered, None when that has none; without it, it is the price of
-        the one that was asked. A cost that the record has stays. The second time, and after `release`,
-        nothing happens.
+        the one that was asked. A cost that the record has stays. Where no price gives one, it is what the
+        provider has `told`. The second time, and after `release`, nothing happens.
         """
         if not self._over:
             self._over = True
             paid = self.price if isinstance(price, EllipsisType) else price
-            self._settled = self._meter.finish(self, record, price=paid)
+            self._settled = self._meter.finish(self, record, price=paid, told=told)
         return self._settled or record
 
     def release(self) -> None:
@@ -165,14 +171,12 @@ class Meter:
         self._bounds[name] = (identity.limits, bounds)
         return bounds
 
-    def finish(self, admission: Admission, record: UsageRecord, *, price: Price | None) -> UsageRecord:
+    def finish(
+        self, admission: Admission, record: UsageRecord, *, price: Price | None, told: float | None
+    ) -> UsageRecord:
         """What `Admission.settle` does, once."""
-        cost = round(record.cost * NANO) if record.cost is not None else None
-        if cost is None and price is not None:
-            cost = price.cost(record.tokens)
-            if cost is not None:
-                named = record.price_model or price.name
-                record = replace(record, cost=cost / NANO, price_model=named)
+        record = costed(record, price, told=told)
+        cost = None if record.cost is None else round(record.cost * NANO)
         if admission.stay is None:
             self.ledger.add(Settlement(record))
         else:
@@ -236,6 +240,16 @@ class Meter:
         """Whoever asked for it has gone before it was reserved."""
         if not done.cancelled() and done.exception() is None and done.result() is None:
             self.ledger.give_back(charges, amount)
+
+
+def costed(record: UsageRecord, price: Price | None, *, told: float | None) -> UsageRecord:
+    """The record with its cost: its own, else by the price, else as its provider has told it."""
+    if record.cost is not None:
+        return record
+    cost = price.cost(record.tokens) if price is not None else None
+    if price is not None and cost is not None:
+        return replace(record, cost=cost / NANO, price_model=record.price_model or price.name)
+    return record if told is None else replace(record, cost=told, price_model=TOLD)
 
 
 def count(usage: Usage) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.events import Usage
+from dragoman.errors import DragomanError, ProviderError
+from dragoman.events import FinishStep, Usage
 
 NANO = 1_000_000_000
 """Nano-dollars in a US dollar."""
@@ -13,6 +14,8 @@ MOST = 2**62
 """Nano-dollars that the database can still add to others."""
 DEFAULT_OUTPUT = 1_024
 """Tokens that an answer is expected to have where its request sets no limit."""
+TOLD = "provider"
+"""The name of the price where the provider itself says what an answer cost."""
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,3 +67,18 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
             if input_tokens > rates.over:
                 found = rates
         return found
+
+
+def told_cost(finish: FinishStep) -> float | None:
+    """What a provider that counts by itself says an answer cost, in US dollars."""
+    for told in (finish.provider_metadata or {}).values():
+        usd = told.get("costUsd")
+        if isinstance(usd, int | float):
+            return float(usd)
+    return None
+
+
+def used_in(error: DragomanError | None) -> Usage | None:
+    """The tokens that a provider says an answer took which failed."""
+    used = error.used if isinstance(error, ProviderError) else None
+    return None if used is None else Usage(**used)

@@ -41,7 +41,7 @@ class Admission:
 
     def admit(self, batch: Sequence[e.Event]) -> Sequence[e.Event]:
         """The events as they enter the run; the end of the step is held back."""
-        if len(batch) == 1 and isinstance(batch[0], e.TextDelta | e.ReasoningDelta):
+        if len(batch) == 1 and isinstance(batch[0], (e.TextDelta, e.ReasoningDelta)):
             return batch
         admitted: list[e.Event] = []
         for event in batch:
@@ -50,6 +50,9 @@ class Admission:
                     pass
                 case e.ToolInputStart() | e.ToolInputDelta() | e.ToolInputAvailable() | e.ToolInputError():
                     admitted.append(self._tool_event(event))
+                case e.ToolOutputAvailable() | e.ToolOutputError():
+                    key = event.tool_call_id
+                    admitted.append(msgspec.structs.replace(event, tool_call_id=self._renamed.get(key, key)))
                 case _:
                     admitted.append(event)
         return admitted

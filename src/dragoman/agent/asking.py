@@ -49,7 +49,7 @@ async def shorter(asking: Asking, turn: Turn, *, error: ProviderError) -> tuple[
     """What is asked instead of what was too long, and what it leaves out. Raises the error if nothing can."""
     if turn.window is None:
         raise error
-    request, said = await turn.window.refit(asking.request, turn.context)
+    request, said = await turn.window.refit(asking.request, turn.context, provider=asking.provider)
     if not said:
         raise error
     return Asking(asking.provider, request), said

@@ -40,12 +40,14 @@ def notice(text: str) -> list[e.Event]:
 
 
 def said(fold: Fold) -> list[Block]:
-    """The text blocks of the last step, in order."""
+    """The text blocks of the last step, in order, behind the last call that the provider ran itself."""
     blocks: list[Block] = []
     for draft in reversed(fold.entries):
         if isinstance(draft, Block) and draft.kind is TextPart:
             blocks.append(draft)
-        elif isinstance(draft, Slot) and isinstance(draft.held, StepStartPart):
+        elif (isinstance(draft, Invocation) and draft.now.provider_executed and blocks) or (
+            isinstance(draft, Slot) and isinstance(draft.held, StepStartPart)
+        ):
             break
     return blocks[::-1]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.agent.structured import ACCEPTED, Output, Problem
-from dragoman.errors import ProviderError
 from dragoman.messages import ToolPart
+from dragoman.operations.outcome import to_json
 from dragoman.request import ModelRequest
 
 
@@ -51,10 +52,15 @@ class Conclusion:
             return [e.ToolOutputAvailable(call.tool_call_id, ACCEPTED) for call in open_calls]
         self._failed += 1
         if self._failed > self._output.attempts:
-            raise self._failure(found)
+            raise found.error(type=self._output.type, tries=self._failed)
         self.problem = found
         open_calls = [c for c in calls if c.name == self.tool and c.state == "input-available"]
         return [e.ToolOutputError(call.tool_call_id, found.message) for call in open_calls]
 
-    def _failure(self, problem: Problem) -> ProviderError:
-        return problem.error()
+    def untold(self, text: str) -> str | None:
+        """The value as JSON, unless this text is that: for whoever reads the message alone."""
+        said = to_json(self.value).decode()
+        try:
+            return None if msgspec.json.decode(text) == msgspec.json.decode(said) else said
+        except (msgspec.DecodeError, RecursionError):
+            return said

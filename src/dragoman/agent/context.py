@@ -7,7 +7,7 @@ begin with the same bytes and prompt caches go on working. Nothing is taken out 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -21,12 +21,15 @@ from dragoman.errors import ConfigError, DragomanError
 from dragoman.events import Data, Usage
 from dragoman.messages import Message
 from dragoman.operations.context import Context
+from dragoman.providers.provider import Provider
 from dragoman.request import ModelRequest
 from dragoman.wire.estimate import estimate_input, estimate_messages
 
 Kind: TypeAlias = Literal["off", "truncate", "summarise"]
 Windows: TypeAlias = Callable[[str], int | None]
 """The tokens that a model of this name reads and writes; None when that is not known."""
+Sizes: TypeAlias = Callable[[Provider], Awaitable[Windows | None]]
+"""The same for each provider, whose models of the same name may take different amounts."""
 HALF = 0.5  # of a request that was refused as too long
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,8 @@ class ContextPolicy(msgspec.Struct, frozen=True):
     `limit` is what the model reads and writes, in tokens; None asks `windows`, and where that does not know,
     cuts only what a provider refused as too long. Above `margin` of the limit the oldest turns go until
     `keep` of it is left, so that the next cut is far off. `summarise` makes the text that stands for them;
-    where it fails they are left out without.
+    where it fails they are left out without. `recall` names a tool that finds what was left out; the model
+    is told of it.
     """
 
     kind: Kind = "off"
@@ -57,6 +61,7 @@ class ContextPolicy(msgspec.Struct, frozen=True):
     keep: float = 0.5
     summarise: Summarise | None = None
     windows: Windows | None = None
+    recall: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -77,7 +82,7 @@ class ContextPolicy(msgspec.Struct, frozen=True):
         if self.kind == "off":
             return request, None
         kept = resume(request.messages)
-        before = _tokens(request, kept.messages, cut=kept.cut)
+        before = self._tokens(request, kept.messages, cut=kept.cut)
         goal = self._goal(request, refused)
         found = (
             None
@@ -85,10 +90,10 @@ class ContextPolicy(msgspec.Struct, frozen=True):
             else _drop(kept.messages, (before - goal.down_to) / factor(request.model))
         )
         if found is None:
-            return _shown(request, kept.messages, cut=kept.cut), None
+            return self._shown(request, kept.messages, cut=kept.cut), None
         cut, usage = await self._told(found, kept)
-        cut = replace(cut, tokens=before, left=_tokens(request, found.messages, cut=cut))
-        return _shown(request, found.messages, cut=cut), Dropped(cut, usage)
+        cut = replace(cut, tokens=before, left=self._tokens(request, found.messages, cut=cut))
+        return self._shown(request, found.messages, cut=cut), Dropped(cut, usage)
 
     def _goal(self, request: ModelRequest, refused: int | None) -> _Goal:
         limit = self._limit(request)
@@ -97,6 +102,13 @@ class ContextPolicy(msgspec.Struct, frozen=True):
             half = refused * HALF
             return _Goal(half, half if room is None else min(half, room * self.keep / self.margin))
         return _Goal(float("inf"), 0) if room is None else _Goal(room, room * self.keep / self.margin)
+
+    def _tokens(self, request: ModelRequest, messages: Sequence[Message], *, cut: Cut | None) -> int:
+        return size(self._shown(request, messages, cut=cut))
+
+    def _shown(self, request: ModelRequest, messages: Sequence[Message], *, cut: Cut | None) -> ModelRequest:
+        said = messages if cut is None else noted(messages, cut, recall=self.recall)
+        return replace(request, messages=tuple(said))
 
     def _limit(self, request: ModelRequest) -> int | None:
         """The smaller of what the model takes and what the request asks for (Ollama's `num_ctx`)."""
@@ -127,23 +139,48 @@ class ContextPolicy(msgspec.Struct, frozen=True):
 
 
 class Fitting:
-    """A policy as the loop asks it: requests that fit, with the events that say what was dropped."""
+    """A policy as the loop asks it: requests that fit, with the events that say what was dropped.
 
-    def __init__(self, policy: ContextPolicy) -> None:
+    `sizes` are those of the models of whoever is asked; without, `windows` of the policy knows them.
+    """
+
+    def __init__(self, policy: ContextPolicy, *, sizes: Sizes | None = None) -> None:
         self._policy = policy
+        self._sizes = sizes
+        self._used: Usage | None = None
 
-    async def fit(self, request: ModelRequest, context: Context) -> tuple[ModelRequest, Sequence[Data]]:
-        """Before each step."""
-        return _said(await self._policy.fit(request))
+    async def fit(
+        self, request: ModelRequest, context: Context, *, provider: Provider | None = None
+    ) -> tuple[ModelRequest, Sequence[Data]]:
+        """Before each step, with the provider that it asks."""
+        policy = await self._of(provider)
+        return self._said(await policy.fit(request))
 
-    async def refit(self, request: ModelRequest, context: Context) -> tuple[ModelRequest, Sequence[Data]]:
+    async def refit(
+        self, request: ModelRequest, context: Context, *, provider: Provider | None = None
+    ) -> tuple[ModelRequest, Sequence[Data]]:
         """After a provider refused a request as too long; no event: there is nothing left to drop."""
-        return _said(await self._policy.fit(request, refused=size(request)))
+        policy = await self._of(provider)
+        return self._said(await policy.fit(request, refused=size(request)))
 
+    def used(self) -> Usage | None:
+        """What summaries took since this was last asked."""
+        used, self._used = self._used, None
+        return used
 
-def _said(fitted: tuple[ModelRequest, Dropped | None]) -> tuple[ModelRequest, Sequence[Data]]:
-    request, dropped = fitted
-    return request, [dropped.event()] if dropped is not None else []
+    async def _of(self, provider: Provider | None) -> ContextPolicy:
+        """The policy with the sizes of this provider's models."""
+        if self._sizes is None or provider is None:
+            return self._policy
+        return replace(self._policy, windows=await self._sizes(provider))
+
+    def _said(self, fitted: tuple[ModelRequest, Dropped | None]) -> tuple[ModelRequest, Sequence[Data]]:
+        request, dropped = fitted
+        if dropped is None:
+            return request, []
+        if dropped.usage is not None:
+            self._used = (self._used or Usage()) + dropped.usage
+        return request, [dropped.event()]
 
 
 def size(request: ModelRequest) -> int:
@@ -170,15 +207,6 @@ def _room(limit: int, options: Mapping[str, Any], *, margin: float) -> float:
     answer = options.get("max_completion_tokens") or options.get("max_tokens")
     left = limit - answer if isinstance(answer, int) else 0
     return min(limit * margin, left) if left > 0 else limit * margin
-
-
-def _tokens(request: ModelRequest, messages: Sequence[Message], *, cut: Cut | None) -> int:
-    return size(_shown(request, messages, cut=cut))
-
-
-def _shown(request: ModelRequest, messages: Sequence[Message], *, cut: Cut | None) -> ModelRequest:
-    said = messages if cut is None else noted(messages, cut)
-    return replace(request, messages=tuple(said))
 
 
 def _drop(messages: list[Message], over: float) -> _Shorter | None:

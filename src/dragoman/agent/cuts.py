@@ -64,11 +64,14 @@ def resume(messages: Sequence[Message]) -> Kept:
     return Kept(bare)
 
 
-def noted(messages: Sequence[Message], cut: Cut) -> list[Message]:
-    """The messages behind a cut, with a word before the first that a user said about what is not there."""
+def noted(messages: Sequence[Message], cut: Cut, *, recall: str | None = None) -> list[Message]:
+    """The messages behind a cut, with a word before the first that a user said about what is not there.
+
+    `recall` is the tool that finds it.
+    """
     said = list(messages)
     at = next((at for at, message in enumerate(said) if role(message) == "user"), None)
-    text = TextPart(_note(cut), provider_metadata={OURS: {CONTEXT: msgspec.to_builtins(cut)}})
+    text = TextPart(_note(cut, recall), provider_metadata={OURS: {CONTEXT: msgspec.to_builtins(cut)}})
     if at is not None:
         said[at] = replace(said[at], parts=(text, *said[at].parts))
         return said
@@ -76,11 +79,13 @@ def noted(messages: Sequence[Message], cut: Cut) -> list[Message]:
     return [*said[:head], Message("context", "user", (text,)), *said[head:]]
 
 
-def _note(cut: Cut) -> str:
+def _note(cut: Cut, recall: str | None) -> str:
     if cut.summary is None:
-        return "[Earlier messages of this conversation were left out to save room.]"
+        finding = f" {recall} finds them." if recall else ""
+        return f"[Earlier messages of this conversation were left out to save room.{finding}]"
+    finding = f" {recall} finds it." if recall else ""
     return (
-        "[What was said and done earlier was left out to save room. This is its summary:]\n"
+        f"[What was said and done earlier was left out to save room.{finding} This is its summary:]\n"
         f"{cut.summary}\n[End of the summary.]"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -63,3 +64,10 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 def name_of(function: HookFunction) -> str:
     """What a function is called in notes and logs."""
     return getattr(function, "__name__", None) or type(function).__name__
+
+
+async def closed(function: HookFunction) -> None:
+    """Let go of what a hook holds, where it has an async `close()`."""
+    close: Any = getattr(function, "close", None)
+    if inspect.iscoroutinefunction(close):
+        await close()

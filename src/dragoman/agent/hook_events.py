@@ -83,7 +83,12 @@ class PostModel(Occasion, frozen=True, kw_only=True, tag="post_model"):
 
 
 class RunEnd(Occasion, frozen=True, kw_only=True, tag="run_end"):
-    """A run has ended; `reason` is how, `cost` in US dollars where it is known, `duration` in seconds."""
+    """A run has ended; `reason` is how, `cost` in US dollars where it is known, `duration` in seconds.
+
+    Of a run that failed, `error` says why, `category` what kind of failure that was (as in a result's
+    `error`), `transient` whether the same again can help, `retry_delay` in how many seconds, as the provider
+    asked, and `hint` what to do.
+    """
 
     reason: str
     text: str = ""
@@ -92,6 +97,10 @@ class RunEnd(Occasion, frozen=True, kw_only=True, tag="run_end"):
     cost: float | None = None
     duration: float = 0.0
     error: str | None = None
+    category: str | None = None
+    transient: bool | None = None
+    retry_delay: float | None = None
+    hint: str | None = None
 
 
 HookEvent: TypeAlias = UserPromptSubmit | PreToolUse | PostToolUse | PreModel | PostModel | RunEnd

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -10,10 +10,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.agent.decisions import Ask, Block, Continue, Decision, Modify
-from dragoman.agent.hook import Said
+from dragoman.agent.hook import SECONDS, Said
 from dragoman.agent.hook_events import HookEvent, PostModel, PreModel, UserPromptSubmit
 from dragoman.errors import BadRequest
 from dragoman.messages import message_from, to_json
+from dragoman.providers.direct import Connections
+from dragoman.providers.hook_http import Webhook
+from dragoman.providers.http import Timeouts
 from dragoman.request import ModelRequest
 
 REASON = 2_000
@@ -42,14 +45,42 @@ class ReplyUnread(Exception):
     """The answer of an HTTP hook cannot be understood."""
 
 
-def http_hook(place: Asked) -> Callable[[HookEvent], Awaitable[Said]]:
-    """A hook that asks over HTTP."""
+class HttpHook:
+    """A hook that asks over HTTP. `close` closes its connections; asked again, it opens new ones."""
 
-    async def http_hook(event: HookEvent) -> Said:
-        answer = await place.ask(msgspec.json.encode(body_of(event), enc_hook=str))
+    def __init__(self, place: Asked, *, name: str, connections: Connections | None = None) -> None:
+        self.__name__ = name
+        self._place = place
+        self._connections = connections
+
+    def __repr__(self) -> str:
+        return f"HttpHook({self.__name__!r})"
+
+    async def __call__(self, event: HookEvent) -> Said:
+        """What they decide. ProviderError, ReplyUnread."""
+        answer = await self._place.ask(msgspec.json.encode(body_of(event), enc_hook=str))
         return None if answer is None else read_decision(answer, event)
 
-    return http_hook
+    async def close(self) -> None:
+        """Close the connections that are its own."""
+        if self._connections is not None:
+            await self._connections.close()
+
+
+def http_hook(place: str | Asked, *, secret: str | None = None, timeout: float = SECONDS) -> HttpHook:
+    """A hook that asks somebody's address; a `Webhook` has all of it in itself.
+
+    `secret` signs what is sent, several with spaces between them all do. `timeout` is in seconds, for all of
+    it. Its connections are opened when it is first asked, and closed with the agent whose hooks it is one of,
+    or by `close()`. ConfigError for an address or a secret that cannot be used.
+
+        hooks = Hooks().on("pre_tool_use", http_hook("https://hooks.example.org/dragoman", secret=secret))
+    """
+    if not isinstance(place, str):
+        return HttpHook(place, name="http_hook")
+    connections = Connections(Timeouts())
+    webhook = Webhook(place, connections, secret=secret, timeout=timeout)
+    return HttpHook(webhook, name=webhook.host, connections=connections)
 
 
 def body_of(event: HookEvent) -> dict[str, Any]:

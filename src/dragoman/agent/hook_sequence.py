@@ -11,13 +11,17 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.agent.decisions import Continue, Modify
-from dragoman.agent.hook import HookFunction, Said
+from dragoman.agent.hook import HookFunction, Said, closed
 from dragoman.agent.hook_events import HookEvent, PostToolUse, PreModel, PreToolUse, UserPromptSubmit
 from dragoman.agent.hook_runner import is_async
 
 
 def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[Said]]:
     """One hook out of several: what one changes the next one sees; the first that blocks or asks ends it."""
+
+    async def close() -> None:
+        for function in functions:
+            await closed(function)
 
     async def in_turn(event: HookEvent) -> Said:
         changes: list[Modify] = []
@@ -32,6 +36,7 @@ def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[Said]]:
             event = changed(event, said)
         return joined(changes) if changes else None
 
+    in_turn.close = close  # type: ignore[attr-defined]  # see `hook.closed`
     return in_turn
 
 

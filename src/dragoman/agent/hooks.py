@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from dragoman.agent.decisions import Block
-from dragoman.agent.hook import CLOSED, SECONDS, Hook, HookFunction, OnError, name_of
+from dragoman.agent.hook import CLOSED, SECONDS, Hook, HookFunction, OnError, closed, name_of
 from dragoman.agent.hook_events import HookName, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hook_runner import HookRunner
 from dragoman.agent.loop_hooks import TurnHooks
@@ -138,6 +138,12 @@ class Hooks:
     def close(self) -> None:
         """Let the threads of plain functions go. Hooks that are asked afterwards get new ones."""
         self._runner.close()
+
+    async def aclose(self) -> None:
+        """The same, and close what the hooks themselves have to close, such as connections."""
+        self.close()
+        for function in {id(hook.function): hook.function for hook in self._hooks}.values():
+            await closed(function)
 
     def _decorate(self, event: HookName, function: Any, *, details: HookDetails) -> Any:
         def add(function: Any) -> Any:

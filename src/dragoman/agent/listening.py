@@ -8,9 +8,10 @@ from typing import Any
 from dragoman import events as e
 from dragoman.agent.decisions import Block
 from dragoman.agent.hook_events import PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.result import details_of
 from dragoman.agent.stops import SoFar, StepTaken
 from dragoman.agent.turn import Turn
-from dragoman.errors import CallDenied
+from dragoman.errors import CallDenied, ProviderError
 from dragoman.messages import Message, TextPart
 from dragoman.request import ModelRequest
 
@@ -64,8 +65,15 @@ class Listening:
             model = self._turn.model
             await self._hooks.post_model(PostModel(model=model, error=str(error), **self._of(number)))
 
-    async def ended(self, reason: str, so_far: SoFar, *, error: str | None = None) -> None:
-        """The run has ended; only the first time counts."""
+    async def ended(
+        self,
+        reason: str,
+        so_far: SoFar,
+        *,
+        error: str | None = None,
+        failure: ProviderError | None = None,
+    ) -> None:
+        """The run has ended, of this failure if it failed; only the first time counts."""
         if self._hooks is None or self._over:
             return
         self._over = True
@@ -77,6 +85,7 @@ class Listening:
             cost=so_far.cost,
             duration=so_far.seconds,
             error=error,
+            **({} if failure is None else kind_of(failure)),
             **self._of(so_far.taken),
         )
         await self._hooks.run_end(event)
@@ -92,3 +101,10 @@ class Listening:
             "run_id": context.run_id,
             "step": step or None,
         }
+
+
+def kind_of(failure: ProviderError) -> dict[str, Any]:
+    """What a failure is, for whoever wants to try again."""
+    details = details_of(failure)
+    kind = {"category": details.category, "transient": details.transient}
+    return {**kind, "retry_delay": details.retry_delay, "hint": details.hint}

@@ -14,29 +14,25 @@ from typing import Any
 import msgspec
 
 from dragoman import events as e
+from dragoman.accounts.price import used_in
 from dragoman.agent import closing
 from dragoman.agent.admission import Admission, calls_of
 from dragoman.agent.asking import ask
 from dragoman.agent.callings import Callings
 from dragoman.agent.concluding import Conclusion
 from dragoman.agent.listening import Listening
-from dragoman.agent.spending import Payment
-from dragoman.agent.stops import Exit, Halt, SoFar, StepTaken
+from dragoman.agent.over import NOTICES, WAITS, Over, is_answered, natural, refused
+from dragoman.agent.spending import Paying
+from dragoman.agent.stops import Halt, SoFar, StepTaken
 from dragoman.agent.turn import Asking, Batch, Turn
+from dragoman.agent.word import Word, answered
 from dragoman.errors import BudgetExhausted, CallDenied, ProviderError
-from dragoman.messages import StepStartPart, ToolPart
+from dragoman.messages import FINAL_STATES, StepStartPart, ToolPart
 from dragoman.request import ModelRequest
 
 __all__ = ["Batch", "Loop", "Turn"]
 
 log = logging.getLogger(__name__)
-
-
-class Over(msgspec.Struct, frozen=True):
-    """That it is over: the word on the wire, the word for the result, and why if somebody wants to know."""
-
-    reason: e.FinishReason
-    halt: Halt = Halt("success", "")
 
 
 class Loop:
@@ -54,15 +50,18 @@ class Loop:
         self.history = turn.history
         self._answer = e.FinishStep()
         self._admission = Admission(turn.toolbox, taken=())
-        self._payment: Payment | None = None
+        self._payment: Paying | None = None
         self._cost: float | None = None
         self._began = turn.clock()
         self._before = _usage(turn.fold.metadata)
+        self._words: dict[str, Word] = {}
+        self._paid = _cost(turn.fold.metadata)
 
     async def run(self) -> AsyncGenerator[Batch, None]:
         """The events of the turn, `start` to `finish`. Cancelled, it ends where it stands; see `closing`."""
         turn = self.turn
         yield [e.Start(turn.fold.id, {"model": turn.agent.model, "agent": turn.agent.name}), *turn.given]
+        self._listen(turn.given)
         try:
             self.history = await self.listening.submitted(turn.history)
             async for batch in self._resumed():
@@ -70,11 +69,11 @@ class Loop:
             while (over := self._ended()) is None:
                 async for batch in self._step():
                     yield batch
-        except ProviderError as error:
-            yield await self._failed(error)
-            return
-        except (BudgetExhausted, CallDenied) as error:
-            over = _refused(error)
+        except (ProviderError, BudgetExhausted, CallDenied) as error:
+            if isinstance(error, ProviderError) and not self._out_of_budget(error):
+                yield await self._failed(error)
+                return
+            over = refused(error)
         finally:
             self.settle()
         await self.listening.ended(over.reason, self.so_far())
@@ -83,10 +82,11 @@ class Loop:
 
     def settle(self) -> None:
         """Pay for the answer that is being made, if one is: it ends here."""
+        used: e.Usage | None = None
         payment, self._payment = self._payment, None
         if payment is not None:
             used, self._cost = payment.settle(self._answer)
-            self._count(used)
+        self._count(used)
 
     def so_far(self) -> SoFar:
         """What was done until now."""
@@ -109,6 +109,7 @@ class Loop:
         known = {
             "finishReason": reason,
             "usage": self._total(),
+            "cost": self.bill,
             "provider": self._answer.provider,
             "servedModel": self._answer.model,
             "steps": self.steps,
@@ -122,23 +123,29 @@ class Loop:
             return msgspec.to_builtins(self.usage or self._before)
         return msgspec.to_builtins(self._before + self.usage)
 
+    @property
+    def bill(self) -> float | None:
+        """US dollars for the whole message: of this run, and of those that it goes on from."""
+        known = [usd for usd in (self._paid, self.cost) if usd is not None]
+        return round(sum(known), 9) if known else None
+
     def _ended(self) -> Over | None:
         """Why it ends here, or None when the model is to be asked (again)."""
         turn = self.turn
         if turn.given and not self._answer.finish_reason:
-            return _WAITS if _waiting(turn.fold.calls()) else self._limit()
+            return WAITS if _waiting(turn.fold.calls()) else self._limit()
         reason = self._answer.finish_reason
         if reason is None:
             return self._limit()
         if self.conclusion.done:
-            return _natural("stop")
+            return natural("stop")
         calls = turn.fold.calls()
         if self.conclusion.problem is not None:
             return self._limit()
-        if not calls or reason in ("length", "content-filter"):
-            return _natural("stop" if reason == "tool-calls" else reason)
+        if not calls or reason in ("length", "content-filter") or is_answered(calls, reason):
+            return natural("stop" if reason == "tool-calls" else reason)
         if _waiting(calls):
-            return _WAITS
+            return WAITS
         halt = turn.stops.find(self.so_far()) if turn.stops is not None else None
         if halt is None:
             return self._limit()
@@ -192,7 +199,7 @@ class Loop:
             asking = await turn.prepare(asking, self.so_far(), number=self.steps + 1)
         request = asking.request
         if turn.window is not None:
-            request, said = await turn.window.fit(request, turn.context)
+            request, said = await turn.window.fit(request, turn.context, provider=asking.provider)
         request = self.conclusion.prepare(request, asking.provider.family)
         request = await self.listening.asking(request, self.steps + 1)
         return Asking(asking.provider, request), said
@@ -217,7 +224,10 @@ class Loop:
         return self.conclusion.read("".join(block.text() for block in closing.said(fold)), fold.calls())
 
     def _count(self, used: e.Usage | None) -> None:
-        self.usage = (self.usage or e.Usage()) + used if used else self.usage
+        """Count what a step took, and what it took to make its request fit."""
+        window = self.turn.window
+        for each in (used, window.used() if window is not None else None):
+            self.usage = (self.usage or e.Usage()) + each if each else self.usage
 
     def _note(self, request: ModelRequest, duration: float) -> StepTaken:
         """Write the step down."""
@@ -259,13 +269,21 @@ class Loop:
             yield batch
 
     def _approved(self) -> list[ToolPart]:
-        return [c for c in self.turn.fold.calls() if c.state == "approval-responded"]
+        """The calls that waited for somebody's word, and have it."""
+        waiting = [c for c in self.turn.fold.calls() if c.state not in FINAL_STATES]
+        return [c for c in waiting if c.state == "approval-responded" or c.tool_call_id in self._words]
+
+    def _listen(self, batch: Batch) -> None:
+        """Take down what was answered to questions."""
+        self._words |= dict(found for event in batch if (found := answered(event)) is not None)
 
     async def _waited(self) -> AsyncGenerator[Batch, None]:
         """What somebody outside says of the calls that wait, as it comes; nothing without a desk."""
         desk = self.turn.desk
         while desk is not None and (calls := _waiting(self.turn.fold.calls())):
-            yield await desk.take(calls)
+            said = await desk.take(calls)
+            yield said
+            self._listen(said)
             async for batch in self._run(self._approved()):
                 yield batch
 
@@ -279,7 +297,14 @@ class Loop:
             yield [e.ToolOutputError(call.tool_call_id, cut) for call in calls]
             return
         context = msgspec.structs.replace(self.turn.context, step=self.steps, told=True)
-        callings = Callings(self.turn.toolbox, context, notes=self._admission.notes)
+        callings = Callings(
+            self.turn.toolbox,
+            context,
+            notes=self._admission.notes,
+            words=self._words,
+            task=self.turn.task,
+        )
+        self._words = {}  # each holds once: the same call may have to wait again, for another one
         async with aclosing(callings.run(calls)) as outputs:
             async for batch in outputs:
                 yield batch
@@ -289,10 +314,8 @@ class Loop:
         self.over = over
         fold = self.turn.fold
         closed = closing.close_step(fold, why=over.halt.why or "the run has ended")
-        refused = over.halt.exit in ("budget_exhausted", "aborted")
-        told = self.turn.notices and (refused or closing.ends_on_calls(fold))
-        said = _NOTICES.get(over.reason) if told else None
-        notices = closing.notice(said.format(steps=self.steps, why=over.halt.why)) if said else []
+        said = self._notice(over) if self.turn.notices else None
+        notices = closing.notice(said) if said else []
         finish = e.Finish(
             over.reason,
             message_metadata=self.metadata(over.reason),
@@ -302,11 +325,30 @@ class Loop:
         )
         return [batch for batch in (closed, notices, [finish]) if batch]
 
+    def _notice(self, over: Over) -> str | None:
+        """What the message says last: the value that was asked for, unless it did; or why it was stopped."""
+        fold = self.turn.fold
+        if self.conclusion.done:
+            return self.conclusion.untold("".join(block.text() for block in closing.said(fold)))
+        refused = over.halt.exit in ("budget_exhausted", "aborted")
+        if not (refused or closing.ends_on_calls(fold)):
+            return None
+        own = over.halt.exit == "steps_exhausted" and over.halt.why != f"steps({self.turn.agent.max_steps})"
+        said = NOTICES.get("other" if own else over.reason)
+        return said.format(steps=self.steps, why=over.halt.why) if said else None
+
+    def _out_of_budget(self, error: ProviderError) -> bool:
+        """Take down what a failed answer took; whether a budget ended it that its provider keeps itself."""
+        if self._payment is not None:
+            self._answer = broken(error)
+            self.settle()
+        return error.code == BudgetExhausted.code
+
     async def _failed(self, error: ProviderError) -> Batch:
         log.warning("the model's answer failed: %s", error.message)
         self.error = error
         await self.listening.failed(error, self.steps)
-        await self.listening.ended("error", self.so_far(), error=error.message)
+        await self.listening.ended("error", self.so_far(), error=error.message, failure=error)
         return closing.fail(
             self.turn.fold,
             text=error.message,
@@ -316,37 +358,20 @@ class Loop:
         )
 
 
-_WAITS = Over("tool-calls", Halt("unknown", "calls wait for their outputs, or for somebody's approval"))
-_NOTICES: dict[e.FinishReason, str] = {
-    "max-steps": "Stopped after {steps} steps, the most that this agent may take in one answer.",
-    "length": "Stopped: the model's answer was cut before its tool calls were complete.",
-    "content-filter": "Stopped: the provider's content filter cut the answer.",
-    "other": "Stopped: {why}.",
-}
-
-
-def _natural(reason: e.FinishReason) -> Over:
-    """How it is over when the model says so."""
-    match reason:
-        case "length":
-            return Over(reason, Halt("context_limit", "the answer was cut: it reached a limit of tokens"))
-        case "content-filter":
-            return Over(reason, Halt("unknown", "the provider's content filter cut the answer"))
-        case "stop" | "tool-calls" | "max-steps":
-            return Over(reason)
-        case "error" | "aborted" | "other":
-            return Over(reason, Halt("unknown", f"the provider ended the answer: {reason}"))
-
-
-def _refused(error: BudgetExhausted | CallDenied) -> Over:
-    """How it is over when a budget or a hook does not let it go on."""
-    exit: Exit = "budget_exhausted" if isinstance(error, BudgetExhausted) else "aborted"
-    return Over("other", Halt(exit, error.message))
+def broken(error: ProviderError) -> e.FinishStep:
+    """What an answer that failed is known to have taken."""
+    told = None if error.cost is None else {"provider": {"costUsd": error.cost}}
+    return e.FinishStep(usage=used_in(error), provider_metadata=told)
 
 
 def _usage(metadata: Any) -> e.Usage | None:
     said = metadata.get("usage") if isinstance(metadata, dict) else None
     return msgspec.convert(said, e.Usage) if said else None
+
+
+def _cost(metadata: Any) -> float | None:
+    said = metadata.get("cost") if isinstance(metadata, dict) else None
+    return said if isinstance(said, int | float) else None
 
 
 def _waiting(calls: Sequence[ToolPart]) -> list[ToolPart]:

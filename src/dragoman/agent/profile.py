@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.agent.context import ContextPolicy
+from dragoman.agent.stops import Condition
+from dragoman.agent.structured import Output
 from dragoman.request import Tool
 
 DEFAULT_STEPS = 10
@@ -19,7 +21,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     `client_tools` run in the front end; the run ends at such a call and goes on when the output comes.
     One answer takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None: as it comes.
-    `context` is how a conversation is shortened that grows too long for its model.
+    `context` is how a conversation is shortened that grows too long for its model, `sizes` knows how many
+    tokens a model takes, by its provider's name and its own. `stops` ends an answer
+    after a step, `prepare` changes a step (an `OnPrepareStep`), `output` is what the answer has to be. With a
+    `description` it is an operation, too: `agents.<name>`.
     """
 
     name: str = "default"
@@ -33,3 +38,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     max_calls: int | None = None
     max_usd: float | None = None
     context: ContextPolicy = OFF
+    sizes: Callable[[str, str], int | None] | None = None
+    stops: Condition | None = None
+    prepare: Callable[..., Any] | None = None
+    output: Output[Any] | None = None
+    description: str | None = None

@@ -20,6 +20,7 @@ from dragoman.agent.result import (
 from dragoman.errors import ProviderError
 from dragoman.messages import ToolPart
 
+UNTRIED = "the agent did not try again (retries=0), since whoever runs it may: error.retry_delay says when"
 FILTERED = ErrorDetails(
     message="the provider's content filter cut the answer", category="content_filter", transient=False
 )
@@ -39,6 +40,8 @@ def report(
     if aborted is not None:
         return ByWord["aborted"](stopped_by=aborted, **shared)
     if failure is not None:
+        if failure.transient and not loop.turn.retry.retries:
+            shared["notices"] = (*notices, UNTRIED)
         if failure.category == "context_limit":
             return OutOfContext(stopped_by=failure.message, **shared)
         return Crashed(error=details_of(failure), **shared)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 import msgspec
+from typing_extensions import TypeVar
 
 from dragoman.agent.stops import signature
 from dragoman.errors import ProviderCategory, ProviderError
 from dragoman.events import Usage
 from dragoman.messages import Message, StepStartPart, ToolPart
+
+T = TypeVar("T", default=Any)
+ErrorCategory: TypeAlias = Literal[ProviderCategory, "output_invalid"]
+"""What kind of failure broke a run: of a model request, or an answer that never was what was asked for."""
 
 
 class UsageSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,16 +51,19 @@ class ToolCallSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What broke a run. `retry_delay`: seconds to wait before trying again, as the provider asked."""
+    """What broke a run. `retry_delay`: seconds to wait before trying again, as the provider asked.
+
+    The category `output_invalid`: the answer never became a value of the type that was asked for.
+    """
 
     message: str
-    category: ProviderCategory
+    category: ErrorCategory
     transient: bool = False
     retry_delay: float | None = None
     hint: str | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """What all results say. `cost` is in US dollars, None where no price is known; `duration` in seconds.
 
     `messages` are the conversation to go on from: give them to `spawn` again, with what is said next behind.
@@ -71,56 +79,59 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     tool_calls: ToolCallSummary
     messages: tuple[Message, ...]
-    output: Any = None
+    output: T | None = None
     model: str | None = None
     stopped_by: str | None = None
     notices: tuple[str, ...] = ()
 
 
-class Success(Ended, frozen=True, kw_only=True):
+class Success(Ended[T], Generic[T], frozen=True, kw_only=True):
     """The model has answered, or a stop condition that was wished for was met."""
 
     exit_reason: Literal["success"] = "success"
 
 
-class StepsExhausted(Ended, frozen=True, kw_only=True):
+class StepsExhausted(Ended[T], Generic[T], frozen=True, kw_only=True):
     """It took as many steps as it may, or made no progress."""
 
     exit_reason: Literal["steps_exhausted"] = "steps_exhausted"
 
 
-class OutOfBudget(Ended, frozen=True, kw_only=True):
+class OutOfBudget(Ended[T], Generic[T], frozen=True, kw_only=True):
     """The next step would not fit into the budget of money, tokens or time."""
 
     exit_reason: Literal["budget_exhausted"] = "budget_exhausted"
 
 
-class OutOfContext(Ended, frozen=True, kw_only=True):
+class OutOfContext(Ended[T], Generic[T], frozen=True, kw_only=True):
     """The conversation, or the answer, is longer than the model takes."""
 
     exit_reason: Literal["context_limit"] = "context_limit"
 
 
-class Aborted(Ended, frozen=True, kw_only=True):
+class Aborted(Ended[T], Generic[T], frozen=True, kw_only=True):
     """Somebody stopped it, a hook did not let it go on, or its time was over."""
 
     exit_reason: Literal["aborted"] = "aborted"
 
 
-class Crashed(Ended, frozen=True, kw_only=True):
+class Crashed(Ended[T], Generic[T], frozen=True, kw_only=True):
     """Something failed; `error` says what."""
 
     exit_reason: Literal["crashed"] = "crashed"
     error: ErrorDetails
 
 
-class Unknown(Ended, frozen=True, kw_only=True):
+class Unknown(Ended[T], Generic[T], frozen=True, kw_only=True):
     """It ended for a reason that has no word here; `stopped_by` says which."""
 
     exit_reason: Literal["unknown"] = "unknown"
 
 
-Result: TypeAlias = Success | StepsExhausted | OutOfBudget | OutOfContext | Aborted | Crashed | Unknown
+Result: TypeAlias = (
+    Success[T] | StepsExhausted[T] | OutOfBudget[T] | OutOfContext[T] | Aborted[T] | Crashed[T] | Unknown[T]
+)
+"""How a run ended, told apart by `exit_reason`; `output` is a T, where a T was asked for and given."""
 ByWord: dict[str, type[Success | StepsExhausted | OutOfBudget | OutOfContext | Aborted | Unknown]] = {
     "success": Success,
     "steps_exhausted": StepsExhausted,
@@ -158,7 +169,7 @@ def details_of(error: ProviderError) -> ErrorDetails:
     """What a caller is told of a failure."""
     return ErrorDetails(
         message=error.message,
-        category=error.category,
+        category="output_invalid" if error.code == "output_invalid" else error.category,
         transient=error.transient,
         retry_delay=error.retry_after,
         hint=error.hint,

@@ -11,6 +11,7 @@ from dragoman.accounts.prices import PriceOverride
 from dragoman.agent.context import ContextPolicy
 from dragoman.agent.hooks import Hooks
 from dragoman.agent.preparing import OnPrepareStep
+from dragoman.agent.servers import McpServer
 from dragoman.agent.stops import Stop
 from dragoman.errors import ConfigError
 from dragoman.operations.approval import Approvals
@@ -18,6 +19,8 @@ from dragoman.operations.context import Context
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import Ledger
 from dragoman.operations.policy import Policy
+from dragoman.operations.registry import Addable
+from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.tracing import OFF, Tracing
 from dragoman.request import Tool
 
@@ -45,15 +48,14 @@ USUAL_LIMITS = RunLimits()
 
 
 class AgentOptions(TypedDict, total=False):
-    """What may be said of an agent besides; see `Settings` for what each means."""
+    """What may be said of an agent besides; see `Agent` for what each means."""
 
     name: str
     hooks: Hooks | None
     stop_when: Stop | Sequence[Stop] | None
     on_prepare_step: OnPrepareStep | None
-    output: Any
     context: ContextPolicy | None
-    retries: int
+    retries: int | RetryPolicy
     options: Mapping[str, Any]
     client_tools: Sequence[Tool]
     manual: bool
@@ -66,25 +68,27 @@ class AgentOptions(TypedDict, total=False):
     tracing: Tracing
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said of an agent besides its model, instructions, operations, servers and limits.
+class AllOptions(AgentOptions, total=False):
+    """What may be said of an agent besides its model and its output, for type checkers."""
 
-    `hooks` are asked before and after what it does. `stop_when` ends a run after a step, `on_prepare_step`
-    changes a step. `output` is the type of the answer. `context` keeps the conversation within the model's
-    limit. `retries` is how often a transient failure of a model request is tried again; 0, since whoever runs
-    the agent often does that already. `options` go along with each request. `client_tools` are run outside,
-    with `manual` all tools are. `meta_tools` shows the four meta-tools instead of all tools; None: when there
-    are many. `prices` are by pattern of `provider/model`. `policy`, `approvals` and `ledger` are those of
-    calls, `identity` is whom they are for.
+    instructions: str | None
+    operations: Sequence[Addable]
+    mcp: Sequence[McpServer]
+    limits: RunLimits
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be said of an agent besides its model, instructions, operations, servers, limits and output.
+
+    What each means stands at `Agent`.
     """
 
     name: str = "agent"
     hooks: Hooks | None = None
     stop_when: Any = None
     on_prepare_step: OnPrepareStep | None = None
-    output: Any = None
     context: ContextPolicy | None = None
-    retries: int = 0
+    retries: int | RetryPolicy = 0
     options: Mapping[str, Any] = {}
     client_tools: Sequence[Tool] = ()
     manual: bool = False

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import aclosing
-from typing import Any, Generic, TypeVar
+from contextlib import aclosing, suppress
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from dragoman import events as e
 from dragoman.agent import closing
@@ -14,12 +16,14 @@ from dragoman.agent.loop import Batch, Loop
 from dragoman.agent.manual import Given, ManualDesk
 from dragoman.agent.report import report
 from dragoman.agent.result import Result
+from dragoman.agent.word import Word, call_of, pending, questions, response, word_of
 from dragoman.errors import Conflict, DragomanError, NotFound, ProviderError
 from dragoman.messages import Message, ToolPart
+from dragoman.operations.approval import LATE
 from dragoman.operations.outcome import describe, to_jsonable
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 ABORTED = "it was aborted"
 ENDING = "the program is ending"
 END_SECONDS = 5.0  # how long hooks that hear of an abort may hold its result up
@@ -40,7 +44,7 @@ class Promise(Generic[T]):
         return self._future.done()
 
 
-class Run:
+class Run(Generic[T]):
     """One answer under way. It goes on whether or not anybody listens.
 
     `on_end` is told when it is over, `notices` are told in its result.
@@ -51,19 +55,22 @@ class Run:
         loop: Loop,
         desk: ManualDesk | None,
         *,
-        on_end: Callable[[Run], None] = lambda _: None,
+        on_end: Callable[[Run[T]], None] = lambda _: None,
         notices: Sequence[str] = (),
     ) -> None:
         self._loop = loop
         self._fold = loop.turn.fold
         self._desk = desk
+        if desk is not None:
+            desk.on_wait = self._watch
         self._on_end = on_end
         self._notices = tuple(notices)
         self._log: list[e.Event] = []
         self._news: asyncio.Event | None = None
         self._stopping: str | None = None
+        self._watching: dict[str, asyncio.Task[None]] = {}  # by what is waited for
         self._running = asyncio.get_running_loop()
-        self._result: asyncio.Future[Result] = self._running.create_future()
+        self._result: asyncio.Future[Result[T]] = self._running.create_future()
         self._task = self._running.create_task(self._drive(), name=self.id)
         self._task.add_done_callback(self._ensure)
         deadline = loop.turn.context.deadline
@@ -85,7 +92,7 @@ class Run:
         return self._loop.turn.context.session_id or ""
 
     @property
-    def result(self) -> Promise[Result]:
+    def result(self) -> Promise[Result[T]]:
         """How it ended; await it. It never raises for what went wrong in the run: see `exit_reason`."""
         return Promise(self._result)
 
@@ -123,6 +130,8 @@ class Run:
         itself.
         """
         call = self._waiting(tool_call_id)
+        if tool_call_id in pending(self.message.parts):
+            raise Conflict(f"the tool call {tool_call_id!r} asks a question", hint="await run.answer(...)")
         if call.state != "input-available" or self._loop.turn.toolbox.kind(call.name) != "client":
             state = "waits for an approval" if call.state == "approval-requested" else "is not run outside"
             raise Conflict(f"the tool call {tool_call_id!r} ({call.name}) {state}")
@@ -136,12 +145,21 @@ class Run:
         turn = self._loop.turn
         by = turn.context.identity
         kept = await turn.toolbox.answer(approval_id, approved=approved, by=by, reason=reason)
-        said = kept.status in ("approved", "used")
-        self._give(e.ToolApprovalResponse(approval_id, said, kept.reason))
+        self._give(response(word_of(kept), self.message.parts))
 
     async def deny(self, approval_id: str, *, reason: str | None = None) -> None:
         """Answer a request for approval with no: the call does not run, and the model is told."""
         await self.approve(approval_id, approved=False, reason=reason)
+
+    async def answer(self, question: str, text: str) -> None:
+        """Answer a question of the model's: the run goes on. `question` is its id, or its tool call's.
+
+        NotFound, Forbidden, Conflict.
+        """
+        parts = [part for part in questions(self.message.parts) if question in (part.id, call_of(part.data))]
+        if not parts:
+            raise NotFound(f"the model asked no question {question!r}")
+        await self.approve(parts[-1].id or "", reason=text)
 
     def _waiting(self, tool_call_id: str) -> ToolPart:
         found = [call for call in self._fold.calls() if call.tool_call_id == tool_call_id]
@@ -176,6 +194,25 @@ class Run:
         self._log.extend(batch)
         self._tell()
 
+    def _watch(self, calls: Sequence[ToolPart]) -> None:
+        """The run waits for somebody's word on some of these calls: not for ever."""
+        ids = {call.approval.id for call in calls if call.approval is not None}
+        ids |= {str(part.id) for part in pending(self.message.parts).values()}
+        for id in ids - set(self._watching):
+            self._watching[id] = asyncio.ensure_future(self._expire(id))
+
+    async def _expire(self, id: str) -> None:
+        """Nobody has said anything in time: that is a no."""
+        toolbox = self._loop.turn.toolbox
+        if (left := await toolbox.seconds_left(id)) > 0:
+            await asyncio.sleep(left)
+            await self._expire(id)  # clocks differ
+            return
+        kept = await toolbox.expire(id)
+        if kept.status == "expired":
+            with suppress(Conflict):
+                self._give(response(Word(id, approved=False, said=LATE), self.message.parts))
+
     def _tell(self) -> None:
         if self._news is not None:
             news, self._news = self._news, None
@@ -190,6 +227,8 @@ class Run:
         if not self._result.done():
             self._result.set_result(result)
         self._tell()
+        for watch in self._watching.values():
+            watch.cancel()
         self._on_end(self)
 
     async def _aborted(self, reason: str) -> None:
@@ -212,7 +251,7 @@ class Run:
         await self._counted()
         ending = closing.fail(self._fold, text=text, code="internal", metadata=self._loop.metadata("error"))
         self._end(ending, error=failure)
-        await self._told("error", text)
+        await self._told("error", text, failure=failure)
 
     async def _counted(self) -> None:
         """Wait until what it cost can be told."""
@@ -220,9 +259,9 @@ class Run:
         if spending is not None:
             await spending.ready()
 
-    async def _told(self, reason: str, error: str | None) -> None:
+    async def _told(self, reason: str, error: str | None, *, failure: ProviderError | None = None) -> None:
         """Hooks hear of the end, whoever cancels."""
-        telling = self._loop.listening.ended(reason, self._loop.so_far(), error=error)
+        telling = self._loop.listening.ended(reason, self._loop.so_far(), error=error, failure=failure)
         try:
             async with asyncio.timeout(END_SECONDS):
                 await telling

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from dragoman import events as e
-from dragoman.accounts.price import DEFAULT_OUTPUT, NANO, Price
+from dragoman.accounts.price import DEFAULT_OUTPUT, NANO, Price, told_cost
 from dragoman.errors import ConfigError
 from dragoman.operations.budget import Budget
 from dragoman.providers.provider import Provider
@@ -16,6 +16,35 @@ from dragoman.wire.estimate import ANTHROPIC, estimate_input
 PriceOf: TypeAlias = Callable[[Provider, str], Price | None]
 UNGATED = ("claude-code",)  # families that see to their budget themselves
 CHARACTERS = 4  # of an answer, for one token
+
+
+class Paying(Protocol):
+    """A request being paid for: `note` each batch of its answer, then `settle`."""
+
+    def note(self, batch: Sequence[e.Event]) -> None:
+        """A batch has come. BudgetExhausted when the answer outgrows what there is."""
+        ...
+
+    def settle(self, finish: e.FinishStep) -> tuple[e.Usage | None, float | None]:
+        """What it used and cost, as far as that is known; only the first time counts."""
+        ...
+
+
+class Payer(Protocol):
+    """Who counts what the model calls of a run cost: `Spending`, or in the hub its bill."""
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars until now; None while no price is known."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until costs can be told."""
+        ...
+
+    def pay(self, request: ModelRequest, provider: Provider) -> Paying:
+        """Begin to pay for a request. BudgetExhausted."""
+        ...
 
 
 class Spending:
@@ -103,7 +132,7 @@ class Payment:
         """A batch has come. BudgetExhausted when the answer outgrows what is left of the budget."""
         self._began = True
         for event in batch:
-            if isinstance(event, e.TextDelta | e.ReasoningDelta):
+            if isinstance(event, (e.TextDelta, e.ReasoningDelta)):
                 self._said += len(event.delta)
             elif isinstance(event, e.ToolInputDelta):
                 self._said += len(event.input_text_delta)
@@ -113,18 +142,20 @@ class Payment:
     def settle(self, finish: e.FinishStep) -> tuple[e.Usage | None, float | None]:
         """What it used, and what that cost as far as it is known; only the first time counts.
 
-        An answer that broke off is estimated: what was said has to be paid for.
+        An answer that broke off is estimated, unless it says what it took: what was said has to be paid for.
+        So is, out of a budget, one whose provider does not count.
         """
         if not self._open:
             return None, None
         self._open = False
         usage = finish.usage
-        if finish.finish_reason is None:
-            usage = self._estimated() if self._began else None
+        if finish.finish_reason is None and usage is None and self._began:
+            usage = self._estimated()
+        paid = self._estimated() if usage is None and self._began and self._reserved else usage
 
         def told() -> float | None:
             price = self._spending.price_of(self._provider, self._request.model)
-            nanos = price.cost(usage) if price is not None and usage is not None else None
+            nanos = price.cost(paid) if price is not None and paid is not None else None
             return told_cost(finish) if nanos is None else nanos / NANO
 
         return usage, self._spending.settle(told, reserved=self._reserved)
@@ -173,12 +204,3 @@ def unpriced(model: str) -> ConfigError:
         f"there is no price for the model {model!r}, so a budget in US dollars cannot be kept",
         hint="say one: prices={'provider/model': PriceOverride(input=1, output=2)}, or leave the budget out",
     )
-
-
-def told_cost(finish: e.FinishStep) -> float | None:
-    """What a provider that counts by itself says an answer cost, in US dollars."""
-    for told in (finish.provider_metadata or {}).values():
-        usd = told.get("costUsd")
-        if isinstance(usd, int | float):
-            return float(usd)
-    return None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidInput
 from dragoman.events import FinishReason, Usage
 from dragoman.messages import ToolPart
+from dragoman.operations.batch import Entry, read_batch
+from dragoman.operations.meta import meta_name
 
 Exit = Literal[
     "success", "steps_exhausted", "budget_exhausted", "context_limit", "aborted", "crashed", "unknown"
@@ -86,9 +88,14 @@ def steps(count: int) -> Condition:
 
 
 def tool_called(name: str) -> Condition:
-    """Stop after a step that called this tool, by its wire name `math_add` or its id `math.add`."""
+    """Stop after a step that called this tool, directly or by `hub_call`; `math_add` and `math.add` both
+    name it.
+    """
     wanted = plain(name)
-    return made(f"tool_called({name!r})", lambda done: any(plain(call.name) == wanted for call in done.calls))
+    says = f"tool_called({name!r})"
+    return made(
+        says, lambda done: any(plain(each) == wanted for call in done.calls for each in tools_of(call))
+    )
 
 
 def text_matches(pattern: str) -> Condition:
@@ -171,15 +178,44 @@ def used(usage: Usage) -> int:
 
 def failures(calls: Sequence[ToolPart]) -> int:
     """How often the call failed that failed most."""
-    counted = Counter(signature(call) for call in calls if call.state == "output-error")
+    counted = Counter(each for call in calls for each in failed_in(call))
     return max(counted.values(), default=0)
+
+
+def tools_of(call: ToolPart) -> Sequence[str]:
+    """What a call called: its tool, and for `hub_call` what its batch names."""
+    return [call.name, *(entry.tool for entry in batch_of(call))]
+
+
+def failed_in(call: ToolPart) -> Sequence[str]:
+    """The signatures of what failed: the call, or entries of its batch."""
+    if call.state == "output-error":
+        return [signature(call)]
+    if call.state != "output-available" or not isinstance(call.output, list):
+        return []
+    pairs = zip(batch_of(call), call.output, strict=False)
+    failed = [entry for entry, out in pairs if isinstance(out, dict) and out.get("success") is False]
+    return [f"{entry.tool}({shown(entry.input)})" for entry in failed]
+
+
+def batch_of(call: ToolPart) -> Sequence[Entry]:
+    """The calls that a call of `hub_call` holds; none of any other."""
+    if meta_name(call.name) != "hub.call" or not isinstance(call.input, Mapping):
+        return ()
+    try:
+        return read_batch(call.input)
+    except InvalidInput:
+        return ()
 
 
 def signature(call: ToolPart) -> str:
     """A call's tool and input: the same for the same call, however its keys are ordered."""
     given = call.input if call.input is not msgspec.UNSET else call.raw_input
-    shown = "" if given is msgspec.UNSET else msgspec.json.encode(given, order="sorted").decode()
-    return f"{call.name}({shown})"
+    return f"{call.name}({'' if given is msgspec.UNSET else shown(given)})"
+
+
+def shown(given: Any) -> str:
+    return msgspec.json.encode(given, order="sorted").decode()
 
 
 def plain(name: str) -> str:

@@ -21,7 +21,7 @@ from dragoman.errors import ConfigError, InvalidInput, ProviderError
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.operations.parameters import modern
 from dragoman.operations.repair import repair, unfenced
-from dragoman.operations.schema import invalid, model_problems, tidy
+from dragoman.operations.schema import checker, invalid, model_problems, tidy
 from dragoman.request import ModelRequest, Named, Tool
 from dragoman.wire.anthropic_models import model_of
 from dragoman.wire.openai_history import encode_value
@@ -36,6 +36,8 @@ LONGEST = 1_000_000  # characters of an answer that is looked through for JSON
 _OPENAIS_OWN = re.compile(r"(?:.*/)?(?:gpt-(?!oss)|chatgpt|o\d)")
 _FENCED = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?```", re.DOTALL)
 _VALUE = "value"  # the field that holds what is no object
+_OWN = ("$schema", "$id", "$comment")  # what a schema says of itself, which no provider wants
+_TABLES = ("$defs", "definitions")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -44,15 +46,20 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
     tool_call_id: str | None = None
 
-    def error(self) -> ProviderError:
-        """The problem as what a run ends with when no attempt is left."""
-        error = ProviderError(f"the answer does not fit its type: {self.message}", category="unknown")
+    def error(self, *, type: str = "its type", tries: int = 1) -> ProviderError:
+        """The problem as what a run ends with when no attempt is left; `tries` is how often it was asked."""
+        often = "" if tries == 1 else f", asked {tries} times"
+        error = ProviderError(
+            f"the answer does not fit {type}{often}: {self.message}",
+            category="unknown",
+            hint="see what the model said in result.messages; Output(type, attempts=...) asks more often",
+        )
         error.code = "output_invalid"
         return error
 
 
 class Output(Generic[T]):
-    """An answer of a type: whatever pydantic takes, and msgspec's structs.
+    """An answer of a type: whatever pydantic takes, msgspec's structs, or a JSON Schema as a mapping.
 
     `way` is how it is asked for: by the provider's own JSON schema, by a last tool call, or in words; None
     takes the first of these that the provider is sure to keep to. ConfigError for a type without a schema.
@@ -68,6 +75,7 @@ class Output(Generic[T]):
         way: Way | None = None,
     ) -> None:
         self.attempts = attempts
+        self.type = _named(type)
         self._way = way
         schema, self._convert = reader(type)
         self._wrapped = schema.get("type") != "object"
@@ -162,7 +170,12 @@ class Output(Generic[T]):
 
 
 def reader(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """The JSON Schema of a type, and what makes a value of it from JSON; that raises InvalidInput."""
+    """The JSON Schema of a type, and what makes a value of it from JSON; that raises InvalidInput.
+
+    A JSON Schema stands for itself: its values are JSON.
+    """
+    if isinstance(type, Mapping):
+        return {word: held for word, held in type.items() if word not in _OWN}, checker(type, "schema")
     hint = modern(type) if sys.version_info < (3, 12) else type
     try:
         adapter = pydantic.TypeAdapter(hint)
@@ -196,6 +209,11 @@ def _struct_reader(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     return dict(tidy({**found, "$defs": parts} if parts else found)), convert
 
 
+def _named(kind: Any) -> str:
+    """A type as one would write it."""
+    return str(kind.__name__) if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
 def _alone(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> bool:
     """Whether the schema is a reference that nothing else refers to."""
     return "$ref" in schema and encode_value(parts).count(f'"{schema["$ref"]}"') == 0
@@ -203,9 +221,9 @@ def _alone(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> bool:
 
 def _wrap(schema: Mapping[str, Any]) -> dict[str, Any]:
     """An object around what is none, since providers want one."""
-    inner = {name: held for name, held in schema.items() if name != "$defs"}
-    whole = {"type": "object", "properties": {_VALUE: inner}, "required": [_VALUE]}
-    return {**whole, "$defs": schema["$defs"]} if "$defs" in schema else whole
+    inner = {name: held for name, held in schema.items() if name not in _TABLES}
+    tables = {name: schema[name] for name in _TABLES if name in schema}
+    return {"type": "object", "properties": {_VALUE: inner}, "required": [_VALUE], **tables}
 
 
 def _values(text: str) -> Iterator[Any]:

@@ -85,11 +85,19 @@ class Summariser:
         longest: int = LONGEST,
         purse: Purse | None = None,
     ) -> None:
-        self._provider = provider
-        self._model = model
+        self.provider = provider
+        self.model = model
         self._instructions = instructions
         self._longest = longest
         self._purse = purse
+
+    def paid_by(self, purse: Purse) -> Summariser:
+        """The same, paid from this purse unless it has one of its own."""
+        if self._purse is not None:
+            return self
+        return Summariser(
+            self.provider, self.model, instructions=self._instructions, longest=self._longest, purse=purse
+        )
 
     async def __call__(self, messages: Sequence[Message], before: str | None) -> Summary:
         """The summary."""
@@ -97,7 +105,7 @@ class Summariser:
         known = f"The summary of what was before:\n{before}\n\n" if before else ""
         asked = f"{known}<conversation>\n{told}\n</conversation>\n\nSummarise it."
         request = ModelRequest(
-            model=self._model,
+            model=self.model,
             messages=[Message("summary", "user", (TextPart(asked),))],
             instructions=self._instructions,
             options={"max_tokens": MAX_TOKENS},
@@ -110,9 +118,9 @@ class Summariser:
     async def _read(self, request: ModelRequest) -> tuple[str, FinishStep]:
         pieces: list[str] = []
         finish = FinishStep()
-        bill: Bill = Unpaid() if self._purse is None else self._purse.pay(request, self._provider)
+        bill: Bill = Unpaid() if self._purse is None else self._purse.pay(request, self.provider)
         try:
-            async with aclosing(self._provider.stream(request)) as answer:
+            async with aclosing(self.provider.stream(request)) as answer:
                 async for batch in answer:
                     bill.note(batch)
                     pieces += [event.delta for event in batch if isinstance(event, TextDelta)]

@@ -67,6 +67,14 @@ class Toolbox:
         """The names that the model was shown."""
         return [tool.name for tool in self.tools]
 
+    def way(self, id: str, *, context: Context) -> str | None:
+        """The name by which a model calls an operation, if it can: a tool's, or one for `hub_call`."""
+        pinned = next((name for name, operation in self._pinned.items() if operation.id == id), None)
+        if pinned is not None or self._meta is None:
+            return pinned
+        namespace = id.partition(".")[0]
+        return next((each.id for each in self._meta.visible(context, namespace) if each.id == id), None)
+
     async def run(
         self, name: str, input: Mapping[str, Any], *, context: Context, on_progress: Report | None = None
     ) -> Outcome:
@@ -88,6 +96,22 @@ class Toolbox:
             return await self._calls.answer(approval_id, approved=approved, by=by, reason=reason)
         except Conflict:
             return await self._calls.guard.approvals.get(approval_id)
+
+    async def has_begun(self, approval_id: str) -> bool:
+        """Whether the call that this approval was for is in the midst of its work."""
+        return (await self._calls.guard.approvals.get(approval_id)).state is not None
+
+    async def seconds_left(self, approval_id: str) -> float:
+        """How long this approval may still be given."""
+        return await self._calls.guard.seconds_left(approval_id)
+
+    async def expire(self, approval_id: str) -> Approval:
+        """The approval as it is now; a call that nobody approved in time is not made."""
+        return await self._calls.consent.expire(approval_id)
+
+    async def decline(self, call_id: str, reason: str | None) -> None:
+        """A call that waited is not made."""
+        await self._calls.consent.decline(call_id, reason)
 
     def _operation(self, name: str) -> Operation | None:
         return self._pinned.get(name) or self._known.get(wire_name(name))

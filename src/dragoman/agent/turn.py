@@ -9,9 +9,10 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from dragoman import events as e
+from dragoman.agent.callings import Task
 from dragoman.agent.hooks import LoopHooks
 from dragoman.agent.profile import Profile
-from dragoman.agent.spending import Spending
+from dragoman.agent.spending import Payer
 from dragoman.agent.stops import Condition, SoFar
 from dragoman.agent.structured import Output
 from dragoman.agent.toolbox import Toolbox
@@ -70,12 +71,20 @@ class Prepare(Protocol):
 class Window(Protocol):
     """What keeps a request within the model's context."""
 
-    async def fit(self, request: ModelRequest, context: Context) -> tuple[ModelRequest, Batch]:
+    async def fit(
+        self, request: ModelRequest, context: Context, *, provider: Provider
+    ) -> tuple[ModelRequest, Batch]:
         """The request as it fits, and the events that say what was dropped."""
         ...
 
-    async def refit(self, request: ModelRequest, context: Context) -> tuple[ModelRequest, Batch]:
+    async def refit(
+        self, request: ModelRequest, context: Context, *, provider: Provider
+    ) -> tuple[ModelRequest, Batch]:
         """The same after a provider refused it as too long; no event: there is nothing to drop."""
+        ...
+
+    def used(self) -> e.Usage | None:
+        """The tokens that this took since it was last asked, such as for summaries."""
         ...
 
 
@@ -99,7 +108,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     cost, and keeps them within the budget. With a `desk` the run waits for calls that run elsewhere or want
     an approval; without one it ends there. `output` is what the answer has to be. `retry` is how often a
     failed request is made again here: not at all, since a provider does that itself. `notices`: the message
-    says in words why it was stopped.
+    says in words why it was stopped. `task` is for a turn that is made within a call.
     """
 
     agent: Profile
@@ -116,8 +125,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     prepare: Prepare | None = None
     hooks: LoopHooks | None = None
     window: Window | None = None
-    spending: Spending | None = None
+    spending: Payer | None = None
     desk: Desk | None = None
     output: Output[Any] | None = None
     retry: RetryPolicy = ONCE
     notices: bool = True
+    task: Task | None = None

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.agent.servers import McpServer, specs_of
 from dragoman.agent.toolbox import Toolbox, wire_name
@@ -44,11 +45,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     manual: bool = False
     meta: bool | None = None
 
-    def lets(self, operation: Operation) -> bool:
+    def lets(self, tool: Operation | Tool) -> bool:
         """Whether a model may call it."""
         if self.allowed is not None:
-            return any(means(name, operation) for name in self.allowed)
-        return not any(means(name, operation) for name in self.disallowed or ())
+            return any(means(name, tool) for name in self.allowed)
+        return not any(means(name, tool) for name in self.disallowed or ())
 
 
 class Rulings(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +113,20 @@ class Workshop:
             if self._usual is None or self._usual[0] != held:
                 self._usual = (held, self._shown(held, choice))
             return self._usual[1]
-        return self._shown([each for each in held if choice.lets(each)], choice)
+        client = tuple(each for each in choice.client if choice.lets(each))
+        return self._shown([each for each in held if choice.lets(each)], replace(choice, client=client))
+
+    def unknown(self, choice: Choice) -> list[str]:
+        """What to say of names in a choice that mean nothing here: slips of the pen, tools that have gone."""
+        named = {"allowed_tools": choice.allowed, "disallowed_tools": choice.disallowed}
+        held: Sequence[Operation | Tool]
+        held = (*self.registry.list(), *choice.client) if any(named.values()) else ()
+        return [
+            f"{word}: there is no tool {name!r}"
+            for word, names in named.items()
+            for name in names or ()
+            if name != "*" and not any(means(name, each) for each in held)
+        ]
 
     def _shown(self, held: Sequence[Operation], choice: Choice) -> Toolbox:
         if not (choice.meta or (choice.meta is None and len(held) > MANY)):
@@ -148,7 +162,7 @@ class Workshop:
 USUAL = Choice()
 
 
-def means(name: str, operation: Operation) -> bool:
-    """Whether a name, or a pattern of names, means an operation."""
-    known = (operation.id, wire_name(operation.id), operation.name)
+def means(name: str, tool: Operation | Tool) -> bool:
+    """Whether a name, or a pattern of names, means an operation, or a tool that is run outside."""
+    known = (tool.id, wire_name(tool.id), tool.name) if isinstance(tool, Operation) else (tool.name,)
     return any(fnmatchcase(each, name) for each in known)

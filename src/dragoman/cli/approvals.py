@@ -1,4 +1,4 @@
-"""`dragoman approvals`: what waits for somebody's word, and giving it."""
+"""`dragoman approvals`: what waits for somebody's word, a yes, a no or an answer, and giving it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import msgspec
 import typer
 
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
+from dragoman.cli.questions import chosen, lines_of, plain
 from dragoman.cli.terminal import ago, complain, cut, examples, note, say, show_json, show_table
-from dragoman.errors import Conflict, Forbidden, NotFound
+from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 
 if TYPE_CHECKING:
     from dragoman.cli.docket import Case, Docket
@@ -24,9 +25,13 @@ Status: TypeAlias = Literal["pending", "approved", "denied", "expired", "used", 
 Id: TypeAlias = Annotated[str, typer.Argument(help="The approval's id, as `approvals list` shows it.")]
 Reason: TypeAlias = Annotated[str | None, typer.Option(help="Why; it is kept with the answer.")]
 BRIEF = 60
-QUESTION = "Approve? [y]es, [n]o, [l]ater, [q]uit: "
+APPROVE = "Approve? [y]es, [n]o, [l]ater, [q]uit: "
+ANSWER = "Answer (a number, or your words), /no, /later, /quit: "
 
-approvals = typer.Typer(no_args_is_help=True, help="Approvals: calls that wait for somebody's yes or no.")
+approvals = typer.Typer(
+    no_args_is_help=True,
+    help="Approvals: calls that wait for somebody's yes or no, and questions for an answer.",
+)
 
 
 class Place(NamedTuple):
@@ -120,6 +125,31 @@ def deny(
 
 
 @approvals.command(
+    "answer",
+    epilog=examples(
+        ("dragoman approvals answer apr_3f9a0c1d 'in the blue one'", "your own words"),
+        ("dragoman approvals answer apr_3f9a0c1d 2", "the second of the options that it shows"),
+    ),
+)
+def answer(
+    id: Id,
+    text: Annotated[str, typer.Argument(help="The answer, or the number of an option.")],
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    json: AsJson = False,
+) -> None:
+    """Answer a question: the run that waits for it goes on. `deny` declines it."""
+
+    async def reply(docket: Docket) -> Case:
+        question = (await docket.get(id))["question"]
+        return await docket.reply(id, text if question is None else chosen(question, text))
+
+    tell(with_docket(Place(hub, key, data), reply), json=json)
+
+
+@approvals.command(
     "watch",
     epilog=examples(
         ("dragoman approvals watch", "asks here about each request in .dragoman as it comes"),
@@ -157,24 +187,52 @@ def keep_asking(runner: asyncio.Runner, docket: Docket, *, every: float) -> None
         for case in reversed([each for each in waiting if each["mayAnswer"] and each["id"] not in asked]):
             asked.add(case["id"])
             draw(case)
-            approved = read_answer()
-            if approved is None:
+            said = read_answer() if case["question"] is None else read_reply(case["question"])
+            if said is None:
                 continue
             try:
-                tell(runner.run(docket.answer(case["id"], approved=approved, reason=None)), json=False)
-            except (Conflict, Forbidden, NotFound) as error:
+                tell(runner.run(given(docket, case["id"], said=said)), json=False)
+            except (BadRequest, Conflict, Forbidden, NotFound) as error:
                 complain(error.message, hint=error.hint)
         runner.run(asyncio.sleep(every))
+
+
+async def given(docket: Docket, id: str, *, said: bool | str) -> Case:
+    """The request with a yes, a no, or an answer to its question."""
+    if isinstance(said, str):
+        return await docket.reply(id, said)
+    return await docket.answer(id, approved=said, reason=None)
+
+
+def read_line(prompt: str) -> str:
+    """What is typed. Leave at Ctrl-D."""
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        raise Leave from None
+
+
+def read_reply(question: Mapping[str, Any]) -> str | Literal[False] | None:
+    """The answer, False for none, or None for later. Leave at `/quit` and Ctrl-D."""
+    while True:
+        said = read_line(ANSWER)
+        match said.lower():
+            case "/no":
+                return False
+            case "/later":
+                return None
+            case "/quit":
+                raise Leave
+            case "":
+                pass  # asked again
+            case _:
+                return chosen(question, said)
 
 
 def read_answer() -> bool | None:
     """Yes, no, or None for later. Leave at `q` and Ctrl-D."""
     while True:
-        try:
-            said = input(QUESTION).strip().lower()
-        except EOFError:
-            raise Leave from None
-        match said:
+        match read_line(APPROVE).lower():
             case "y" | "yes":
                 return True
             case "n" | "no":
@@ -207,7 +265,8 @@ def tell(case: Mapping[str, Any], *, json: bool) -> None:
     if json:
         show_json(case)
         return
-    note(f"{case['id']} is {case['status']}: {plain(case['operation'])}")
+    what = case["operation"] if case["answer"] is None else f"{case['operation']}, {case['answer']}"
+    note(f"{case['id']} is {case['status']}: {plain(what)}")
 
 
 def draw(case: Mapping[str, Any]) -> None:
@@ -217,10 +276,13 @@ def draw(case: Mapping[str, Any]) -> None:
     say(f"  for {plain(case['owner'])}{agent}")
     for item in items_of(case):
         why = f": {plain(item['reason'])}" if item["reason"] else ""
-        say(f"  {plain(item['operation'])}{why}")
-        say("\n".join(f"    {line}" for line in pretty(item["input"])))
+        whose = f", for the agent {plain(item['agent'])}" if item["agent"] else ""
+        say(f"  {plain(item['operation'])}{whose}{why}")
+        shown = pretty(item["input"]) if item["question"] is None else lines_of(item["question"])
+        say("\n".join(f"    {line}" for line in shown))
     if case["answeredBy"]:
-        why = f": {plain(case['reason'])}" if case["reason"] else ""
+        said = case["answer"] or case["reason"]
+        why = f": {plain(said)}" if said else ""
         say(f"  answered {ago(case['answeredAt'])} by {plain(case['answeredBy'])}{why}")
 
 
@@ -236,8 +298,10 @@ def expiry(case: Mapping[str, Any]) -> str:
 
 
 def briefly(case: Mapping[str, Any]) -> tuple[str, str]:
-    """What wants approval, and the arguments on one line."""
+    """What wants approval, and the arguments, or the question, on one line."""
     items = items_of(case)
+    if case["question"] is not None:
+        return plain(items[0]["operation"]), cut(plain(case["question"]["text"]), BRIEF)
     input = items[0]["input"] if len(items) == 1 else [item["input"] for item in items]
     names = ", ".join(dict.fromkeys(item["operation"] for item in items))
     return plain(names), cut(plain(msgspec.json.encode(input).decode()), BRIEF)
@@ -246,14 +310,10 @@ def briefly(case: Mapping[str, Any]) -> tuple[str, str]:
 def items_of(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What wants approval: parts of the call, or the call as a whole."""
     whole = {"operation": case["operation"], "input": case["input"], "reason": None}
+    whole |= {"question": None, "agent": None}
     return case["items"] or [whole]
 
 
 def pretty(input: Any) -> list[str]:
     text = msgspec.json.format(msgspec.json.encode(input), indent=2).decode()
     return [plain(line) for line in text.splitlines()]
-
-
-def plain(text: str) -> str:
-    """The text with all that cannot be seen spelled out: nobody shall approve what he does not see."""
-    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)

@@ -12,11 +12,12 @@ from urllib.parse import urlencode
 from dragoman.cli.client import HubClient, segment
 from dragoman.cli.settings import HERE, with_operations
 from dragoman.config import read_config
-from dragoman.operations.approval import MemoryApprovals
+from dragoman.operations.approval import MemoryApprovals, checked
 from dragoman.operations.artifact import MemoryArtifacts
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.guard import Guard
+from dragoman.operations.history import MemoryHistory
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation
@@ -25,6 +26,7 @@ from dragoman.operations.search import Search
 from dragoman.operations.summary import summarise
 from dragoman.server.app.rules import policy_of
 from dragoman.server.app.tools import registry_of
+from dragoman.server.approvals import question_of
 from dragoman.server.operations import body_of
 
 
@@ -39,7 +41,11 @@ class Catalog(Protocol):
 
     async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any: ...
 
-    async def approve(self, approval: str) -> None: ...
+    async def question(self, approval: str) -> Any:
+        """What is asked; None where a yes or no is wanted."""
+        ...
+
+    async def approve(self, approval: str, answer: str | None = None) -> None: ...
 
 
 class Remote:
@@ -61,8 +67,12 @@ class Remote:
         query = f"?{urlencode({'approval': approval})}" if approval else ""
         return await self._client.ask("POST", f"/api/operations/{segment(id)}/call{query}", body=input)
 
-    async def approve(self, approval: str) -> None:
-        await self._client.ask("POST", f"/api/approvals/{segment(approval)}", body={"approved": True})
+    async def question(self, approval: str) -> Any:
+        return (await self._client.ask("GET", f"/api/approvals/{segment(approval)}"))["question"]
+
+    async def approve(self, approval: str, answer: str | None = None) -> None:
+        body = {"approved": True} if answer is None else {"answer": answer}
+        await self._client.ask("POST", f"/api/approvals/{segment(approval)}", body=body)
 
     async def _find(self, **asked: str | None) -> Any:
         query = urlencode({name: value for name, value in asked.items() if value is not None})
@@ -92,8 +102,11 @@ class Here:
         context = Context(approval=approval)
         return body_of(await self._calls.call(self._registry.get(id), input, context=context))
 
-    async def approve(self, approval: str) -> None:
-        await self._calls.answer(approval, approved=True, by=LOCAL)
+    async def question(self, approval: str) -> Any:
+        return question_of((await self._calls.guard.approvals.get(approval)).question)
+
+    async def approve(self, approval: str, answer: str | None = None) -> None:
+        await self._calls.answer(approval, approved=True, by=LOCAL, reason=answer and checked(answer))
 
 
 def line(operation: Operation) -> dict[str, Any]:
@@ -117,7 +130,7 @@ async def opened(
         return
     path = config or (HERE if HERE.exists() else None)
     said = with_operations(read_config(path), places)
-    registry = registry_of(said, MemoryArtifacts())
+    registry = registry_of(said, MemoryArtifacts(), history=MemoryHistory())
     guard = Guard(policy_of(said), MemoryApprovals(time.time), clock=time.time)
     async with Calls(registry, MemoryLedger(), guard=guard) as calls:
         yield Here(registry, calls)

@@ -20,8 +20,9 @@ def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
     """Check a configuration.
 
     Says every error with its line and field, or else what the configuration means: providers and whether
-    their keys are there (never the keys), aliases, fallbacks and limits; MCP servers, the policy, and what
-    operations may reach. Nothing is sent to any provider, and no program is started.
+    their keys are there (never the keys), aliases, fallbacks and limits; MCP servers, which agents others can
+    call, when agents end their answers, the policy, and what operations may reach. The modules and files
+    that agents name are loaded. Nothing is sent to any provider, and no program is started.
     """
     from dragoman.cli.meaning import explain  # late: only this command and `serve` read a configuration
     from dragoman.cli.settings import NO_FILE, choose  # late: as above
@@ -36,6 +37,7 @@ def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
     show_routes(meaning)
     show_limits(meaning)
     show_servers(meaning)
+    show_agents(meaning)
     show_policy(meaning)
     show_reach(meaning)
     warn(meaning)
@@ -90,6 +92,19 @@ def show_servers(meaning: Mapping[str, Any]) -> None:
         show_table(("MCP SERVER", "COMMAND OR ADDRESS", "STATE", "TRUST", "TOOLS"), rows)
 
 
+def show_agents(meaning: Mapping[str, Any]) -> None:
+    rows = []
+    for agent in meaning["agents"]:
+        rows += [(agent["name"], f"stops when {stop}") for stop in agent["stopWhen"]]
+        known = agent["callableAs"]
+        rows += [(agent["name"], f"is for others too, as {known}: {agent['description']}")] if known else []
+        said = {"asks {} before each step": agent["onPrepareStep"], "is JSON: {}": agent["output"]}
+        rows += [(agent["name"], words.format(value)) for words, value in said.items() if value]
+    if rows:
+        say("")
+        show_table(("AGENT", "ITS ANSWER"), rows)
+
+
 def show_policy(meaning: Mapping[str, Any]) -> None:
     rows = [
         (
@@ -134,10 +149,21 @@ def warn(meaning: Mapping[str, Any]) -> None:
     """What is good as a file, but will not go well."""
     if not meaning["providers"]:
         note("WARNING: no provider is configured, so no model can answer")
-    for provider in meaning["providers"]:
-        for key in provider["keys"]:
-            if key["state"] == "missing":
-                note(f"WARNING: the key of {provider['name']} is missing: {key['from']}")
-    for server in meaning["mcpServers"]:
-        for variable in server["missing"]:
-            note(f"WARNING: the MCP server {server['name']} gets no {variable}: it is not set")
+    said = [
+        f"the key of {provider['name']} is missing: {key['from']}"
+        for provider in meaning["providers"]
+        for key in provider["keys"]
+        if key["state"] == "missing"
+    ]
+    said += [
+        f"the MCP server {server['name']} gets no {variable}: it is not set"
+        for server in meaning["mcpServers"]
+        for variable in server["missing"]
+    ]
+    said += [
+        f"the agent {agent['name']} counts money, and {model} has no price: say one under `prices`"
+        for agent in meaning["agents"]
+        for model in agent["unpriced"]
+    ]
+    for each in said:
+        note(f"WARNING: {each}")

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -83,6 +83,12 @@ class HubClient:
         """What was said in a session. NotFound."""
         answer = await self.ask("GET", f"/api/sessions/{segment(id)}/messages")
         return [message_from(message) for message in answer["messages"]]
+
+    async def search(self, query: str, *, session: str | None = None, limit: int = 20) -> dict[str, Any]:
+        """What was said in the caller's sessions, as `GET /api/search` tells it."""
+        asked = {"q": query, "limit": limit, **({"session": session} if session is not None else {})}
+        found: dict[str, Any] = await self.ask("GET", f"/api/search?{urlencode(asked)}")
+        return found
 
     async def stop(self, id: str) -> None:
         """Stop the session's run."""

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlencode
 
-from msgspec.structs import replace
-
 from dragoman.cli.client import HubClient, segment
 from dragoman.cli.keys import existing
-from dragoman.operations.call import DECLINED
+from dragoman.operations.consent import refused
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import Ended
-from dragoman.server.approvals import read_status, to_json
+from dragoman.server.approvals import Answer, read_answer, read_status, to_json
 from dragoman.store.store import Store
 
 Case: TypeAlias = dict[str, Any]  # as `GET /api/approvals/{id}` tells it
@@ -36,6 +34,10 @@ class Docket(Protocol):
 
     async def answer(self, id: str, *, approved: bool, reason: str | None) -> Case:
         """Say yes or no. NotFound, Forbidden, Conflict."""
+        ...
+
+    async def reply(self, id: str, text: str) -> Case:
+        """Answer a question. BadRequest when it is none; and as above."""
         ...
 
 
@@ -59,6 +61,11 @@ class Remote:
         found: Case = await self._client.ask("POST", f"/api/approvals/{segment(id)}", body=body)
         return found
 
+    async def reply(self, id: str, text: str) -> Case:
+        path = f"/api/approvals/{segment(id)}"
+        found: Case = await self._client.ask("POST", path, body={"answer": text})
+        return found
+
 
 class Folder:
     """What waits in a data folder, of all owners, also while a hub runs there."""
@@ -76,10 +83,15 @@ class Folder:
 
     async def answer(self, id: str, *, approved: bool, reason: str | None) -> Case:
         found = await self._approvals.answer(id, approved=approved, by=OPERATOR, reason=reason)
-        if not approved and found.call_id is not None:
-            error = replace(DECLINED, hint=reason)
-            await self._calls.end(found.call_id, Ended(status="denied", ended_at=time.time(), error=error))
+        if not approved and found.call_id is not None and found.state is None:
+            ended = Ended(status="denied", ended_at=time.time(), error=refused(reason))
+            await self._calls.give_up(found.call_id, ended)
         return to_json(found, OPERATOR)
+
+    async def reply(self, id: str, text: str) -> Case:
+        asked = await self._approvals.get(id)
+        approved, reason = read_answer(Answer(answer=text), asked)
+        return await self.answer(id, approved=approved, reason=reason)
 
 
 @asynccontextmanager

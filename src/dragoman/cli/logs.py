@@ -15,7 +15,7 @@ import msgspec
 from typing_extensions import override
 
 from dragoman.operations import origin
-from dragoman.providers.retry import MASK, redact
+from dragoman.providers.retry import MASK, SHORTEST, redact
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 OURS = re.compile(r"(dgm_|\bsk-|[Bb]earer\s+)[\w.~+/=-]{6,}")
@@ -156,8 +156,11 @@ def harmless(text: str) -> str:
 
 
 def blot(text: str, secrets: Collection[str] = ()) -> str:
-    """The text without keys, whoever put them there: the secrets that are given, and what looks like one."""
-    found = [secret for secret in tuple(secrets) if secret and secret in text]
+    """The text without keys, whoever put them there: the secrets that are given, and what looks like one.
+
+    A secret of fewer than four characters is none, as in errors: it would blot out half of every line.
+    """
+    found = [secret for secret in tuple(secrets) if len(secret) >= SHORTEST and secret in text]
     for secret in sorted(found, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return masked(text)

@@ -9,7 +9,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman.config import Config, KeyConfig, McpServerConfig, ProviderConfig, key_places
+from dragoman.agent.subagent import NAMESPACE
+from dragoman.config import (
+    AgentConfig,
+    Config,
+    KeyConfig,
+    McpServerConfig,
+    ProviderConfig,
+    StopConfig,
+    key_places,
+)
+from dragoman.server.app.agents import agents_of, in_words
+from dragoman.server.app.setting import pricer, prices_of
 
 DECISIONS = ("allow", "ask", "deny")
 NARROWER = ("effect", "agent", "identity")
@@ -33,6 +44,7 @@ def explain(config: Config, environ: Mapping[str, str]) -> dict[str, Any]:
         "mcpServers": [
             mcp_server(name, server, environ=environ) for name, server in config.mcp_servers.items()
         ],
+        "agents": list(agents(config)),
         "policy": list(policy(config)),
         "reach": reach(config),
     }
@@ -52,6 +64,62 @@ def mcp_server(name: str, server: McpServerConfig, *, environ: Mapping[str, str]
         "secrets": {field: f"the secret {entry}" for field, entry in server.secrets.items()},
         "missing": [variable for variable in server.env_from if variable not in environ],
     }
+
+
+def agents(config: Config) -> Iterator[dict[str, Any]]:
+    """The agents, and what they say of their answers. ConfigError for a function or schema that is not there.
+
+    `unpriced` are models without a known price, where that matters.
+    """
+    agents_of(config)
+    price = pricer(config, prices_of(config))
+    for name, agent in config.agents.items():
+        model = agent.model or config.model
+        yield {
+            "name": name,
+            "model": model,
+            "callableAs": f"{NAMESPACE}.{name}" if agent.description is not None else None,
+            "description": agent.description,
+            "stopWhen": [in_words(stop) for stop in agent.stop_when],
+            "onPrepareStep": agent.on_prepare_step,
+            "output": form(agent.output),
+            "unpriced": [
+                f"{place}/{served}"
+                for place, served in (targets(model, config) if model and counts_money(agent) else ())
+                if config.providers[place].type != "claude-code" and price(place, served) is None
+            ],
+        }
+
+
+def counts_money(agent: AgentConfig) -> bool:
+    """Whether an agent does something at a cost."""
+    return agent.max_usd is not None or any(map(is_cost, agent.stop_when))
+
+
+def is_cost(stop: StopConfig) -> bool:
+    return stop.cost is not None or any(map(is_cost, (*stop.all, *stop.any)))
+
+
+def targets(model: str, config: Config) -> Iterator[tuple[str, str]]:
+    """The providers that a model's name leads to, each with its own name for it."""
+    if model in config.routes:
+        for each in config.routes[model]:
+            yield from targets(each, config)
+        return
+    place, slash, served = model.partition("/")
+    if slash and place in config.providers:
+        yield place, served
+    elif config.default_provider is not None:
+        yield config.default_provider, model
+
+
+def form(output: dict[str, Any] | str | None) -> str | None:
+    """What an answer has to be, in short."""
+    if not isinstance(output, dict):
+        return output
+    fields = output.get("properties")
+    kind = str(output.get("type", "a value of its schema"))
+    return f"{kind} with {', '.join(fields)}" if isinstance(fields, dict) else kind
 
 
 def policy(config: Config) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
+from dragoman.cli.questions import chosen, lines_of
 from dragoman.cli.terminal import complain, examples, note, say, show_json, show_table
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def call(
 ) -> None:
     """Call an operation and print its result. Exit code 1 when it fails.
 
-    One that wants an approval is asked about at the terminal, or waits for `dragoman approvals`.
+    One that wants an approval, or an answer, is asked about at the terminal, or waits for
+    `dragoman approvals`.
     """
     from dragoman.cli.arguments import parse  # late: msgspec, and --help needs none
 
@@ -136,12 +138,7 @@ def call(
     async def run(catalog: Catalog) -> Any:
         properties = (await catalog.get(id))["inputSchema"].get("properties", {})
         given = parse(raw, arguments or (), properties=properties)
-        outcome = await catalog.call(id, given)
-        approval = outcome.get("approvalId")
-        if approval is None or not (yes or approved(id, outcome["error"]["message"])):
-            return outcome
-        await catalog.approve(approval)
-        return await catalog.call(id, given, approval=approval)
+        return await answered(catalog, id, given=given, yes=yes)
 
     outcome = look(Source(hub, key, config, operations), run)
     if json:
@@ -153,11 +150,29 @@ def call(
     raise typer.Exit(0 if outcome["success"] else 1)
 
 
-def approved(id: str, why: str) -> bool:
-    """Whether somebody at the terminal approves a call; nobody there means no."""
+async def answered(catalog: Catalog, id: str, *, given: Mapping[str, Any], yes: bool) -> Any:
+    """What comes of a call, with all that is asked on the way answered, as far as somebody is there."""
+    outcome = await catalog.call(id, given)
+    while (approval := outcome.get("approvalId")) is not None:
+        question, why = await catalog.question(approval), outcome["error"]["message"]
+        said = yes or decided(id, question, why=why)
+        if said is False:
+            break
+        await catalog.approve(approval, said if isinstance(said, str) else None)
+        outcome = await catalog.call(id, given, approval=approval)
+    return outcome
+
+
+def decided(id: str, question: Mapping[str, Any] | None, *, why: str) -> bool | str:
+    """Whether somebody at the terminal approves a call, or the answer; nobody there means no."""
     if not sys.stdin.isatty():
         return False
-    return typer.confirm(f"{why}. Call {id} now?", default=False, err=True)
+    if question is None:
+        return typer.confirm(f"{why}. Call {id} now?", default=False, err=True)
+    for line in lines_of(question):
+        note(line)
+    said: str = typer.prompt("Answer (an empty line declines)", default="", show_default=False, err=True)
+    return chosen(question, said) if said.strip() else False
 
 
 def look(source: Source, work: Work) -> Any:

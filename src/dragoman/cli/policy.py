@@ -87,11 +87,12 @@ def operation_of(id: str, said: Config, *, effect: Effect | None) -> Operation:
 
     from dragoman.errors import BadRequest, ConfigError, NotFound  # late: as above
     from dragoman.operations.artifact import MemoryArtifacts  # late: as above
+    from dragoman.operations.history import MemoryHistory  # late: as above
     from dragoman.operations.operation import Operation  # late: as above
     from dragoman.server.app.tools import registry_of  # late: as above
 
     try:
-        found = registry_of(said, MemoryArtifacts()).get(id)
+        found = registry_of(said, MemoryArtifacts(), history=MemoryHistory()).get(id)
         return replace(found, effect=effect, retries=0) if effect else found
     except NotFound:
         note(f"{id} is not known here; it is taken to be `{effect or 'once'}`, and to ask for no approval")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dragoman.cli.client import HubClient
+from dragoman.cli.questions import Question, chosen
 from dragoman.cli.screen import Screen
 from dragoman.cli.talk import Talk, new_session
 from dragoman.cli.terminal import ago, complain, note, show_table
@@ -69,42 +70,49 @@ class Prompt:
             return
         messages = await talk.client.messages(talk.session)
         note(f"session {talk.session}: {known['title'] or 'no title'}, {len(messages)} messages")
+        talk.recall(messages)
         if known["running"]:
             note("an answer is under way:")
             await talk.resume()
 
     def _loop(self, talk: Talk) -> None:
+        self._guarded(talk, "")
         while True:
             line = read_line().strip()
-            if not line:
-                continue
-            try:
+            if line:
+                self._guarded(talk, line)
+
+    def _guarded(self, talk: Talk, line: str) -> None:
+        """Do what a line says, and ask about what waits then."""
+        try:
+            if line:
                 self._do(self._obey(talk, line) if line.startswith("/") else talk.say(line))
-                self._approve(talk)
-            except DragomanError as error:
-                complain(error.message, hint=error.hint)
-            except KeyboardInterrupt:
-                print_break()
+            self._approve(talk)
+        except DragomanError as error:
+            complain(error.message, hint=error.hint)
+        except KeyboardInterrupt:
+            print_break()
 
     def _approve(self, talk: Talk) -> None:
         """Ask about what waits for approval, and draw how the talk goes on."""
         while talk.waiting:
             waiting, talk.waiting = talk.waiting, {}
             for approval, call in waiting.items():
-                said = input(f"{call}: approve? [y]es, [n]o, anything else: later> ").strip().lower()
-                if said in ("y", "yes", "n", "no"):
-                    self._do(talk.answer(approval, approved=said.startswith("y")))
+                question = talk.questions.get(approval)
+                said = read_word(call) if question is None else read_reply(question)
+                if said is not None:
+                    self._do(talk.answer(approval, said))
 
     async def _obey(self, talk: Talk, line: str) -> None:
         word, _, rest = line.partition(" ")
         match word:
             case "/new":
-                talk.session = new_session()
+                talk.session, talk.waiting = new_session(), {}
                 note(f"session {talk.session}")
             case "/sessions":
                 await show_sessions(talk.client)
             case "/open" if rest:
-                talk.session = rest.strip()
+                talk.session, talk.waiting = rest.strip(), {}
                 await self._greet(talk)
             case "/model":
                 talk.model = rest.strip() or None
@@ -125,6 +133,33 @@ async def show_sessions(client: HubClient) -> None:
         return
     rows = [(each["id"], ago(each["updatedAt"]), each["title"] or "-") for each in found]
     show_table(("ID", "CHANGED", "TITLE"), rows)
+
+
+def read_word(call: str) -> bool | None:
+    """Yes or no; None for later, as is Ctrl-D."""
+    try:
+        said = input(f"{call}: approve? [y]es, [n]o, anything else: later> ")
+    except EOFError:
+        print_break()
+        return None
+    match said.strip().lower():
+        case "y" | "yes":
+            return True
+        case "n" | "no":
+            return False
+        case _:
+            return None
+
+
+def read_reply(question: Question) -> str | Literal[False] | None:
+    """The answer to a question; False for an empty line, None for Ctrl-D."""
+    hint = "a number, or your words" if question["options"] else "your words"
+    try:
+        said = input(f"answer ({hint}; an empty line declines)> ")
+    except EOFError:
+        print_break()
+        return None
+    return chosen(question, said) if said.strip() else False
 
 
 def read_line() -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman import events as e
+from dragoman.agent.word import QUESTION
+from dragoman.cli.questions import Question, lines_of
 from dragoman.cli.terminal import cut, printable
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Screen:
         self.reason: str | None = None
         self.metadata: dict[str, Any] = {}
         self.waiting: dict[str, str] = {}  # approvals, and the calls that wait for them
+        self.questions: dict[str, Question] = {}  # that are asked, by the approvals that answer them
         self._text = text
         self._aside = aside
         self._clock = clock
@@ -106,6 +109,20 @@ class Screen:
         call.approval = event.approval_id
         self.waiting[event.approval_id] = call.name
         self.remark(f"  {call.name} waits for somebody's approval", "yellow")
+
+    def on_data(self, event: e.Data) -> None:
+        if event.type != QUESTION:
+            return
+        id, question = event.data["id"], event.data
+        call = self._called(question["toolCallId"])
+        if question["status"] == "pending":
+            call.approval = id
+            self.waiting[id], self.questions[id] = call.name, question
+            for line in lines_of(question):
+                self.remark(f"  {line}", "yellow")
+        else:
+            self.waiting.pop(id, None)
+            self.remark(f"  {question['status']}: {question.get('answer') or question.get('reason') or '-'}")
 
     def on_output(self, event: e.ToolOutputAvailable) -> None:
         call = self._called(event.tool_call_id)
@@ -183,6 +200,7 @@ DRAWINGS: Mapping[type, Callable[[Screen, Any], None]] = {
     e.ToolInputAvailable: Screen.on_call,
     e.ToolInputError: Screen.on_bad_call,
     e.ToolApprovalRequest: Screen.on_approval,
+    e.Data: Screen.on_data,
     e.ToolOutputAvailable: Screen.on_output,
     e.ToolOutputError: Screen.on_output_error,
     e.ToolOutputDenied: Screen.on_denied,

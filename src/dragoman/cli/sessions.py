@@ -11,6 +11,7 @@ import typer
 
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import ago, console, examples, note, show_json, show_table
+from dragoman.errors import BadRequest
 
 if TYPE_CHECKING:
     from dragoman.messages import Message
@@ -95,6 +96,58 @@ def export(
         return
     output.write_text(text, encoding="utf-8")
     note(f"{len(messages)} messages of {session['id']} are in {output}")
+
+
+@sessions.command(
+    "search",
+    epilog=examples(
+        ("dragoman sessions search hotel river", "what was said in all sessions"),
+        ("dragoman sessions search hotel --session trip --json", "in one of them, for programs"),
+    ),
+)
+def search(
+    words: Annotated[list[str], typer.Argument(metavar="WORDS...", help="What to find.")],
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many messages at most.")] = 20,
+    json: AsJson = False,
+) -> None:
+    """Find what was said, the best first: texts, what tools took and gave, names of files."""
+    query = " ".join(words)
+    found = asyncio.run(_search(hub, key, data=data, query=query, session=session, limit=limit))
+    if json:
+        show_json(found)
+        return
+    if not found["found"]:
+        note(f"nothing holds {query[:80]!r}")
+        return
+    if found["matched"] == "some":
+        note("nothing holds all these words; this is what holds some of them")
+    from dragoman.cli.transcript import draw_passage  # late: drawing takes 0.1 s
+
+    out = console(sys.stdout)
+    for passage in found["found"]:
+        draw_passage(passage, out=out)
+
+
+async def _search(
+    hub: str | None, key: str | None, *, data: Path, query: str, session: str | None, limit: int
+) -> dict[str, Any]:
+    from dragoman.cli.archive import opened  # late: SQLAlchemy takes 0.2 s, and --help should not
+
+    if not query.strip():
+        raise BadRequest("there is nothing to look for", hint="say some words")
+    async with opened(hub, key, data=data) as archive:
+        while True:
+            found = await archive.search(query, session=session, limit=limit)
+            told = found.pop("indexing", None)
+            if told is None:
+                return found
+            every = told["done"] + told["left"]
+            note(f"{told['done']} of {every} messages are indexed; the first search takes longer")
 
 
 async def _list(hub: str | None, key: str | None, *, data: Path, limit: int) -> list[dict[str, Any]]:

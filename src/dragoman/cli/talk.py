@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
+from dragoman.agent.word import QUESTION, pending
 from dragoman.cli.client import Batches, HubClient, segment
+from dragoman.cli.questions import Question
 from dragoman.cli.screen import Screen, summary
 from dragoman.errors import DragomanError
+from dragoman.events import Data
+from dragoman.messages import Message, ToolPart
 
 End: TypeAlias = Literal["done", "stopped", "failed"]
 
@@ -32,6 +36,8 @@ class Talk:
         self.session = session or new_session()
         self.waiting: dict[str, str] = {}
         """The approvals that the last answer waits for, and the calls that want them."""
+        self.questions: dict[str, Question] = {}
+        """What is asked, where it is no yes or no."""
         self._screens = screens
 
     async def say(self, text: str) -> End:
@@ -46,15 +52,25 @@ class Talk:
             body["model"] = self.model
         return await self._draw(self.client.chat(body))
 
-    async def answer(self, approval: str, *, approved: bool) -> End:
-        """Answer a request for approval, and draw how the talk goes on."""
+    async def answer(self, approval: str, said: bool | str) -> End:
+        """Answer a request for approval, or a question, and draw how the talk goes on."""
         path = f"/api/approvals/{segment(approval)}"
-        await self.client.ask("POST", path, body={"approved": approved})
+        body = {"answer": said} if isinstance(said, str) else {"approved": said}
+        await self.client.ask("POST", path, body=body)
         return await self.resume()
 
     async def resume(self) -> End:
         """Draw the answer under way."""
         return await self._draw(self.client.resume(self.session))
+
+    def recall(self, messages: Sequence[Message]) -> None:
+        """Draw what the last of these messages waits for."""
+        parts = messages[-1].parts if messages else ()
+        calls = [part for part in parts if isinstance(part, ToolPart) and part.state == "approval-requested"]
+        screen = self._screens()
+        screen.waiting = {call.approval.id: call.name for call in calls if call.approval is not None}
+        screen.draw([Data(QUESTION, part.data, part.id) for part in pending(parts).values()])
+        self.waiting, self.questions = screen.waiting, screen.questions
 
     async def _draw(self, batches: Batches) -> End:
         """Draw until the run ends. The first Ctrl-C stops the run, a second one leaves it alone."""
@@ -93,7 +109,7 @@ class Talk:
                 "the stream ended in mid-answer; the hub may go on with it",
                 hint=f"`dragoman chat --session {self.session}` follows it again",
             )
-        self.waiting = screen.waiting
+        self.waiting, self.questions = screen.waiting, screen.questions
         screen.remark(summary(screen.metadata))
         return "stopped" if screen.reason == "aborted" else "done"
 

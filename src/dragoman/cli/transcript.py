@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.cli.screen import Screen, summary
-from dragoman.cli.terminal import printable
+from dragoman.cli.terminal import ago, printable
 from dragoman.messages import (
     DataPart,
     FilePart,
@@ -45,6 +45,17 @@ def draw(session: Mapping[str, Any], messages: Sequence[Message], *, out: Consol
         said = [f"{len(message.parts)} parts", ending(metadata), summary(metadata)]
         if message.role == "assistant":
             out.print(" · ".join(word for word in said if word), style="dim")
+
+
+def draw_passage(passage: Mapping[str, Any], *, out: Console) -> None:
+    """Print a place where something was said: the session, when, who, and words around what was found."""
+    speaker = SPEAKERS.get(passage["role"], passage["role"])
+    about = (passage["sessionId"], passage["title"], passage.get("owner"), ago(passage["createdAt"]), speaker)
+    out.print(" · ".join(printable(word) for word in about if word), style="bold")
+    out.print("  ", end="")
+    for piece in passage["snippet"]:
+        out.print(printable(piece["text"]), end="", style="reverse" if piece["hit"] else None)
+    out.print("\n")
 
 
 def ending(metadata: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from dragoman.config.sections import (
     PriceConfig,
     ProviderConfig,
     ProviderType,
+    StopConfig,
     TelemetryConfig,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "PriceConfig",
     "ProviderConfig",
     "ProviderType",
+    "StopConfig",
     "TelemetryConfig",
     "key_places",
     "master_key",

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dragoman.config.agents import broken_agents
 from dragoman.config.callable import broken_operations
 from dragoman.config.faults import Fault, Path, listed, looks_secret, shorten
 from dragoman.config.routes import broken_routes
@@ -46,6 +47,7 @@ def broken_rules(config: Config) -> Iterator[Fault]:
     yield from _variable(config.master_key_env, path=("master_key_env",))
     yield from broken_routes(config)
     yield from broken_operations(config)
+    yield from broken_agents(config)
 
 
 def _place(name: str, provider: ProviderConfig) -> Iterator[Fault]:

@@ -17,6 +17,10 @@ _CORE = "tag:yaml.org,2002:"
 _TEXTS = ("str", "value", "timestamp", "merge", "yaml")
 
 
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?)\s*(ms|s|min|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
 class Unusable(Exception):
     """A scalar that means nothing here; the message says why, without its value."""
 
@@ -77,3 +81,11 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
         return held
 
     return _VARIABLE.sub(value, text)
+
+
+def read_span(text: str) -> float:
+    """The seconds in a span of time as people write it: `90s`, `2min`, `1.5h`."""
+    found = _SPAN.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise Unusable("is no span of time; one reads like 90s, 2min or 1.5h")
+    return float(found[1]) * _UNITS[found[2]]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from dragoman.config.scalars import read_span
 from dragoman.errors import ProviderCategory
 from dragoman.limits import NO_LIMITS, Limits
 
@@ -22,6 +23,7 @@ Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Duration: TypeAlias = Annotated[float, Meta(ge=0)]
 Money: TypeAlias = Annotated[float, Meta(ge=0)]
+Above: TypeAlias = Annotated[float, Meta(gt=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
@@ -75,7 +77,7 @@ class ProviderConfig(Strict, frozen=True):
     model_path: str | None = None
     version: Name = "2023-06-01"
     beta: tuple[Name, ...] = ()
-    max_tokens: Positive = 4096
+    max_tokens: Positive | None = None
     num_ctx: Positive | None = None
     keep_alive: str | float | None = None
     think: bool | Literal["low", "medium", "high", "max"] | None = None
@@ -119,10 +121,43 @@ class ContextConfig(Strict, frozen=True):
     keep: Share = 0.5
 
 
+class StopConfig(Strict, frozen=True):
+    """When an answer ends before its model says so: exactly one of these. `time`: seconds, or like `2min`.
+
+    `use` is a Condition or predicate of one's own, `module:name` or `file.py:name`.
+    """
+
+    tool: Name | None = None
+    text: Name | None = None
+    matches: Name | None = None
+    steps: Positive | None = None
+    tokens: Positive | None = None
+    cost: Above | None = None
+    time: Seconds | Name | None = None
+    no_progress: Positive | None = None
+    use: Name | None = None
+    all: tuple[StopConfig, ...] = ()
+    any: tuple[StopConfig, ...] = ()
+
+    @property
+    def said(self) -> list[str]:
+        """The names of the conditions that it says."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) not in (None, ())]
+
+    @property
+    def seconds(self) -> float:
+        """`time` in seconds. Unusable."""
+        return read_span(self.time) if isinstance(self.time, str) else self.time or 0.0
+
+
 class AgentConfig(Strict, frozen=True):
-    """An agent; `model` falls back to the hub's."""
+    """An agent; `model` falls back to the hub's. With a `description` other agents can call it.
+
+    `output` is a JSON Schema, or the file that holds one.
+    """
 
     model: str | None = None
+    description: Name | None = None
     instructions: str | None = None
     operations: list[str] = []
     client_tools: list[dict[str, Any]] = []
@@ -133,6 +168,9 @@ class AgentConfig(Strict, frozen=True):
     max_calls: Positive | None = None
     max_usd: Money | None = None
     context: ContextConfig = ContextConfig()
+    stop_when: tuple[StopConfig, ...] = ()
+    on_prepare_step: Name | None = None
+    output: dict[str, Any] | Name | None = None
 
 
 Patterns: TypeAlias = Name | tuple[Name, ...]

@@ -1,4 +1,4 @@
-"""Asking: how an MCP client is asked for an approval, and what it answered."""
+"""Asking: how an MCP client is asked for an approval or an answer, and what it said."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.operations.approval import Approval
+from dragoman.operations.approval import LONGEST, Approval, Item, Question, checked
 from dragoman.operations.ledger import hash_input
-from dragoman.operations.outcome import CallFailure
 
 QUESTION = "approval"  # the name of the one thing that is asked
 INPUT_LIMIT = 4_000
 SEALED = 32  # bytes of the seal
 FOREIGN = "the requestState is not of this request"
-Said = Literal["yes", "no", "nothing"]
-DECLINED = CallFailure(code="call_denied", message="the call was not approved")
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -33,6 +30,16 @@ SCHEMA: Mapping[str, Any] = {
     },
     "required": ["approve"],
 }
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What was said: `nothing` where it was neither yes nor no; `answer` is that to a question."""
+
+    word: Literal["yes", "no", "nothing"]
+    answer: str | None = None
+
+
+NOTHING = Said("nothing")
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
@@ -75,13 +82,38 @@ def claim_of(approval_id: str, owner: str, *, tool: str, input: Mapping[str, Any
 
 
 def form(approval: Approval) -> dict[str, Any]:
-    """The parameters of `elicitation/create` that ask for an approval: what would be called, with what."""
+    """The parameters of `elicitation/create` that ask for an approval, or for the answer to a question."""
+    question = approval.question
+    if question is not None:
+        told = "\n".join([question.text, *asked_by(approval.items[0])])
+        return {"mode": "form", "message": told, "requestedSchema": fields(question)}
     lines = ["May this be done?"]
     for item in approval.items:
         lines.append(f"{item.operation} with {shorten(item.input)}")
-        if item.reason:
-            lines.append(f"({item.reason})")
+        lines += [f"({item.reason})"] if item.reason else []
+        lines += asked_by(item)
     return {"mode": "form", "message": "\n".join(lines), "requestedSchema": SCHEMA}
+
+
+def asked_by(item: Item) -> list[str]:
+    """Whose model asks, where that is a sub-agent."""
+    return [f"(asked by the agent {item.agent})"] if item.agent else []
+
+
+def fields(question: Question) -> dict[str, Any]:
+    """The schema of an answer. Forms know no list to which one can add: `other` takes what is not in it."""
+    text = {"type": "string", "minLength": 1, "maxLength": LONGEST}
+    if not question.options:
+        answer = {**text, "title": "Answer", "description": "What you answer."}
+        return {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
+    answer = {
+        "type": "string",
+        "title": "Answer",
+        "description": "One of these.",
+        "enum": list(question.options),
+    }
+    other = {**text, "title": "Another answer", "description": "Instead of those above."}
+    return {"type": "object", "properties": {"answer": answer, "other": other}}
 
 
 def shorten(input: Any) -> str:
@@ -91,14 +123,30 @@ def shorten(input: Any) -> str:
     return text if over <= 0 else f"{text[:INPUT_LIMIT]}… ({over} more characters)"
 
 
-def said_in(response: Any) -> Said:
-    """What an answer to the form says; `nothing` where it says neither, as when it was dismissed."""
+def said_in(response: Any, approval: Approval) -> Said:
+    """What an answer to the form says; `nothing` where it says neither, as when it was dismissed.
+
+    BadRequest when it is too long.
+    """
     if not isinstance(response, Mapping):
-        return "nothing"
+        return NOTHING
     match response.get("action"), response.get("content"):
+        case "decline", _:
+            return Said("no")
+        case "accept", Mapping() as content if approval.question is not None:
+            return answer_in(content)
         case "accept", {"approve": True}:
-            return "yes"
-        case ("accept", {"approve": False}) | ("decline", _):
-            return "no"
+            return Said("yes")
+        case "accept", {"approve": False}:
+            return Said("no")
         case _:
-            return "nothing"
+            return NOTHING
+
+
+def answer_in(content: Mapping[str, Any]) -> Said:
+    """The answer to a question: the one that somebody wrote, or else the one that was picked."""
+    for name in ("other", "answer"):
+        given = content.get(name)
+        if isinstance(given, str) and given.strip():
+            return Said("yes", checked(given))
+    return NOTHING

@@ -1,4 +1,8 @@
-"""Children: MCP servers that the hub starts, each with a process group that is ended whole."""
+"""Children: MCP servers that the hub starts; of each, and of all that it started, nothing is left behind.
+
+Each has a process group that is ended whole, and a mark in its environment, by which that is found which has
+left the group.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ from contextlib import suppress
 from typing import cast
 
 from dragoman.errors import ConfigError
+from dragoman.ids import new_id
 from dragoman.mcp.blot import Blot
 from dragoman.mcp.spec import ServerSpec
-from dragoman.mcp.watchdog import Watchdog
 from dragoman.operations.cleaning import clean
 from dragoman.providers.child import close_pipes, gone, signal_group
+from dragoman.providers.started import end_marked, signal_marked
+from dragoman.providers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +34,15 @@ SHORTLY = 0.2  # seconds
 BUFFER = 262_144
 LINE_LIMIT = 2_000
 LAST_LINES = 5
+MARK = "DRAGOMAN_MCP_SERVER"
 
 
 class Child:
     """A server's process. What it writes to its error output goes into the log, without secrets."""
 
-    def __init__(self, process: Process, name: str, *, blot: Blot, watchdog: Watchdog) -> None:
+    def __init__(self, process: Process, name: str, *, mark: str, blot: Blot, watchdog: Watchdog) -> None:
         self.process = process
+        self._mark = mark
         self.name = name
         self.reader = cast("asyncio.StreamReader", process.stdout)  # it is started with pipes
         self.writer = cast("asyncio.StreamWriter", process.stdin)
@@ -48,6 +56,7 @@ class Child:
         cls, spec: ServerSpec, environ: Mapping[str, str], *, blot: Blot, watchdog: Watchdog
     ) -> Child:
         """Start it, without a shell. ConfigError when there is no such program or folder."""
+        id = new_id("mcp")
         try:
             process = await asyncio.create_subprocess_exec(
                 *spec.command,
@@ -55,7 +64,7 @@ class Child:
                 stdout=PIPE,
                 stderr=PIPE,
                 cwd=spec.cwd,
-                env=environment(spec, environ),
+                env={**environment(spec, environ), MARK: id},
                 start_new_session=True,
                 limit=BUFFER,
             )
@@ -65,8 +74,9 @@ class Child:
                 f"{blot(spec.command[0])!r} cannot be started: {reason}",
                 hint="the command is a program and its arguments, without a shell",
             ) from None
-        watchdog.guard(process.pid)
-        return cls(process, spec.name, blot=blot, watchdog=watchdog)
+        mark = f"{MARK}={id}"
+        watchdog.guard(process.pid, mark)
+        return cls(process, spec.name, mark=mark, blot=blot, watchdog=watchdog)
 
     async def obituary(self) -> str:
         """How it ended, with its last words; for a message."""
@@ -80,13 +90,15 @@ class Child:
         return f"its process {how}{f', and said last: {words}' if words else ''}"
 
     async def stop(self) -> None:
-        """Close its input and give it a moment; then end its whole group. None of it is left behind."""
+        """Close its input and give it a moment; then end its whole group, and what has left that."""
         self.writer.close()
         ended = await gone(self.process, GRACE_SECONDS)
         if not ended:
             signal_group(self.process, signal.SIGTERM)
+            signal_marked(self._mark, signal.SIGTERM)
             ended = await gone(self.process, TERM_SECONDS)
         signal_group(self.process, signal.SIGKILL)  # also what it started and left behind
+        end_marked(self._mark)
         self._watchdog.release(self.process.pid)
         if not ended and not await gone(self.process, KILL_SECONDS):
             log.warning("MCP server %s: process %d cannot be killed", self.name, self.process.pid)

@@ -12,8 +12,8 @@ from dragoman.mcp.pins import Change, MemoryPins, Pins
 from dragoman.mcp.remote import Remote, Shared
 from dragoman.mcp.sdk import Sdk
 from dragoman.mcp.spec import ServerSpec, ServerStatus
-from dragoman.mcp.watchdog import Watchdog
 from dragoman.operations.registry import Registry
+from dragoman.providers.watchdog import Watchdog
 
 ANSWER_LIMIT = 64_000_000  # bytes of one message of a server
 

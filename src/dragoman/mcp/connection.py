@@ -25,9 +25,9 @@ from dragoman.mcp.results import contents_of, messages_of, question_of, result_o
 from dragoman.mcp.spec import ServerSpec
 from dragoman.mcp.sse import events_of
 from dragoman.mcp.stdio import lines_of
-from dragoman.mcp.watchdog import Watchdog
 from dragoman.operations.cleaning import clean
 from dragoman.operations.context import Context
+from dragoman.providers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 

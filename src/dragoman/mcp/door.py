@@ -15,7 +15,7 @@ from dragoman.errors import DragomanError, Forbidden, TooLarge
 from dragoman.mcp import stateless
 from dragoman.mcp.engine import Build, Engine, load
 from dragoman.mcp.origins import Origins
-from dragoman.mcp.server import McpServer
+from dragoman.mcp.server import Served
 from dragoman.operations.identity import Identity
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class McpDoor:
 
     def __init__(
         self,
-        server: McpServer,
+        server: Served,
         *,
         identify: Identify,
         hosts: Collection[str] = (),

@@ -14,7 +14,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unavailable
-from dragoman.mcp.server import NAME, Elicit, McpServer, ToolCall, UnknownTool
+from dragoman.mcp.server import NAME, Elicit, Served, ToolCall, UnknownTool
 from dragoman.mcp.underway import IDENTITY, UNDERWAY, Told, Underway
 from dragoman.operations.identity import LOCAL, Identity
 
@@ -23,7 +23,7 @@ Request = ServerRequestContext[Any, Any]
 Next = Callable[[Request], Awaitable[Any]]
 
 
-def build(served: McpServer) -> Server[Any]:
+def build(served: Served) -> Server[Any]:
     """A server of the SDK for these tools."""
     handlers = Handlers(served)
     server: Server[Any] = Server(
@@ -41,7 +41,7 @@ def build(served: McpServer) -> Server[Any]:
 class Handlers:
     """What the SDK asks. The results are plain dicts, which it checks before it sends them."""
 
-    def __init__(self, served: McpServer) -> None:
+    def __init__(self, served: Served) -> None:
         self._served = served
 
     async def introduce(self, ctx: Request, call_next: Next) -> Any:
@@ -91,6 +91,7 @@ def asked_by(request: Request, params: types.CallToolRequestParams) -> ToolCall:
         resumes=asks and not old,
         responses=(request.params or {}).get("inputResponses"),
         state=params.request_state,
+        meta=(request.params or {}).get("_meta") or {},
     )
 
 

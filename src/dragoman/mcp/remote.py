@@ -19,10 +19,10 @@ from dragoman.mcp.patience import Patience
 from dragoman.mcp.pins import Pins
 from dragoman.mcp.sdk import Sdk
 from dragoman.mcp.spec import ServerSpec, ServerStatus, State
-from dragoman.mcp.watchdog import Watchdog
 from dragoman.operations.cleaning import clean
 from dragoman.operations.context import Context
 from dragoman.operations.registry import Registry
+from dragoman.providers.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from dragoman.mcp.connection import Connection, Surroundings

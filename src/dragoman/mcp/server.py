@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from dragoman.errors import BadRequest, Conflict, DragomanError, NotFound
-from dragoman.mcp.answers import answer, failed, refused
-from dragoman.mcp.asking import DECLINED, FOREIGN, QUESTION, Said, Seal, claim_of, form, said_in
+from dragoman.errors import BadRequest, CallDenied, Conflict, DragomanError, NotFound
+from dragoman.mcp.answers import answer, refused
+from dragoman.mcp.asking import FOREIGN, QUESTION, Said, Seal, claim_of, form, said_in
 from dragoman.mcp.menu import Menu, canonical
 from dragoman.operations.approval import Approval, may_answer
 from dragoman.operations.call import Calls
@@ -37,6 +37,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
     `elicit` asks the client at once; `resumes` says that the client takes a question as the answer, and
     brings its `responses` and the `state` with the next request. Neither: nobody is there to be asked.
+    `meta` is what the client says of the request itself, as it came.
     """
 
     name: str
@@ -47,6 +48,32 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
     responses: Mapping[str, Any] | None = None
     state: str | None = None
+    meta: Mapping[str, Any] = {}
+
+
+class Served(Protocol):
+    """What can be served over MCP; `McpServer` is one."""
+
+    @property
+    def version(self) -> str:
+        """What it says of itself; empty: nothing."""
+        ...
+
+    async def tools(self, identity: Identity) -> list[dict[str, Any]]:
+        """The tools as `tools/list` tells them."""
+        ...
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The input schema of a tool some of whose parameters may stand in headers; None otherwise."""
+        ...
+
+    def instructions(self, identity: Identity) -> str:
+        """What it says of itself to this caller."""
+        ...
+
+    async def call(self, request: ToolCall) -> dict[str, Any]:
+        """The result of a tool. UnknownTool, BadRequest."""
+        ...
 
 
 class McpServer:
@@ -93,11 +120,10 @@ class McpServer:
         target = await self._target(request)
         try:
             if request.state is not None:
-                return await self._resume(request, target)
-            outcome = await self._run(request, target)
-            if outcome.approval_id is None:
-                return answer(outcome)
-            return await self._ask(request, target, outcome=outcome)
+                outcome = await self._resume(request, target)
+            else:
+                outcome = await self._run(request, target)
+            return await self._settle(request, target, outcome=outcome)
         except (BadRequest, UnknownTool):
             raise
         except DragomanError as error:
@@ -128,17 +154,22 @@ class McpServer:
             )
         return await self._calls.call(target, request.arguments, context=context, on_progress=request.report)
 
-    async def _ask(self, request: ToolCall, target: Target, *, outcome: Outcome) -> dict[str, Any]:
-        """Ask the client, if there is a way and its user may answer; else say who to turn to."""
-        approval = await self._calls.guard.approvals.get(outcome.approval_id or "")
-        if not may_answer(approval, request.identity):
-            return answer(outcome)
-        if request.resumes:
-            return self._question(request, approval)
-        if request.elicit is None:
-            return answer(outcome)
-        said = said_in(await request.elicit(form(approval)))
-        return await self._answered(request, target, approval=approval, said=said)
+    async def _settle(self, request: ToolCall, target: Target, *, outcome: Outcome) -> dict[str, Any]:
+        """Ask the client, if there is a way and its user may answer; else say who to turn to.
+
+        A call that goes on may have to wait again: then it is asked once more.
+        """
+        while outcome.approval_id is not None:
+            approval = await self._calls.guard.approvals.get(outcome.approval_id)
+            if not may_answer(approval, request.identity):
+                break
+            if request.resumes:
+                return self._question(request, approval)
+            if request.elicit is None:
+                break
+            said = said_in(await request.elicit(form(approval)), approval)
+            outcome = await self._answered(request, target, approval=approval, said=said)
+        return answer(outcome)
 
     def _question(self, request: ToolCall, approval: Approval) -> dict[str, Any]:
         return {
@@ -150,27 +181,33 @@ class McpServer:
     def _claim(self, request: ToolCall, approval_id: str) -> Any:
         return claim_of(approval_id, request.identity.owner, tool=request.name, input=request.arguments)
 
-    async def _resume(self, request: ToolCall, target: Target) -> dict[str, Any]:
+    async def _resume(self, request: ToolCall, target: Target) -> Outcome:
         """Go on with a request whose question was answered. BadRequest when it is not the one that asked."""
         claim = self._seal.open(request.state or "")
         if claim != self._claim(request, claim.approval_id):
             raise BadRequest(FOREIGN, hint="send the very same request that was answered with a question")
         approval = await self._calls.guard.approvals.get(claim.approval_id)
-        said = said_in((request.responses or {}).get(QUESTION))
+        said = said_in((request.responses or {}).get(QUESTION), approval)
         return await self._answered(request, target, approval=approval, said=said)
 
     async def _answered(
         self, request: ToolCall, target: Target, *, approval: Approval, said: Said
-    ) -> dict[str, Any]:
-        """Take the answer down, and call what was approved. One that is answered elsewhere stays so."""
+    ) -> Outcome:
+        """Take the answer down, and call what was approved. One that is answered elsewhere stays so.
+
+        A call that was in the midst of its work goes on, whatever was said. CallDenied, Conflict.
+        """
         current = await self._calls.guard.approvals.get(approval.id)
-        if current.status == "pending" and said == "nothing":
-            return refused(waiting(current))
+        if current.status == "pending" and said.word == "nothing":
+            raise waiting(current)
         if current.status == "pending":
-            current = await self._calls.answer(current.id, approved=said == "yes", by=request.identity)
-        if current.status == "denied":
-            return failed(DECLINED)
-        return answer(await self._run(request, target, approval=current.id))
+            yes = said.word == "yes"
+            with suppress(Conflict):  # somebody else was faster
+                await self._calls.answer(current.id, approved=yes, by=request.identity, reason=said.answer)
+            current = await self._calls.guard.approvals.get(approval.id)
+        if current.status == "denied" and current.state is None:
+            raise CallDenied("the call was not approved", hint=current.reason)
+        return await self._run(request, target, approval=current.id)
 
 
 def waiting(approval: Approval) -> DragomanError:

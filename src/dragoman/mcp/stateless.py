@@ -17,7 +17,7 @@ from starlette.types import Receive, Send
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.mcp.menu import canonical
 from dragoman.mcp.reply import Leaving, Reply, progress
-from dragoman.mcp.server import NAME, McpServer, ToolCall
+from dragoman.mcp.server import NAME, Served, ToolCall
 from dragoman.mcp.underway import Quiet, Told, Underway
 from dragoman.operations.context import Report
 from dragoman.operations.identity import Identity
@@ -102,7 +102,7 @@ def takes_both(headers: Mapping[str, str]) -> bool:
 class Stateless:
     """Answers such requests: with JSON, or with a stream once there is progress, or it takes long."""
 
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
         self._live: set[Underway] = set()
         self._stamp = {f"{META}serverInfo": {"name": NAME, "title": "Dragoman", "version": server.version}}

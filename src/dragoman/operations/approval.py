@@ -8,15 +8,29 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from dragoman.errors import Conflict, Forbidden, NotFound
+from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 from dragoman.operations.identity import Identity
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
 OWNER = "owner"  # in `answerers`: whoever the call is for
+YES = "yes"  # the answer to a question that was approved without a word
+LATE = "nobody answered in time"
+LONGEST = 10_000  # characters of an answer, or of a reason
 
 
-class Item(msgspec.Struct, frozen=True):
-    """An operation that wants approval, with the arguments that it would get, and what the rule says."""
+class Question(msgspec.Struct, frozen=True):
+    """What a person is asked, and the answers that suggest themselves; others may be given too."""
+
+    text: str
+    options: tuple[str, ...] = ()
+
+
+class Item(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operation that wants approval, with the arguments that it would get, and what the rule says.
+
+    With a `question` it is an answer that is wanted. `agent` is whose model asks, where that is another
+    agent than the one that the person talks to.
+    """
 
     operation: str
     input: Any
@@ -24,6 +38,16 @@ class Item(msgspec.Struct, frozen=True):
     reason: str | None = None
     answerers: tuple[str, ...] | None = None
     expires: float | None = None
+    question: Question | None = None
+    agent: str | None = None
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A call within another one that waits for somebody's word, and what it had come to until then."""
+
+    call_id: str
+    items: tuple[Item, ...]
+    state: bytes | None = None
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +56,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     `operation`, `input` and `input_hash` are those of the call that was made (`hub.call`, or a pinned
     operation), `key_id` is the key that it was made with. `answerers` are the owners who may answer; the word
     `owner` stands for the call's own, and whoever has the scope `admin` always may. Times are unix seconds.
+    `reason` is what was said to it; to a question, that is the answer. `state` is how far the call had come
+    when it had to wait: it goes on from there, also when the answer is no.
     """
 
     id: str
@@ -53,6 +79,19 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     answered_at: float | None = None
     answered_by: str | None = None
     reason: str | None = None
+    state: bytes | None = None
+
+    @property
+    def question(self) -> Question | None:
+        """What is asked, where it is no yes or no that is wanted."""
+        return self.items[0].question if self.items else None
+
+    @property
+    def answer(self) -> str | None:
+        """What was answered to the question, None where nothing was, or where there is none."""
+        if self.question is None or self.status not in ("approved", "used"):
+            return None
+        return self.reason or YES
 
     @property
     def asked(self) -> tuple[Any, ...]:
@@ -73,13 +112,49 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grant:
-    """What was approved, until it is taken: each of its items once."""
+    """What was said to a call that waited, until it is taken: each of its items once.
 
-    def __init__(self, items: Sequence[Item]) -> None:
-        self._left = Counter((item.operation.lower(), item.input_hash) for item in items)
+    `said` is the reason that was given, or the answer to a question. With a `state` the call goes on from
+    there, also when it was not `approved`. `call_id` is that of a call within another one.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        *,
+        approved: bool = True,
+        said: str | None = None,
+        state: bytes | None = None,
+        call_id: str | None = None,
+    ) -> None:
+        self.approved = approved
+        self.said = said
+        self.state = state
+        self.call_id = call_id
+        given = items if approved and state is None else ()
+        self._left = Counter((item.operation.lower(), item.input_hash) for item in given)
+
+    @classmethod
+    def of(cls, approval: Approval) -> Grant:
+        """What an approval that was answered, or was not in time, stands for."""
+        approved = approval.status in ("approved", "used")
+        said = LATE if approval.status == "expired" else approval.reason
+        return cls(approval.items, approved=approved, said=said, state=approval.state)
+
+    def below(self, waiting: Waiting) -> Grant:
+        """The same word for the call within, for whose sake the one above had to wait."""
+        return Grant(
+            waiting.items,
+            approved=self.approved,
+            said=self.said,
+            state=waiting.state,
+            call_id=waiting.call_id,
+        )
 
     def take(self, operation: str, input_hash: str) -> bool:
         """Whether this call was approved; a second one like it was not."""
+        if self.state is not None:
+            return True  # it has begun already
         key = (operation.lower(), input_hash)
         if not self._left[key]:
             return False
@@ -88,7 +163,7 @@ class Grant:
 
     def has(self, operation: str, input_hash: str) -> bool:
         """Whether take() would give it."""
-        return bool(self._left[operation.lower(), input_hash])
+        return self.state is not None or bool(self._left[operation.lower(), input_hash])
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -137,13 +212,33 @@ class Approvals(Protocol):
         """Use an approval up: once, by whom it was given to, for the very same call.
 
         NotFound; Forbidden for another owner; Conflict for other arguments, for another tool call where both
-        are known, or when it is not approved.
+        are known, or when it is not approved. One with a `state` is used up also when the answer was no, or
+        none came in time.
         """
         ...
 
     async def purge(self, older_than: float) -> int:
         """Forget those of so many seconds ago that can be neither answered nor used any more; how many."""
         ...
+
+
+def checked(answer: str) -> str:
+    """An answer that can be given to a question. BadRequest when it says nothing, or too much."""
+    if not answer.strip():
+        raise BadRequest("the answer is empty", field="answer", hint="say something, or decline")
+    if len(answer) > LONGEST:
+        said = f"an answer has {LONGEST:,} characters at most, this one {len(answer):,}"
+        raise BadRequest(said, field="answer")
+    return answer
+
+
+def stated(reason: str | None) -> str | None:
+    """A reason, None where it says nothing. BadRequest when it is too long."""
+    if reason is None or not reason.strip():
+        return None
+    if len(reason) > LONGEST:
+        raise BadRequest(f"a reason has {LONGEST:,} characters at most, this one {len(reason):,}")
+    return reason
 
 
 def may_answer(approval: Approval, by: Identity) -> bool:
@@ -193,9 +288,11 @@ def used(approval: Approval, use: Use, *, now: float) -> Approval:
         raise Conflict(f"approval {approval.id!r} is for another call, or for other arguments")
     if None not in (use.tool_call_id, current.tool_call_id) and use.tool_call_id != current.tool_call_id:
         raise Conflict(f"approval {approval.id!r} is for another tool call")
+    if current.status in ("denied", "expired") and current.state is not None:
+        return msgspec.structs.replace(approval, state=None)
     if current.status != "approved":
         raise Conflict(f"approval {approval.id!r} is {current.status}; it cannot be used")
-    return msgspec.structs.replace(current, status="used")
+    return msgspec.structs.replace(current, status="used", state=None)
 
 
 class MemoryApprovals:

@@ -6,8 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -16,8 +14,9 @@ from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.operations.approval import Approval, Grant, MemoryApprovals
+from dragoman.operations.approval import Approval, MemoryApprovals, Waiting
 from dragoman.operations.artifact import MemoryArtifacts
+from dragoman.operations.consent import Consent
 from dragoman.operations.context import Context, Report
 from dragoman.operations.execution import Attempt, Ending, Execution, Review, Target, is_meta
 from dragoman.operations.guard import HOW, Guard
@@ -28,11 +27,12 @@ from dragoman.operations.ledger import CallRecord, Ended, Ledger, hash_input
 from dragoman.operations.live import Live
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, Outcome, failure_of
-from dragoman.operations.policy import Policy
+from dragoman.operations.policy import Policy, Verdict
 from dragoman.operations.registry import Registry
 from dragoman.operations.repeats import Repeats
 from dragoman.operations.schema import invalid, problem
 from dragoman.operations.spill import Spill
+from dragoman.operations.threads import Threads
 from dragoman.operations.tracer import Tracer
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ UNRECORDED = CallFailure(
     code=Unavailable.code, message="the call was not run: it could not be written down", transient=True
 )
 UNASKED = "it was not run: it needs an approval, and nobody could be asked"
-DECLINED = CallFailure(code="call_denied", message="the call was not approved")
 
 
 class CallSettings(msgspec.Struct, frozen=True):
@@ -82,6 +81,7 @@ class Calls:
         settings: CallSettings = DEFAULTS,
     ) -> None:
         self.guard = guard or Guard(Policy(), MemoryApprovals(clock), clock=clock)
+        self.consent = Consent(self.guard, ledger, clock=clock)
         self.spill = spill or Spill(MemoryArtifacts())
         self._registry = registry
         self._ledger = ledger
@@ -90,7 +90,7 @@ class Calls:
         self._hooks = settings.hooks
         self._repeats = Repeats(settings.repeats, clock=clock)
         self._heavy = Heavy()
-        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="operation")
+        self._threads = Threads(settings.threads, "operation")
         self._live: dict[str, Live] = {}
         self._late: set[asyncio.Task[None]] = set()
 
@@ -104,7 +104,7 @@ class Calls:
         """Wait for what is still being written down; let the threads go, without waiting for busy ones."""
         if self._late:
             await asyncio.wait(self._late, timeout=END_SECONDS)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._heavy.close()
 
     async def call(
@@ -122,8 +122,8 @@ class Calls:
         called, and raises CancelledError; everything else that can go wrong is told in the outcome. One that
         wants an approval is not run: the outcome is `pending`, with the id of what to answer.
         """
-        call_id = new_id("call")
         above = context.node
+        call_id = (context.grant.call_id if context.grant and above else None) or new_id("call")
         try:
             index = 0 if above is None else above.adopt(call_id)
         except CallError as error:
@@ -173,22 +173,20 @@ class Calls:
         except DragomanError:
             return Review()
 
+    def decide(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> Verdict:
+        """What the policy says of a call."""
+        return self.guard.policy.decide(operation, identity=identity, agent=agent)
+
     async def answer(
         self, approval_id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> Approval:
-        """Answer a request for approval; see `Approvals.answer`. A call that is declined has ended."""
-        approval = await self.guard.approvals.answer(approval_id, approved=approved, by=by, reason=reason)
-        if not approved and approval.call_id is not None:
-            said = replace(DECLINED, hint=reason)
-            await self._ledger.end(
-                approval.call_id, Ended(status="denied", ended_at=self._clock(), error=said)
-            )
-        return approval
+        """Answer a request for approval; see `Consent.answer`."""
+        return await self.consent.answer(approval_id, approved=approved, by=by, reason=reason)
 
     async def offload(self, function: Callable[[], T]) -> T:
         """What a blocking function returns, run in a thread. Cancelling drops the result, not the thread."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, copy_context().run, guarded, function)
+        return await loop.run_in_executor(self._threads.pool, copy_context().run, guarded, function)
 
     def _describe(self, operation: str | Operation, input: Any, *, call_id: str, context: Context) -> Attempt:
         target, kept, digest = self._find(operation, context), {} if input is None else input, ""
@@ -228,7 +226,10 @@ class Calls:
     async def _made(self, attempt: Attempt) -> Outcome:
         """Take up what was approved, then intent, attempt, end; the end also when it is cancelled."""
         try:
-            attempt = await self._resumed(attempt)
+            attempt = await self.consent.resumed(attempt)
+            held = await self.consent.held(attempt)
+            if held is not None:
+                return outcome_of(replace(attempt.record, id=held.call_id or ""), ending_of(held))
         except DragomanError as error:
             attempt = Attempt(error, attempt.record, attempt.context)
         record = attempt.record
@@ -252,21 +253,11 @@ class Calls:
             raise asyncio.CancelledError
         return outcome_of(record, ending)
 
-    async def _resumed(self, attempt: Attempt) -> Attempt:
-        """The attempt; where the caller brings an approval, that of the call which asked for it."""
-        if attempt.context.approval is None or attempt.context.node is not None:
-            return attempt
-        approval = await self.guard.redeem(attempt.record, attempt.context)
-        context = replace(attempt.context, grant=Grant(approval.items))
-        return Attempt(
-            attempt.target, replace(attempt.record, id=approval.call_id or attempt.record.id), context
-        )
-
     async def _begin(self, attempt: Attempt) -> bool:
         record = attempt.record
         wait = record.effect != "read" and not is_meta(record)
         try:
-            if attempt.context.grant is not None and attempt.context.node is None:
+            if is_resumed(attempt):
                 await self._ledger.resume(record)
             else:
                 await self._ledger.begin(record, wait=wait)
@@ -333,33 +324,34 @@ class Calls:
         if not isinstance(error, ApprovalNeeded):
             return Ending("failed", error=failure_of(error))
         try:
-            return await self._asked(attempt, error)
+            return await self._waits(attempt, error)
         except (StoreError, Unavailable) as problem:
             log.warning("nobody could be asked to approve call %s: %s", attempt.record.id, problem.message)
             return Ending("failed", error=replace(failure_of(problem), hint=UNASKED))
 
-    async def _asked(self, attempt: Attempt, error: ApprovalNeeded) -> Ending:
+    async def _waits(self, attempt: Attempt, error: ApprovalNeeded) -> Ending:
         """Use an approval that was given meanwhile, or ask for one."""
-        record, context = attempt.record, attempt.context
-        if context.node is not None:
+        context = attempt.context
+        if context.node is not None and not context.waits:
             hint = "it is called from within another operation: allow it there by a rule of the policy"
             return Ending("denied", error=replace(failure_of(error), hint=hint))
-        found = await self.guard.find(record)
-        if found is not None:
-            await self._supersede(found, record)
-            granted = replace(context, grant=Grant(found.items))
-            return await self._attempt(Attempt(attempt.target, record, granted))
-        approval = await self.guard.ask(record, context, items=error.items)
-        return Ending("pending", error=replace(failure_of(error), hint=HOW), approval_id=approval.id)
+        failure = replace(failure_of(error), hint=HOW)
+        if context.node is not None:
+            waiting = Waiting(attempt.record.id, error.items, error.state)
+            return Ending("pending", error=failure, waiting=waiting)
+        granted = await self.consent.found(attempt)
+        if granted is not None:
+            return await self._attempt(granted)
+        return ending_of(await self.consent.ask(attempt, error), failure)
 
-    async def _supersede(self, approval: Approval, record: CallRecord) -> None:
-        """The call that asked waits no more: what was approved is run as another one."""
-        if approval.call_id is not None:
-            ended = Ended(
-                status="aborted", ended_at=self._clock(), notes=(f"approved, and run as {record.id}",)
-            )
-            with suppress(StoreError, Unavailable):  # it is written later
-                await self._ledger.end(approval.call_id, ended)
+
+def ending_of(approval: Approval, failure: CallFailure | None = None) -> Ending:
+    """How a call ends that waits for this approval."""
+    error = failure or CallFailure(
+        code=ApprovalNeeded.code, message="it waits for somebody's word already", hint=HOW
+    )
+    waiting = Waiting(approval.call_id or "", approval.items)
+    return Ending("pending", error=error, approval_id=approval.id, waiting=waiting)
 
 
 def outcome_of(record: CallRecord, ending: Ending) -> Outcome:
@@ -371,8 +363,17 @@ def outcome_of(record: CallRecord, ending: Ending) -> Outcome:
         error=ending.error,
         status=ending.status,
         approval_id=ending.approval_id,
+        waiting=ending.waiting,
         notes=ending.notes,
     )
+
+
+def is_resumed(attempt: Attempt) -> bool:
+    """Whether it is a call that waited, and goes on."""
+    grant = attempt.context.grant
+    if grant is None:
+        return False
+    return attempt.context.node is None or grant.call_id == attempt.record.id
 
 
 def spell(operation: str | Operation) -> str:

@@ -22,7 +22,20 @@ Report: TypeAlias = Callable[[Any], None]
 CLOSE_SECONDS = 5.0  # how long children may take to end once they are cancelled
 
 
-class Caller(Protocol):
+class Judge(Protocol):
+    """What says who may call what: the policy's Verdict of an Operation."""
+
+    def decide(self, operation: Any, *, identity: Identity, agent: str | None = None) -> Any: ...
+
+
+class Above(msgspec.Struct, frozen=True):
+    """An agent that has another one work for it: what that may do, this one has to be allowed, too."""
+
+    agent: str | None
+    judge: Judge
+
+
+class Caller(Judge, Protocol):
     """What makes calls."""
 
     async def call(
@@ -85,12 +98,18 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     `told` is True where the result goes to a model: a big one is kept as an artifact, and told in part.
     `budget` is shared by all that is called below. `report` hears of progress. `step` counts the model calls
     of a run, `grant` is what was approved of this call, `notes` what was mended of its input already.
-    `through` are others who make the call for `identity`, as spokes do: they have to be allowed it, too.
+    `through` are others who make the call for `identity`, as spokes do: they have to be allowed it, too. So
+    have the agents in `within`, for each of which the next one works.
     `hooks` are asked about the calls that a model makes, `ruling` is what they said of this one already.
+
+    `answer` is what a person said to the question that the call is. `waits` is True where a call that is made
+    in here may wait for somebody's word; whoever makes it then raises ApprovalNeeded, and is run again with
+    the `state` that it gave along, and the `grant`.
     """
 
     identity: Identity = LOCAL
     through: tuple[Identity, ...] = ()
+    within: tuple[Above, ...] = ()
     parent_id: str | None = None
     run_id: str | None = None
     session_id: str | None = None
@@ -109,6 +128,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     hooks: CallHooks | None = None
     ruling: Ruling | None = None
+    answer: str | None = None
+    state: bytes | None = None
+    waits: bool = False
 
     async def call(
         self, operation: str, input: Mapping[str, Any] | None = None, *, on_progress: Report | None = None

@@ -23,7 +23,7 @@ from dragoman.errors import (
     InvalidInput,
 )
 from dragoman.operations.apart import apart
-from dragoman.operations.approval import Grant, Item
+from dragoman.operations.approval import YES, Grant, Item, Waiting
 from dragoman.operations.context import Caller, Context, Node, running
 from dragoman.operations.heavy import Heavy
 from dragoman.operations.hook import CallEnd, CallHooks, HookedCall, Ruling
@@ -52,6 +52,7 @@ class Ending(msgspec.Struct, frozen=True):
     attempts: int | None = None
     cost: float | None = None
     approval_id: str | None = None
+    waiting: Waiting | None = None
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -171,7 +172,7 @@ class Execution:
         if context.budget is not None and not is_meta(record):
             context.budget.count()
         arguments = self._parse(operation) if given is None else given
-        inside = enter(self._attempt, self._node, deadline=deadline_of(operation, context))
+        inside = enter(self._attempt, self._node, operation=operation)
         above, self._node.deadline = context.node, inside.deadline
         is_above = above is not None and above.deadline == inside.deadline  # then the caller is stopped by it
         limit = asyncio.timeout_at(None if is_above else inside.deadline)
@@ -366,21 +367,25 @@ def deadline_of(operation: Operation, context: Context) -> float | None:
     return own if context.deadline is None else min(own, context.deadline)
 
 
-def enter(attempt: Attempt, node: Node, *, deadline: float | None) -> Context:
-    """The context that the call's function gets. What only the call itself is for ends here."""
-    record, meta = attempt.record, is_meta(attempt.record)
+def enter(attempt: Attempt, node: Node, *, operation: Operation) -> Context:
+    """The context that the call's function gets. What only the call itself is for ends here. CallTimeout."""
+    record, context, grant = attempt.record, attempt.context, attempt.context.grant
+    meta = is_meta(record)
     return replace(
-        attempt.context,
+        context,
         parent_id=record.parent_id,
-        deadline=deadline,
+        deadline=deadline_of(operation, context),
         idempotency_key=record.idempotency_key,
         call_id=record.id,
         node=node,
         approval=None,
         notes=(),
         ruling=None,
-        told=attempt.context.told and meta,
-        grant=attempt.context.grant if meta else None,
+        told=context.told and meta,
+        grant=grant if meta or operation.resumes else None,
+        answer=None if grant is None or operation.asks is None else grant.said or YES,
+        state=None if grant is None else grant.state,
+        waits=operation.resumes and (context.node is None or context.waits),
     )
 
 

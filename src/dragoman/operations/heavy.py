@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from dragoman.operations.threads import Threads
 
 T = TypeVar("T")
 BIG = 100_000  # characters, about
@@ -18,17 +19,17 @@ class Heavy:
     """Calls functions on values: at once, or in its one thread where a value is big."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="heavy")
+        self._threads = Threads(1, "heavy")
 
     async def run(self, function: Callable[[Any], T], value: Any) -> T:
         """What the function makes of the value."""
         if weigh(value) < BIG:
             return function(value)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, value)
+        return await asyncio.get_running_loop().run_in_executor(self._threads.pool, function, value)
 
     def close(self) -> None:
         """Let the thread go, without waiting for it."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 def weigh(value: Any, depth: int = DEEP) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.operations.outcome import CallFailure, Status
 
@@ -69,3 +70,42 @@ class CallHooks(Protocol):
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
         """What the model is told instead; None when it is told what came out."""
         ...
+
+
+class Stacked:
+    """The hooks of whoever has the call made, and within them those of whoever makes it: both have a say."""
+
+    def __init__(self, outer: CallHooks, inner: CallHooks) -> None:
+        self._outer = outer
+        self._inner = inner
+
+    async def before(self, call: HookedCall) -> Ruling:
+        """See `CallHooks.before`."""
+        first = await self._outer.before(call)
+        if first.block is not None:
+            return first
+        given = call if first.input is None else replace(call, input=first.input)
+        second = await self._inner.before(given)
+        return Ruling(
+            input=first.input if second.input is None else second.input,
+            block=second.block,
+            ask=first.ask or second.ask,
+            notes=first.notes + second.notes,
+        )
+
+    async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
+        """See `CallHooks.after`."""
+        first = await self._inner.after(call, end)
+        if first is not None:
+            end = replace(end, result=first.result, failure=first.failure)
+        second = await self._outer.after(call, end)
+        if first is None or second is None:
+            return first or second
+        return replace(second, notes=first.notes + second.notes)
+
+
+def stacked(outer: CallHooks | None, inner: CallHooks | None) -> CallHooks | None:
+    """Both, as far as they are there and not the same."""
+    if outer is None or inner is None or outer is inner:
+        return outer or inner
+    return Stacked(outer, inner)

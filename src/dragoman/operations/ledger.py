@@ -61,6 +61,13 @@ class Ledger(Protocol):
         """Keep that a call which waited for an approval runs now, for the run and step that it is made in."""
         ...
 
+    async def give_up(self, call_id: str, ended: Ended) -> None:
+        """Keep that a call which waits is not waited for any more, nor those below it that do.
+
+        Does nothing for a call that does not wait, or not any more.
+        """
+        ...
+
     async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
         """Keep how it ended.
 
@@ -101,6 +108,14 @@ class MemoryLedger:
         known = self._entries.get(call_id)
         if known is not None:
             self._entries[call_id] = Entry(record=known.record, **msgspec.structs.asdict(ended))
+
+    async def give_up(self, call_id: str, ended: Ended) -> None:
+        known = self._entries.get(call_id)
+        if known is None or known.status != "pending":
+            return
+        await self.end(call_id, ended)
+        for each in self.children(call_id):
+            await self.give_up(each.record.id, ended)
 
     def get(self, call_id: str) -> Entry:
         """The call of this id, or NotFound."""

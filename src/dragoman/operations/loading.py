@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from dragoman.errors import ConfigError
 from dragoman.operations.operation import Operation
@@ -32,6 +33,18 @@ def load(reference: str | Path) -> list[Operation]:
             f"{place} has no {name!r}; {text!r} names an operation, a registry or a list of them"
         )
     return list(named(thing))
+
+
+def find(reference: str, what: str = "function") -> Any:
+    """What `path/to/file.py:name` or `module:name` names; it is to be a `what`. ConfigError."""
+    place, _, name = reference.rpartition(":")
+    is_file = place.endswith(".py") or "/" in place
+    thing: Any = load_file(Path(place)) if is_file else load_module(place)
+    for step in name.split("."):
+        thing = getattr(thing, step, None)
+    if thing is None:
+        raise ConfigError(f"{place} has no {what} {name!r}")
+    return thing
 
 
 def named(thing: Registry | Addable | Sequence[Addable]) -> list[Operation]:

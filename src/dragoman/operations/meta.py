@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import ApprovalNeeded, BadRequest, NotFound
+from dragoman.errors import ApprovalNeeded, BadRequest, CallError, NotFound
 from dragoman.operations.batch import Entry, read_batch
+from dragoman.operations.bundle import Bundle
 from dragoman.operations.call import Calls
 from dragoman.operations.cleaning import clean
+from dragoman.operations.consent import refused
 from dragoman.operations.context import Context, Report
 from dragoman.operations.execution import Review
 from dragoman.operations.operation import DESCRIPTION_LIMIT, Effect, Operation, Run
@@ -115,7 +117,7 @@ class Meta:
             "hub.list": made(LIST, self._list),
             "hub.search": made(SEARCH, self._find),
             "hub.schema": made(SCHEMA, self._describe),
-            "hub.call": made(CALL, self._call, parse=read_batch, effect="once"),
+            "hub.call": made(CALL, self._call, parse=read_batch, effect="once", resumes=True),
         }
 
     async def run(
@@ -170,22 +172,33 @@ class Meta:
         }
 
     async def _call(self, entries: tuple[Entry, ...], context: Context) -> list[dict[str, Any]]:
-        """Call them all at once; or none, as long as somebody has to approve one of them."""
+        """Call them all at once; or none, as long as somebody has to approve one of them.
+
+        Where one has to wait in the midst of its work, the others end first, and it goes on by itself later.
+        """
         await self._calls.arrived([entry.tool for entry in entries if not entry.failure], context)
+        inside = [context for _ in entries]
+        if context.state is None:
+            inside = await self._reviewed(entries, context)
+        bundle = Bundle.of(entries, context)
+        if len(entries) == 1:  # most are, and it saves a task
+            await self._call_one(entries[0], bundle.inside(inside[0], 0), bundle=bundle, at=0)
+            return bundle.answer()
+        async with asyncio.TaskGroup() as group:
+            for at in bundle.left():
+                own = bundle.inside(inside[at], at)
+                group.create_task(self._call_one(entries[at], own, bundle=bundle, at=at))
+        return bundle.answer()
+
+    async def _reviewed(self, entries: tuple[Entry, ...], context: Context) -> list[Context]:
+        """The context of each call of a batch. ApprovalNeeded as long as somebody has to approve one."""
         reviews = [await self._review(entry, context) for entry in entries]
         if items := [review.item for review in reviews if review.item is not None]:
+            if len(items) > 1 and any(item.question is not None for item in items):
+                raise CallError("a question is asked by itself", hint="call the others in another batch")
             names = ", ".join(dict.fromkeys(item.operation for item in items))
             raise ApprovalNeeded(f"{names}: somebody has to approve this first", items=items)
-        board = Progress(entries, context)
-        inside = [context if not each.ruling else replace(context, ruling=each.ruling) for each in reviews]
-        if len(entries) == 1:  # most are, and it saves a task
-            return [await self._call_one(entries[0], inside[0], board=board, at=0)]
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._call_one(entry, inside[at], board=board, at=at))
-                for at, entry in enumerate(entries)
-            ]
-        return [task.result() for task in tasks]
+        return [context if not each.ruling else replace(context, ruling=each.ruling) for each in reviews]
 
     async def _review(self, entry: Entry, context: Context) -> Review:
         """What stands in the way of a call of a batch."""
@@ -193,38 +206,22 @@ class Meta:
             return Review()
         return await self._calls.review(entry.tool, entry.input, context=context)
 
-    async def _call_one(self, entry: Entry, context: Context, *, board: Progress, at: int) -> dict[str, Any]:
+    async def _call_one(self, entry: Entry, context: Context, *, bundle: Bundle, at: int) -> None:
         failure = entry.failure or refuse_meta(entry.tool)
         if failure is not None:
-            return board.done(at, {"success": False, "error": failure.to_json()})
+            return bundle.done(at, {"success": False, "error": failure.to_json()})
+        grant = context.grant
+        if grant is not None and grant.call_id and not grant.approved and grant.state is None:
+            await self._calls.consent.decline(grant.call_id, grant.said)
+            return bundle.done(at, {"success": False, "error": refused(grant.said).to_json()})
         outcome = await self._calls.call(
-            entry.tool, entry.input, context=context, on_progress=lambda value: board.note(at, value)
+            entry.tool, entry.input, context=context, on_progress=lambda value: bundle.note(at, value)
         )
+        if outcome.waiting is not None:
+            return bundle.wait(at, outcome.waiting)
         notes = [*entry.notes, *outcome.notes]
         said = outcome.to_json()
-        return board.done(at, {**said, "notes": notes} if notes else said)
-
-
-class Progress:
-    """How far the calls of a batch are, told as one list; nothing before one of them has something to say."""
-
-    def __init__(self, entries: Sequence[Entry], context: Context) -> None:
-        self._said: list[dict[str, Any]] = [{"tool": entry.tool} for entry in entries]
-        self._context = context
-        self._begun = False
-
-    def note(self, at: int, value: Any) -> None:
-        """One of them says how far it is."""
-        self._said[at] = {"tool": self._said[at]["tool"], "progress": value}
-        self._begun = True
-        self._context.progress(list(self._said))
-
-    def done(self, at: int, said: dict[str, Any]) -> dict[str, Any]:
-        """One of them has ended; gives what it said."""
-        self._said[at] = {"tool": self._said[at]["tool"], **said}
-        if self._begun:
-            self._context.progress(list(self._said))
-        return said
+        return bundle.done(at, {**said, "notes": notes} if notes else said)
 
 
 def refuse_meta(tool: str) -> CallFailure | None:
@@ -237,7 +234,9 @@ def refuse_meta(tool: str) -> CallFailure | None:
     )
 
 
-def made(tool: Tool, run: Run, *, parse: Parse | None = None, effect: Effect = "read") -> Operation:
+def made(
+    tool: Tool, run: Run, *, parse: Parse | None = None, effect: Effect = "read", resumes: bool = False
+) -> Operation:
     """A meta-tool as an operation."""
     return Operation(
         namespace=RESERVED,
@@ -247,4 +246,5 @@ def made(tool: Tool, run: Run, *, parse: Parse | None = None, effect: Effect = "
         effect=effect,
         parse=parse or checker(tool.input_schema),
         run=run,
+        resumes=resumes,
     )

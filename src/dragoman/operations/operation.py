@@ -9,6 +9,7 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict, Unpack
 import msgspec
 
 from dragoman.errors import ConfigError
+from dragoman.operations.approval import Question
 from dragoman.operations.cleaning import clean, clean_schema
 from dragoman.operations.context import Context
 from dragoman.operations.gate import Gate
@@ -35,6 +36,7 @@ class Details(TypedDict, total=False):
     retries: int
     gate: Gate | None
     source: str
+    resumes: bool
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -45,6 +47,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     `retries` are further attempts after a transient failure, which only a `read` or `idempotent` one has.
     `gate` is what bounds how many calls run at a time and how often; operations may share one. `source` says
     where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
+
+    `asks` makes of the input what a person is asked: the call waits for the answer, which its context brings.
+    One that `resumes` may have to wait in the midst of its work: it raises ApprovalNeeded with a state.
     """
 
     namespace: str
@@ -60,6 +65,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     retries: int = 0
     gate: Gate | None = None
     source: str = "python"
+    asks: Callable[[Mapping[str, Any]], Question] | None = None
+    resumes: bool = False
 
     def __post_init__(self) -> None:
         if not NAMESPACE.fullmatch(self.namespace):

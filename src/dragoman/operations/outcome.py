@@ -10,6 +10,7 @@ import msgspec
 import pydantic
 
 from dragoman.errors import CallError, DragomanError, InvalidInput
+from dragoman.operations.approval import Waiting
 from dragoman.operations.cleaning import clean
 
 MESSAGE_LIMIT = 2_000
@@ -42,8 +43,9 @@ class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one call: `result` when `ok`, else `error`.
 
-    A call that waits for an answer has the status `pending`, an `error` that says so, and the `approval_id`.
-    `notes` say what was mended in its input.
+    A call that waits for an answer has the status `pending`, an `error` that says so, and the `approval_id`;
+    or `waiting`, where it is a call within another one, which has to wait with it. `notes` say what was
+    mended in its input.
     """
 
     call_id: str
@@ -53,6 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: CallFailure | None = None
     status: Status = "done"
     approval_id: str | None = None
+    waiting: Waiting | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ BACKTRACKS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
 NAMED_SCHEMAS = ("properties", "$defs", "patternProperties")
 
 
-def checker(schema: Mapping[str, Any]) -> Parse:
+def checker(schema: Mapping[str, Any], what: str = "input schema") -> Parse:
     """A check of input against a JSON Schema (draft 2020-12 unless it says otherwise); gives the input back.
 
     Raises ConfigError when the schema is none, or refers to another document.
@@ -41,9 +41,7 @@ def checker(schema: Mapping[str, Any]) -> Parse:
     try:
         validator = compiled(rules)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        raise ConfigError(
-            f"the input schema is no usable JSON Schema: {str(error).splitlines()[0]}"
-        ) from None
+        raise ConfigError(f"the {what} is no usable JSON Schema: {str(error).splitlines()[0]}") from None
 
     def check(input: Mapping[str, Any]) -> Mapping[str, Any]:
         if is_deep(input):

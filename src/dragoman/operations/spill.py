@@ -19,7 +19,12 @@ log = logging.getLogger(__name__)
 HEAD = 0.6  # of the limit, for the beginning of what is cut
 TAIL = 0.15
 MEDIA = ("image", "audio")
-READERS = ("artifacts.read", "artifacts.search")  # what they give is a piece already
+READERS = (
+    "artifacts.read",
+    "artifacts.search",
+    "history.read",
+    "history.search",
+)  # what they give is a piece already
 
 
 class Spill:

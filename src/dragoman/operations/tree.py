@@ -46,7 +46,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A model call that has ended."""
+    """A model call that has ended; `call_id` is the call that it was made in, if that is an agent's."""
 
     id: str
     name: str
@@ -58,6 +58,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     cost: float | None = None
     usage: Usage | None = None
+    call_id: str | None = None
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -107,8 +108,14 @@ class Crown(msgspec.Struct, frozen=True, kw_only=True):
 class Grove:
     """Calls by their parents, to be made into nodes."""
 
-    def __init__(self, lines: Iterable[Line], *, source: SourceOf = lambda _: None) -> None:
+    def __init__(
+        self, lines: Iterable[Line], *, answers: Iterable[Answer] = (), source: SourceOf = lambda _: None
+    ) -> None:
         self._source = source
+        self._answers: dict[str, list[Answer]] = {}
+        for answer in answers:
+            if answer.call_id is not None:
+                self._answers.setdefault(answer.call_id, []).append(answer)
         self._lines = {line.id: line for line in lines}
         self._below: dict[str | None, list[Line]] = {}
         for line in sorted(self._lines.values(), key=in_order):
@@ -133,10 +140,12 @@ class Grove:
     def _node(self, line: Line, depth: int = DEEPEST) -> Node:
         self._shown += 1
         below = self._below.get(line.id, ()) if depth else ()
+        children = [(child, self._node(child, depth - 1)) for child in below]
+        answers = self._answers.get(line.id)
         return to_node(
             line,
             source=self._source(line.operation),
-            children=tuple(self._node(child, depth - 1) for child in below),
+            children=tuple(by_steps(answers, children, above=line) if answers else [n for _, n in children]),
         )
 
 
@@ -145,8 +154,20 @@ def grow(crown: Crown, answers: Sequence[Answer], *, grove: Grove) -> Node:
 
     A model call that is under way, or of which nothing is known, is there all the same, without figures.
     """
+    own = [answer for answer in answers if answer.call_id is None]
+    children = by_steps(own, grove.roots(), above=crown)
+    steps = sum(node.kind == "model" for node in children)
+    if crown.status == "running" and not any(is_open(node) for node in children):
+        children.append(thinking(crown, children, step=steps + 1))
+    return to_root(crown, tuple(children))
+
+
+def by_steps(
+    answers: Sequence[Answer], calls: Sequence[tuple[Line, Node]], *, above: Crown | Line
+) -> list[Node]:
+    """Model calls by step, below each the calls that it asked for, in the order in which they began."""
     asked: dict[int | None, list[Node]] = {}
-    for line, node in grove.roots():
+    for line, node in calls:
         asked.setdefault(line.step or None, []).append(node)  # 0: approved before, run ahead of the first
     told = {
         step: list(group) for step, group in groupby(sorted(answers, key=by_step), key=lambda each: each.step)
@@ -155,14 +176,11 @@ def grow(crown: Crown, answers: Sequence[Answer], *, grove: Grove) -> Node:
     children: list[Node] = []
     for step in steps:
         below = tuple(asked.get(step, ()))
-        known = [to_model(each) for each in told.get(step, ())] or [unknown(crown, step, below=below)]
+        known = [to_model(each) for each in told.get(step, ())] or [unknown(above, step, below=below)]
         children += [*known[:-1], msgspec.structs.replace(known[-1], children=below)]
     children += [to_model(each) for each in told.get(None, ())]
     children += asked.get(None, ())
-    children = sorted(children, key=lambda node: node.started_at)
-    if crown.status == "running" and not any(is_open(node) for node in children):
-        children.append(thinking(crown, children, step=len(steps) + 1))
-    return to_root(crown, tuple(children))
+    return sorted(children, key=lambda node: node.started_at)
 
 
 def is_open(node: Node) -> bool:
@@ -175,10 +193,11 @@ def is_running(node: Node) -> bool:
     return node.status == "running" or any(map(is_running, node.children))
 
 
-def unknown(crown: Crown, step: int, *, below: Sequence[Node]) -> Node:
+def unknown(above: Crown | Line, step: int, *, below: Sequence[Node]) -> Node:
     """A model call that is known by what it asked for only."""
     began = min(node.started_at for node in below)
-    return Node(id=f"{crown.id}:{step}", kind="model", name=crown.name, status="done", started_at=began)
+    name = above.name if isinstance(above, Crown) else above.operation
+    return Node(id=f"{above.id}:{step}", kind="model", name=name, status="done", started_at=began)
 
 
 def thinking(crown: Crown, before: Sequence[Node], *, step: int) -> Node:

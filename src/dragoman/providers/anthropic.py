@@ -26,11 +26,11 @@ _FOR_GOOD = re.compile(r"deprecated|not supported|unsupported|does not support|E
 
 
 class AnthropicHabits(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` and `beta` are sent as headers; `max_tokens` is for requests that name none."""
+    """`version` and `beta` are sent as headers; `max_tokens` is for requests without one, None: by model."""
 
     version: str = "2023-06-01"
     beta: tuple[str, ...] = ()
-    max_tokens: int = 4096
+    max_tokens: int | None = None
 
 
 USUAL = AnthropicHabits()

@@ -37,6 +37,11 @@ class Chain:
         self._fell = fell
 
     @property
+    def routes(self) -> Sequence[Route]:
+        """All that may be asked, in order."""
+        return self._routes
+
+    @property
     def first(self) -> Route:
         """The route that is asked first."""
         return self._routes[0]

@@ -1,4 +1,8 @@
-"""The process of a Claude Code run: started in a group of its own, of which nothing is left behind."""
+"""The process of a Claude Code run: of it, and of all that it started, nothing is left behind.
+
+The CLI starts each command of its model in a session of its own, and leaves it behind when it is ended. So a
+run has a mark in its environment, by which those are found.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,11 @@ from contextlib import suppress
 from typing import cast
 
 from dragoman.errors import ProviderError
+from dragoman.ids import new_id
 from dragoman.providers.child import close_pipes, gone, signal_group
 from dragoman.providers.retry import clean
+from dragoman.providers.started import end_marked, signal_marked
+from dragoman.providers.watchdog import Watchdog
 from dragoman.wire.lines import Lines
 
 READ = 64 * 1024
@@ -24,10 +31,13 @@ INHERITED = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "CLOUD_ML_REGION"),
         *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+        *("DO_NOT_TRACK", "MAX_MCP_OUTPUT_TOKENS", "MAX_THINKING_TOKENS", "MCP_TIMEOUT", "MCP_TOOL_TIMEOUT"),
         *("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     }
 )
-PREFIXES = ("ANTHROPIC_", "AWS_", "CLAUDE_", "GOOGLE_", "LC_", "VERTEX_", "XDG_")
+PREFIXES = ("ANTHROPIC_", "AWS_", "CLAUDE_", "DISABLE_", "GOOGLE_", "LC_", "VERTEX_", "XDG_")
+PROXIES = ("HTTP_PROXY", "http_proxy")
+MARK = "DRAGOMAN_CLAUDE_CODE_RUN"
 INSTALL = "install it (`npm install --global @anthropic-ai/claude-code`), log in once, or name the executable"
 
 
@@ -39,11 +49,21 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in INHERITED or name.startswith(PREFIXES)}
 
 
-class Child:
-    """A run's process."""
+def near(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables, with this machine left out of what goes through a proxy: tools of ours are here."""
+    names = [name for name in ("NO_PROXY", "no_proxy") if environ.get(name)] or ["NO_PROXY"]
+    listed = {name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in names}
+    return {**environ, **(listed if any(name in environ for name in PROXIES) else {})}
 
-    def __init__(self, process: Process) -> None:
+
+class Child:
+    """A run's process. Where this process is killed, a watchdog ends it."""
+
+    def __init__(self, process: Process, mark: str) -> None:
         self.process = process
+        self._mark = mark
+        self._watchdog = Watchdog()
+        self._watchdog.guard(process.pid, mark)
         self._said = ""
         self._stdin = cast(asyncio.StreamWriter, process.stdin)
         self._stdout = cast(asyncio.StreamReader, process.stdout)
@@ -57,6 +77,7 @@ class Child:
             raise ProviderError(
                 f"there is no Claude Code CLI {command[0]!r} here", category="bad_request", hint=INSTALL
             )
+        run = new_id("claude")
         try:
             process = await asyncio.create_subprocess_exec(
                 program,
@@ -65,7 +86,7 @@ class Child:
                 stdout=PIPE,
                 stderr=PIPE,
                 cwd=cwd,
-                env=dict(environ),
+                env={**environ, MARK: run},
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -76,7 +97,7 @@ class Child:
                 category="bad_request",
                 hint=INSTALL if cwd is None else "the folder must be there",
             ) from None
-        return cls(process)
+        return cls(process, f"{MARK}={run}")
 
     async def tell(self, line: bytes) -> None:
         """Write its whole input."""
@@ -111,12 +132,16 @@ class Child:
         try:
             if patience <= GRACE:
                 signal_group(self.process, signal.SIGTERM)
+                signal_marked(self._mark, signal.SIGTERM)
             await gone(self.process, patience)
         finally:
-            signal_group(self.process, signal.SIGKILL)  # also what it started and left behind
+            signal_group(self.process, signal.SIGKILL)
+            end_marked(self._mark)  # also what it started and left behind
         await gone(self.process, PATIENCE)
+        self._watchdog.release(self.process.pid)
         self._listener.cancel()
         await asyncio.wait([self._listener])
+        await self._watchdog.close()
         close_pipes(self.process)
 
     async def _listen(self) -> None:

@@ -72,7 +72,7 @@ class OpenAIProvider(openai.OpenAIProvider):
         base_url: str = ADDRESSES["openai"],
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-        retries: int = 0,
+        retries: int | RetryPolicy = 0,
         timeouts: Timeouts = USUAL,
         name: str = "openai",
     ) -> None:
@@ -95,7 +95,7 @@ class AnthropicProvider(anthropic.AnthropicProvider):
         base_url: str = ADDRESSES["anthropic"],
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-        retries: int = 0,
+        retries: int | RetryPolicy = 0,
         timeouts: Timeouts = USUAL,
         name: str = "anthropic",
     ) -> None:
@@ -118,7 +118,7 @@ class OllamaProvider(ollama.OllamaProvider):
         base_url: str = ADDRESSES["ollama"],
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-        retries: int = 0,
+        retries: int | RetryPolicy = 0,
         timeouts: Timeouts = USUAL,
         name: str = "ollama",
     ) -> None:
@@ -136,5 +136,5 @@ def _server(base_url: str, api_key: str | None, *, headers: Mapping[str, str] | 
     return Server(base_url=base_url, api_key=api_key, headers=headers or {})
 
 
-def _ways(connections: Connections, retries: int) -> dict[str, Any]:
-    return {"transport": connections, "policy": RetryPolicy(retries=retries)}
+def _ways(connections: Connections, retries: int | RetryPolicy) -> dict[str, Any]:
+    return {"transport": connections, "policy": RetryPolicy.of(retries)}

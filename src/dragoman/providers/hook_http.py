@@ -1,6 +1,7 @@
 """HTTP hooks: a JSON body is sent to somebody's address, signed, and the JSON answer is read within bounds.
 
-Source: Standard Webhooks 1.0 (headers `webhook-id`, `webhook-timestamp`, `webhook-signature`).
+Source: Standard Webhooks 1.0 (headers `webhook-id`, `webhook-timestamp`, `webhook-signature`). The libraries
+`standardwebhooks` (Python 1.1.0, npm 1.1.1) and `svix` take what is signed here, and the other way round.
 """
 
 from __future__ import annotations
@@ -10,21 +11,41 @@ import binascii
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from dragoman.errors import ConfigError, ProviderError, Unauthorized
 from dragoman.ids import new_id
 from dragoman.providers.address import locate
-from dragoman.providers.http import Timeouts, Transport
+from dragoman.providers.http import Response, Timeouts
 
 PREFIX = "whsec_"
 ANSWER_LIMIT = 1_000_000
 REQUEST_LIMIT = 8_000_000
 TOLERANCE = 300.0
+MOMENT = 15  # digits of a time at most
+
+
+class Sender(Protocol):
+    """What sends: a `Transport`, or one that is opened when it is needed."""
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        timeouts: Timeouts | None = None,
+    ) -> Response:
+        """See `Transport.send`."""
+        ...
 
 
 class Webhook:
     """An address that is asked. `secret` signs what is sent; `timeout` is in seconds for all of it.
+
+    Several secrets with spaces between them, which all begin with `whsec_`, all sign: to change a secret.
 
     ConfigError for an address or a secret that cannot be used. The transport is the caller's to close.
     """
@@ -32,7 +53,7 @@ class Webhook:
     def __init__(
         self,
         url: str,
-        transport: Transport,
+        transport: Sender,
         *,
         secret: str | None = None,
         timeout: float = 10.0,
@@ -45,7 +66,7 @@ class Webhook:
             raise ConfigError("the address of an HTTP hook cannot be used", hint=hint) from None
         self._url = url
         self._transport = transport
-        self._key = None if secret is None else key_of(secret)
+        self._keys = () if secret is None else keys_of(secret)
         self._timeouts = Timeouts(connect=timeout, first_byte=timeout, idle=timeout, total=timeout)
         self._limit = limit
 
@@ -57,8 +78,8 @@ class Webhook:
         if len(body) > REQUEST_LIMIT:
             raise ProviderError(f"the event is too big to be sent to {self.host}", category="bad_request")
         headers = {"content-type": "application/json", "accept": "application/json"}
-        if self._key is not None:
-            headers |= signed(self._key, body, id=new_id("msg"), now=now())
+        if self._keys:
+            headers |= signed(self._keys, body, id=new_id("msg"), now=now())
         response = await self._transport.send(
             "POST", self._url, headers=headers, body=body, timeouts=self._timeouts
         )
@@ -70,25 +91,32 @@ class Webhook:
         return None if response.status == 204 else answer
 
 
-def key_of(secret: str) -> bytes:
-    """The bytes that sign: `whsec_` and base64, or any other text as it is."""
+def keys_of(secret: str) -> tuple[bytes, ...]:
+    """The bytes that sign: of each `whsec_` and base64, or one text as it is. ConfigError otherwise."""
     if not secret.startswith(PREFIX):
         if not secret:
             raise ConfigError("the secret of an HTTP hook is empty")
-        return secret.encode()
+        return (secret.encode(),)
+    return tuple(_key_of(each) for each in secret.split())
+
+
+def _key_of(secret: str) -> bytes:
     try:
-        return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (ValueError, binascii.Error):
-        raise ConfigError(f"the secret of an HTTP hook is no base64 behind {PREFIX!r}") from None
+        key = b""
+    if not key or not secret.startswith(PREFIX):
+        raise ConfigError(f"the secret of an HTTP hook is no base64 behind {PREFIX!r}")
+    return key
 
 
-def signed(key: bytes, body: bytes, *, id: str, now: float) -> dict[str, str]:
+def signed(keys: Sequence[bytes], body: bytes, *, id: str, now: float) -> dict[str, str]:
     """The headers that say who sent a body, and when."""
     moment = str(int(now))
     return {
         "webhook-id": id,
         "webhook-timestamp": moment,
-        "webhook-signature": f"v1,{signature(key, body, id=id, moment=moment)}",
+        "webhook-signature": " ".join(f"v1,{signature(key, body, id=id, moment=moment)}" for key in keys),
     }
 
 
@@ -102,12 +130,14 @@ def verify_webhook(
 ) -> None:
     """For whoever serves an HTTP hook: whether the hub sent this, in the last `tolerance` seconds.
 
-    The names of `headers` are in small letters, `now` in unix seconds. Unauthorized when not.
+    The names of `headers` are in small letters, `now` in unix seconds; of several secrets any will do, and of
+    several signatures. Unauthorized when not.
     """
     id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-    if not (id and moment.isascii() and moment.isdigit()) or abs(now - int(moment)) > tolerance:
+    timed = moment.isascii() and moment.isdigit() and len(moment) <= MOMENT
+    if not (id and timed) or abs(now - int(moment)) > tolerance:
         raise Unauthorized("the request is not signed, or too old")
-    wanted = f"v1,{signature(key_of(secret), body, id=id, moment=moment)}".encode()
+    wanted = [f"v1,{signature(key, body, id=id, moment=moment)}".encode() for key in keys_of(secret)]
     given = headers.get("webhook-signature", "").encode(errors="replace").split(b" ")
-    if not any(hmac.compare_digest(wanted, each) for each in given):
+    if not any(hmac.compare_digest(one, other) for one in wanted for other in given):
         raise Unauthorized("the signature of the request is wrong")

@@ -16,7 +16,7 @@ from dragoman.providers.keyring import NOBODY, Held, KeyRing, ProviderKey
 from dragoman.providers.language import Family, Language
 from dragoman.providers.model import Model
 from dragoman.providers.relay import Relay
-from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify, redact, with_retries
+from dragoman.providers.retry import DEFAULTS, SHORTEST, RetryPolicy, classify, redact, with_retries
 from dragoman.providers.server import Server
 from dragoman.request import ModelRequest
 
@@ -139,9 +139,14 @@ class RemoteProvider:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _secrets(self) -> list[str]:
+        """Our keys. Not what is given where a server wants none, such as `x`: it would blot out any text."""
+        held = (*self.server.secrets, *self.keys.secrets)
+        return [secret for secret in held if len(secret) >= SHORTEST]
+
     def masked(self, error: ProviderError) -> ProviderError:
         """The error without our keys: some servers say them back."""
-        secrets = [*self.server.secrets, *self.keys.secrets]
+        secrets = self._secrets()
         message = redact(error.message, secrets)
         details = mask(error.details, secrets)
         if message == error.message and details == error.details:
@@ -236,8 +241,7 @@ class RemoteProvider:
             body = await response.read(LARGEST_ERROR)
         except ProviderError:
             body = b""  # the status says enough
-        secrets = [*self.server.secrets, *self.keys.secrets]
-        return classify(response.status, response.headers, body=body, secrets=secrets), body
+        return classify(response.status, response.headers, body=body, secrets=self._secrets()), body
 
     def _spoken(self, key: ProviderKey) -> Mapping[str, str]:
         headers = self._headers.get(key)

@@ -18,13 +18,16 @@ from typing import TypeVar
 
 import msgspec
 
-from dragoman.errors import ProviderError
+from dragoman.errors import ConfigError, ProviderError
 from dragoman.wire.failures import describe, failure, find
 
 LONGEST = 500  # characters of a message
 READABLE = 16 * 1024  # characters of a body that is no JSON
 MASK = "***"
+SHORTEST = 4  # characters of a secret: less is none, and would blot out half of every text
 STUMP = 8  # characters of a secret that are too many
+
+DOUBLINGS = 64  # beyond, a pause has long been at its cap
 
 T = TypeVar("T")
 
@@ -43,23 +46,37 @@ _LABELLED = re.compile(
 class RetryPolicy(msgspec.Struct, frozen=True):
     """How often to try again, and how long to wait: at most `base * 2**attempt` seconds, never over `cap`.
 
-    A provider that asks for more than `max_wait` seconds is not waited for.
+    With `jitter` it is any part of that, at random, so that those who failed together do not come back
+    together. What the provider asks for is waited for besides; where that is more than `max_wait` seconds it
+    is not tried again. ConfigError for what cannot be.
     """
 
     retries: int = 3
     base: float = 0.5
     cap: float = 8.0
     max_wait: float = 60.0
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("retries", "base", "cap", "max_wait"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} of a RetryPolicy is not below 0, got {getattr(self, name)!r}")
+
+    @classmethod
+    def of(cls, retries: int | RetryPolicy) -> RetryPolicy:
+        """The policy that is said: as such, or by the number of further attempts alone."""
+        return retries if isinstance(retries, RetryPolicy) else cls(retries=retries)
 
     def delay(self, attempt: int, error: ProviderError, *, random: Callable[[], float]) -> float | None:
         """Seconds to wait after attempt number `attempt` (from 0) failed; None is to give up.
 
-        Exponential with full jitter, on top of what the provider asked for.
+        Exponential, on top of what the provider asked for.
         """
         asked = error.retry_after or 0.0
         if not error.transient or attempt >= self.retries or asked > self.max_wait:
             return None
-        return asked + random() * min(self.cap, self.base * 2.0**attempt)
+        longest = min(self.cap, self.base * 2.0 ** min(attempt, DOUBLINGS))
+        return asked + longest * (random() if self.jitter else 1.0)
 
 
 DEFAULTS = RetryPolicy()

@@ -134,10 +134,30 @@ async def play(
 
 
 def _place(messages: Sequence[Message]) -> int:
+    """How many answers the turn under way has.
+
+    In the hub these are the steps of the last message. Clients of the gateway send each answer as a message,
+    which goes on with its calls' results; beside these some of them (Claude Code) put reminders of their own.
+    """
     last = messages[-1] if messages else None
-    if last is None or last.role != "assistant":
-        return 0
-    return sum(isinstance(part, StepStartPart) for part in last.parts)
+    if last is not None and last.role == "assistant" and (steps := _steps(last)):
+        return steps
+    answers = 0
+    for message in reversed(messages):
+        if message.role == "assistant" and (_steps(message) or not _calls(message)):
+            break
+        answers += message.role == "assistant"
+    return answers
+
+
+def _steps(message: Message) -> int:
+    return sum(isinstance(part, StepStartPart) for part in message.parts)
+
+
+def _calls(message: Message) -> list[ToolPart]:
+    """The tool calls of a message's last step."""
+    last = max((at for at, part in enumerate(message.parts) if isinstance(part, StepStartPart)), default=0)
+    return [part for part in message.parts[last:] if isinstance(part, ToolPart)]
 
 
 def _blocks(step: Step, request: ModelRequest, *, key: int) -> Iterator[Sequence[e.Event]]:
@@ -161,9 +181,8 @@ def _pieces(text: str | list[str], request: ModelRequest) -> Iterator[str]:
 
 def _outputs(messages: Sequence[Message]) -> str:
     """What the tools of the last step gave."""
-    parts = messages[-1].parts if messages else ()
-    last = max((at for at, part in enumerate(parts) if isinstance(part, StepStartPart)), default=0)
-    calls = [part for part in parts[last:] if isinstance(part, ToolPart)]
+    answer = next((message for message in reversed(messages) if message.role == "assistant"), None)
+    calls = _calls(answer) if answer is not None else ()
     told = [msgspec.json.encode(call.output).decode() for call in calls if call.state == "output-available"]
     return ", ".join(told)
 

@@ -27,6 +27,9 @@ Said: TypeAlias = (
     | Mapping[str, Any]
     | BaseException
 )
+WRITTEN = (
+    "a text, (name, {input}), a list of these, a Step or a mapping of its fields, an exception, or a function"
+)
 ScriptedStep: TypeAlias = Said | Callable[[ModelRequest], Said]
 
 
@@ -69,15 +72,27 @@ class Rehearsal:
     def _step(self, request: ModelRequest, key: int) -> Step:
         step = self.steps[key]
         said: Any = step(request) if callable(step) else step
-        if isinstance(said, BaseException):
-            raise said
-        return read_step(cast("Said", said))
+        found = read_step(cast("Said", said), number=key + 1)
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
 
 class ScriptedModel(Model):
-    """A model for tests. `async with` fails at its end when the script was not used up."""
+    """A model for tests. `async with` fails at its end when the script was not used up.
+
+    ConfigError, at once, for a step that is none; what a function gives is read when it is called.
+
+        async with ScriptedModel([("math_add", {"a": 2, "b": 2}), "It is 4."]) as model:
+            result = await Agent(model, operations=[add]).spawn("What is 2 + 2?").result
+    """
 
     def __init__(self, steps: Sequence[ScriptedStep], *, name: str = "scripted", **options: Any) -> None:
+        if isinstance(steps, str | Mapping):
+            raise ConfigError(f"a script is a list of steps, got {steps!r:.80}", hint="ScriptedModel([...])")
+        for number, step in enumerate(steps, 1):
+            if not callable(step):
+                read_step(step, number=number)
         self._rehearsal = Rehearsal(steps, name=name)
         super().__init__(self._rehearsal, "script", options)
 
@@ -103,21 +118,38 @@ class ScriptedModel(Model):
             self.assert_complete()
 
 
-def read_step(said: Said) -> Step:
-    """A step as it may be written in short."""
+def read_step(said: Said, *, number: int) -> Step | BaseException:
+    """A step as it may be written in short, or what it fails with; ConfigError when it is neither."""
+    try:
+        match said:
+            case BaseException():
+                return said
+            case Step():
+                return msgspec.convert(msgspec.structs.asdict(said), Step)
+            case str():
+                return Step(text=said)
+            case Mapping():
+                return msgspec.convert({**said, "usage": _usage(said.get("usage"))}, Step)
+            case (str(), _):
+                return Step(tools=[_call(said)])
+            case [_, *_]:
+                return Step(tools=[_call(each) for each in said])
+            case _:
+                pass
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"step {number} of the script cannot be used: {error}", hint=WRITTEN) from None
+    raise ConfigError(f"step {number} of the script is no step: {said!r:.100}", hint=WRITTEN)
+
+
+def _call(said: Any) -> ScriptedCall:
     match said:
-        case Step():
+        case ScriptedCall():
             return said
-        case str():
-            return Step(text=said)
-        case Mapping():
-            return msgspec.convert({**said, "usage": _usage(said.get("usage"))}, Step)
         case (str() as name, Mapping() as input):
-            return Step(tools=[ScriptedCall(name, input)])
-        case BaseException():
-            raise said
+            return ScriptedCall(name, input)
         case _:
-            return Step(tools=[ScriptedCall(name, input) for name, input in said])
+            hint = "a call is (name, {its input}), several are a list of them"
+            raise msgspec.ValidationError(f"{hint}, and {said!r:.80} is none")
 
 
 def _usage(given: Any) -> Any:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.agent.context import Fitting
+from dragoman.agent.context import Fitting, Windows
 from dragoman.agent.loop import Loop
 from dragoman.agent.profile import Profile
 from dragoman.agent.roster import Pick, Roster
 from dragoman.agent.summary import Summariser
 from dragoman.agent.toolbox import Toolbox
 from dragoman.agent.turn import Turn
+from dragoman.agent.word import Word, answered, pending, response, word_of
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, ToolApprovalResponse
 from dragoman.fold import Fold
@@ -33,6 +35,7 @@ from dragoman.request import Tool
 from dragoman.runs.metered import Till
 from dragoman.runs.plan import Plan, plan
 from dragoman.runs.run import Run, RunSettings
+from dragoman.runs.switching import preparing
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
@@ -42,12 +45,15 @@ log = logging.getLogger(__name__)
 
 UNDELIVERED_FOR = 60.0
 LEAVING = 0.1
+RECALL = "history.search"
 
 
 class Toolboxes(Protocol):
     """Gives what a model can call: what its agent pins, and the front end's tools."""
 
-    def __call__(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox: ...
+    async def __call__(
+        self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context
+    ) -> Toolbox: ...
 
 
 class Board:
@@ -60,8 +66,8 @@ class Board:
         """May be replaced: runs that begin from then on go by the new one."""
         self.till = till
         self._store = store
-        self._toolbox = toolbox
-        self._settings = settings
+        self.toolbox = toolbox
+        self.settings = settings
         self._active: dict[str, Run] = {}
         self._undelivered: dict[str, Run] = {}
         self._gates: dict[str, asyncio.Lock] = {}
@@ -101,17 +107,22 @@ class Board:
             if not gate.locked():
                 self._gates.pop(request.session_id, None)
 
-    async def go_on(self, approval: Approval) -> Run | None:
-        """Go on with the answer that waited for this approval; None when it does not wait, or cannot now."""
+    async def go_on(self, approval: Approval) -> bool:
+        """Go on with the answer that waited for this approval; False when it does not wait, or cannot.
+
+        RunActive or Unavailable when it cannot now.
+        """
         row = await self._store.runs.get(approval.run_id or "")
-        if row is None or approval.tool_call_id is None or approval.status not in ("approved", "denied"):
-            return None
+        if row is None or approval.tool_call_id is None or approval.status in ("pending", "used"):
+            return False
+        busy = self._active.get(row.session_id)
+        if busy is not None:
+            raise RunActive(row.session_id, busy.row.id)
         message = await self._store.messages.get(row.session_id, row.message_id)
         if message is None or not _waits_for(message, approval):
-            return None
-        said = ApprovalAnswer(
-            approval.id, approval.tool_call_id, approval.status == "approved", approval.reason
-        )
+            return False
+        word = word_of(approval)
+        said = ApprovalAnswer(word.id, approval.tool_call_id, word.approved, word.said)
         request = ChatRequest(
             session_id=row.session_id,
             turn=Continue(row.message_id, answers=(said,)),
@@ -119,10 +130,13 @@ class Board:
             agent=row.agent,
         )
         try:
-            return await self.begin(request, await self._asker(approval))
+            await self.begin(request, await self._asker(approval))
+        except (RunActive, Unavailable):
+            raise
         except DragomanError as error:
             log.info("session %s does not go on after its approval: %s", row.session_id, error.message)
-            return None
+            return False
+        return True
 
     async def _asker(self, approval: Approval) -> Identity:
         """Who asked for it, with the key of then and all that holds for that. Unauthorized, Forbidden."""
@@ -207,11 +221,11 @@ class Board:
         permit(identity.models, pick.agent.model, routing=self.roster.routing)
         client = (*pick.agent.client_tools, *request.tools)
         asking = Context(identity=identity, agent=pick.agent.name)
-        toolbox = self._toolbox(pick.agent.operations, client, context=asking)
+        toolbox = await self.toolbox(pick.agent.operations, client, context=asking)
         stored = await self._store.messages.list(session.id) if known else ()
         begun = plan(request.turn, stored, new_id=new_id("msg"))
         begun = replace(
-            begun, given=[await _settled(event, identity, toolbox=toolbox) for event in begun.given]
+            begun, given=[await _settled(each, begun, toolbox=toolbox, by=identity) for each in begun.given]
         )
         row = rows.Run(
             id=new_id("run"),
@@ -230,9 +244,7 @@ class Board:
     def _loop(self, row: rows.Run, pick: Pick, *, begun: Plan, toolbox: Toolbox, identity: Identity) -> Loop:
         """The loop of a run, its model paid for by whom the run is for."""
         context = _context(row, pick.agent, identity=identity)
-        provider = self.till.charge(
-            pick.provider, pick.model, row=row, identity=identity, budget=context.budget
-        )
+        provider = self.till.charge(pick.provider, pick.model, asked=pick.agent.model, context=context)
         return Loop(
             Turn(
                 agent=pick.agent,
@@ -243,15 +255,19 @@ class Board:
                 toolbox=toolbox,
                 context=context,
                 given=begun.given,
-                tracing=self._settings.tracing,
-                hooks=self._settings.hooks,
-                window=_window(pick, provider),
+                tracing=self.settings.tracing,
+                hooks=self.settings.hooks,
+                window=window(pick, provider, recall=partial(toolbox.way, RECALL, context=context)),
+                stops=pick.agent.stops,
+                prepare=preparing(pick.agent, self.roster, metered=provider, identity=identity),
+                spending=provider.bill,
+                output=pick.agent.output,
             )
         )
 
     def _start(self, row: rows.Run, loop: Loop) -> Run:
         deadline = loop.turn.context.deadline
-        run = Run(row, loop, store=self._store, settings=self._settings, on_end=self._ended)
+        run = Run(row, loop, store=self._store, settings=self.settings, on_end=self._ended)
         if deadline is not None:
             run.end_by(deadline)
         self._active[row.session_id] = run
@@ -272,18 +288,31 @@ class Board:
         asyncio.get_running_loop().call_later(UNDELIVERED_FOR, forget)
 
 
-def _window(pick: Pick, provider: Provider) -> Fitting | None:
-    """What shortens the conversation; a summary is made, and paid for, like any answer of the run."""
-    policy = pick.agent.context
-    if policy.kind == "off":
+def window(
+    pick: Pick, provider: Provider, *, recall: Callable[[], str | None] = lambda: None
+) -> Fitting | None:
+    """What shortens the conversation; a summary is made, and paid for, like any answer of the run.
+
+    `recall` gives the tool that finds what was left out, if there is one.
+    """
+    if pick.agent.context.kind == "off":
         return None
+    policy = replace(pick.agent.context, recall=recall())
     if policy.kind == "summarise" and policy.summarise is None:
         policy = replace(policy, summarise=Summariser(provider, pick.model))
-    return Fitting(policy)
+    sizes = pick.agent.sizes
+
+    async def known(asked: Provider) -> Windows | None:
+        """The sizes of the models of whoever is asked: a step may ask another provider."""
+        return None if sizes is None else partial(sizes, asked.name)
+
+    return Fitting(policy, sizes=known)
 
 
 def _waits_for(message: Message, approval: Approval) -> bool:
     """Whether a call of the message has this request for approval, and no answer."""
+    if any(part.id == approval.id for part in pending(message.parts).values()):
+        return True
     calls = [part for part in message.parts if isinstance(part, ToolPart)]
     waiting = [call.approval for call in calls if call.state == "approval-requested"]
     return any(asked is not None and asked.id == approval.id for asked in waiting)
@@ -304,9 +333,14 @@ def _context(row: rows.Run, agent: Profile, *, identity: Identity) -> Context:
     )
 
 
-async def _settled(event: Event, identity: Identity, *, toolbox: Toolbox) -> Event:
-    """An answer to an approval, as it is kept: who was faster, or may not answer, does not change it."""
-    if not isinstance(event, ToolApprovalResponse):
+async def _settled(event: Event, begun: Plan, *, toolbox: Toolbox, by: Identity) -> Event:
+    """What was said of a call, as it is kept: who was faster, or may not answer, does not change it."""
+    said = answered(event)
+    if said is not None:
+        word = said[1]
+    elif isinstance(event, ToolApprovalResponse):
+        word = Word(event.approval_id, event.approved, event.reason)
+    else:
         return event
-    kept = await toolbox.answer(event.approval_id, approved=event.approved, by=identity, reason=event.reason)
-    return replace(event, approved=kept.status in ("approved", "used"), reason=kept.reason)
+    kept = await toolbox.answer(word.id, approved=word.approved, by=by, reason=word.said)
+    return response(word_of(kept), begun.assistant.parts)

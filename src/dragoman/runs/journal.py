@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.drafts import Invocation
+from dragoman.agent.word import QUESTION
+from dragoman.drafts import Invocation, Slot
 from dragoman.errors import StoreError, Unavailable
 from dragoman.fold import Fold
-from dragoman.messages import encode_part
+from dragoman.messages import DataPart, encode_part
 from dragoman.store.connection import Job
 from dragoman.store.store import Store
 
@@ -52,11 +53,11 @@ class Journal:
         return self._job(lambda _: True, whole=True)
 
     def _ready(self, index: int) -> bool:
-        """True for what is to be written now: what is settled, and a call that is about to run."""
+        """True for what is to be written now: what is settled, a call that is about to run, a question."""
         draft = self._fold.moving.get(index)
-        if draft is None:
-            return True
-        return isinstance(draft, Invocation) and draft.now.state != "input-streaming"
+        if isinstance(draft, Slot):
+            return isinstance(draft.held, DataPart) and draft.held.type == QUESTION
+        return draft is None or (isinstance(draft, Invocation) and draft.now.state != "input-streaming")
 
     def _flush(self) -> None:
         """Write what is settled: once for all of this round of the loop, and before a tool can begin."""

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import cached_property
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.meter import Admission, Meter
-from dragoman.accounts.price import Price
+from dragoman.accounts.price import DEFAULT_OUTPUT, Price, told_cost, used_in
+from dragoman.agent.spending import UNGATED
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, ProviderError
 from dragoman.ids import ordered_id
-from dragoman.operations.budget import Budget
-from dragoman.operations.identity import Identity
+from dragoman.operations.context import Context
 from dragoman.providers.chain import Chain
 from dragoman.providers.provider import Provider
 from dragoman.request import ModelRequest
-from dragoman.store.runs import Run
+from dragoman.runs.bill import Bill
+from dragoman.runs.pledge import CHARACTERS, Pledge
 from dragoman.store.usage import UsageRecord
-from dragoman.wire.estimate import estimate_input
-
-CHARACTERS = 4  # of an answer, for one token
+from dragoman.wire.estimate import ANTHROPIC, estimate_input
 
 Priced = Callable[[str, str], Price | None]
 
 
 class Purse(msgspec.Struct, frozen=True, kw_only=True):
-    """Who pays. `price` finds that of a provider's model."""
+    """Who pays: `context` says for whom it is, and what it belongs to. `price` finds that of a model.
+
+    `bill` is where the run reads what it cost.
+    """
 
     meter: Meter
     price: Priced
-    identity: Identity
-    run_id: str
-    session_id: str
+    context: Context
     asked: str
-    budget: Budget | None = None
+    bill: Bill
 
 
 class Till(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,25 +47,9 @@ class Till(msgspec.Struct, frozen=True, kw_only=True):
     meter: Meter
     price: Priced
 
-    def charge(
-        self,
-        provider: Provider,
-        model: str,
-        *,
-        row: Run,
-        identity: Identity,
-        budget: Budget | None = None,
-    ) -> Metered:
-        """The provider, paid for by whom the run is for, out of the run's own budget too if it has one."""
-        purse = Purse(
-            meter=self.meter,
-            price=self.price,
-            identity=identity,
-            run_id=row.id,
-            session_id=row.session_id,
-            asked=row.model or model,
-            budget=budget,
-        )
+    def charge(self, provider: Provider, model: str, *, asked: str, context: Context) -> Metered:
+        """The provider, paid for by whom the context is for, out of its budget too if it has one."""
+        purse = Purse(meter=self.meter, price=self.price, context=context, asked=asked, bill=Bill())
         return Metered(provider, purse, model=model)
 
 
@@ -75,7 +60,15 @@ class Metered:
         self._provider = provider
         self._purse = purse
         self._model = model
-        self._step = 0
+
+    @property
+    def bill(self) -> Bill:
+        """What the run cost until now."""
+        return self._purse.bill
+
+    def other(self, provider: Provider, model: str, *, asked: str) -> Metered:
+        """Another provider or model for the same run, paid for in the same way."""
+        return Metered(provider, replace(self._purse, asked=asked), model=model)
 
     @property
     def name(self) -> str:
@@ -98,14 +91,17 @@ class Metered:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """See `Provider.stream`. A limit that is reached is a ProviderError `rate_limit`."""
-        self._step += 1
-        count = _Count(request, step=self._step)
+        self.bill.calls += 1
+        count = _Count(request, self._pledge(), step=self.bill.calls, family=self.family)
         admission = await self._admit(request, count)
         try:
             async with aclosing(self._provider.stream(request)) as answer:
                 async for batch in answer:
                     count.note(batch)
                     yield batch
+        except BudgetExhausted as error:
+            self._settle(admission, count, status="aborted", error=error)
+            raise refused(error) from error
         except DragomanError as error:
             self._settle(admission, count, status="failed", error=error)
             raise
@@ -121,43 +117,58 @@ class Metered:
             return self._provider.asked.provider.name, self._provider.asked.model
         return self.name, self._model
 
+    def _pledge(self) -> Pledge:
+        """What is kept back of the run's budget; nothing for a provider that sees to its budget itself."""
+        return Pledge(self._purse.context.budget, None if self.family in UNGATED else self._dearest())
+
+    def _dearest(self) -> Price | None:
+        """The price of the dearest model that may be asked: one that fails has the next one asked."""
+        asked = [(self.name, self._model)]
+        if isinstance(self._provider, Chain):
+            asked = [(route.provider.name, route.model) for route in self._provider.routes]
+        found = [price for each in asked if (price := self._purse.price(*each)) is not None]
+        return max(found, key=lambda price: price.ceiling(DEFAULT_OUTPUT, DEFAULT_OUTPUT), default=None)
+
     async def _admit(self, request: ModelRequest, count: _Count) -> Admission:
         purse = self._purse
-        if purse.budget is not None and purse.budget.is_spent:
-            raise ProviderError("the budget of this run is spent", category="rate_limit")
         limit = request.options.get("max_completion_tokens") or request.options.get("max_tokens")
+        most = limit if isinstance(limit, int) else None
         try:
+            count.pledge.take(lambda: count.tokens, most)
             return await purse.meter.admit(
-                purse.identity,
+                purse.context.identity,
                 price=purse.price(self.name, self._model),
-                input_tokens=count.tokens if purse.meter.is_limited(purse.identity) else 0,
-                max_output=limit if isinstance(limit, int) else None,
+                input_tokens=count.tokens if purse.meter.is_limited(purse.context.identity) else 0,
+                max_output=most,
                 model=purse.asked,
             )
         except (LimitReached, BudgetExhausted, BadRequest) as error:
-            refused = ProviderError(error.message, category="rate_limit", hint=error.hint)
-            refused.transient = error.transient
-            raise refused from None
+            count.pledge.settle(None, answered=False)
+            raise refused(error) from error
+        except BaseException:
+            count.pledge.settle(None, answered=False)
+            raise
 
     def _settle(
         self, admission: Admission, count: _Count, *, status: str, error: DragomanError | None = None
     ) -> None:
         """Write it down; only the first time counts."""
         purse, step = self._purse, count.finish or e.FinishStep()
+        context = purse.context
         provider, model = self._asked()
         record = UsageRecord(
             id=ordered_id("use"),
-            owner=purse.identity.owner,
+            owner=context.identity.owner,
             status=status,
             started_at=count.wall,
-            run_id=purse.run_id,
-            session_id=purse.session_id,
-            key_id=purse.identity.key_id,
+            run_id=context.run_id,
+            session_id=context.session_id,
+            key_id=context.identity.key_id,
             step=count.step,
             provider=provider,
             model_asked=purse.asked,
             model_served=step.model or model,
-            tokens=count.usage(),
+            tokens=used_in(error) or count.usage(),
             duration=time.perf_counter() - count.began,
             finish_reason=step.finish_reason,
             key_name=step.key,
@@ -165,34 +176,39 @@ class Metered:
             first_byte=count.first,
             upstream_status=error.upstream_status if isinstance(error, ProviderError) else None,
             error=error.code if error is not None else None,
+            call_id=context.call_id,
         )
-        settled = admission.settle(record, price=purse.price(provider, model))
-        if purse.budget is not None and settled.cost and not count.paid:
-            count.paid = True
-            with suppress(BudgetExhausted):  # the next model call is refused
-                purse.budget.spend(settled.cost)
+        told = error.cost if isinstance(error, ProviderError) else told_cost(step)
+        settled = admission.settle(record, price=purse.price(provider, model), told=told)
+        if count.settled:
+            return
+        count.settled = True
+        purse.bill.costs.append(settled.cost)
+        count.pledge.settle(settled.cost, answered=count.first is not None)
 
 
 class _Count:
-    """What is known of one answer."""
+    """What is known of one answer. `pledge` is what is kept back for it."""
 
-    def __init__(self, request: ModelRequest, *, step: int) -> None:
+    def __init__(self, request: ModelRequest, pledge: Pledge, *, step: int, family: str) -> None:
         self.step = step
+        self.pledge = pledge
+        self._factor = ANTHROPIC if family == "anthropic" else 1.0
         self._request = request
         self.wall = time.time()
         self.began = time.perf_counter()
         self.first: float | None = None
         self.finish: e.FinishStep | None = None
         self._said = 0
-        self.paid = False
+        self.settled = False
 
     @cached_property
     def tokens(self) -> int:
         """An estimate of the prompt; made when it is needed, for it reads the whole history."""
-        return estimate_input(self._request)
+        return estimate_input(self._request, factor=self._factor)
 
     def note(self, batch: Sequence[e.Event]) -> None:
-        """A batch has come."""
+        """A batch has come. BudgetExhausted when the answer outgrows what is left."""
         if self.first is None:
             self.first = time.perf_counter() - self.began
         for event in batch:
@@ -202,6 +218,8 @@ class _Count:
                 self._said += len(event.input_text_delta)
             elif isinstance(event, e.FinishStep):
                 self.finish = event
+        if self.finish is None:
+            self.pledge.note(self._said)
 
     def usage(self) -> e.Usage:
         """What the provider counted; an estimate where an answer broke off; nothing where none began."""
@@ -211,3 +229,10 @@ class _Count:
             return e.Usage()
         output = -(-self._said // CHARACTERS)
         return e.Usage(self.tokens, output, self.tokens + output, estimated=True)
+
+
+def refused(error: DragomanError) -> ProviderError:
+    """The error of a model call that a limit or a budget does not let through; that stays its cause."""
+    said = ProviderError(error.message, category="rate_limit", hint=error.hint)
+    said.transient = error.transient
+    return said

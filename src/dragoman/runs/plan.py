@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from dragoman import events as e
-from dragoman.errors import Conflict, NotFound
-from dragoman.messages import FINAL_STATES, Message, ToolPart
+from dragoman.agent.word import Word, pending, response
+from dragoman.errors import BadRequest, Conflict, NotFound
+from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
+from dragoman.operations.approval import LONGEST, checked, stated
 from dragoman.wire.chat import ApprovalAnswer, Continue, Edit, NewTurn, Regenerate, ToolOutput, Turn
 
 
@@ -63,17 +66,47 @@ def _continue(turn: Continue, stored: Sequence[Message]) -> Plan:
         )
     if at != len(stored) - 1 or stored[at].role != "assistant":
         raise Conflict(f"message {turn.message_id!r} is not the last answer of the session; it cannot go on")
-    calls = {part.tool_call_id: part for part in stored[at].parts if isinstance(part, ToolPart)}
-    outputs = [_output(said, calls) for said in turn.outputs]
-    answers = [_approval(said, calls) for said in turn.answers]
+    parts = stored[at].parts
+    outputs = [_output(said, parts) for said in turn.outputs]
+    answers = [_approval(said, parts) for said in turn.answers]
     given = [event for event in (*answers, *outputs) if event is not None]
+    if not given:
+        _check_open(turn, stored[at])
     return Plan(history=stored[:at], assistant=stored[at], given=given)
 
 
-def _output(said: ToolOutput, calls: Mapping[str, ToolPart]) -> e.Event | None:
-    call = calls.get(said.tool_call_id)
+def _check_open(turn: Continue, message: Message) -> None:
+    """Conflict when nothing is said to a message that waits for a word, or another word came first."""
+    calls = [part for part in message.parts if isinstance(part, ToolPart) and not part.provider_executed]
+    waiting = [call.name for call in calls if call.state in ("input-available", "approval-requested")]
+    if waiting:
+        raise Conflict(f"message {message.id!r} waits for an answer to {', '.join(waiting)}")
+    metadata = message.metadata if isinstance(message.metadata, Mapping) else {}
+    if metadata.get("finishReason") == "stop" and _differs(turn, calls):
+        raise Conflict(
+            f"message {message.id!r} was answered already, and has gone on",
+            hint="load the session again from /messages",
+        )
+
+
+def _differs(turn: Continue, calls: Sequence[ToolPart]) -> bool:
+    """Whether something else is claimed of these calls than what the record holds."""
+    outputs = {call.tool_call_id: (call.output, call.error_text) for call in calls}
+    approved = {call.approval.id: call.approval.approved for call in calls if call.approval is not None}
+    claimed = any(
+        outputs.get(said.tool_call_id) != (UNSET if said.error_text else said.output, said.error_text)
+        for said in turn.outputs
+    )
+    return claimed or any(approved.get(said.approval_id) != said.approved for said in turn.answers)
+
+
+def _output(said: ToolOutput, parts: Sequence[Part]) -> e.Event | None:
+    call = _call(said.tool_call_id, parts)
     if call is None:
         raise Conflict(f"the session's record holds no tool call {said.tool_call_id!r}")
+    question = pending(parts).get(said.tool_call_id)
+    if question is not None and question.id is not None:
+        return response(_answer_in(said, question.id), parts)
     if call.state in FINAL_STATES or call.provider_executed:
         return None
     if call.state != "input-available":
@@ -83,13 +116,32 @@ def _output(said: ToolOutput, calls: Mapping[str, ToolPart]) -> e.Event | None:
     return e.ToolOutputAvailable(said.tool_call_id, said.output)
 
 
-def _approval(said: ApprovalAnswer, calls: Mapping[str, ToolPart]) -> e.Event | None:
-    call = calls.get(said.tool_call_id)
+def _answer_in(said: ToolOutput, id: str) -> Word:
+    """The answer to a question that a front end hands in as the call's output."""
+    if said.error_text is not None:
+        return Word(id, approved=False, said=said.error_text[:LONGEST])
+    given = said.output.get("answer", said.output) if isinstance(said.output, Mapping) else said.output
+    if given is None:
+        raise BadRequest(f"the output of {said.tool_call_id!r} is no answer", hint="errorText declines")
+    text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    return Word(id, approved=True, said=checked(text))
+
+
+def _approval(said: ApprovalAnswer, parts: Sequence[Part]) -> e.Event | None:
+    call = _call(said.tool_call_id, parts)
+    question = pending(parts).get(said.tool_call_id)
+    reason = stated(said.reason)
+    if question is not None and question.id == said.approval_id:
+        return response(Word(said.approval_id, said.approved, reason), parts)
     if call is None or call.approval is None or call.approval.id != said.approval_id:
         raise Conflict(f"the session's record holds no approval {said.approval_id!r} for this call")
     if call.state != "approval-requested":
         return None
-    return e.ToolApprovalResponse(said.approval_id, said.approved, said.reason)
+    return e.ToolApprovalResponse(said.approval_id, said.approved, reason)
+
+
+def _call(id: str, parts: Sequence[Part]) -> ToolPart | None:
+    return next((part for part in parts if isinstance(part, ToolPart) and part.tool_call_id == id), None)
 
 
 def _find(stored: Sequence[Message], message_id: str) -> int | None:

@@ -8,8 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.agent.word import WANTED, call_of, questions, request, word_id
+from dragoman.events import Data
 from dragoman.fold import merge
-from dragoman.messages import FINAL_STATES, Message, Part, ReasoningPart, TextPart, ToolPart, encode_part
+from dragoman.messages import (
+    FINAL_STATES,
+    DataPart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolPart,
+    encode_part,
+)
+from dragoman.messages import Approval as Asked
+from dragoman.operations.approval import Approval
 from dragoman.operations.ledger import Entry
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
@@ -34,7 +47,8 @@ async def _close(store: Store, run: rows.Run, *, now: float) -> None:
     message = await store.messages.get(run.session_id, run.message_id)
     job = None
     if message is not None:
-        closed = close_message(message, calls)
+        asked = await store.approvals.of_run(run.session_id, run.id)
+        closed = close_message(restored(message, asked, calls=calls), calls)
         job = store.messages.put_parts(
             run.session_id,
             run.message_id,
@@ -46,11 +60,72 @@ async def _close(store: Store, run: rows.Run, *, now: float) -> None:
     await store.runs.finish(run.id, outcome, also=job)
 
 
+def restored(message: Message, asked: Sequence[Approval], *, calls: Sequence[Entry]) -> Message:
+    """The message with what was asked, and what the crash kept out of it."""
+    waiting = {call.record.id for call in calls if call.status == "pending"}
+    kept = {part.id for part in questions(message.parts)}
+    wanted = {each.tool_call_id: each for each in asked if each.call_id in waiting and each.status != "used"}
+    parts: list[Part] = []
+    for part in message.parts:
+        approval = wanted.get(part.tool_call_id) if isinstance(part, ToolPart) else None
+        if not isinstance(part, ToolPart) or approval is None or is_asking(part, approval.id, kept=kept):
+            parts.append(part)
+            continue
+        parts.append(
+            replace(
+                part,
+                state="approval-requested",
+                approval=Asked(approval.id),
+                output=msgspec.UNSET,
+                preliminary=None,
+            )
+        )
+        if approval.question is not None:
+            event = request(approval.id, part.tool_call_id, question=approval.question, shown=False)[0]
+            parts += [DataPart(event.type, event.data, event.id)] if isinstance(event, Data) else []
+    return replace(message, parts=tuple(parts))
+
+
+def is_asking(part: ToolPart, approval_id: str, *, kept: set[str | None]) -> bool:
+    """Whether it shows what is asked, or has ended."""
+    if part.state in FINAL_STATES and not part.preliminary:
+        return True
+    return approval_id in kept or (part.approval is not None and part.approval.id == approval_id)
+
+
 def close_message(message: Message, calls: Sequence[Entry]) -> Message:
     """The message after a crash: blocks closed, every call with the output that the ledger kept."""
     ended = {call.record.tool_call_id: call for call in calls if _is_root(call, calls)}
-    parts = tuple(_closed(part, ended, calls=calls) for part in message.parts)
+    unbegun = _unbegun(message.parts, ended)
+    parts = tuple(_asking(part, unbegun) or _closed(part, ended, calls=calls) for part in message.parts)
     return replace(message, parts=parts, metadata=merge(message.metadata, {"finishReason": REASON}))
+
+
+def _unbegun(parts: Sequence[Part], ended: Mapping[str | None, Entry]) -> dict[str, str]:
+    """The calls that wait for somebody's word, or had not gone on with it: they still can. What each asks."""
+    asked = {call_of(part.data) for part in questions(parts)}
+    calls = [part for part in parts if isinstance(part, ToolPart) and part.state not in FINAL_STATES]
+    known = {part.tool_call_id: ended.get(part.tool_call_id) for part in calls}
+    return {
+        part.tool_call_id: word_id(parts, part.tool_call_id)
+        for part in calls
+        if (part.state in WANTED or part.tool_call_id in asked)
+        and ((entry := known[part.tool_call_id]) is None or entry.status == "pending")
+    }
+
+
+def _asking(part: Part, unbegun: Mapping[str, str]) -> Part | None:
+    """The part of such a call as it asks; what was said to it is kept with the approval, and told again."""
+    match part:
+        case ToolPart(tool_call_id=key, approval=approval) if key in unbegun:
+            if approval is None or part.state != "approval-responded":
+                return part
+            return replace(part, state="approval-requested", approval=Asked(approval.id))
+        case DataPart(type="data-question", id=id, data=data) if id in unbegun.values():
+            kept = {name: value for name, value in data.items() if name not in ("answer", "reason")}
+            return replace(part, data={**kept, "status": "pending"})
+        case _:
+            return None
 
 
 def _is_root(call: Entry, calls: Sequence[Entry]) -> bool:
@@ -68,10 +143,6 @@ def _closed(part: Part, ended: Mapping[str | None, Entry], *, calls: Sequence[En
 
 
 def _answered(part: ToolPart, call: Entry | None, *, calls: Sequence[Entry]) -> ToolPart:
-    if part.state == "approval-requested" or (
-        part.state == "approval-responded" and (call is None or call.status == "pending")
-    ):
-        return part  # it was not begun, and still can be
     raw = part.raw_input if isinstance(part.raw_input, str) else None
     shown = part.input if part.input is not msgspec.UNSET else raw
     part = replace(part, input=shown, raw_input=msgspec.UNSET, preliminary=None, output=msgspec.UNSET)

@@ -8,22 +8,36 @@ from typing import Annotated, Any, Protocol, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound
-from dragoman.operations.approval import Approval, ApprovalStatus, concerns, may_answer
+from dragoman.operations.approval import (
+    LONGEST,
+    Approval,
+    ApprovalStatus,
+    Item,
+    Question,
+    checked,
+    concerns,
+    may_answer,
+    stated,
+)
 from dragoman.operations.approval import Approvals as Kept
 from dragoman.operations.identity import Identity
 from dragoman.server.calls import LIMIT, require_any
 from dragoman.server.exchange import Exchange
 
-MAX_BODY = 65_536
+MAX_BODY = 131_072
 MAX_PAGE = 500
 STATUSES: tuple[ApprovalStatus, ...] = get_args(ApprovalStatus)
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said to a request."""
+HINT = 'send {"approved": true} or {"approved": false}; to a question {"answer": "..."}'
 
-    approved: bool
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said to a request: yes or no, or the `answer` to a question."""
+
+    approved: bool | None = None
     reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
+    answer: Annotated[str, msgspec.Meta(max_length=LONGEST)] | None = None
 
 
 class Answering(Protocol):
@@ -69,7 +83,10 @@ class Approvals:
         await exchange.answer(200, to_json(found, caller))
 
     async def answer(self, exchange: Exchange) -> None:
-        """Approve or deny with `{"approved": true | false, "reason"?}`; each takes one answer."""
+        """Approve or deny with `{"approved": true | false, "reason"?}`; answer a question with `{"answer"}`.
+
+        Each takes one answer.
+        """
         caller = exchange.identity
         if not may_speak(caller):
             raise Forbidden(
@@ -79,13 +96,25 @@ class Approvals:
         try:
             said = msgspec.convert(await exchange.json_body(MAX_BODY), Answer)
         except msgspec.ValidationError as error:
-            raise BadRequest(
-                f"the body does not fit: {error}", hint='send {"approved": true} or {"approved": false}'
-            ) from None
-        found = await self._answer(
-            exchange.params["id"], approved=said.approved, by=caller, reason=said.reason
-        )
+            raise BadRequest(f"the body does not fit: {error}", hint=HINT) from None
+        asked = await self._approvals.get(exchange.params["id"])
+        approved, reason = read_answer(said, asked if may_answer(asked, caller) else None)
+        found = await self._answer(asked.id, approved=approved, by=caller, reason=reason)
         await exchange.answer(200, to_json(found, caller))
+
+
+def read_answer(said: Answer, asked: Approval | None) -> tuple[bool, str | None]:
+    """Whether it is a yes, and what is said with it. BadRequest when it is no answer to what was `asked`."""
+    if said.answer is None:
+        if said.approved is None:
+            raise BadRequest("the body says neither yes nor no", hint=HINT)
+        return said.approved, stated(said.reason)
+    if said.approved is False or said.reason is not None:
+        raise BadRequest("an answer is a yes, and needs no reason", field="answer", hint=HINT)
+    if asked is not None and asked.question is None:
+        hint = 'nothing is asked there but yes or no: send {"approved": true} or {"approved": false}'
+        raise BadRequest(f"approval {asked.id!r} is no question", field="answer", hint=hint)
+    return True, checked(said.answer)
 
 
 def read_status(said: str | None) -> ApprovalStatus | None:
@@ -111,10 +140,9 @@ def to_json(approval: Approval, caller: Identity) -> dict[str, Any]:
         "operation": approval.operation,
         "input": approval.input,
         "inputHash": approval.input_hash,
-        "items": [
-            {"operation": item.operation, "input": item.input, "reason": item.reason}
-            for item in approval.items
-        ],
+        "question": question_of(approval.question),
+        "answer": approval.answer,
+        "items": [item_of(item) for item in approval.items],
         "createdAt": approval.created_at,
         "expiresAt": approval.expires_at,
         "answerers": approval.answerers,
@@ -128,3 +156,18 @@ def to_json(approval: Approval, caller: Identity) -> dict[str, Any]:
         "answeredBy": approval.answered_by,
         "reason": approval.reason,
     }
+
+
+def item_of(item: Item) -> dict[str, Any]:
+    """What in it somebody has to decide."""
+    return {
+        "operation": item.operation,
+        "input": item.input,
+        "reason": item.reason,
+        "question": question_of(item.question),
+        "agent": item.agent,
+    }
+
+
+def question_of(question: Question | None) -> dict[str, Any] | None:
+    return None if question is None else {"text": question.text, "options": question.options}

@@ -128,15 +128,18 @@ class Reader:
         if run is None and not (owners and all(map(self._sees, owners))):
             raise NotFound(f"there is no run or call {id!r}", hint=HINT)
         crown = to_crown(run) if run is not None else remembered(id, lines=lines, records=records)
-        grove = Grove(lines, source=self._source)
-        tree = grow(crown, [to_answer(record) for record in records], grove=grove)
+        answers = [to_answer(record) for record in records]
+        grove = Grove(lines, answers=answers, source=self._source)
+        tree = grow(crown, answers, grove=grove)
         return told(tree, left_out=count - len(lines) + grove.left_out)
 
     async def _of_call(self, above: Sequence[Line]) -> Json:
         """The tree below one call."""
         *parents, this = above
         lines, count = await self._store.calls.below(this.id, limit=self._most)
-        grove = Grove(lines, source=self._source)
+        filters = {"run_id": this.run_id} if this.run_id else {"call_id": this.id}
+        records = await self._store.usage.rows(filters=filters, limit=self._most)
+        grove = Grove(lines, answers=[to_answer(record) for record in records], source=self._source)
         tree = grove.under(this.id) or to_node(this, source=self._source(this.operation))
         path = [step(to_node(line)) for line in parents]
         run = await self._store.runs.get(this.run_id) if this.run_id else None
@@ -279,6 +282,7 @@ def to_answer(record: UsageRecord) -> Answer:
         error=record.error,
         cost=record.cost,
         usage=record.tokens,
+        call_id=record.call_id,
     )
 
 

@@ -115,6 +115,7 @@ def guarded(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
     yield "/api/sessions/{id}/chat/stop", {"POST": chat.stop}, "chat"
     yield "/api/sessions/{id}/stream", {"GET": chat.resume}, "chat"
     yield "/api/sessions/{id}/stop", {"POST": chat.stop}, "chat"
+    yield "/api/search", {"GET": sessions.search}, "chat"
     yield "/api/operations", {"GET": operations.list}, "operations"
     yield "/api/operations/{id}", {"GET": operations.get}, "operations"
     yield "/api/operations/{id}/call", {"POST": operations.call}, "operations"

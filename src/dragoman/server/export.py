@@ -29,7 +29,7 @@ SUMS = ("calls", "failed", *TOKENS, "cost", "unpriced", "estimated_share", *MEAS
 RECORD = (
     *("id", "request_id", "started_at", "owner", "key_id", "door", "provider", "key_name", "model_asked"),
     *("model_served", "status", "finish_reason", "error", "upstream_status", *TOKENS, "estimated", "cost"),
-    *("price_model", "first_byte", "duration", "session_id", "run_id", "step"),
+    *("price_model", "first_byte", "duration", "session_id", "run_id", "step", "call_id"),
 )
 
 

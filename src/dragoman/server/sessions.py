@@ -1,4 +1,4 @@
-"""Session doors: list, create, read, rename, delete."""
+"""Session doors: list, create, read, rename, delete, and search in what was said."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from dragoman.store.store import Store
 
 MAX_BODY = 65_536
 MAX_PAGE = 200
+MAX_FOUND = 100
+LONGEST_QUERY = 1_000
 
 
 class SessionBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -39,11 +41,9 @@ class Sessions:
     async def list(self, exchange: Exchange) -> None:
         """The caller's sessions, the newest first; `?limit` and `?before=<id>` page."""
         query = exchange.query
-        limit = query.get("limit", "50")
-        if not limit.isdigit() or not 1 <= int(limit) <= MAX_PAGE:
-            raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {limit!r}", field="limit")
+        limit = _limit(query.get("limit", "50"), most=MAX_PAGE)
         found = await self._store.sessions.list(
-            exchange.identity.owner, limit=int(limit), before=query.get("before")
+            exchange.identity.owner, limit=limit, before=query.get("before")
         )
         await exchange.answer(200, {"sessions": [self._shown(session) for session in found]})
 
@@ -98,10 +98,28 @@ class Sessions:
             stored[-1] = run.fold.message()
         await exchange.answer(200, {"messages": [to_json(message) for message in stored]})
 
+    async def search(self, exchange: Exchange) -> None:
+        """What was said in the caller's sessions; `?q` are the words, `?session` and `?limit` narrow it."""
+        query = exchange.query
+        asked = query.get("q", "")
+        if not asked.strip() or len(asked) > LONGEST_QUERY:
+            raise BadRequest(f"q must be some words, of 1 to {LONGEST_QUERY} characters", field="q")
+        limit = _limit(query.get("limit", "20"), most=MAX_FOUND)
+        session = query.get("session")
+        if session is not None:
+            await self._owned(session, exchange)
+        owner = exchange.identity.owner
+        found = await self._store.history.search(asked, owner=owner, session_id=session, limit=limit)
+        left = {} if found.indexing is None else {"indexing": found.indexing}
+        await exchange.answer(200, {"matched": found.matched, "found": found.passages, **left})
+
     async def _mine(self, exchange: Exchange) -> Session:
-        session = await self._store.sessions.get(exchange.params["id"])
+        return await self._owned(exchange.params["id"], exchange)
+
+    async def _owned(self, id: str, exchange: Exchange) -> Session:
+        session = await self._store.sessions.get(id)
         if session is None:
-            raise NotFound(f"there is no session {exchange.params['id']!r}")
+            raise NotFound(f"there is no session {id!r}")
         if session.owner != exchange.identity.owner:
             raise Forbidden(f"session {session.id!r} belongs to somebody else")
         return session
@@ -117,6 +135,12 @@ class Sessions:
             "updatedAt": session.updated_at,
             "running": self._runs.active(session.id) is not None,
         }
+
+
+def _limit(said: str, *, most: int) -> int:
+    if not (said.isascii() and said.isdigit() and len(said) < 10) or not 1 <= int(said) <= most:
+        raise BadRequest(f"limit must be 1 to {most}, not {said[:20]!r}", field="limit")
+    return int(said)
 
 
 def _settings(sent: Any) -> SessionBody:

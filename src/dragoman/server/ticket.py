@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.meter import Admission
-from dragoman.accounts.price import Price
+from dragoman.accounts.price import Price, used_in
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import Usage
 from dragoman.ids import ordered_id
@@ -64,7 +64,7 @@ class Ticket:
             provider=route.provider.name if route else None,
             model_asked=asking.model,
             model_served=account.model or (route.model if route else None),
-            tokens=self._consumed(account, status=status),
+            tokens=used_in(error) or self._consumed(account, status=status),
             duration=time.perf_counter() - self._started,
             finish_reason=account.finish_reason,
             request_id=self.request_id,
@@ -74,7 +74,8 @@ class Ticket:
             upstream_status=error.upstream_status if isinstance(error, ProviderError) else None,
             error=error.code if error is not None else None,
         )
-        return self._admission.settle(record, price=asking.price(route) if route else None)
+        told = error.cost if isinstance(error, ProviderError) else account.cost
+        return self._admission.settle(record, price=asking.price(route) if route else None, told=told)
 
     def refuse(self) -> None:
         """The request never reached a provider: nothing is spent."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from dragoman import events as e
+from dragoman.accounts.price import told_cost
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.providers.relay import Relay
@@ -23,7 +24,9 @@ DRAIN = 0.06  # seconds that a finished answer's usage may still take after its 
 
 
 class Account(msgspec.Struct):
-    """What is known of an answer so far. `said` counts characters, `key` names the provider's key."""
+    """What is known of an answer so far. `said` counts characters, `key` names the provider's key, `cost` is
+    what the provider itself says of that.
+    """
 
     usage: Usage | None = None
     model: str | None = None
@@ -31,6 +34,7 @@ class Account(msgspec.Struct):
     said: int = 0
     key: str | None = None
     begun: bool = False
+    cost: float | None = None
 
 
 class Voice(Protocol):
@@ -246,3 +250,4 @@ class Spoken:
             elif isinstance(event, e.FinishStep):
                 account.usage, account.finish_reason = event.usage, event.finish_reason
                 account.model, account.key = event.model or account.model, event.key
+                account.cost = told_cost(event)

@@ -24,7 +24,7 @@ from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_
 from dragoman.store.tables import approvals
 
 SAME = ("owner", "operation", "input_hash", "run_id", "tool_call_id", "items", "answerers")
-CHANGED = ("status", "answered_at", "answered_by", "reason")
+CHANGED = ("status", "answered_at", "answered_by", "reason", "state")
 STATUSES: tuple[ApprovalStatus, ...] = ("pending", "approved", "denied", "expired", "used")
 LIVE = approvals.c.expires_at > bindparam("now")
 OPEN = approvals.c.status.in_([literal_column("'pending'"), literal_column("'approved'")])
@@ -45,7 +45,7 @@ class Approvals:
         of_call = [approvals.c[name] == bindparam(name) for name in ("owner", "operation", "input_hash")]
         outside = approvals.c.run_id.is_(None), approvals.c.tool_call_id.is_(None)
         changes: dict[str, Any] = {name: bindparam(name) for name in CHANGED}
-        moved = update(approvals).where(this, approvals.c.status == bindparam("before"), LIVE)
+        changed = update(approvals).where(this).values(changes)
         known = approvals.c.answerers.like(bindparam("named"), escape="/")
         seen = or_(approvals.c.owner == bindparam("owner"), known)
         old = approvals.c.created_at < bindparam("since")
@@ -53,8 +53,19 @@ class Approvals:
         self._get = database.compile(select_all(Approval, approvals).where(this))
         self._waiting = database.compile(newest.where(*alike, is_now("pending")))
         self._given = database.compile(newest.where(*of_call, *outside, is_now("approved")))
-        self._change = database.compile(moved.values(changes))
+        self._change = database.compile(changed.where(approvals.c.status == bindparam("before"), LIVE))
+        self._give_up = database.compile(changed.where(approvals.c.state.is_not(None)))
         self._purge = database.compile(delete(approvals).where(old, OVER))
+        said = approvals.c.status.in_([literal_column("'approved'"), literal_column("'denied'")])
+        of_run = approvals.c.run_id.is_not(None) & (approvals.c.answered_at >= bindparam("since"))
+        over = approvals.c.expires_at.between(bindparam("since"), bindparam("now"))
+        unfinished = OPEN | approvals.c.state.is_not(None)
+        settled = select_all(Approval, approvals).where(or_(said & of_run, over & unfinished))
+        asked = select_all(Approval, approvals).where(
+            approvals.c.session_id == bindparam("session_id"), approvals.c.run_id == bindparam("run_id")
+        )
+        self._asked = database.compile(asked.order_by(approvals.c.created_at, approvals.c.id))
+        self._settled = database.compile(settled.order_by(approvals.c.created_at, approvals.c.id))
         self._lists = {
             (status, mine): database.compile(
                 newest.where(*([is_now(status)] if status else []), *([seen] if mine else []))
@@ -94,6 +105,21 @@ class Approvals:
         found = [to_approval(row).at(now) for row in rows]
         return [each for each in found if owner is None or concerns(each, owner)]
 
+    async def settled(self, since: float) -> Sequence[Approval]:
+        """Those that something may follow from, the oldest first.
+
+        They were answered since then, for a run, and are not used; or they expired since then.
+        """
+        params = {"since": since, "now": self._clock()}
+        rows = await self._database.read(lambda connection: connection.all(self._settled, params))
+        return [to_approval(row).at(params["now"]) for row in rows]
+
+    async def of_run(self, session_id: str, run_id: str) -> Sequence[Approval]:
+        """All that was asked in a run, the oldest first."""
+        now, params = self._clock(), {"session_id": session_id, "run_id": run_id}
+        rows = await self._database.read(lambda connection: connection.all(self._asked, params))
+        return [to_approval(row).at(now) for row in rows]
+
     async def find(self, *, owner: str, operation: str, input_hash: str) -> Approval | None:
         """The newest approval that was given for this very call, of no run, and can be used."""
         call = {"owner": owner, "operation": operation, "input_hash": input_hash}
@@ -131,7 +157,11 @@ class Approvals:
             found = self._find(connection, id, now=now)
             changed = change(found, now)
             fields = {name: getattr(changed, name) for name in CHANGED}
-            if not connection.run(self._change, {**fields, "id": id, "before": found.status, "now": now}):
+            params = {**fields, "id": id, "before": found.status, "now": now}
+            if found.status in ("denied", "expired"):
+                del params["before"], params["now"]
+            sql = self._change if "before" in params else self._give_up
+            if not connection.run(sql, params):
                 raise Conflict(f"approval {id!r} was answered or used by somebody else just now")
             return changed
 
@@ -151,7 +181,7 @@ def is_now(status: ApprovalStatus) -> ColumnElement[bool]:
         case "pending" | "approved":
             return kept & LIVE
         case "expired":
-            return OPEN & ~LIVE
+            return kept | (OPEN & ~LIVE)
         case "denied" | "used":
             return kept
 

@@ -62,6 +62,12 @@ class Calls:
         self._interrupt = database.compile(
             update(calls).where(RUNNING).values(status=FATE, ended_at=bindparam("now"))
         )
+        given_up = update(calls).where(calls.c.id.in_(select(branch().c.id)), waiting).values(ended)
+        self._waits = database.compile(select(calls.c.id).where(this, waiting))
+        self._give_up = database.compile(given_up)
+        lost = update(calls).where(calls.c.id.in_(select(interrupted().c.id)), waiting)
+        ended_with: dict[str, Any] = {"status": literal_column("'aborted'"), "ended_at": bindparam("now")}
+        self._lose = database.compile(lost.values(ended_with))
         self._get = database.compile(entries.where(this))
         self._of_run = database.compile(of_run)
         self._below = database.compile(below())
@@ -119,12 +125,28 @@ class Calls:
             self._database.owe(job)
             raise
 
+    async def give_up(self, call_id: str, ended: Ended) -> None:
+        """Keep that a call which waits is not waited for any more, nor those below it that do."""
+        params = {"id": call_id, **to_params(ended), "notes": to_text(ended.notes or None)}
+        params |= {"result": to_text(ended.result), "error": to_text(ended.error)}
+
+        def job(connection: Connection) -> None:
+            if connection.one(self._waits, {"id": call_id}) is not None:
+                connection.run(self._give_up, params)
+
+        await self._database.write(job)
+
     async def interrupt(self, now: float) -> int:
         """End all calls that are marked as running: whoever made them is gone; how many there were.
 
-        One that acts is uncertain, any other aborted.
+        One that acts is uncertain, any other aborted; so are those below that wait for an answer.
         """
-        return await self._database.write(lambda connection: connection.run(self._interrupt, {"now": now}))
+
+        def job(connection: Connection) -> int:
+            connection.run(self._lose, {"now": now})
+            return connection.run(self._interrupt, {"now": now})
+
+        return await self._database.write(job)
 
     async def get(self, call_id: str) -> Entry | None:
         """The call, or None."""
@@ -206,6 +228,13 @@ def page(found: Select[Any]) -> Select[Any]:
 def branch() -> CTE:
     """The ids of a call and of all that it led to."""
     start = select(calls.c.id).where(calls.c.id == bindparam("id")).cte("branch", recursive=True)
+    child = calls.alias("child")
+    return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
+
+
+def interrupted() -> CTE:
+    """The ids of the calls that are marked as running, and of all that they led to."""
+    start = select(calls.c.id).where(RUNNING).cte("interrupted", recursive=True)
     child = calls.alias("child")
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
 

@@ -67,6 +67,7 @@ class Messages:
 
         `count` drops those at positions from there on; `metadata` is the message's new one, as JSON. Give the
         job to `Store.post`, `Store.write` or `Runs.finish`. It fails with NotFound when the message is gone.
+        It is for the message of a run that has not ended: a search looks again at no others.
         """
         this = {"session_id": session_id, "id": message_id}
         rows = [

@@ -11,7 +11,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from dragoman.errors import StoreError
 from dragoman.store.tables import metadata
 
-HEAD = "0003"
+HEAD = "0005"
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSIONS = "alembic_version"
 CREATE_VERSIONS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from dragoman.store.schema import bring_up, is_old
 Synchronous: TypeAlias = Literal["normal", "full"]
 
 BUSY_SECONDS = 5.0
+BETWEEN = 0.01  # seconds between two attempts to set up a new file
 STATEMENTS = 256
 JOURNAL_BYTES = 64 * 1024 * 1024
 
@@ -35,6 +37,7 @@ HINTS = {
     "SQLITE_FULL": "make room on the disk",
     "SQLITE_NOTADB": "the file is something else; move it away, or choose another folder with --data",
     "SQLITE_READONLY": "let this user write to the folder and its files",
+    "no such module": "search needs a Python whose SQLite has FTS5; all else works without",
 }
 
 
@@ -183,7 +186,8 @@ class SQLite:
                 return self._refusal(error.strerror or type(error).__name__, kind="SQLITE_CANTOPEN")
 
     def _refusal(self, why: str, *, kind: str) -> StoreError:
-        refusal = StoreError(f"cannot use the database {str(self._path)!r}: {why}", hint=HINTS.get(kind))
+        hint = HINTS.get(kind) or HINTS.get(why.partition(":")[0])
+        refusal = StoreError(f"cannot use the database {str(self._path)!r}: {why}", hint=hint)
         refusal.transient = kind in ("SQLITE_BUSY", "SQLITE_FULL")
         return refusal
 
@@ -198,10 +202,24 @@ class SQLite:
 
     def _bring_up(self) -> None:
         with closing(self._open()) as raw, ExitStack() as held:
-            raw.execute("PRAGMA journal_mode = WAL")
+            log_ahead(raw)
             if not self._exclusive and is_old(raw):
                 held.enter_context(locked(self._path.parent))  # nobody migrates under a running hub
             bring_up(raw, DIALECT)
+
+
+def log_ahead(raw: sqlite3.Connection) -> None:
+    """Have changes written ahead. SQLite does not wait by itself where others set the same up just now."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            raw.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if kind_of(error) != "SQLITE_BUSY" or time.monotonic() > deadline:
+                raise
+            time.sleep(BETWEEN)
+        else:
+            return
 
 
 def touch(connection: SQLiteConnection) -> None:

@@ -16,6 +16,7 @@ from dragoman.store.calls import Calls
 from dragoman.store.connection import Job
 from dragoman.store.database import Database
 from dragoman.store.definitions import Definitions
+from dragoman.store.history import History
 from dragoman.store.keys import Keys
 from dragoman.store.mcp_servers import McpServers
 from dragoman.store.messages import Messages
@@ -45,6 +46,7 @@ class Store:
         self.database = database
         self.sessions = Sessions(database, clock=clock)
         self.messages = Messages(database, clock=clock)
+        self.history = History(database)
         self.runs = Runs(database, sessions=self.sessions, messages=self.messages)
         self.calls = Calls(database)
         self.approvals = Approvals(database, clock=clock)

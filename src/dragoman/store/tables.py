@@ -69,6 +69,45 @@ parts = Table(
     sqlite_with_rowid=False,
 )
 
+# What parts say in words, to be searched; `scope` is whose words they are. On SQLite see full_text.py.
+passages = Table(
+    "passages",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    ForeignKeyConstraint(
+        ["session_id", "message_id", "position"],
+        ["parts.session_id", "parts.message_id", "parts.position"],
+        ondelete="CASCADE",
+    ),
+    Index(None, "session_id", "message_id", "position", unique=True),
+)
+
+# Of what there are passages: `runs` is how many runs of the session, or of the message, had ended then.
+indexed_sessions = Table(
+    "indexed_sessions",
+    metadata,
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("runs", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+indexed_messages = Table(
+    "indexed_messages",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("runs", Integer, nullable=False),
+    ForeignKeyConstraint(
+        ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
+    ),
+    sqlite_with_rowid=False,
+)
+
 runs = Table(
     "runs",
     metadata,
@@ -91,6 +130,7 @@ runs = Table(
 
 # A session answers one run at a time; the database itself sees to it.
 RUNNING = text("status = 'running'")
+INSIDE = text("call_id IS NOT NULL")
 Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=RUNNING, postgresql_where=RUNNING)
 
 # Calls and usage have no foreign keys: calls come without sessions too, and accounts outlive them.
@@ -150,6 +190,7 @@ approvals = Table(
     Column("answered_at", Double),
     Column("answered_by", Text),
     Column("reason", Text),
+    Column("state", LargeBinary),
     Index(None, "owner", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "session_id"),
@@ -225,12 +266,15 @@ usage = Table(
     Column("upstream_status", Integer),
     Column("error", Text),
     Column("price_model", Text),
+    Column("call_id", Text),
     Index(None, "owner", "started_at"),
     Index(None, "key_id", "started_at"),
     Index(None, "started_at", "id"),
     Index(None, "session_id"),
     Index(None, "run_id"),
 )
+
+Index("ix_usage_call_id", usage.c.call_id, sqlite_where=INSIDE, postgresql_where=INSIDE)
 
 keys = Table(
     "keys",

@@ -22,7 +22,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. None means unknown. `cost` is in US dollars, `duration` and `first_byte` in seconds.
 
     `door` is where the request came in, `key_name` the name of the provider's key that was used,
-    `error` the code of what went wrong, `price_model` the model whose price was taken.
+    `error` the code of what went wrong, `price_model` the model whose price was taken, or "provider" where
+    that told the cost. `call_id` is the call that an agent works in for another one.
     """
 
     id: str
@@ -47,6 +48,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     upstream_status: int | None = None
     error: str | None = None
     price_model: str | None = None
+    call_id: str | None = None
 
 
 OWN = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")

@@ -1,4 +1,4 @@
-"""The operations that come with the hub: time, arithmetic, files, kept results, the web."""
+"""The operations that come with the hub: time, arithmetic, questions, files, kept results, the web."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dragoman.tools import files as shown
 from dragoman.tools import web as pages
 from dragoman.tools.calculator import calculate
 from dragoman.tools.guard import Resolve, WebSettings
+from dragoman.tools.question import question
 
 
 def builtin(
@@ -31,7 +32,7 @@ def builtin(
     `files.*` wants folders to show: a `root`, or `files` by name; `artifacts.*` a place where results are
     kept; `web.*` settings. `clock` gives unix seconds, `resolve` the IP addresses of a host.
     """
-    made = [from_function(calculate, "math", effect="read", timeout=5), *clocks.operations(clock)]
+    made = [from_function(calculate, "math", effect="read", timeout=5), *clocks.operations(clock), question]
     if root is not None or files:
         made += shown.operations(root, files)
     if artifacts is not None:

@@ -13,6 +13,8 @@ import msgspec
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
+SHORT, LONG, LONGEST = 4096, 12_000, 32_000  # tokens
+
 _NAME = re.compile(r"claude-([a-z]+)(?:-(\d{1,2})(?:[-.](\d{1,2}))?)?(?!\d)")
 _OLD_NAME = re.compile(r"claude-(?:v|instant-)?(\d)(?:[-.](\d))?")
 _STRICT = frozenset({"fable", "mythos"})
@@ -23,7 +25,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     `sampling`: temperature, top_p and top_k; `both`: temperature together with top_p. `adaptive`: it decides
     itself how much it thinks, else it is given a budget. `effort`: output_config.effort; `xhigh`: that effort
-    too. `forcing`: a tool choice that demands a call. `schemas`: output_config.format.
+    too. `forcing`: a tool choice that demands a call. `schemas`: output_config.format. `answer`: the
+    max_tokens of a request that says none. Anthropic wants a number, and no price list tells how much a model
+    can write: it is well within what all of those models take, and more where thinking counts into it
+    unbidden.
     """
 
     sampling: bool = True
@@ -34,6 +39,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     xhigh: bool = False
     forcing: bool = True
     schemas: bool = True
+    answer: int = SHORT
 
 
 def model_of(name: str) -> Model:
@@ -53,6 +59,7 @@ def model_of(name: str) -> Model:
         xhigh=newest,
         forcing=family not in _STRICT,
         schemas=newest or version >= ((4, 1) if family == "opus" else (4, 5)),
+        answer=LONGEST if adaptive else LONG if version >= (3, 7) else SHORT,
     )
 
 

@@ -16,7 +16,12 @@ from dragoman import events as e
 from dragoman.errors import DragomanError, OutOfOrder, ProviderError
 from dragoman.wire.anthropic_reply_blocks import BROKEN, Blocks, parse
 from dragoman.wire.anthropic_reply_error import error_body, status_of
-from dragoman.wire.anthropic_reply_finish import unfinished, write_stop, write_usage
+from dragoman.wire.anthropic_reply_finish import (
+    filled_usage,
+    length_of,
+    unfinished,
+    write_stop,
+)
 from dragoman.wire.dialect import SSE_HEADERS
 
 __all__ = ["MessageStream", "error_body", "status_of", "whole"]
@@ -41,6 +46,7 @@ class MessageStream:
         self._message = _message(id, model, usage={"input_tokens": input_tokens or 0, "output_tokens": 0})
         self._frames = _Frames()
         self._blocks = Blocks(self._frames)
+        self._said = 0  # characters
         self._begun = False
         self._finished = False
         self._failed = False
@@ -59,6 +65,7 @@ class MessageStream:
         for event in batch:
             if type(event) is e.TextDelta and event.id == blocks.text and event.provider_metadata is None:
                 frames.out += (frames.text, _encode(event.delta), b"}}\n\n")
+                self._said += len(event.delta)
             else:
                 self._add(event)
         return frames.take()
@@ -94,13 +101,14 @@ class MessageStream:
             case e.ErrorEvent():
                 raise broken(event)
             case _:
+                self._said += length_of(event)
                 self._blocks.add(event)
 
     def _finish(self, event: e.FinishStep) -> None:
         stop = write_stop(event)
         self._blocks.settle()
         self._finished = True
-        usage = {"output_tokens": 0, **write_usage(event.usage)}
+        usage = filled_usage(event.usage, self._said)
         self._frames.put(b"message_delta", {"type": "message_delta", "delta": stop, "usage": usage})
 
 
@@ -112,7 +120,9 @@ def whole(events: Iterable[e.Event], *, id: str, model: str, input_tokens: int |
     content = _Content()
     blocks = Blocks(content)
     finish: e.FinishStep | None = None
+    said = 0
     for event in events:
+        said += length_of(event)
         match event:
             case e.FinishStep():
                 finish = event
@@ -126,7 +136,7 @@ def whole(events: Iterable[e.Event], *, id: str, model: str, input_tokens: int |
     if finish is None:
         raise unfinished("ended without a finish")
     blocks.settle()
-    usage = {"input_tokens": input_tokens or 0, "output_tokens": 0, **write_usage(finish.usage)}
+    usage = {"input_tokens": input_tokens or 0, **filled_usage(finish.usage, said)}
     return _encode({**_message(id, model, usage=usage), "content": content.blocks, **write_stop(finish)})
 
 

@@ -1,7 +1,7 @@
 """Finishes out to an Anthropic client: why the answer stopped, and what it took.
 
-The SDKs' types demand numbers, so counts that nobody knows stay what the message's start said: the estimate
-of the input, and 0 for the output. What is known is never an estimate of ours.
+The SDKs' types demand numbers, so where nobody has counted the input stays the estimate of the message's
+start, and the output is one too, which `estimated` says. What is known is never an estimate of ours.
 """
 
 from __future__ import annotations
@@ -10,8 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.errors import ProviderError
-from dragoman.events import FinishReason, FinishStep, Usage
+from dragoman.events import (
+    Event,
+    FinishReason,
+    FinishStep,
+    ReasoningDelta,
+    TextDelta,
+    ToolInputDelta,
+    Usage,
+)
 
+_CHARACTERS = 4  # of an answer, for one token
 _STOPS: Mapping[FinishReason, str] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -53,6 +62,25 @@ def write_usage(usage: Usage | None) -> dict[str, Any]:
         "output_tokens_details": None if thoughts is None else {"thinking_tokens": thoughts},
     }
     return {word: count for word, count in said.items() if count is not None}
+
+
+def filled_usage(usage: Usage | None, said: int) -> dict[str, Any]:
+    """The counts with a number for the output, whoever knows it: `said` counts the answer's characters."""
+    known = write_usage(usage)
+    if said and not known.get("output_tokens"):
+        return {**known, "output_tokens": -(-said // _CHARACTERS), "estimated": True}
+    return {"output_tokens": 0, **known}
+
+
+def length_of(event: Event) -> int:
+    """How many characters an event adds to the answer."""
+    match event:
+        case TextDelta() | ReasoningDelta():
+            return len(event.delta)
+        case ToolInputDelta():
+            return len(event.input_text_delta)
+        case _:
+            return 0
 
 
 def unfinished(what: str) -> ProviderError:

@@ -21,8 +21,6 @@ from dragoman.wire.anthropic_tools import forces, write_tools
 from dragoman.wire.openai_history import plain
 from dragoman.wire.openai_options import extra_body
 
-MAX_TOKENS = 4096  # of an answer when the request does not say: Anthropic wants a number
-
 _REFUSALS = tuple(
     (re.compile(pattern, re.IGNORECASE), field)
     for pattern, field in (
@@ -50,7 +48,7 @@ def encode_request(
     request: ModelRequest,
     *,
     provider: str | None = None,
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int | None = None,
     stream: bool = True,
     drop: Collection[str] = (),
 ) -> bytes:
@@ -69,7 +67,7 @@ def write_request(
     request: ModelRequest,
     *,
     provider: str | None = None,
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int | None = None,
     stream: bool = True,
     drop: Collection[str] = (),
 ) -> dict[str, Any]:
@@ -106,7 +104,7 @@ def check(request: ModelRequest, *, provider: str | None = None) -> Sequence[str
 
     They are options, and `<message id>.file` for files that an assistant made: Anthropic does not take them.
     """
-    history, options = _read(request, provider=provider, max_tokens=MAX_TOKENS, drop=())
+    history, options = _read(request, provider=provider, max_tokens=None, drop=())
     names = {*options.left_out, *history.left_out}
     if forces(request.tool_choice) and not _may_force(model_of(request.model), options):
         names.add("tool_choice")
@@ -124,13 +122,14 @@ def refused_field(message: str) -> str | None:
 
 
 def _read(
-    request: ModelRequest, *, provider: str | None, max_tokens: int, drop: Collection[str]
+    request: ModelRequest, *, provider: str | None, max_tokens: int | None, drop: Collection[str]
 ) -> tuple[History, Options]:
     history = write_history(request.messages, instructions=request.instructions, provider=provider)
+    model = model_of(request.model)
     options = Options(
         request.options,
-        model_of(request.model),
-        max_tokens=max_tokens,
+        model,
+        max_tokens=model.answer if max_tokens is None else max_tokens,
         bare=_is_bare(history.messages),
         drop=drop,
     )

@@ -1,8 +1,9 @@
 """Claude Code's stream in: lines of JSON, as `claude --print --output-format stream-json` writes them.
 
 One answer of it is a whole run: several messages, and the tools that it called itself between them. Those
-come out as calls that the provider executed. What its own sub-agents say is left out. Sources: its reference,
-and the types of its Agent SDK (system, stream_event, assistant, user, result).
+come out as calls that the provider executed. What its own sub-agents say is left out. A result need not be
+the end: the CLI waits for commands in the background, and tells what comes of them in another turn. Sources:
+its reference, and what version 2.1.197 writes (system, stream_event, assistant, user, result).
 """
 
 from __future__ import annotations
@@ -14,65 +15,36 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman import events as e
-from dragoman.errors import ProviderCategory, ProviderError
+from dragoman.errors import ProviderError
 from dragoman.wire import anthropic_frame as frames
-from dragoman.wire.anthropic_answer import REASONS, Answer
-from dragoman.wire.anthropic_usage import Tally
-from dragoman.wire.failures import failure
+from dragoman.wire.anthropic_answer import Answer
+from dragoman.wire.claude_code_line import Line, read_line
+from dragoman.wire.claude_code_result import failed, reason_of, usage_of
 
 FAMILY = "claude-code"
 SESSION = "sessionId"
-LOGIN = "run the CLI once by hand and log in, or give it a key of its own (ANTHROPIC_API_KEY)"
 _SYNTHETIC = "<synthetic>"  # the model of what the CLI says itself
-_KINDS: Mapping[str, tuple[ProviderCategory, bool]] = {
-    "authentication_failed": ("auth", False),
-    "billing_error": ("rate_limit", False),
-    "rate_limit": ("rate_limit", True),
-    "invalid_request": ("bad_request", False),
-    "server_error": ("api_error", True),
-}
-_ENDS: Mapping[str, e.FinishReason] = {"error_max_turns": "max-steps"}
-_BUDGETS = frozenset({"error_max_budget_usd"})
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A line of the stream, as far as we read it."""
-
-    type: str
-    subtype: str = ""
-    session_id: str | None = None
-    parent_tool_use_id: str | None = None
-    model: str | None = None
-    event: msgspec.Raw = msgspec.Raw()
-    message: Any = None
-    error: Any = None
-    is_error: bool = False
-    result: Any = None
-    errors: Any = None
-    usage: Any = None
-    total_cost_usd: float | None = None
-    num_turns: int | None = None
-    stop_reason: str | None = None
-    api_error_status: int | None = None
-
+_OVER = frozenset({"completed", "failed", "killed", "stopped"})
 
 _Block: TypeAlias = (
     e.TextStart | e.TextDelta | e.TextEnd | e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd
 )
 _Call: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
-_decoder = msgspec.json.Decoder(Line)
 
 
 class Reader:
-    """Reads one answer. `done` is true once the finish is out; `session` is known from the first line on."""
+    """Reads one answer. `session` is known from the first line on.
 
-    def __init__(self, *, provider: str, model: str) -> None:
-        self.done = False
+    `agent` is the one that must answer: the CLI takes another one, without a word, when it does not know it.
+    """
+
+    def __init__(self, *, provider: str, model: str, agent: str | None = None) -> None:
         self.session: str | None = None
         self.garbage = ""
         """The last line that was no message."""
         self._provider = provider
         self._model = model
+        self._agent = agent
         self._messages = count(1)
         self._answer: Answer | None = None
         self._place = 0
@@ -80,21 +52,34 @@ class Reader:
         self._growing: dict[str, type[e.TextEnd | e.ReasoningEnd]] = {}  # blocks without an end, by id
         self._writing: dict[str, str] = {}  # calls whose arguments have not come whole, and their names
         self._waiting: dict[str, None] = {}  # calls without an output
+        self._told_early: set[str] = set()  # calls that were told before their message came to them
+        self._tasks: set[str] = set()  # what runs in the background
         self._kind: str | None = None  # of the error that a message told
+        self._turns = 0
+        self._end: e.FinishStep | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result, behind which nothing is known to come."""
+        return self._end is not None and not self._tasks
+
+    def close(self) -> list[e.Event]:
+        """The finish, once nothing more comes; nothing when there is no result."""
+        self._tasks.clear()
+        return [] if self._end is None else [*self._left(), self._end]
 
     def feed(self, raw: bytes) -> list[e.Event]:
         """The events of one line; ProviderError when it says that the run failed. Noise is passed over."""
-        try:
-            line = _decoder.decode(raw)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
+        line = read_line(raw)
+        if line is None:
             self.garbage = raw.decode(errors="replace").strip() or self.garbage
             return []
         self.session = line.session_id or self.session
         if line.parent_tool_use_id is not None:
             return []
         match line.type:
-            case "system" if line.subtype == "init":
-                self._model = line.model or self._model
+            case "system":
+                self._system(line)
                 return []
             case "stream_event":
                 return self._piece(bytes(line.event))
@@ -106,6 +91,30 @@ class Reader:
                 return self._finish(line)
             case _:
                 return []
+
+    def _system(self, line: Line) -> None:
+        """What the CLI says of itself: how a turn begins, and what goes on in the background."""
+        match line.subtype:
+            case "init":
+                self._begin_turn(line)
+            case "task_started" if line.task_id is not None:
+                self._tasks.add(line.task_id)
+            case "task_updated" if isinstance(line.patch, Mapping) and line.patch.get("status") in _OVER:
+                self._tasks.discard(line.task_id or "")
+            case "task_notification":
+                self._tasks.discard(line.task_id or "")
+            case _:
+                pass
+
+    def _begin_turn(self, line: Line) -> None:
+        self._model = line.model or self._model
+        self._end = None
+        if self._agent is not None and isinstance(line.agents, list) and self._agent not in line.agents:
+            raise ProviderError(
+                f"Claude Code knows no agent {self._agent!r}",
+                category="bad_request",
+                hint=f"it knows {', '.join(map(str, line.agents))}; its own are found by `cwd`",
+            )
 
     def _piece(self, raw: bytes) -> list[e.Event]:
         """An event of the message under way, in the words of Anthropic's API."""
@@ -141,12 +150,25 @@ class Reader:
         message = line.message if isinstance(line.message, Mapping) else {}
         if isinstance(line.error, str):
             self._kind = line.error
-        if message.get("id") in self._streamed or line.error or message.get("model") == _SYNTHETIC:
+        if line.error or message.get("model") == _SYNTHETIC:
             return []
+        if message.get("id") in self._streamed:
+            return self._early(message.get("content"))
         self._answer = None  # whatever came in pieces was another message
         cut, answer = self._cut(), self._begin()
         answer.start(message)
         return [*cut, *self._told(answer)]
+
+    def _early(self, content: Any) -> list[e.Event]:
+        """Calls of a message that still comes in pieces: they run at once, so outputs may come first."""
+        calls: list[e.Event] = []
+        for block in content if isinstance(content, list) else ():
+            key = block.get("id") if isinstance(block, Mapping) and block.get("type") == "tool_use" else None
+            if isinstance(key, str) and key in self._writing:
+                name, given = self._writing[key], block.get("input")
+                calls.append(self._call(e.ToolInputAvailable(key, name, given)))
+                self._told_early.add(key)
+        return calls
 
     def _cut(self) -> list[e.Event]:
         """Ends for what a message has left open: the CLI gave it up, and asks again."""
@@ -161,7 +183,12 @@ class Reader:
         return ends
 
     def _told(self, answer: Answer) -> list[e.Event]:
-        return [self._ours(event) for event in answer.take()]
+        return [self._ours(event) for event in answer.take() if not self._repeats(event)]
+
+    def _repeats(self, event: e.Event) -> bool:
+        return isinstance(event, e.ToolInputAvailable | e.ToolInputError) and (
+            event.tool_call_id in self._told_early
+        )
 
     def _ours(self, event: e.Event) -> e.Event:
         """The event with ids that are unique in the run; calls are marked as run by the provider."""
@@ -223,20 +250,24 @@ class Reader:
         return found
 
     def _finish(self, line: Line) -> list[e.Event]:
-        if line.subtype not in _ENDS and (line.is_error or line.subtype != "success"):
-            raise self._failed(line)
-        self.done = True
-        reason = _ENDS.get(line.subtype) or REASONS.get(line.stop_reason or "", "stop")
-        tally = Tally()
-        tally.start(line.usage, whole=True)
-        finish = e.FinishStep(
-            "stop" if reason == "tool-calls" else reason,
-            tally.total(),
+        """Take a result. What it counts is of the whole process, but for its turns."""
+        kind, self._kind = self._kind, None
+        reason = reason_of(line, kind)
+        if reason is None:
+            raise failed(line, kind)
+        if reason != "max-steps" and (self._growing or self._writing):
+            raise ProviderError(
+                "Claude Code's answer was cut in the middle", category="network", transient=True
+            )
+        self._turns += line.num_turns or 0
+        self._end = e.FinishStep(
+            reason,
+            usage_of(line),
             self._model,
             self._provider,
             provider_metadata={FAMILY: self._account(line)},
         )
-        return [*self._left(), finish]
+        return self._left()
 
     def _left(self) -> list[e.Event]:
         """An end for calls that have none: the run was cut, or nobody told."""
@@ -246,32 +277,8 @@ class Reader:
         return [*self._cut(), *left]
 
     def _account(self, line: Line) -> dict[str, Any]:
-        said = {SESSION: self.session, "costUsd": line.total_cost_usd, "turns": line.num_turns}
+        said = {SESSION: self.session, "costUsd": line.total_cost_usd, "turns": self._turns}
         return {word: value for word, value in said.items() if value is not None}
-
-    def _failed(self, line: Line) -> ProviderError:
-        """Why the run failed: what the CLI says of it, in whichever of its ways."""
-        errors = line.errors if isinstance(line.errors, list) else []
-        words = [text for text in (line.result, *errors) if isinstance(text, str) and text.strip()]
-        text = (
-            "; ".join(words) or f"Claude Code ended with {line.subtype or 'an error'} and said nothing more"
-        )
-        if line.subtype in _BUDGETS:
-            return ProviderError(f"Claude Code stopped at its own budget: {text}", category="rate_limit")
-        return explain(text, kind=self._kind, status=line.api_error_status)
-
-
-def explain(text: str, *, kind: str | None = None, status: int | None = None) -> ProviderError:
-    """The error that words of the CLI stand for; `kind` and `status` are what it says of it besides."""
-    error = failure(text, status=status)
-    if kind is not None and kind in _KINDS:
-        category, transient = _KINDS[kind]
-        error = ProviderError(error.message, category=category, transient=transient, upstream_status=status)
-    elif status is None and error.category == "api_error":
-        error.transient = False  # nothing says that it would go better
-    if error.category == "auth":
-        error.hint = LOGIN
-    return error
 
 
 def _plain(content: Any) -> Any:

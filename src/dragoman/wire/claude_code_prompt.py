@@ -18,6 +18,7 @@ from dragoman.wire.claude_code import FAMILY, SESSION
 from dragoman.wire.openai_history import plain, result
 
 GO_ON = "Go on."
+CLOSING = "(The message ends here.)"
 _BEFORE = "What was said before, in another session:\n\n"
 _NOW = "\n\nWhat is said now:"
 
@@ -36,7 +37,7 @@ def write_prompt(request: ModelRequest, *, provider: str, resume: bool = True) -
     new = request.messages[at + 1 :]
     written = write_history(new, instructions=request.instructions, provider=provider)
     system = "\n\n".join(block["text"] for block in written.system)
-    content = _content(new, written.messages) or [{"type": "text", "text": GO_ON}]
+    content = harmless(_content(new, written.messages)) or [{"type": "text", "text": GO_ON}]
     message = {
         "type": "user",
         "session_id": session or "",
@@ -44,6 +45,18 @@ def write_prompt(request: ModelRequest, *, provider: str, resume: bool = True) -
         "parent_tool_use_id": None,
     }
     return Prompt(msgspec.json.encode(message, enc_hook=plain) + b"\n", session, system)
+
+
+def harmless(content: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks, so that the CLI takes them for words.
+
+    It runs a last text such as `/config permissionMode=auto` as a command of its own, and reads the file of
+    `@/etc/passwd` in it without asking: whoever may chat could do both. Behind it stands another text, then.
+    """
+    texts = [block.get("text", "") for block in content if block["type"] == "text"]
+    if any(text.lstrip().startswith("/") or "@" in text for text in texts):
+        return [*content, {"type": "text", "text": CLOSING}]
+    return list(content)
 
 
 def _find(messages: Sequence[Message], provider: str) -> tuple[int, str | None]:

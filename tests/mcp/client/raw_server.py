@@ -212,8 +212,9 @@ def main() -> None:
     if "dies" in MODES:
         sys.stderr.write("no configuration\n")
         sys.exit(2)
-    if "litter" in MODES:
-        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    if "litter" in MODES or "astray" in MODES:
+        program = [sys.executable, "-c", "import time; time.sleep(600)"]
+        left = subprocess.Popen(program, start_new_session="astray" in MODES)
         note(f"pid {left.pid}")
     for line in sys.stdin:
         handle(json.loads(line))

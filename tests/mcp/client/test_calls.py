@@ -162,6 +162,7 @@ async def test_a_server_gets_the_named_variables_only_and_secrets_show_nowhere(
         await hub.servers.settled()
         seen = json.loads((await hub.call("raw.env")).result)
         assert seen.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own
+        assert seen.pop("DRAGOMAN_MCP_SERVER").startswith("mcp_")  # by which what it starts is found
         assert seen == {
             "PATH": "/usr/bin:/bin",
             "HOME": "/",

@@ -116,7 +116,10 @@ async def test_a_server_that_went_away_fails_calls_at_once_and_is_found_again(
             await process.wait()
         async with asyncio.timeout(5):
             failed = await hub.call("sdk.headers")
-        assert (failed.status, failed.error.transient) == ("failed", True)
+        told = (failed.status, failed.error.transient)
+        assert told in {("failed", True), ("uncertain", False)}, (
+            "the latter where it was sent before it was known"
+        )
         async with serving(way, port):
             hub.servers.reconnect("sdk")
             await hub.servers.settled()

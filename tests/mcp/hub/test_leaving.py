@@ -15,11 +15,16 @@ import pytest
 from tests.mcp.hub.world import World, is_alive, pids, raw, until, world
 
 BENCH = str(Path(__file__).parents[2] / "flows/bench.py")
-MODES = {"plain": (), "stubborn": ("stubborn",), "litter": ("litter", "stubborn")}
+MODES = {
+    "plain": (),
+    "stubborn": ("stubborn",),
+    "litter": ("litter", "stubborn"),
+    "astray": ("astray", "stubborn"),
+}
 
 
 def servers(folder: Path) -> dict[str, Any]:
-    """Servers that end with their input, that don't, and one that starts a process of its own besides."""
+    """Servers that end with their input, that don't, and that start a process in their group or away."""
     return {name: raw(folder / f"{name}.txt", *modes) for name, modes in MODES.items()}
 
 
@@ -53,7 +58,7 @@ def test_no_process_of_a_server_outlives_the_hub(
             hub.settled(name)
             hang(hub, f"{name}.hang", threads)
         started = [pid for name in MODES for pid in pids(tmp_path / f"{name}.txt")]
-        assert len(started) == 4
+        assert len(started) == 6
         assert all(map(is_alive, started))
         hub.hub.process.send_signal(how)
         began = time.monotonic()

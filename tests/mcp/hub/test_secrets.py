@@ -28,7 +28,9 @@ def test_a_secret_reaches_the_environment_of_its_server_and_is_shown_nowhere(tmp
         hub.settled("mine")
         hub.settled("other")
         given = json.loads(hub.batch("mine.env")["result"])
-        assert set(given) <= {"PATH", "HOME", "LANG", "LC_CTYPE", "API_TOKEN", "PLAIN"}
+        assert set(given) <= {
+            *("PATH", "HOME", "LANG", "LC_CTYPE", "API_TOKEN", "PLAIN", "DRAGOMAN_MCP_SERVER")
+        }
         assert (given["API_TOKEN"], given["PLAIN"]) == ("***", "to be seen")
         assert "API_TOKEN" not in json.loads(hub.batch("other.env")["result"])
         assert hub.batch("mine.crash")["error"]["code"] == "uncertain"

@@ -32,18 +32,25 @@ NUMBERS = {
     "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
     "required": ["a", "b"],
 }
-SCOPES = {"reader": frozenset({"chat"})}
+SCOPES = {"reader": frozenset({"chat"}), "ops": frozenset({"operations"})}
 
 
 class Hub:
     """The hub, and what its operations have seen."""
 
-    def __init__(self, *, keys: bool = False, pinned: Sequence[str] = (), **door: Any) -> None:
+    def __init__(
+        self,
+        *,
+        keys: bool = False,
+        pinned: Sequence[str] = (),
+        operations: Sequence[Operation] = (),
+        **door: Any,
+    ) -> None:
         self.hanging = asyncio.Event()
         self.stopped = asyncio.Event()
         self.wiped: list[Any] = []
         self.url = ""
-        self.registry = Registry(*self._operations())
+        self.registry = Registry(*self._operations(), *operations)
         self.ledger = MemoryLedger()
         self.calls = Calls(self.registry, self.ledger)
         self._keys = keys

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dragoman.errors import StoreError, Unavailable
+from dragoman.errors import RunActive, StoreError, Unavailable
 from dragoman.operations.approval import Approval
+from dragoman.operations.consent import Consent
 from dragoman.store.store import Store
 
+log = logging.getLogger(__name__)
 DAY = 86_400  # seconds
 LOOK = 2.0  # seconds between two looks for answers
 
@@ -35,19 +38,47 @@ async def tidy(store: Store, days: int) -> None:
         await asyncio.sleep(DAY)
 
 
-async def heed(store: Store, go_on: Callable[[Approval], Awaitable[object]]) -> None:
-    """Have chats go on whose approvals were answered in the data folder, past this process."""
-    since = time.time()
-    while True:
-        await asyncio.sleep(LOOK)
+class Heed:
+    """Has chats go on that waited for somebody's word: it was given past this process, or not in time.
+
+    What was said while no hub ran counts as well, and what nobody makes use of any more has ended.
+    """
+
+    def __init__(
+        self, store: Store, go_on: Callable[[Approval], Awaitable[bool]], *, consent: Consent
+    ) -> None:
+        self._store = store
+        self._go_on = go_on
+        self._consent = consent
+        self._since = 0.0
+        self._late: dict[str, Approval] = {}  # their sessions were busy
+
+    async def run(self) -> None:
+        """Look every other second, for ever."""
+        while True:
+            await asyncio.sleep(LOOK)
+            with suppress(StoreError, Unavailable):
+                if self._store.database.up:
+                    await self._look()
+
+    async def _look(self) -> None:
         now = time.time()
-        with suppress(StoreError, Unavailable):
-            for approval in await answered(store, since) if store.database.up else ():
-                await go_on(approval)
-            since = now - LOOK
+        found = await self._store.approvals.settled(self._since)
+        wanted = self._late | {each.id: each for each in found}
+        for approval in wanted.values():
+            self._late[approval.id] = approval
+            try:
+                await self._settle(approval, over=approval.expires_at <= now)
+            except RunActive:
+                continue
+            except (StoreError, Unavailable):
+                raise
+            except Exception:
+                log.exception("approval %s is not followed", approval.id)
+            del self._late[approval.id]
+        self._since = now - LOOK
 
-
-async def answered(store: Store, since: float) -> list[Approval]:
-    """The approvals of runs that were answered from then on."""
-    found = [*await store.approvals.list(status="approved"), *await store.approvals.list(status="denied")]
-    return [each for each in found if each.run_id is not None and (each.answered_at or 0.0) >= since]
+    async def _settle(self, approval: Approval, *, over: bool) -> None:
+        current = await self._consent.expire(approval.id) if over else approval
+        if not await self._go_on(current) and over:
+            await self._consent.abandon(current)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -35,6 +36,7 @@ from dragoman.store.sealing import MasterKey
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
+ARRIVAL = 5.0
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -74,7 +76,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
         )
         await stack.enter_async_context(store)
         await tidy(store)
-        registry = registry_of(config, store.artifacts)
+        registry = registry_of(config, store.artifacts, history=store.history)
         hooks = opened_hooks(config, place, stack=stack)
         settings = CallSettings(
             threads=config.limits.threads,
@@ -97,8 +99,13 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
             hooks=hooks,
         )
 
-    def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
-        """What an agent's model can call for whom the context names."""
+    async def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
+        """What an agent's model can call for whom the context names.
+
+        What is pinned and on its way, as while an MCP server starts, is waited for: ARRIVAL seconds at most.
+        """
+        by = asyncio.get_running_loop().time() + ARRIVAL
+        await self.calls.arrived(pinned, msgspec.structs.replace(context, deadline=by))
         there = [operation for id in pinned if (operation := found(self.registry, id)) is not None]
         shown = [operation.id for operation in there if self.calls.is_visible(operation, context)]
         return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
@@ -128,7 +135,7 @@ def opened_hooks(config: Config, place: Place, *, stack: AsyncExitStack) -> Hook
     names = [hook.secret_env for hook in config.hooks if hook.secret_env is not None]
     place.secrets.update(place.environ[name] for name in names if name in place.environ)
     hooks = hooks_of(config.hooks, environ=place.environ, transport=transport)
-    stack.callback(hooks.close)
+    stack.push_async_callback(hooks.aclose)
     return hooks
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from dragoman.agent.hook_events import HookName
 from dragoman.agent.hook_http import http_hook
 from dragoman.agent.hooks import Hooks
 from dragoman.errors import ConfigError
-from dragoman.operations.loading import load_file, load_module
+from dragoman.operations.loading import find
 from dragoman.providers.hook_http import Webhook
 from dragoman.providers.http import Transport
 
@@ -130,16 +129,12 @@ def found(use: str, options: Mapping[str, Any]) -> Any:
     """What `use` names: one that is ready-made, or `module:name` or `file.py:name`, made with the options."""
     if use in READY:
         return ready(use, dict(options))
-    place, _, name = use.rpartition(":")
-    if not place:
+    if ":" not in use.lstrip(":"):
         known = ", ".join(READY)
         raise ConfigError(f"{use!r} is no hook", hint=f"there are {known}; or say module:function")
-    is_file = place.endswith(".py") or "/" in place
-    thing: Any = load_file(Path(place)) if is_file else load_module(place)
-    for step in name.split("."):
-        thing = getattr(thing, step, None)
+    thing = find(use, "function or Hooks")
     if not isinstance(thing, Hooks) and not callable(thing):
-        raise ConfigError(f"{place} has no function or Hooks {name!r}")
+        raise ConfigError(f"{use} is no function and no Hooks")
     return thing(**options) if options else thing
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,19 @@ from starlette.types import ASGIApp
 
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.spool import Spool
+from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
-from dragoman.errors import ConfigError, NotFound
+from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
 from dragoman.mcp.server import McpServer
 from dragoman.operations.approval import Approval
 from dragoman.operations.identity import Identity
 from dragoman.providers.tracing import Tracing
 from dragoman.runs.board import Board
+from dragoman.runs.delegation import Delegation
 from dragoman.runs.metered import Till
 from dragoman.runs.run import RunSettings
-from dragoman.server.app.chores import background, heed, tidy
+from dragoman.server.app.chores import Heed, background, tidy
+from dragoman.server.app.delegates import Delegates
 from dragoman.server.app.fleet import Fleet
 from dragoman.server.app.front import Front
 from dragoman.server.app.ground import Ground, Place
@@ -65,6 +68,8 @@ class Hub:
                 grace=config.grace, tracing=ground.tracing, hooks=ground.hooks.loop if ground.hooks else None
             ),
         )
+        self._delegates = Delegates(ground.registry, Delegation(self.runs))
+        self._delegates.put(self._delegates.made(setting.roster.agents))
         metrics.watched = Watched(
             cooldowns=self.cooldowns,
             runs=lambda: self.runs.count,
@@ -110,7 +115,8 @@ class Hub:
             stack.push_async_callback(hub.end)
             hub.warm()
             stack.enter_context(background(tidy(ground.store, config.limits.keep_days)))
-            stack.enter_context(background(heed(ground.store, hub.runs.go_on)))
+            heed = Heed(ground.store, hub.runs.go_on, consent=ground.calls.consent)
+            stack.enter_context(background(heed.run()))
             yield hub
 
     async def reload(self, config: Config) -> None:
@@ -120,6 +126,7 @@ class Hub:
         they were at the start.
         """
         setting = await settle(config, self._ground, metrics=self.metrics)
+        delegates = self._delegates.made(setting.roster.agents)
         self._ground.calls.guard.policy = policy_of(config)
         await self.outside.reload(config)
         if self.store.database.up:
@@ -128,6 +135,7 @@ class Hub:
         self.meter.replace(setting.limits, setting.prices)
         self.gateway.book = setting.book
         self.runs.roster = setting.roster
+        self._delegates.put(delegates)
         self.runs.till = Till(meter=self.meter, price=setting.price)
         self.warm()
         self._retiring.append(old.fleet)
@@ -144,7 +152,8 @@ class Hub:
     async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
         """Answer a request for approval; an answer of a session that waited for it goes on."""
         found = await self._ground.calls.answer(id, approved=approved, by=by, reason=reason)
-        await self.runs.go_on(found)
+        with suppress(RunActive, Unavailable):  # it is tried again soon
+            await self.runs.go_on(found)
         return found
 
     async def drain(self, seconds: float) -> None:
@@ -200,7 +209,15 @@ async def settle(config: Config, ground: Ground, *, metrics: Metrics) -> Setting
 
 def check_pin(id: str, agent: str, *, config: Config, ground: Ground) -> None:
     """ConfigError when there is no such operation, and nobody is known who may bring it later."""
-    if id.partition(".")[0] in {*config.mcp_servers, *config.spokes.reserved}:
+    namespace, _, name = id.partition(".")
+    if namespace in {*config.mcp_servers, *config.spokes.reserved}:
+        return
+    if namespace == NAMESPACE and name in config.agents:
+        if config.agents[name].description is None:
+            raise ConfigError(
+                f"the agent {agent!r} pins {id}, which has no description",
+                hint=f"agents.{name}.description says what others may call it for",
+            )
         return
     try:
         ground.registry.get(id)

@@ -6,18 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dragoman.accounts.contexts import Contexts
 from dragoman.accounts.price import Price
 from dragoman.accounts.prices import PriceOverride, Prices
 from dragoman.accounts.table import LimitTable
-from dragoman.agent.context import ContextPolicy
-from dragoman.agent.profile import Profile
 from dragoman.agent.roster import Roster
-from dragoman.config import AgentConfig, Config
+from dragoman.config import Config
 from dragoman.providers.routing import Routing
+from dragoman.server.app.agents import agents_of
 from dragoman.server.app.fleet import Fleet
 from dragoman.server.book import Book
-from dragoman.wire.chat import client_tools
 
 Fell = Callable[[str, str], None]
 
@@ -37,18 +34,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         cls, config: Config, environ: Mapping[str, str], *, secrets: Mapping[str, str], fell: Fell
     ) -> Setting:
         """The setting of a configuration; `secrets` are of the encrypted table, `fell` hears of fallbacks."""
+        agents = agents_of(config)
         fleet = Fleet(config, environ, secrets=secrets)
-        prices = Prices(
-            {
-                pattern: PriceOverride(
-                    input=said.input,
-                    output=said.output,
-                    cache_read=said.cache_read,
-                    cache_write=said.cache_write,
-                )
-                for pattern, said in config.price_list.items()
-            }
-        )
+        prices = prices_of(config)
         routing = Routing(
             fleet.providers,
             aliases=config.routes,
@@ -61,7 +49,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         price = pricer(config, prices)
         return cls(
             fleet=fleet,
-            roster=Roster(agents_of(config), routing, options=options, fell=fell),
+            roster=Roster(agents, routing, options=options, fell=fell),
             book=Book(
                 routing=routing,
                 options=options,
@@ -72,6 +60,21 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             limits=limits_of(config),
             price=price,
         )
+
+
+def prices_of(config: Config) -> Prices:
+    """The prices: those of the configuration, then those of the library."""
+    return Prices(
+        {
+            pattern: PriceOverride(
+                input=said.input,
+                output=said.output,
+                cache_read=said.cache_read,
+                cache_write=said.cache_write,
+            )
+            for pattern, said in config.price_list.items()
+        }
+    )
 
 
 def pricer(config: Config, prices: Prices) -> Callable[[str, str], Price | None]:
@@ -98,48 +101,3 @@ def limits_of(config: Config) -> LimitTable:
     """Who may ask how much."""
     said = config.limits
     return LimitTable(keys=said.key, owners=said.owner, owner=said.owners, unpriced=said.unpriced)
-
-
-def agents_of(config: Config) -> dict[str, Profile]:
-    """The agents by name; `default` is the hub itself."""
-    default = AgentConfig(instructions=config.instructions, operations=config.pinned)
-    named = {"default": default, **config.agents}
-    return {name: agent_of(name, agent, config=config) for name, agent in named.items()}
-
-
-def policy_of(agent: AgentConfig, config: Config) -> ContextPolicy:
-    """How an agent's conversations are shortened; the sizes of models are those of the price list."""
-    said = agent.context
-    if said.policy == "off":
-        return ContextPolicy()
-    listed = {
-        f"{name}/{pattern}": size
-        for name, provider in config.providers.items()
-        for pattern, size in provider.contexts.items()
-    }
-    contexts = Contexts(listed)
-
-    def window(model: str) -> int | None:
-        provider, _, name = (agent.model or config.model or "").partition("/")
-        place = config.providers.get(provider)
-        return contexts.find(provider, model or name, type=None if place is None else place.type)
-
-    return ContextPolicy(
-        kind=said.policy, limit=said.limit, margin=said.margin, keep=said.keep, windows=window
-    )
-
-
-def agent_of(name: str, agent: AgentConfig, *, config: Config) -> Profile:
-    return Profile(
-        name=name,
-        model=agent.model or config.model or "",
-        instructions=agent.instructions,
-        operations=tuple(agent.operations),
-        client_tools=client_tools(agent.client_tools),
-        max_steps=agent.max_steps or config.max_steps,
-        options=agent.options,
-        timeout=agent.timeout,
-        max_calls=agent.max_calls,
-        max_usd=agent.max_usd,
-        context=policy_of(agent, config),
-    )

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from dragoman.config import Config
 from dragoman.operations.artifact import Artifacts
+from dragoman.operations.history import History
 from dragoman.operations.loading import load
 from dragoman.operations.registry import Registry
 from dragoman.operations.search import Search
+from dragoman.tools import history as said
 from dragoman.tools.builtin import builtin
 from dragoman.tools.guard import WebSettings
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from dragoman.operations.meanings import Meanings
 
 
-def registry_of(config: Config, artifacts: Artifacts) -> Registry:
+def registry_of(config: Config, artifacts: Artifacts, *, history: History) -> Registry:
     """The built-in operations and those of the configuration. ConfigError."""
     built = builtin(
         Path(config.files_root) if config.files_root else None,
@@ -25,7 +27,8 @@ def registry_of(config: Config, artifacts: Artifacts) -> Registry:
         artifacts=artifacts,
         web=web_of(config),
     )
-    return Registry(*built, *(found for place in config.operations for found in load(place)))
+    yours = (found for place in config.operations for found in load(place))
+    return Registry(*built, *said.operations(history), *yours)
 
 
 def web_of(config: Config) -> WebSettings | None:

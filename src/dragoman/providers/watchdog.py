@@ -1,4 +1,4 @@
-"""The watchdog: a small process that ends the servers' processes when the hub is killed and cannot."""
+"""The watchdog: a small process that ends what the hub has started when the hub is killed and cannot."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ END_SECONDS = 2.0
 
 
 class Watchdog:
-    """Knows of the process groups of a hub's servers. It starts with the first of them; close() it."""
+    """Knows of the process groups that a hub has started. It starts with the first of them; close() it."""
 
     def __init__(self) -> None:
-        self._groups: set[int] = set()
+        self._groups: dict[int, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def guard(self, group: int) -> None:
-        """End this group when the hub has died."""
-        self._groups.add(group)
+    def guard(self, group: int, mark: str) -> None:
+        """When the hub has died, end this group, and what has the mark (`NAME=value`) in its environment."""
+        self._groups[group] = mark
         if self._process is None:
             self._start()
         else:
-            self._tell(f"+{group}")
+            self._tell(f"+{group} {mark}")
 
     def release(self, group: int) -> None:
         """The group has ended."""
-        self._groups.discard(group)
+        self._groups.pop(group, None)
         self._tell(f"-{group}")
 
     async def close(self) -> None:
@@ -43,6 +43,10 @@ class Watchdog:
             return
         if process.stdin is not None:
             process.stdin.close()
+        if not self._groups:
+            process.kill()  # it has nothing left to do, and need not find that out
+            await asyncio.to_thread(process.wait)
+            return
         try:
             await asyncio.to_thread(process.wait, END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -62,16 +66,16 @@ class Watchdog:
                 bufsize=0,
             )
         except OSError as error:
-            log.warning("MCP servers will outlive a hub that is killed: no watchdog: %s", error)
+            log.warning("what it started will outlive a hub that is killed: no watchdog: %s", error)
             return
-        self._tell(*(f"+{group}" for group in self._groups))
+        self._tell(*(f"+{group} {mark}" for group, mark in self._groups.items()))
 
     def _tell(self, *lines: str) -> None:
         if self._process is None or self._process.stdin is None:
             return
         try:
             self._process.stdin.write("".join(f"{line}\n" for line in lines).encode())
-        except OSError:  # it was killed; the next server has another one started
+        except OSError:  # it was killed; the next group has another one started
             self._process.stdin.close()
             self._process.poll()
             self._process = None

@@ -1,0 +1,171 @@
+"""Lending: the tools of a run for a provider that runs its own loop, which calls them over MCP.
+
+Claude Code is such a provider. What it borrows runs as any call of the run does, with its hooks, rules,
+budget and record; in the answer it is a call that the provider has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman import events as e
+from dragoman.agent.callings import told
+from dragoman.agent.preparing import Find
+from dragoman.agent.toolbox import Toolbox
+from dragoman.mcp.answers import answer as result_of
+from dragoman.mcp.menu import LOADED
+from dragoman.mcp.server import ToolCall, UnknownTool
+from dragoman.messages import ToolPart
+from dragoman.operations.context import Context
+from dragoman.operations.identity import Identity
+from dragoman.operations.outcome import Outcome
+from dragoman.providers.claude_code import BORROWED, ClaudeCodeProvider
+from dragoman.providers.model import Model
+from dragoman.request import ModelRequest, Tool
+from dragoman.wire.outputs import files_in, with_files
+
+PREFIX = f"mcp__{BORROWED}__"
+CALL = "claudecode/toolUseId"  # in a request's `_meta`: the call that it is made for
+UNASKED = "nobody can be asked while Claude Code works: allow it by a rule of the policy, or do without"
+
+
+class Lending:
+    """A `Provider`: Claude Code, with the tools of one run."""
+
+    def __init__(self, provider: ClaudeCodeProvider, toolbox: Toolbox, *, context: Context) -> None:
+        self._provider = provider
+        self._toolbox = toolbox
+        self._context = context
+        self._step = 0
+
+    @property
+    def name(self) -> str:
+        """See `Provider.name`."""
+        return self._provider.name
+
+    @property
+    def family(self) -> str:
+        """See `Provider.family`."""
+        return self._provider.family
+
+    @property
+    def resting(self) -> bool:
+        """See `Provider.resting`."""
+        return self._provider.resting
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """See `Provider.check`: it can borrow what runs here, not what runs outside."""
+        lent = {tool.name for tool in self._lent(request)}
+        outside = [f"tool {tool.name}" for tool in request.tools if tool.name not in lent]
+        return [*self._provider.check(replace(request, tools=())), *outside]
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
+        """See `Provider.stream`."""
+        self._step += 1
+        tools, alone = self._lent(request), replace(request, tools=())
+        if not tools:
+            async with aclosing(self._provider.stream(alone)) as answer:
+                async for batch in answer:
+                    yield batch
+            return
+        from dragoman.mcp.booth import booth  # late: it loads a web server
+
+        context = replace(self._context, step=self._step, told=True)
+        async with booth(Loan(tools, self._toolbox, context=context)) as place:
+            provider = self._provider.borrowing(place.url, place.token)
+            async with aclosing(provider.stream(alone)) as answer:
+                async for batch in answer:
+                    yield [ours(event) for event in batch]
+
+    async def close(self) -> None:
+        """Nothing: the provider belongs to others."""
+
+    def _lent(self, request: ModelRequest) -> Sequence[Tool]:
+        kind = self._toolbox.kind
+        return [tool for tool in request.tools if kind(tool.name) in ("meta", "operation")]
+
+
+class Loan:
+    """The tools as they are served; see `mcp.server.Served`."""
+
+    version = ""
+
+    def __init__(self, tools: Sequence[Tool], toolbox: Toolbox, *, context: Context) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._toolbox = toolbox
+        self._context = context
+
+    async def tools(self, identity: Identity) -> list[dict[str, Any]]:
+        """See `Served`."""
+        return [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": {**tool.input_schema, "type": "object"},
+                "_meta": LOADED,
+            }
+            for tool in self._tools.values()
+        ]
+
+    def input_schema(self, name: str) -> None:
+        """See `Served`: no parameter is repeated in headers."""
+
+    def instructions(self, identity: Identity) -> str:
+        """See `Served`."""
+        return ""
+
+    async def call(self, request: ToolCall) -> dict[str, Any]:
+        """The result of a tool. UnknownTool."""
+        if request.name not in self._tools:
+            raise UnknownTool(f"no tool {request.name[:200]!r}")
+        said = request.meta.get(CALL)
+        context = replace(self._context, tool_call_id=said if isinstance(said, str) else None)
+        outcome = await self._toolbox.run(
+            request.name, request.arguments, context=context, on_progress=request.report
+        )
+        return shown(await self._decided(outcome))
+
+    async def _decided(self, outcome: Outcome) -> Outcome:
+        """What came of it; a call that wants somebody's word is not made."""
+        if outcome.approval_id is None or outcome.error is None:
+            return outcome
+        await self._toolbox.answer(
+            outcome.approval_id, approved=False, by=self._context.identity, reason=UNASKED
+        )
+        return replace(outcome, approval_id=None, error=replace(outcome.error, hint=UNASKED))
+
+
+def shown(outcome: Outcome) -> dict[str, Any]:
+    """The result of a call, for a model: files as such, failures in words, and no value beside the text."""
+    body = result_of(outcome)
+    body.pop("structuredContent", None)
+    if outcome.error is not None:
+        return {**body, "content": [{"type": "text", "text": told(outcome.error)}]}
+    given = ToolPart("tool-any", outcome.call_id, "output-available", output=outcome.result)
+    files = files_in(given)
+    return body if files is None else {**body, **with_files(files)}
+
+
+def lending(find: Find, toolbox: Toolbox, *, context: Context) -> Find:
+    """What finds models for a run: with its tools, where their provider runs a loop of its own."""
+
+    def found(name: Model | str) -> Model:
+        model = find(name)
+        if not isinstance(model.provider, ClaudeCodeProvider) or not toolbox.tools:
+            return model
+        return Model(Lending(model.provider, toolbox, context=context), model.name, model.options)
+
+    return found
+
+
+def ours(event: e.Event) -> e.Event:
+    """The event with the tool's own name."""
+    match event:
+        case e.ToolInputStart() | e.ToolInputAvailable() | e.ToolInputError():
+            return replace(event, tool_name=event.tool_name.removeprefix(PREFIX))
+        case _:
+            return event

@@ -1,0 +1,24 @@
+"""Delegation: how far a call had come that waits for a word, and below which call a model was asked."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("approvals", sa.Column("state", sa.LargeBinary()))
+    op.add_column("usage", sa.Column("call_id", sa.Text()))
+    inside = sa.text("call_id IS NOT NULL")
+    op.create_index("ix_usage_call_id", "usage", ["call_id"], sqlite_where=inside, postgresql_where=inside)
+
+
+def downgrade() -> None:
+    op.drop_index("ix_usage_call_id", "usage")
+    op.drop_column("usage", "call_id")
+    op.drop_column("approvals", "state")

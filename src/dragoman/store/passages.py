@@ -1,0 +1,204 @@
+"""Passages: the words of messages as they are searched. They are made when somebody searches, not before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+from sqlalchemy import Table, bindparam, delete
+from sqlalchemy.dialects.sqlite import Insert
+
+from dragoman.errors import DragomanError
+from dragoman.messages import decode_part
+from dragoman.operations.history import Indexing
+from dragoman.operations.spoken import spoken
+from dragoman.store import unread
+from dragoman.store.connection import Connection, Row
+from dragoman.store.database import Database
+from dragoman.store.full_text import CREATE, Creation
+from dragoman.store.scope import scope_of
+from dragoman.store.tables import indexed_messages, indexed_sessions, passages
+
+HOLD = 0.004  # seconds after which others may write
+PLACE = passages.c.session_id, passages.c.message_id, passages.c.position
+HERE = [column == bindparam(column.name) for column in PLACE]
+
+
+class Todo(NamedTuple):
+    """What is to be indexed of a session: messages, each with how many of its runs had ended.
+
+    What is said in a session belongs to a run. So as long as no more than these have `begun`, no message goes
+    or comes; and one whose runs have all ended stays as it is.
+    """
+
+    session_id: str
+    scope: str
+    begun: int
+    ended: int
+    messages: Sequence[Row]
+
+
+class Place(NamedTuple):
+    """How far it is done: the index of a message, and the position of a part of it."""
+
+    message: int = 0
+    part: int = 0
+
+
+class Passages:
+    """Makes the passages of what was said since the last search. Those of what goes, go with it."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._made: bool | None = None
+        self._turn = asyncio.Lock()
+        self._owners: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._unfinished: dict[str, tuple[Todo, Place]] = {}
+        self._create = [database.compile(Creation(sql)) for sql in CREATE]
+        self._stale = database.compile(unread.sessions_of_owner())
+        self._stale_one = database.compile(unread.session_of_owner())
+        self._known = database.compile(unread.known())
+        self._head = database.compile(unread.head())
+        self._begun = database.compile(unread.begun())
+        self._messages = database.compile(unread.messages_of_session())
+        self._bodies = database.compile(unread.bodies())
+        self._put = database.compile(putting(database))
+        self._drop = database.compile(delete(passages).where(*HERE))
+        self._mark = database.compile(marking(database, indexed_messages))
+        self._mark_session = database.compile(marking(database, indexed_sessions))
+
+    async def catch_up(self, owner: str, *, session_id: str | None, seconds: float) -> Indexing | None:
+        """Index what was said in the owner's sessions, or in that one, the last changed first.
+
+        What is left after so many seconds; None when nothing is. Others write meanwhile, and other owners'
+        sessions are indexed in turn.
+        """
+        await self._make()
+        until = self._clock() + seconds
+        asked = {"owner": owner, "id": session_id}
+        stale = self._stale if session_id is None else self._stale_one
+        async with self._owners.setdefault(owner, asyncio.Lock()):
+            found = await self._database.read(lambda connection: connection.all(stale, asked))
+            for at, (id,) in enumerate(found, 1):
+                whole = await self._index(id, until)
+                if not whole or (at < len(found) and self._clock() >= until):
+                    return await self._left(asked)
+        return None
+
+    async def _make(self) -> None:
+        """Make the index, where there is none."""
+
+        def job(connection: Connection) -> None:
+            for sql in self._create:
+                connection.run(sql, {})
+
+        if not self._made:
+            await self._database.write(job)
+            if self._made is None:
+                self._database.on_up(self._forget)
+            self._made = True
+
+    def _forget(self) -> None:
+        """After an outage there may be another file."""
+        self._made = False
+
+    async def _left(self, asked: dict[str, Any]) -> Indexing:
+        row = await self._database.read(lambda connection: connection.one(self._known, asked))
+        every, known = row or (0, 0)
+        left = max(every - known, 1)
+        return Indexing(done=max(every - left, 0), left=left)
+
+    async def _index(self, session_id: str, until: float) -> bool:
+        """Index a session, piece by piece; False when it took too long, and the next time goes on there."""
+        todo, place = self._unfinished.pop(session_id, (None, None))
+        resumed = todo is not None
+        while True:
+            async with self._turn:
+                if place is None:
+                    todo = await self._database.read(partial(self._plan, session_id=session_id))
+                if todo is None:
+                    return True
+                piece = partial(self._piece, todo=todo, place=place or Place())
+                place = await self._database.write(piece)
+            if place is not None and place.message >= len(todo.messages):
+                if not resumed:
+                    return True
+                resumed, place = False, None  # more may have been said since that was planned
+            if self._clock() >= until:
+                if place is not None:
+                    self._unfinished[session_id] = todo, place
+                return False
+
+    def _plan(self, connection: Connection, *, session_id: str) -> Todo | None:
+        """What is to be done; None when the session is gone."""
+        this = {"session_id": session_id}
+        row = connection.one(self._head, this)
+        if row is None:
+            return None
+        owner, begun, ended = row
+        scope = scope_of(session_id, owner=owner)
+        return Todo(session_id, scope, begun, ended, connection.all(self._messages, this))
+
+    def _piece(self, connection: Connection, *, todo: Todo, place: Place) -> Place | None:
+        """Index for some ms. How far it is then; None when it is to be planned again."""
+        this: dict[str, Any] = {"session_id": todo.session_id}
+        if connection.one(self._begun, this) != (todo.begun,):
+            return None
+        until = self._clock() + HOLD
+        for at in range(place.message, len(todo.messages)):
+            message_id, ended = todo.messages[at]
+            here = {**this, "message_id": message_id}
+            part = place.part if at == place.message else 0
+            part_after = self._keep(connection, here, scope=todo.scope, start=part, until=until)
+            if part_after is not None:
+                return Place(at, part_after)
+            connection.run(self._mark, {**here, "runs": ended})
+            if self._clock() >= until and at + 1 < len(todo.messages):
+                return Place(at + 1)
+        connection.run(self._mark_session, {**this, "runs": todo.ended})
+        return Place(len(todo.messages))
+
+    def _keep(
+        self, connection: Connection, here: dict[str, Any], *, scope: str, start: int, until: float
+    ) -> int | None:
+        """Keep the passages of a message from that part on. The next part when it is time, else None."""
+        while rows := connection.all(self._bodies, {**here, "start": start}):
+            for position, body in rows:
+                this = {**here, "position": position}
+                if text := words_of(body):
+                    connection.run(self._put, {**this, "scope": scope, "text": text})
+                else:
+                    connection.run(self._drop, this)
+                start = position + 1
+                if self._clock() >= until:
+                    return start
+        return None
+
+
+def words_of(body: str) -> str:
+    """What a part says; nothing when it cannot be read."""
+    try:
+        return spoken(decode_part(body))
+    except (msgspec.DecodeError, msgspec.ValidationError, DragomanError):
+        return ""
+
+
+def putting(database: Database) -> Insert:
+    """Puts a passage, or what it says now in the place of what it said."""
+    columns = *PLACE, passages.c.scope, passages.c.text
+    put = database.insert(passages).values({column: bindparam(column.name) for column in columns})
+    return put.on_conflict_do_update(
+        index_elements=PLACE, set_={"text": put.excluded.text}, where=passages.c.text != put.excluded.text
+    )
+
+
+def marking(database: Database, table: Table) -> Insert:
+    """Marks what is indexed."""
+    mark = database.insert(table)
+    return mark.on_conflict_do_update(index_elements=table.primary_key, set_={"runs": mark.excluded.runs})

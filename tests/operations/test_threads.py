@@ -1,0 +1,17 @@
+"""Threads that are made when they are first needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.operations.threads import Threads
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_threads_that_were_let_go_take_nothing_more(used: bool) -> None:
+    threads = Threads(1, "lab")
+    if used:
+        assert threads.pool.submit(lambda: 1).result(10) == 1
+    threads.close()
+    with pytest.raises(RuntimeError):
+        threads.pool.submit(lambda: 2)

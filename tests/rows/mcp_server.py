@@ -1,0 +1,39 @@
+"""An MCP server made with the MCP package: over stdio, or with `http` or `sse` at a port that it prints."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("items")
+kept = ["hat"]
+
+
+def list_items() -> list[str]:
+    """List all items."""
+    return kept
+
+
+def create_item(name: str) -> str:
+    """Create an item."""
+    kept.append(name)
+    return f"created {name}"
+
+
+def main() -> None:
+    for tool in (list_items, create_item):
+        server.add_tool(tool)
+    if len(sys.argv) < 2:
+        server.run("stdio")
+        return
+    app = server.sse_app() if sys.argv[1] == "sse" else server.streamable_http_app()
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+
+
+if __name__ == "__main__":
+    main()

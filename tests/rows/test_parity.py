@@ -1,0 +1,37 @@
+"""The page for those who come from elsewhere: each row names its tests, and no test is left out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+HERE = Path(__file__).parent
+TESTS = re.compile(r"`(test_\w+)`")
+
+
+def rows() -> list[list[str]]:
+    """The cells of every row, without the heads of the tables."""
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [row for row in cells if row != ["there", "here", "tests"]]
+
+
+def written() -> list[str]:
+    """The tests of this folder, but for those of this file."""
+    files = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
+    found = [node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    functions = [node for node in found if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [function.name for function in functions if function.name.startswith("test_")]
+
+
+def test_each_row_says_what_is_there_what_is_here_and_which_tests_do_it() -> None:
+    assert len(rows()) >= 50
+    assert [row for row in rows() if len(row) != 3 or not TESTS.findall(row[-1])] == []
+
+
+def test_the_rows_name_all_tests_and_no_others() -> None:
+    named = {name for row in rows() for name in TESTS.findall(row[-1])}
+    assert named == set(written())
+    assert len(written()) == len(set(written()))
