@@ -25,6 +25,7 @@ from dragoman.operations.identity import Identity
 from dragoman.operations.outcome import Outcome
 from dragoman.providers.claude_code import BORROWED, ClaudeCodeProvider
 from dragoman.providers.model import Model
+from dragoman.providers.wrapper import Wrapper
 from dragoman.request import ModelRequest, Tool
 from dragoman.wire.outputs import files_in, with_files
 
@@ -33,29 +34,14 @@ CALL = "claudecode/toolUseId"  # in a request's `_meta`: the call that it is mad
 UNASKED = "nobody can be asked while Claude Code works: allow it by a rule of the policy, or do without"
 
 
-class Lending:
+class Lending(Wrapper[ClaudeCodeProvider]):
     """A `Provider`: Claude Code, with the tools of one run."""
 
     def __init__(self, provider: ClaudeCodeProvider, toolbox: Toolbox, *, context: Context) -> None:
-        self._provider = provider
+        super().__init__(provider)
         self._toolbox = toolbox
         self._context = context
         self._step = 0
-
-    @property
-    def name(self) -> str:
-        """See `Provider.name`."""
-        return self._provider.name
-
-    @property
-    def family(self) -> str:
-        """See `Provider.family`."""
-        return self._provider.family
-
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return self._provider.resting
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`: it can borrow what runs here, not what runs outside."""

@@ -47,10 +47,10 @@ class Filter:
         async with transport as (incoming, outgoing), asyncio.TaskGroup() as group:
             to_server, leaving = anyio.create_memory_object_stream[SessionMessage](math.inf)
             to_client, arrived = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-            async with to_server, leaving, to_client, arrived:
+            async with to_server, leaving, to_client, arrived, to_server.clone() as back:
                 pumps = [
                     group.create_task(self._write(leaving, outgoing)),
-                    group.create_task(self._read(incoming, to_client, back=to_server.clone())),
+                    group.create_task(self._read(incoming, to_client, back=back)),
                 ]
                 for pump in pumps:
                     pump.add_done_callback(lambda _: self._end(pumps, to_client))

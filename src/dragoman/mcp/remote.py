@@ -208,6 +208,7 @@ class Remote:
                 began = loop.time()
                 await self._session()
             except Exception as error:  # noqa: BLE001 - the top of this task; _fail logs it
+                unless_cancelled()
                 self._fail(error)
             held = loop.time() - began
             if self._dropped or self._used or not self._wanted or held > STEADY_SECONDS:
@@ -318,6 +319,13 @@ class Remote:
             exc_info=None if isinstance(cause, DragomanError) else error,
         )
         self._move("failed", why or type(cause).__name__)
+
+
+def unless_cancelled() -> None:
+    """Go on being cancelled: a task group whose child failed forgets that it was told to stop."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def cause_of(error: BaseException) -> BaseException:

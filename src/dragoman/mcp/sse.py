@@ -35,12 +35,12 @@ async def events_of(
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     accept = {"accept": "text/event-stream", "cache-control": "no-store"}
     async with (
-        client_for(url, headers, limit=limit) as client,
-        client.stream("GET", url, headers=accept) as response,
         arrived,
         incoming,
         outgoing,
         leaving,
+        client_for(url, headers, limit=limit) as client,
+        client.stream("GET", url, headers=accept) as response,
         asyncio.TaskGroup() as group,
     ):
         if response.status_code != 200:

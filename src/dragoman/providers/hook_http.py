@@ -12,34 +12,17 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from dragoman.errors import ConfigError, ProviderError, Unauthorized
 from dragoman.ids import new_id
 from dragoman.providers.address import locate
-from dragoman.providers.http import Response, Timeouts
+from dragoman.providers.http import Sender, Timeouts
 
 PREFIX = "whsec_"
 ANSWER_LIMIT = 1_000_000
 REQUEST_LIMIT = 8_000_000
 TOLERANCE = 300.0
 MOMENT = 15  # digits of a time at most
-
-
-class Sender(Protocol):
-    """What sends: a `Transport`, or one that is opened when it is needed."""
-
-    async def send(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes = b"",
-        timeouts: Timeouts | None = None,
-    ) -> Response:
-        """See `Transport.send`."""
-        ...
 
 
 class Webhook:

@@ -22,42 +22,24 @@ from dragoman.providers.cassette import Cassette, Failed, neutral, purge, read_c
 from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.wrapper import Wrapper
 from dragoman.request import ModelRequest
 
 MOST_LINES = 80  # of a difference that is shown
 
 
-class Recorder:
+class Recorder(Wrapper[Provider]):
     """A provider whose traffic is written down."""
 
     def __init__(self, provider: Provider, folder: Path, *, secrets: Collection[str]) -> None:
-        self._provider = provider
+        super().__init__(provider)
         self._folder = folder
         self._secrets = [*secrets, *_secrets_of(provider)]
         self._count = 0
 
-    @property
-    def name(self) -> str:
-        """See `Provider.name`."""
-        return self._provider.name
-
-    @property
-    def family(self) -> str:
-        """See `Provider.family`."""
-        return self._provider.family
-
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return self._provider.resting
-
     def model(self, name: str, **options: Any) -> Model:
         """A model of the provider's, recorded."""
         return Model(self, name, options)
-
-    def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`."""
-        return self._provider.check(request)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """See `Provider.stream`. What was given up in the middle is not written down."""

@@ -19,6 +19,7 @@ from dragoman.ids import ordered_id
 from dragoman.operations.context import Context
 from dragoman.providers.chain import Chain
 from dragoman.providers.provider import Provider
+from dragoman.providers.wrapper import Wrapper
 from dragoman.request import ModelRequest
 from dragoman.runs.bill import Bill
 from dragoman.runs.pledge import CHARACTERS, Pledge
@@ -53,11 +54,11 @@ class Till(msgspec.Struct, frozen=True, kw_only=True):
         return Metered(provider, purse, model=model)
 
 
-class Metered:
+class Metered(Wrapper[Provider]):
     """A `Provider` whose requests are paid for."""
 
     def __init__(self, provider: Provider, purse: Purse, *, model: str) -> None:
-        self._provider = provider
+        super().__init__(provider)
         self._purse = purse
         self._model = model
 
@@ -69,25 +70,6 @@ class Metered:
     def other(self, provider: Provider, model: str, *, asked: str) -> Metered:
         """Another provider or model for the same run, paid for in the same way."""
         return Metered(provider, replace(self._purse, asked=asked), model=model)
-
-    @property
-    def name(self) -> str:
-        """See `Provider.name`."""
-        return self._provider.name
-
-    @property
-    def family(self) -> str:
-        """See `Provider.family`."""
-        return self._provider.family
-
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return self._provider.resting
-
-    def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`."""
-        return self._provider.check(request)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """See `Provider.stream`. A limit that is reached is a ProviderError `rate_limit`."""

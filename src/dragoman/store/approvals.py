@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, delete, insert, literal_column, or_, update
+from sqlalchemy import ColumnElement, Update, bindparam, delete, insert, literal_column, or_, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.operations.approval import (
@@ -21,7 +21,7 @@ from dragoman.operations.identity import Identity
 from dragoman.store.connection import Connection, Row
 from dragoman.store.database import Database
 from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_text
-from dragoman.store.tables import approvals
+from dragoman.store.tables import RUNNING, approvals, calls
 
 SAME = ("owner", "operation", "input_hash", "run_id", "tool_call_id", "items", "answerers")
 CHANGED = ("status", "answered_at", "answered_by", "reason", "state")
@@ -50,6 +50,7 @@ class Approvals:
         seen = or_(approvals.c.owner == bindparam("owner"), known)
         old = approvals.c.created_at < bindparam("since")
         self._insert = database.compile(insert(approvals))
+        self._suspend = database.compile(suspend())
         self._get = database.compile(select_all(Approval, approvals).where(this))
         self._waiting = database.compile(newest.where(*alike, is_now("pending")))
         self._given = database.compile(newest.where(*of_call, *outside, is_now("approved")))
@@ -75,7 +76,10 @@ class Approvals:
         }
 
     async def ask(self, approval: Approval) -> Approval:
-        """Keep a request; gives back the one that waits for the same already, if there is one. Conflict."""
+        """Keep a request; gives back the one that waits for the same already, if there is one. Conflict.
+
+        Its call waits from the same moment on, so that a crash leaves nobody asked about what is over.
+        """
         params = to_row(approval)
 
         def job(connection: Connection) -> Approval:
@@ -84,6 +88,8 @@ class Approvals:
             if waiting is not None:
                 return to_approval(waiting)
             connection.run(self._insert, params)
+            if approval.call_id is not None:
+                connection.run(self._suspend, {"call_id": approval.call_id})
             return approval
 
         return await self._database.write(job)
@@ -184,6 +190,12 @@ def is_now(status: ApprovalStatus) -> ColumnElement[bool]:
             return kept | (OPEN & ~LIVE)
         case "denied" | "used":
             return kept
+
+
+def suspend() -> Update:
+    """Have a call wait that is under way."""
+    running = update(calls).where(calls.c.id == bindparam("call_id"), RUNNING)
+    return running.values(status=literal_column("'pending'"))
 
 
 def to_row(approval: Approval) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +102,25 @@ async def test_a_server_that_is_let_go_leaves_no_process(
         assert [alive(pid) for pid in running] == [True] * (2 if mode == "litter" else 1)
     assert not alive(running[0])
     await until(lambda: not any(map(alive, running)))
+
+
+@pytest.mark.parametrize("transport", ["auto", "sse", "http"])
+async def test_a_server_that_is_let_go_while_it_connects_is_over_at_once(
+    open_hub: Any, transport: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}/"
+    spec = ServerSpec(name="gone", url=url, transport=transport)
+    async with open_hub(spec) as hub:
+        await hub.servers.settled()  # the SDK is loaded
+        await hub.servers.remove("gone")
+        for turns in range(200):
+            hub.servers.add(spec)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await hub.servers.remove("gone")
+            assert [task for task in asyncio.all_tasks() if task.get_name() == "mcp gone"] == []
+    gc.collect()  # what is left unclosed is a warning, and that an error
 
 
 async def test_a_server_that_is_killed_is_started_again(

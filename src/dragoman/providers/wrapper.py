@@ -1,0 +1,37 @@
+"""A provider that stands before another: what it does not say itself, the other says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from dragoman.providers.provider import Provider
+from dragoman.request import ModelRequest
+
+P = TypeVar("P", bound=Provider)
+
+
+class Wrapper(Generic[P]):
+    """All of a `Provider` but the answer, taken from the provider that it stands before."""
+
+    def __init__(self, provider: P) -> None:
+        self._provider = provider
+
+    @property
+    def name(self) -> str:
+        """See `Provider.name`."""
+        return self._provider.name
+
+    @property
+    def family(self) -> str:
+        """See `Provider.family`."""
+        return self._provider.family
+
+    @property
+    def resting(self) -> bool:
+        """See `Provider.resting`."""
+        return self._provider.resting
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """See `Provider.check`."""
+        return self._provider.check(request)

@@ -1,0 +1,99 @@
+"""Whatever a hub had written down when it was killed: whoever is asked afterwards is heard."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.config import read_config
+from dragoman.server.app import Hub, chores
+from dragoman.store.store import FILE
+from dragoman.store.writer import Writer
+from tests.faults.asking import BATCH, configure
+from tests.serving import Served, ask, listening
+
+LIMIT = 30.0
+
+
+@asynccontextmanager
+async def serving(config: Path, data: Path) -> AsyncIterator[Served]:
+    async with (
+        Hub.open(read_config(config), data, keys=False) as hub,
+        listening(hub) as url,
+        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
+    ):
+        yield Served(hub, url, http)
+
+
+class Copies:
+    """A copy of the database after each commit, once somebody was asked."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        self.taken: list[Path] = []
+        self._data = data
+        self._folder = folder
+
+    def take(self) -> None:
+        data = self._folder / f"copy{len(self.taken)}"
+        with closing(sqlite3.connect(self._data / FILE)) as source:
+            if not source.execute("select count(*) from approvals").fetchone()[0]:
+                return
+            data.mkdir(parents=True)
+            with closing(sqlite3.connect(data / FILE)) as copy:
+                source.backup(copy)
+        self.taken.append(data)
+
+
+async def approvals(hub: Served, status: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await hub.http.get(f"/api/approvals?status={status}")).json()["approvals"]
+    return found
+
+
+async def play(hub: Served) -> dict[str, Any]:
+    """Answer what is asked until nothing is asked or under way any more; the last message."""
+    async with asyncio.timeout(LIMIT):
+        while True:
+            for each in await approvals(hub, "pending"):
+                said = await hub.http.post(f"/api/approvals/{each['id']}", json={"answer": "blue"})
+                assert said.status_code == 200, said.text
+            *_, last = await hub.messages()
+            over = last["role"] == "user" or "finishReason" in last.get("metadata", {})
+            open = [*await approvals(hub, "pending"), *await approvals(hub, "approved")]
+            if over and not open and (await hub.http.get("/api/chat/s/stream")).status_code == 204:
+                return last
+
+
+@pytest.mark.promise("waiting-goes-on-where-it-was")
+async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
+    monkeypatch.setattr(chores, "LOOK", 0.05)
+    config, copies = configure(tmp_path, BATCH), Copies(tmp_path / "hub", tmp_path / "copies")
+    tell = Writer._tell
+
+    def copying(writer: Writer, settled: Any) -> bool:
+        copies.take()
+        return tell(writer, settled)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "_tell", copying)
+        async with serving(config, tmp_path / "hub") as hub:
+            await hub.post(ask("paint it"))
+            assert (await play(hub))["parts"][-1]["text"] == "All done."
+    for data in copies.taken:
+        marks = data / "marks"
+        monkeypatch.setenv("MARKS", str(marks))
+        async with serving(config, data) as hub:
+            asked = await approvals(hub, "pending")
+            answer = await play(hub)
+            assert not asked or answer["parts"][-1].get("text") == "All done."
+        made = marks.read_text().split() if marks.exists() else []
+        assert made.count("boss") <= 1
