@@ -11,7 +11,7 @@ from dragoman.accounts.price import NANO, Price, Rates
 from dragoman.errors import BudgetExhausted
 from dragoman.operations.budget import Budget
 from dragoman.runs.pledge import Pledge
-from tests.serving import Served, ask, serving, text_of, usage, write_script
+from tests.serving import Served, ask, serving, text_of, types, usage, write_script
 
 PRICE = Price(name="p", rates=(Rates(input=1_000_000, output=10_000_000),))  # 1 and 10 dollars a million
 PRICES = {"sim/*": {"input": 1.0, "output": 10.0}}
@@ -86,9 +86,9 @@ async def test_an_answer_of_a_hub_that_outgrows_its_budget_is_cut_off_and_paid(t
     agents = {"default": {"max_usd": 0.05}}
     async with serving(tmp_path, long, agents=agents, prices=PRICES) as hub:
         frames = await hub.chat()
-        [error] = [frame["errorText"] for frame in frames if frame["type"] == "error"]
-        assert error.startswith("the budget of 0.05 USD has")
         assert text_of(frames).startswith("word ")
+        assert "Stopped: the budget of 0.05 USD has" in text_of(frames)
+        assert frames[-1]["finishReason"] == "other"
         [row] = await rows(hub)
         assert (row["status"], row["error"]) == ("aborted", "insufficient_quota")
         assert 0.03 < row["cost"] < 0.0501
@@ -99,8 +99,9 @@ async def test_a_step_of_a_hub_that_could_not_fit_is_not_asked(tmp_path: Path) -
     agents: dict[str, Any] = {"default": {"max_usd": 0.001}}
     async with serving(tmp_path, steps, play="turns", agents=agents, prices=PRICES) as hub:
         frames = await hub.chat()
-        [error] = [frame["errorText"] for frame in frames if frame["type"] == "error"]
-        assert error.startswith("the budget of 0.001 USD has 0.001000 left, and this may cost 0.01")
+        said = "Stopped: the budget of 0.001 USD has 0.001000 left, and this may cost 0.01"
+        assert text_of(frames).startswith(said)
+        assert types(frames).count("start-step") == 1, "the step that was not asked is not shown"
         assert await rows(hub) == []
     agents = {"default": {"max_usd": 0.001, "options": {"max_tokens": 10}}}
     async with serving(tmp_path / "b", steps, play="turns", agents=agents, prices=PRICES) as hub:
@@ -127,5 +128,4 @@ async def test_what_is_kept_back_is_the_price_of_the_dearest_model_that_may_be_a
         "agents": {"default": {"max_usd": 0.5}},
     }
     async with serving(tmp_path, **more) as hub:
-        [error] = [frame["errorText"] for frame in await hub.chat() if frame["type"] == "error"]
-        assert "has 0.500000 left, and this may cost 1.02" in error
+        assert "has 0.500000 left, and this may cost 1.02" in text_of(await hub.chat())

@@ -22,6 +22,7 @@ from dragoman.agent.result import Result
 from dragoman.agent.servers import McpServer
 from dragoman.agent.settings import (
     USUAL_LIMITS,
+    USUAL_SETTINGS,
     AgentOptions,
     AllOptions,
     Details,
@@ -124,7 +125,7 @@ class Agent(Generic[T]):
         self._output = output if isinstance(output, Output | None) else Output(output)
         self._tariff = Tariff(said.prices)
         self._resolved: dict[str, Model] = {}
-        self._runs: set[Run[T]] = set()
+        self._runs: dict[Run[T], None] = {}
 
     def __repr__(self) -> str:
         return f"Agent({self._given!r}, name={self.settings.name!r})"
@@ -296,9 +297,12 @@ class Agent(Generic[T]):
         except RuntimeError:
             raise Conflict("there is no event loop to run in", hint="in a script use run_sync") from None
         notices = (*self._workshop.unknown(choice), *notices_of(turn))
-        run: Run[T] = Run(Loop(replace(turn, desk=desk)), desk, on_end=self._runs.discard, notices=notices)
-        self._runs.add(run)
+        run: Run[T] = Run(Loop(replace(turn, desk=desk)), desk, on_end=self._ended, notices=notices)
+        self._runs[run] = None
         return run
+
+    def _ended(self, run: Run[T]) -> None:
+        self._runs.pop(run, None)
 
     def _choice(self, said: Details) -> Choice:
         """The tools that it has for this run."""
@@ -344,7 +348,7 @@ class Agent(Generic[T]):
 
 def settings_of(options: AgentOptions) -> Settings:
     """The options, checked. TypeError for one that there is not."""
-    return Settings(**options)
+    return Settings(**options) if options else USUAL_SETTINGS
 
 
 def details_of(details: SpawnOptions) -> Details:

@@ -28,6 +28,12 @@ def close_step(fold: Fold, *, why: str) -> list[e.Event]:
     return [*closed, e.FinishStep()]
 
 
+def is_empty(fold: Fold) -> bool:
+    """True when a step has begun, and nothing came of it."""
+    last = fold.entries[-1] if fold.entries else None
+    return fold.phase == "step" and isinstance(last, Slot) and isinstance(last.held, StepStartPart)
+
+
 def notice(text: str) -> list[e.Event]:
     """A step of the hub's own that says something plainly; keeps auto-sending clients from looping."""
     return [

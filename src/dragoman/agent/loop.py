@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.price import used_in
@@ -98,6 +99,11 @@ class Loop:
             cost=self.cost,
         )
 
+    def _in_all(self) -> SoFar:
+        """The same, with the tokens and the cost of the whole message: limits hold for that."""
+        said, before = self.so_far(), self._before
+        return replace(said, usage=said.usage if before is None else before + said.usage, cost=self.bill)
+
     @property
     def cost(self) -> float | None:
         """US dollars that the run's model calls cost; None when no price is known, or none was asked for."""
@@ -131,10 +137,9 @@ class Loop:
 
     def _ended(self) -> Over | None:
         """Why it ends here, or None when the model is to be asked (again)."""
-        turn = self.turn
-        if turn.given and not self._answer.finish_reason:
-            return WAITS if _waiting(turn.fold.calls()) else self._limit()
-        reason = self._answer.finish_reason
+        turn, reason = self.turn, self._answer.finish_reason
+        if turn.given and not reason:
+            return WAITS if _waiting(turn.fold.calls()) else self._stopped() or self._limit()
         if reason is None:
             return self._limit()
         if self.conclusion.done:
@@ -146,9 +151,14 @@ class Loop:
             return natural("stop" if reason == "tool-calls" else reason)
         if _waiting(calls):
             return WAITS
-        halt = turn.stops.find(self.so_far()) if turn.stops is not None else None
+        return self._stopped() or self._limit()
+
+    def _stopped(self) -> Over | None:
+        """Why a stop condition ends it here."""
+        stops = self.turn.stops
+        halt = stops.find(self._in_all()) if stops is not None else None
         if halt is None:
-            return self._limit()
+            return None
         return Over("max-steps" if halt.exit == "steps_exhausted" else "other", halt)
 
     def _limit(self) -> Over | None:
@@ -196,7 +206,7 @@ class Loop:
         said: Batch = ()
         asking = Asking(turn.provider, self._request())
         if turn.prepare is not None:
-            asking = await turn.prepare(asking, self.so_far(), number=self.steps + 1)
+            asking = await turn.prepare(asking, self._in_all(), number=self.steps + 1)
         request = asking.request
         if turn.window is not None:
             request, said = await turn.window.fit(request, turn.context, provider=asking.provider)
@@ -313,9 +323,13 @@ class Loop:
         """The events that end it, `over` being how."""
         self.over = over
         fold = self.turn.fold
-        closed = closing.close_step(fold, why=over.halt.why or "the run has ended")
         said = self._notice(over) if self.turn.notices else None
         notices = closing.notice(said) if said else []
+        if closing.is_empty(fold):  # the step did not take place
+            self.steps -= 1
+            closed, notices = [], notices[1:] or [e.FinishStep()]
+        else:
+            closed = closing.close_step(fold, why=over.halt.why or "the run has ended")
         finish = e.Finish(
             over.reason,
             message_metadata=self.metadata(over.reason),

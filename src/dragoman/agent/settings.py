@@ -101,6 +101,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tracing: Tracing = OFF
 
 
+USUAL_SETTINGS = Settings()
+
+
 class SpawnOptions(TypedDict, total=False):
     """What may be said of one run besides; see `Details`."""
 

@@ -37,7 +37,11 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoFar(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has done until now. `taken` also counts the steps of the message that it goes on with."""
+    """What a run has done until now: its `steps`, and how many `seconds` it took.
+
+    `taken`, `usage` and `cost` are of the whole message where it goes on with one, for stop conditions and
+    for what prepares a step.
+    """
 
     steps: Sequence[StepTaken]
     taken: int
@@ -104,16 +108,17 @@ def text_matches(pattern: str) -> Condition:
         searched = re.compile(pattern)
     except re.error as error:
         raise BadRequest(f"text_matches({pattern!r}) is no regular expression: {error}") from None
-    return made(f"text_matches({pattern!r})", lambda done: searched.search(done.text) is not None)
+    says = f"text_matches({pattern!r})"
+    return made(says, lambda done: bool(done.steps) and searched.search(done.text) is not None)
 
 
 def tokens(count: int) -> Condition:
-    """Stop when the run has used so many tokens, in and out: `budget_exhausted`."""
+    """Stop when the message has used so many tokens, in and out: `budget_exhausted`."""
     return made(f"tokens({count})", lambda done: used(done.usage) >= count, exit="budget_exhausted")
 
 
 def cost(usd: float) -> Condition:
-    """Stop when the run has cost so many US dollars, as far as prices are known: `budget_exhausted`."""
+    """Stop when the message has cost so many US dollars, as far as prices are known: `budget_exhausted`."""
     return made(f"cost({usd:g})", lambda done: (done.cost or 0.0) >= usd, exit="budget_exhausted")
 
 
@@ -153,10 +158,13 @@ def all_of(*stops: Stop) -> Condition:
 
 
 def condition(stop: Stop) -> Condition:
-    """A stop condition of what may be a predicate of somebody's own; such a one ends in `success`."""
+    """A stop condition of what may be a predicate of somebody's own; such a one is asked after steps only,
+    and ends in `success`.
+    """
     if isinstance(stop, Condition):
         return stop
-    return made(getattr(stop, "__name__", "its stop condition"), stop)
+    name = getattr(stop, "__name__", "its stop condition")
+    return made(name, lambda so_far: bool(so_far.steps) and stop(so_far))
 
 
 def one_of(given: Stop | Sequence[Stop] | None) -> Condition | None:

@@ -46,7 +46,7 @@ class Registry:
 
     def __init__(self, *things: Addable) -> None:
         self._operations: dict[str, Operation] = {}  # by small-letter id
-        self._spellings: dict[str, set[str]] = {}  # `ns_name` -> small-letter ids
+        self._spellings: dict[str, tuple[str, ...]] = {}  # `ns_name` -> small-letter ids
         self._counts: Counter[str] = Counter()
         self._watchers: list[Watcher] = []
         self._bringers: dict[str, Bringer] = {}  # by small-letter namespace
@@ -72,10 +72,10 @@ class Registry:
         operation = self._operations.pop(key, None)
         if operation is None:
             raise NotFound(f"no operation {id[:LONGEST]!r}")
-        spelled = self._spellings[underscored(key)]
-        spelled.discard(key)
-        if not spelled:
-            del self._spellings[underscored(key)]
+        spelled = underscored(key)
+        self._spellings[spelled] = tuple(each for each in self._spellings[spelled] if each != key)
+        if not self._spellings[spelled]:
+            del self._spellings[spelled]
         self._counts[operation.namespace] -= 1
         if not self._counts[operation.namespace]:
             del self._counts[operation.namespace]
@@ -166,7 +166,8 @@ class Registry:
     def _put(self, operation: Operation) -> None:
         key = operation.id.lower()
         self._operations[key] = operation
-        self._spellings.setdefault(underscored(key), set()).add(key)
+        spelled = underscored(key)
+        self._spellings[spelled] = (*self._spellings.get(spelled, ()), key)
         self._counts[operation.namespace] += 1
         for watcher in self._watchers:
             watcher.add(operation)

@@ -32,6 +32,7 @@ from dragoman.operations.identity import Identity
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import permit
 from dragoman.request import Tool
+from dragoman.runs.earlier import budget_of
 from dragoman.runs.metered import Till
 from dragoman.runs.plan import Plan, plan
 from dragoman.runs.run import Run, RunSettings
@@ -227,6 +228,7 @@ class Board:
         begun = replace(
             begun, given=[await _settled(each, begun, toolbox=toolbox, by=identity) for each in begun.given]
         )
+        budget = await budget_of(pick.agent, begun.assistant, session_id=session.id, store=self._store)
         row = rows.Run(
             id=new_id("run"),
             session_id=session.id,
@@ -239,11 +241,11 @@ class Board:
         await self._store.runs.begin(
             row, assistant=begun.assistant, user=begun.user, session=session, drop_from=begun.drop_from
         )
-        return self._start(row, self._loop(row, pick, begun=begun, toolbox=toolbox, identity=identity))
+        context = _context(row, pick.agent, identity=identity, budget=budget)
+        return self._start(row, self._loop(pick, begun=begun, toolbox=toolbox, context=context))
 
-    def _loop(self, row: rows.Run, pick: Pick, *, begun: Plan, toolbox: Toolbox, identity: Identity) -> Loop:
+    def _loop(self, pick: Pick, *, begun: Plan, toolbox: Toolbox, context: Context) -> Loop:
         """The loop of a run, its model paid for by whom the run is for."""
-        context = _context(row, pick.agent, identity=identity)
         provider = self.till.charge(pick.provider, pick.model, asked=pick.agent.model, context=context)
         return Loop(
             Turn(
@@ -259,7 +261,7 @@ class Board:
                 hooks=self.settings.hooks,
                 window=window(pick, provider, recall=partial(toolbox.way, RECALL, context=context)),
                 stops=pick.agent.stops,
-                prepare=preparing(pick.agent, self.roster, metered=provider, identity=identity),
+                prepare=preparing(pick.agent, self.roster, metered=provider, identity=context.identity),
                 spending=provider.bill,
                 output=pick.agent.output,
             )
@@ -318,17 +320,16 @@ def _waits_for(message: Message, approval: Approval) -> bool:
     return any(asked is not None and asked.id == approval.id for asked in waiting)
 
 
-def _context(row: rows.Run, agent: Profile, *, identity: Identity) -> Context:
+def _context(row: rows.Run, agent: Profile, *, identity: Identity, budget: Budget | None) -> Context:
     """What all calls of a run stand under."""
     now = asyncio.get_running_loop().time()
-    bounded = agent.max_usd is not None or agent.max_calls is not None
     return Context(
         identity=identity,
         run_id=row.id,
         session_id=row.session_id,
         agent=agent.name,
         deadline=None if agent.timeout is None else now + agent.timeout,
-        budget=Budget(usd=agent.max_usd, calls=agent.max_calls) if bounded else None,
+        budget=budget,
         told=True,
     )
 

@@ -72,7 +72,10 @@ class Metered(Wrapper[Provider]):
         return Metered(provider, replace(self._purse, asked=asked), model=model)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
-        """See `Provider.stream`. A limit that is reached is a ProviderError `rate_limit`."""
+        """See `Provider.stream`. BudgetExhausted when the run may spend no more.
+
+        A limit of whom it is for is a ProviderError `rate_limit`.
+        """
         self.bill.calls += 1
         count = _Count(request, self._pledge(), step=self.bill.calls, family=self.family)
         admission = await self._admit(request, count)
@@ -83,7 +86,7 @@ class Metered(Wrapper[Provider]):
                     yield batch
         except BudgetExhausted as error:
             self._settle(admission, count, status="aborted", error=error)
-            raise refused(error) from error
+            raise
         except DragomanError as error:
             self._settle(admission, count, status="failed", error=error)
             raise
@@ -115,8 +118,8 @@ class Metered(Wrapper[Provider]):
         purse = self._purse
         limit = request.options.get("max_completion_tokens") or request.options.get("max_tokens")
         most = limit if isinstance(limit, int) else None
+        count.pledge.take(lambda: count.tokens, most)
         try:
-            count.pledge.take(lambda: count.tokens, most)
             return await purse.meter.admit(
                 purse.context.identity,
                 price=purse.price(self.name, self._model),
