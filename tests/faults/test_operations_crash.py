@@ -69,6 +69,13 @@ async def has(hub: Process, *ids: str) -> None:
             there = {each["id"] for each in (await get(hub, "/api/operations"))["operations"]}
 
 
+async def listed(hub: Process, operation: str) -> None:
+    """Wait until a call of it is written down: one that only reads begins before that."""
+    async with asyncio.timeout(20):
+        while operation not in [each["name"] for each in (await get(hub, "/api/calls?limit=200"))["calls"]]:
+            pass
+
+
 async def begin(hub: Process, folder: Path, operation: str, word: str) -> asyncio.Task[Any]:
     """A call over HTTP, once it is under way."""
     task = asyncio.create_task(hub.http.post(f"/api/operations/{operation}/call", json={}))
@@ -86,6 +93,7 @@ async def test_calls_that_kill_9_cuts_off_are_uncertain_when_they_act_and_aborte
         turn = asyncio.create_task(talk(hub, "s", []))
         await until(lambda: words(tmp_path / "log")["begin wait"] == 1)
         await until(lambda: words(tmp_path / "raw.txt")["call hang"] == 1)
+        await listed(hub, "near.wait")
         await hub.kill()
         await turn
     async with started(config, tmp_path / "hub") as hub:

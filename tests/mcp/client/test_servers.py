@@ -35,9 +35,9 @@ def alive(pid: int) -> bool:
 async def test_fifty_servers_start_in_parallel_beside_dead_and_mute_ones(open_hub: Any, raw: Any) -> None:
     good = [raw(f"s{n}") for n in range(50)]
     bad = [raw("mute", "mute"), raw("dies", "dies"), ServerSpec(name="none", command=("/no/such",))]
-    began = asyncio.get_running_loop().time()
     async with open_hub(*bad, *good) as hub:
-        assert asyncio.get_running_loop().time() - began < 1  # nothing waits for them
+        states = {hub.servers.status(spec.name).state for spec in good}
+        assert states == {"starting"}, "nothing waits for them"
         await asyncio.gather(*(hub.servers.settled(spec.name) for spec in good))
         assert [hub.servers.status(spec.name).state for spec in good] == ["ready"] * 50
         assert (await hub.call("s49.echo")).ok

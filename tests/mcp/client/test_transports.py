@@ -247,9 +247,7 @@ async def test_an_aborted_call_stops_what_the_server_does_over_every_transport(
 
         task = asyncio.create_task(hub.call("sdk.wait"))
         await see("began")
-        began = asyncio.get_running_loop().time()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert asyncio.get_running_loop().time() - began < 1
         await see("began", "stopped")

