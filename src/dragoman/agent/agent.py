@@ -124,7 +124,7 @@ class Agent(Generic[T]):
         self._stops = one_of(said.stop_when)
         self._output = output if isinstance(output, Output | None) else Output(output)
         self._tariff = Tariff(said.prices)
-        self._resolved: dict[str, Model] = {}
+        self._resolved: dict[str, Model] | None = None  # those that a name was given for
         self._runs: dict[Run[T], None] = {}
 
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ class Agent(Generic[T]):
         for run in runs:
             run.abort("the agent is closed")
         await asyncio.gather(*(run.closed() for run in runs))
-        models, self._resolved = list(self._resolved.values()), {}
+        models, self._resolved = list((self._resolved or {}).values()), None
         if self.settings.hooks is not None:
             await self.settings.hooks.aclose()
         try:
@@ -338,6 +338,8 @@ class Agent(Generic[T]):
             return model
         if not isinstance(model, str):
             raise ConfigError(f"a model is a Model or a name like 'openai/gpt-5.1', got {model!r:.100}")
+        if self._resolved is None:
+            self._resolved = {}
         found = self._resolved.get(model)
         if found is None:
             from dragoman.providers.models import resolve  # late: it loads every provider that there is

@@ -48,7 +48,7 @@ class Registry:
         self._operations: dict[str, Operation] = {}  # by small-letter id
         self._spellings: dict[str, tuple[str, ...]] = {}  # `ns_name` -> small-letter ids
         self._counts: Counter[str] = Counter()
-        self._watchers: list[Watcher] = []
+        self._watchers: tuple[Watcher, ...] = ()
         self._bringers: dict[str, Bringer] = {}  # by small-letter namespace
         for thing in things:
             self.add(thing)
@@ -115,7 +115,7 @@ class Registry:
         """Tell the watcher of every operation: those that are here now, and each that comes or goes."""
         for operation in self._operations.values():
             watcher.add(operation)
-        self._watchers.append(watcher)
+        self._watchers = (*self._watchers, watcher)
 
     def expect(self, namespace: str, bringer: Bringer) -> None:
         """Operations of this namespace may come later: who wants one that is not here waits for them."""
