@@ -14,7 +14,7 @@ import msgspec
 import uvicorn
 
 from dragoman import events as e
-from dragoman.config import parse_config
+from dragoman.config import parse_config, read_config
 from dragoman.server.app import Hub
 
 Frames = list[dict[str, Any]]
@@ -97,6 +97,17 @@ async def serving(
     parsed = parse_config({"providers": providers, "model": "sim/any", **config})
     async with (
         Hub.open(parsed, data / "hub", keys=keys) as hub,
+        listening(hub) as url,
+        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
+    ):
+        yield Served(hub, url, http)
+
+
+@asynccontextmanager
+async def hub_of(config: Path, data: Path) -> AsyncIterator[Served]:
+    """The hub of a configuration file, served."""
+    async with (
+        Hub.open(read_config(config), data, keys=False) as hub,
         listening(hub) as url,
         httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
     ):

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
-from dragoman.config import read_config
-from dragoman.server.app import Hub, chores
+from dragoman.server.app import chores
 from dragoman.store.store import FILE
 from dragoman.store.writer import Writer
 from tests.faults.asking import BATCH, configure
-from tests.serving import Served, ask, listening
+from tests.serving import Served, ask, hub_of
 
 LIMIT = 30.0
-
-
-@asynccontextmanager
-async def serving(config: Path, data: Path) -> AsyncIterator[Served]:
-    async with (
-        Hub.open(read_config(config), data, keys=False) as hub,
-        listening(hub) as url,
-        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
-    ):
-        yield Served(hub, url, http)
 
 
 class Copies:
@@ -85,13 +72,13 @@ async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
 
     with monkeypatch.context() as patched:
         patched.setattr(Writer, "_tell", copying)
-        async with serving(config, tmp_path / "hub") as hub:
+        async with hub_of(config, tmp_path / "hub") as hub:
             await hub.post(ask("paint it"))
             assert (await play(hub))["parts"][-1]["text"] == "All done."
     for data in copies.taken:
         marks = data / "marks"
         monkeypatch.setenv("MARKS", str(marks))
-        async with serving(config, data) as hub:
+        async with hub_of(config, data) as hub:
             asked = await approvals(hub, "pending")
             answer = await play(hub)
             assert not asked or answer["parts"][-1].get("text") == "All done."

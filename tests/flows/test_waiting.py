@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from dragoman.agent.loop import Loop
-from dragoman.config import read_config
 from dragoman.operations.approval import Approval
 from dragoman.operations.identity import LOCAL
-from dragoman.server.app import Hub
 from tests.faults.asking import ASK, CLERK, configure
-from tests.serving import Served, ask, frames_in, listening, text_of
+from tests.serving import Served, ask, frames_in, hub_of, text_of
 from tests.serving import serving as serve
 
 DANGER = Path(__file__).with_name("danger.py")
@@ -43,7 +38,7 @@ async def test_a_run_that_waits_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: Any
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
-    async with hub_of(configure(tmp_path, asks), tmp_path) as served:
+    async with hub_of(configure(tmp_path, asks), tmp_path / "hub") as served:
         before = len(asyncio.all_tasks())
         held, loops = count(Approval), count(Loop)
         for number in range(40):
@@ -62,17 +57,6 @@ def count(kind: type) -> int:
     """How many there are of them in this process."""
     gc.collect()
     return sum(isinstance(each, kind) for each in gc.get_objects())
-
-
-@asynccontextmanager
-async def hub_of(config: Path, folder: Path) -> AsyncIterator[Served]:
-    """The hub of a configuration file, in this process."""
-    async with (
-        Hub.open(read_config(config), folder / "hub", keys=False) as hub,
-        listening(hub) as url,
-        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
-    ):
-        yield Served(hub, url, http)
 
 
 async def answer(served: Served, id: str) -> int:

@@ -125,7 +125,7 @@ class Agent(Generic[T]):
         self._output = output if isinstance(output, Output | None) else Output(output)
         self._tariff = Tariff(said.prices)
         self._resolved: dict[str, Model] | None = None  # those that a name was given for
-        self._runs: dict[Run[T], None] = {}
+        self._runs: dict[Run[T], None] = {}  # while it is empty, a quarter of what a set takes
 
     def __repr__(self) -> str:
         return f"Agent({self._given!r}, name={self.settings.name!r})"

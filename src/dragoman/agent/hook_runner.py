@@ -16,6 +16,7 @@ from msgspec import UNSET
 from dragoman.agent.decisions import Ask, Block, Continue, Decision, Modify
 from dragoman.agent.hook import CLOSED, Hook
 from dragoman.agent.hook_events import HookEvent, HookName
+from dragoman.operations.execution import is_cancelled
 from dragoman.request import ModelRequest
 
 log = logging.getLogger(__name__)
@@ -146,12 +147,6 @@ def kept(function: Callable[[Any], Any], event: HookEvent) -> Any:
         return function(event)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
         raise RuntimeError(f"the hook raised {type(error).__name__}") from error
-
-
-def is_cancelled() -> bool:
-    """Whether somebody cancels the task that this is."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def unfit(name: HookName, decision: object) -> str | None:

@@ -74,6 +74,7 @@ class Remote:
         self._wake = asyncio.Event()  # somebody wants it now
         self._stirred = asyncio.Event()  # its lists changed, or it is to be connected anew
         self._dropped = False
+        self._let_go = False
         self._used = False  # a call went through the connection
         self._learned = False
         self._callers = 0  # calls that wait for the connection
@@ -90,6 +91,7 @@ class Remote:
         """Close the connection, end the process, take the operations out."""
         self._shared.registry.forgo(self.spec.name, self)
         self.offers.clear()
+        self._let_go = True
         if self._task is not None:
             self._task.cancel("the MCP server is let go")
             await asyncio.wait([self._task], timeout=STOP_SECONDS)
@@ -208,8 +210,10 @@ class Remote:
                 began = loop.time()
                 await self._session()
             except Exception as error:  # noqa: BLE001 - the top of this task; _fail logs it
-                unless_cancelled()
-                self._fail(error)
+                if not self._let_go:
+                    self._fail(error)
+            if self._let_go:  # a task group whose child failed forgets that it was cancelled
+                return
             held = loop.time() - began
             if self._dropped or self._used or not self._wanted or held > STEADY_SECONDS:
                 wait = 0.0
@@ -319,13 +323,6 @@ class Remote:
             exc_info=None if isinstance(cause, DragomanError) else error,
         )
         self._move("failed", why or type(cause).__name__)
-
-
-def unless_cancelled() -> None:
-    """Go on being cancelled: a task group whose child failed forgets that it was told to stop."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def cause_of(error: BaseException) -> BaseException:
