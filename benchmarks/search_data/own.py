@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.meanings import Meanings
-from dragoman.operations.search import Search
-from dragoman.operations.wordllama import WordLlama
+from dragoman.operations.search.meanings import Meanings
+from dragoman.operations.search.search import Search
+from dragoman.operations.search.wordllama import WordLlama
 
 TOP = 10
 

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.approval import MemoryApprovals
-from dragoman.operations.guard import Guard
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import Outcome
-from dragoman.operations.policy import Policy, Rule
+from dragoman.operations.permission.guard import Guard
+from dragoman.operations.permission.policy import Policy, Rule
 
 ANN = Identity(owner="ann", key_id="key_1")
 SEND = {"to": "bob"}

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.agent.context import ContextPolicy, Dropped, Fitting, size
-from dragoman.agent.summary import Summariser, Summary, transcript
+from dragoman.agent.context.context import ContextPolicy, Dropped, Fitting, size
+from dragoman.agent.context.summary import Summariser, Summary, transcript
 from dragoman.errors import BudgetExhausted, ConfigError, ProviderError
 from dragoman.fold import Fold
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
@@ -20,7 +20,9 @@ from dragoman.operations.identity import LOCAL
 from dragoman.providers.provider import Provider
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
 from dragoman.request import ModelRequest
-from dragoman.wire import anthropic_request, ollama_request, openai_request
+from dragoman.wire.anthropic import request as anthropic_request
+from dragoman.wire.ollama import request as ollama_request
+from dragoman.wire.openai import request as openai_request
 
 TRUNCATE = ContextPolicy("truncate", limit=2000)
 NOTE = "[Earlier messages of this conversation were left out to save room.]"

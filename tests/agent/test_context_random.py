@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.context import ContextPolicy, Dropped, size
+from dragoman.agent.context.context import ContextPolicy, Dropped, size
 from dragoman.fold import Fold
 from dragoman.messages import Message
 from dragoman.request import ModelRequest

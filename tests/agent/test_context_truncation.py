@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.agent.truncation import estimate_tokens, is_approaching_limit, truncate_messages
+from dragoman.agent.context.truncation import estimate_tokens, is_approaching_limit, truncate_messages
 from dragoman.errors import BadRequest
 from tests.agent.conversations import checked, system, turn, user, working
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.agent.decisions import Block, Continue, Modify
-from dragoman.agent.hook_events import PostToolUse, PreToolUse
-from dragoman.agent.hook_sequence import in_turn
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import Block, Continue, Modify, PostToolUse, PreToolUse
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.hooks.runner import in_turn
 from dragoman.errors import ConfigError
-from dragoman.operations.policy import Rule
+from dragoman.operations.permission.policy import Rule
 from tests.agent.hooked import SEND, Post, context_of
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.agent.decisions import Ask, Modify
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import Ask, Modify
+from dragoman.agent.hooks.hooks import Hooks
 from dragoman.operations.identity import Identity
-from dragoman.operations.policy import Rule
+from dragoman.operations.permission.policy import Rule
 from tests.agent.hooked import ANN, SEND, Post, context_of
 
 

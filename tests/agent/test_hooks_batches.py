@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.agent.decisions import Ask, Block, Modify
-from dragoman.agent.guards.rates import rate_limit
-from dragoman.agent.hook_events import PreToolUse
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import Ask, Block, Modify, PreToolUse
+from dragoman.agent.hooks.guards.rates import rate_limit
+from dragoman.agent.hooks.hooks import Hooks
 from dragoman.operations.meta import Meta
-from dragoman.operations.policy import Rule
+from dragoman.operations.permission.policy import Rule
 from tests.agent.hooked import ANN, Post, context_of
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.agent.decisions import Ask, Block
-from dragoman.agent.guards.commands import LONGEST, confirm_destructive
-from dragoman.agent.guards.paths import path_guard
-from dragoman.agent.guards.rates import REMEMBERED, rate_limit
-from dragoman.agent.hook_events import PreToolUse
+from dragoman.agent.hooks.events import Ask, Block, PreToolUse
+from dragoman.agent.hooks.guards.commands import LONGEST, confirm_destructive
+from dragoman.agent.hooks.guards.paths import path_guard
+from dragoman.agent.hooks.guards.rates import REMEMBERED, rate_limit
 from dragoman.errors import ConfigError
 
 

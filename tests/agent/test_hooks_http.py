@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from dragoman.agent.decisions import Block
-from dragoman.agent.hook_events import PostToolUse, PreModel, PreToolUse, RunEnd, UserPromptSubmit
-from dragoman.agent.hook_http import body_of, http_hook
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import Block, PostToolUse, PreModel, PreToolUse, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.hooks.http import body_of, http_hook
 from dragoman.errors import ConfigError, Unauthorized
 from dragoman.events import Usage
+from dragoman.http.transport import Transport
+from dragoman.http.webhook import Webhook, verify_webhook
 from dragoman.messages import FilePart, Message, TextPart
 from dragoman.operations.hook import CallEnd, HookedCall
-from dragoman.providers.hook_http import Webhook, verify_webhook
-from dragoman.providers.http import Transport
 from dragoman.request import ModelRequest, Tool
 from tests.providers.servers import Peer, Received, serving
 

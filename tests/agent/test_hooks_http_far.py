@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.agent.hook_http import http_hook
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.hooks.http import http_hook
 from dragoman.errors import Unauthorized
+from dragoman.http.transport import Transport
+from dragoman.http.webhook import Webhook, keys_of, signed, verify_webhook
 from dragoman.operations.hook import CallEnd
-from dragoman.providers.hook_http import Webhook, keys_of, signed, verify_webhook
-from dragoman.providers.http import Transport
 from tests.providers.servers import Peer, serving
 from tests.providers.test_dialer import certificate, tls
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.agent.decisions import Ask, Block, Modify
-from dragoman.agent.hook_events import PostModel, PreModel, RunEnd, UserPromptSubmit
-from dragoman.agent.hook_sequence import in_turn
-from dragoman.agent.hooks import Hooks
-from dragoman.agent.loop_hooks import text_of, with_text
+from dragoman.agent.hooks.events import Ask, Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.hooks.points import text_of, with_text
+from dragoman.agent.hooks.runner import in_turn
 from dragoman.messages import FilePart, Message, TextPart
 from dragoman.request import ModelRequest
 

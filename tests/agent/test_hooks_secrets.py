@@ -14,15 +14,13 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.agent.decisions import Modify
-from dragoman.agent.guards.audit import AuditLog
-from dragoman.agent.guards.findings import secrets_in
-from dragoman.agent.guards.redaction import Redaction, redact
-from dragoman.agent.guards.secrets import MASK, SecretScan, secret_scan
-from dragoman.agent.hook_events import PostToolUse, PreToolUse, UserPromptSubmit
-from dragoman.agent.hook_runner import HookRunner
-from dragoman.agent.hook_sequence import in_turn
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import Modify, PostToolUse, PreToolUse, UserPromptSubmit
+from dragoman.agent.hooks.guards.audit import AuditLog
+from dragoman.agent.hooks.guards.findings import secrets_in
+from dragoman.agent.hooks.guards.redaction import Redaction, redact
+from dragoman.agent.hooks.guards.secrets import MASK, SecretScan, secret_scan
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.hooks.runner import HookRunner, in_turn
 from dragoman.errors import ConfigError
 from dragoman.operations.hook import CallEnd, HookedCall, Revision, Ruling
 from dragoman.operations.outcome import CallFailure

@@ -26,9 +26,9 @@ from dragoman import (
     ToolPart,
     operation,
 )
-from dragoman.mcp.booth import booth
+from dragoman.mcp.server.booth import booth
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.policy import Rule
+from dragoman.operations.permission.policy import Rule
 from tests.providers import stand_in_claude
 
 UNLENT = "claude-code/sonnet has no word for 'tool pick': it is not told"

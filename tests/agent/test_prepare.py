@@ -9,11 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.agent.context import ContextPolicy
-from dragoman.agent.decisions import Block, Modify
-from dragoman.agent.hook_events import PostModel, PreModel, RunEnd, UserPromptSubmit
-from dragoman.agent.hook_http import body_of
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.context.context import ContextPolicy
+from dragoman.agent.hooks.events import Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.hooks.http import body_of
 from dragoman.agent.structured import Output
 from dragoman.agent.turn import StepChange, StepContext
 from dragoman.messages import ToolPart

@@ -13,7 +13,7 @@ from dragoman.errors import Conflict, NotFound
 from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.policy import Policy, Rule
+from dragoman.operations.permission.policy import Policy, Rule
 from dragoman.tools.question import question, question_in
 from tests.agent.team import answering, asked, driven, outputs, told
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from dragoman import events as e
-from dragoman.agent.decisions import Ask, Block, Modify
-from dragoman.agent.hook_events import PreToolUse
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import Ask, Block, Modify, PreToolUse
+from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.settings import RunLimits
-from dragoman.operations.policy import Policy, Rule
+from dragoman.operations.permission.policy import Policy, Rule
 from tests.agent.lab import add, send
 from tests.agent.team import TASK, Letters, approving, driven, lead, outputs, told, worker
 

@@ -11,9 +11,9 @@ from dragoman import events as e
 from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Registry
 from dragoman.operations.approval import MemoryApprovals
-from dragoman.operations.guard import Guard
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.policy import Policy, Rule
+from dragoman.operations.permission.guard import Guard
+from dragoman.operations.permission.policy import Policy, Rule
 from dragoman.tools.question import question
 from tests.agent.lab import until
 from tests.agent.team import (

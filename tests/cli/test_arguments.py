@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.arguments import parse
+from dragoman.cli.ops import parse
 from dragoman.errors import BadRequest
 
 PROPERTIES: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from dragoman.cli.corking import Cork
+from dragoman.cli.hosting import Cork
 
 
 class Wire:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.cli.weights import installed
+from dragoman.cli.local import installed
 from tests.cli.conftest import Run
 from tests.cli.program import finish, read_until, run, start
 

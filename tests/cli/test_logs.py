@@ -16,7 +16,7 @@ import pytest
 from dragoman.cli.logs import set_up
 from dragoman.config import ProviderConfig
 from dragoman.events import Usage
-from dragoman.operations import origin
+from dragoman.operations import identity
 from dragoman.server.requests import access, identify
 from dragoman.store.usage import UsageRecord
 
@@ -80,13 +80,13 @@ FIELDS = {
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()
-    held, level, token = list(root.handlers), root.level, origin.request_id.set(None)
+    held, level, token = list(root.handlers), root.level, identity.request_id.set(None)
     hooks = sys.excepthook, threading.excepthook
     yield
     root.handlers[:] = held
     root.setLevel(level)
     sys.excepthook, threading.excepthook = hooks
-    origin.request_id.reset(token)
+    identity.request_id.reset(token)
 
 
 def entries(err: Err) -> list[dict[str, Any]]:
@@ -100,20 +100,20 @@ def entries(err: Err) -> list[dict[str, Any]]:
 def test_a_request_keeps_the_id_that_its_client_gave_it() -> None:
     for asked in ("abc-1", "A.b_c-9", "x" * 128):
         assert identify({"x-request-id": asked}) == asked
-        assert origin.request_id.get() == asked
+        assert identity.request_id.get() == asked
 
 
 def test_a_request_without_a_sane_id_gets_one() -> None:
     for asked in ("", "x" * 129, "a b", "a\nb", "é", "<script>"):
         made = identify({"x-request-id": asked})
         assert re.fullmatch(r"req_[\w-]{18}", made)
-        assert origin.request_id.get() == made
+        assert identity.request_id.get() == made
     assert identify({}) != identify({})
 
 
 async def test_every_line_of_a_request_has_its_id_in_tasks_and_threads_too(capsys: Err) -> None:
     set_up("info", as_json=True)
-    log = logging.getLogger("dragoman.server.gateway")
+    log = logging.getLogger("dragoman.server.gateway.doors")
 
     async def serve(number: int) -> None:
         identify({"x-request-id": f"r{number}"})
@@ -129,17 +129,22 @@ async def test_every_line_of_a_request_has_its_id_in_tasks_and_threads_too(capsy
 def test_a_line_for_programs_is_one_json_object(capsys: Err) -> None:
     set_up("info", as_json=True)
     identify({"x-request-id": "r1"})
-    logging.getLogger("dragoman.server.gateway").warning("%s is\n%d", "one", 1)
+    logging.getLogger("dragoman.server.gateway.doors").warning("%s is\n%d", "one", 1)
     assert entries(capsys) == [
-        {"level": "warning", "logger": "dragoman.server.gateway", "event": "one is\n1", "request_id": "r1"}
+        {
+            "level": "warning",
+            "logger": "dragoman.server.gateway.doors",
+            "event": "one is\n1",
+            "request_id": "r1",
+        }
     ]
 
 
 def test_a_line_for_people_says_when_where_for_whom_and_what(capsys: Err) -> None:
     set_up("info", as_json=False)
-    logging.getLogger("dragoman.server.gateway").warning("one")
+    logging.getLogger("dragoman.server.gateway.doors").warning("one")
     identify({"x-request-id": "r1"})
-    logging.getLogger("dragoman.server.gateway").info("two", extra={"fields": {"a": 1, "b": "x"}})
+    logging.getLogger("dragoman.server.gateway.doors").info("two", extra={"fields": {"a": 1, "b": "x"}})
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines] == [
         "WARNING server.gateway: one",

@@ -39,8 +39,8 @@ from dragoman.config.sections import (
 )
 from dragoman.errors import ConfigError
 from dragoman.limits import Limits
-from dragoman.server.openapi import describe
-from dragoman.server.page import routes
+from dragoman.server.reference.openapi import describe
+from dragoman.server.reference.page import routes
 from tests.cli.test_help import COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs"

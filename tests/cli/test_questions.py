@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.questions import chosen
+from dragoman.cli.approvals import chosen
 from dragoman.operations.approval import Item, Question
 from tests.cli.conftest import Run
 from tests.cli.program import Hub, Terminal, scripted, serving

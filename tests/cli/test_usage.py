@@ -102,7 +102,7 @@ def test_csv_has_all_rows(run: Run, data: Path) -> None:
 
 def test_csv_goes_on_over_the_pages(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run("usage", "--data", data, "--requests", "--csv").out
-    monkeypatch.setattr("dragoman.cli.bill.PAGE", 3)
+    monkeypatch.setattr("dragoman.cli.usage.PAGE", 3)
     assert run("usage", "--data", data, "--requests", "--csv").out == whole
     assert len(run("usage", "--data", data, "--requests", "--csv", "--limit", "5").out.splitlines()) == 6
 

@@ -13,8 +13,8 @@ import pytest
 import websockets
 
 from dragoman.operations.identity import Identity
-from dragoman.spokes.address import door_of
-from dragoman.spokes.settings import SpokeSettings
+from dragoman.spokes.client.dialing import door_of
+from dragoman.spokes.hub.settings import SpokeSettings
 from tests.serving import Served, ask, frames_in, serving, types
 
 PREY = str(Path(__file__).parent / "operations_prey.py")

@@ -21,12 +21,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dragoman.cli.logs import ForPeople, ForPrograms
 from dragoman.config import parse_config
 from dragoman.errors import DragomanError
-from dragoman.providers.sending import open_spans
-from dragoman.providers.tracing import Telemetry
 from dragoman.server.app import Hub
 from dragoman.store import sqlite
 from dragoman.store.sealing import MasterKey
 from dragoman.store.store import Store
+from dragoman.tracing.telemetry import open_spans
+from dragoman.tracing.tracing import Telemetry
 from tests.cli.program import environ, run
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, Fault, failed, play, speech_at, talk
 from tests.faults.gateway_process import started

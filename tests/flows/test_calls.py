@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.docket import opened
+from dragoman.cli.approvals import opened
 from tests.serving import Served, ask, serving, text_of, types, usage
 
 BENCH = str(Path(__file__).parent / "bench.py")

@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dragoman.config import parse_config
-from dragoman.providers.sending import open_spans
-from dragoman.providers.tracing import Telemetry
 from dragoman.server.app import Hub
+from dragoman.tracing.telemetry import open_spans
+from dragoman.tracing.tracing import Telemetry
 from tests.providers.servers import Peer, Received, ok
 from tests.providers.servers import serving as upstream
 from tests.serving import ask, listening, write_script

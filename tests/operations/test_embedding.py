@@ -13,10 +13,10 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Operation, Registry
-from dragoman.operations.embedding import Embedder, HashedWords, describe, needed
-from dragoman.operations.meanings import Meanings
-from dragoman.operations.search import Search
-from dragoman.operations.wordllama import WordLlama
+from dragoman.operations.search.embedding import Embedder, HashedWords, describe, needed
+from dragoman.operations.search.meanings import Meanings
+from dragoman.operations.search.search import Search
+from dragoman.operations.search.wordllama import WordLlama
 
 pytestmark = pytest.mark.anyio
 

@@ -13,11 +13,11 @@ from dragoman.errors import ConfigError, Forbidden, Unavailable
 from dragoman.operations import Calls, Context, Operation, Registry, operation
 from dragoman.operations.approval import MemoryApprovals
 from dragoman.operations.budget import Budget
-from dragoman.operations.guard import Guard
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta import Meta
-from dragoman.operations.policy import Policy, Rule
+from dragoman.operations.permission.guard import Guard
+from dragoman.operations.permission.policy import Policy, Rule
 
 ANN, BOB = Identity(owner="ann"), Identity(owner="bob")
 MODEL = Context(identity=ANN, told=True, run_id="run_1", tool_call_id="tc_1")

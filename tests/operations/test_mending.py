@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.operations.mending import Mended, mend
-from dragoman.operations.repair import repair
+from dragoman.operations.arguments.mending import Mended, mend
+from dragoman.operations.arguments.repair import repair
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

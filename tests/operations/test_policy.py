@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dragoman.errors import ConfigError
 from dragoman.operations.identity import Identity
 from dragoman.operations.operation import Effect, Operation
-from dragoman.operations.policy import Decision, Policy, Rule, Verdict
+from dragoman.operations.permission.policy import Decision, Policy, Rule, Verdict
 
 ANN = Identity(owner="ann", key_id="key_1")
 
@@ -207,7 +207,7 @@ def test_an_operation_that_changes_is_decided_about_anew() -> None:
 
 def test_it_forgets_before_it_grows_and_still_decides_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CALLERS", "TABLES", "VERDICTS"):
-        monkeypatch.setattr(f"dragoman.operations.policy.{name}", 3)
+        monkeypatch.setattr(f"dragoman.operations.permission.policy.{name}", 3)
     rules = [rule("deny", f"n{number}", identities=(f"o{number}",)) for number in range(10)]
     policy = Policy(rules)
     for _ in range(2):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidInput
-from dragoman.operations.schema import PROBLEMS, checker
+from dragoman.operations.arguments.schema import PROBLEMS, checker
 
 Wrong = list[tuple[str, str, str]]
 SHAPES = [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search import Answer, Hit, Search
+from dragoman.operations.search.search import Answer, Hit, Search
 
 
 def made(id: str, description: str = "", **parameters: str) -> Operation:

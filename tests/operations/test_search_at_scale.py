@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.index import RARE
-from dragoman.operations.search import BUDGET, RANKED, Allow, Search
-from dragoman.operations.words import normalise
+from dragoman.operations.search.index import RARE
+from dragoman.operations.search.search import BUDGET, RANKED, Allow, Search
+from dragoman.operations.search.words import normalise
 
 
 def made(id: str, description: str = "", **parameters: str) -> Operation:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search import Search
+from dragoman.operations.search.search import Search
 
 GOLDEN = Path(__file__).parent / "golden"
 FIRST, RECALL = 0.9, 0.92  # what is reached today, less what one query is worth

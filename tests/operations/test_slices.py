@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.operations.slices import at_least, mark, multiply, pack, places, read, top
+from dragoman.operations.search.slices import at_least, mark, multiply, pack, places, read, top
 
 numbers = st.dictionaries(st.integers(0, 300), st.integers(1, 5000), max_size=40)
 

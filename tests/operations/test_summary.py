@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.operations import Operation
-from dragoman.operations.summary import signature, summarise
+from dragoman.operations.search.summary import signature, summarise
 
 ANY: dict[str, Any] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.operations.threads import Threads
+from dragoman.operations.heavy import Threads
 
 
 @pytest.mark.parametrize("used", [False, True])

@@ -14,8 +14,8 @@ from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
 from dragoman.providers.anthropic import USUAL, Anthropic
 from dragoman.providers.caching import Bust
 from dragoman.request import ModelRequest, Tool
-from dragoman.wire.anthropic_door_fields import Fields
-from dragoman.wire.anthropic_door_options import read_options
+from dragoman.wire.anthropic.door import read_options
+from dragoman.wire.anthropic.door_fields import Fields
 
 MARK = {"type": "ephemeral"}
 MODEL = "claude-sonnet-4-5"

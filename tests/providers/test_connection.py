@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ProviderError
-from dragoman.providers.address import Address
-from dragoman.providers.connection import HIGH_WATER, PIECE, Request
-from dragoman.providers.dialer import Dialer
-from dragoman.providers.http import Timeouts, Transport
+from dragoman.http.address import Address
+from dragoman.http.connection import HIGH_WATER, PIECE, Request
+from dragoman.http.dialer import Dialer
+from dragoman.http.transport import Timeouts, Transport
 
 from .servers import CHUNKED, LIMIT, Peer, Server, answering, chunk, holding, ok, serving
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ProviderError
-from dragoman.providers.dialer import race
-from dragoman.providers.http import Timeouts, Transport, proxies_from
+from dragoman.http.dialer import race
+from dragoman.http.transport import Timeouts, Transport, proxies_from
 
 from .servers import CHUNKED, LIMIT, Peer, Received, Script, answering, chunk, holding, ok, serving
 from .test_connection import LARGE, deaf_port

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
-from dragoman.providers.http import Response, Timeouts, Transport
+from dragoman.http.transport import Response, Timeouts, Transport
 
 from .servers import CHUNKED, LIMIT, Peer, Received, Server, answering, chunk, holding, ok, serving
 

@@ -19,10 +19,10 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
+from dragoman.http.transport import Transport
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
 from dragoman.providers import local
 from dragoman.providers.engine import Engine
-from dragoman.providers.http import Transport
 from dragoman.providers.local import LocalProvider
 from dragoman.request import ModelRequest, Tool
 from tests.wire.openai_streams import told

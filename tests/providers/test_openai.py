@@ -13,14 +13,14 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
+from dragoman.http.transport import Timeouts, Transport
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.providers.answer import LARGEST
-from dragoman.providers.http import Timeouts, Transport
 from dragoman.providers.openai import OpenAIProvider, Server, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.request import ModelRequest
-from dragoman.wire.openai_quirks import Quirks
+from dragoman.wire.openai.quirks import Quirks
 from tests.wire.openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse, told
 
 from .servers import CHUNKED, LIMIT, Peer, Received, Script, answering, ok, serving

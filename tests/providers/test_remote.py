@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dragoman.errors import ProviderError
+from dragoman.http.transport import Timeouts, Transport
 from dragoman.providers.anthropic import AnthropicProvider
-from dragoman.providers.http import Timeouts, Transport
 from dragoman.providers.keyring import Cooldown, KeyRing, ProviderKey
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.relay import Relay

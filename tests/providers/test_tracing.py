@@ -17,20 +17,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from dragoman import events as e
 from dragoman.errors import CallDenied, ConfigError, ProviderError
+from dragoman.http.transport import Transport
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
-from dragoman.operations import Calls, Context, Registry, operation, origin
+from dragoman.operations import Calls, Context, Registry, identity, operation
 from dragoman.operations.call import CallSettings
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.providers.http import Transport
 from dragoman.providers.openai import OpenAIProvider
-from dragoman.providers.place import Place, place_of
 from dragoman.providers.scripted import Failure, ScriptedCall, ScriptedProvider, Step
-from dragoman.providers.sending import open_spans
 from dragoman.providers.server import Server
-from dragoman.providers.spans import Spans
-from dragoman.providers.telemetry import open_tracing, traces_at
-from dragoman.providers.tracing import OFF, Telemetry
 from dragoman.request import ModelRequest
+from dragoman.tracing.place import Place, place_of
+from dragoman.tracing.spans import Spans
+from dragoman.tracing.telemetry import open_spans, open_tracing, traces_at
+from dragoman.tracing.tracing import OFF, Telemetry
 
 USAGE = e.Usage(input_tokens=90, output_tokens=7, reasoning_tokens=3, cached_input_tokens=60)
 MAIN = ScriptedProvider([], name="main")
@@ -44,7 +43,7 @@ class Listening(ScriptedProvider):
     heard: Sequence[str | None] = ()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
-        self.heard = [*self.heard, origin.traceparent.get()]
+        self.heard = [*self.heard, identity.traceparent.get()]
         async with aclosing(super().stream(request)) as batches:
             async for batch in batches:
                 yield batch
@@ -73,9 +72,9 @@ class Seen:
 
 @pytest.fixture
 def request_id() -> Iterator[str]:
-    token = origin.request_id.set("req_1")
+    token = identity.request_id.set("req_1")
     yield "req_1"
-    origin.request_id.reset(token)
+    identity.request_id.reset(token)
 
 
 def facts(span: ReadableSpan) -> dict[str, Any]:
@@ -186,7 +185,7 @@ async def test_the_clients_trace_goes_on_through_the_hub_to_the_provider() -> No
     provider = Listening([Step(text="Hello.")], name="main")
     with seen.tracing.door("POST", "/v1/messages", headers={"traceparent": INCOMING}) as door:
         async for _ in seen.tracing.stream(request(), provider):
-            assert origin.traceparent.get() is None
+            assert identity.traceparent.get() is None
         door.answered(200)
     spans = seen.spans()
     outer, inner = spans["POST /v1/messages"], spans["chat gpt-x"]
@@ -205,7 +204,7 @@ async def test_the_clients_trace_goes_on_through_the_hub_to_the_provider() -> No
 
 async def carried() -> str | None:
     """What a request that is sent here would carry."""
-    return origin.traceparent.get()
+    return identity.traceparent.get()
 
 
 async def test_a_relay_marks_its_span_by_hand() -> None:

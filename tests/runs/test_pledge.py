@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from dragoman.accounts.payment import Pledge
 from dragoman.accounts.price import NANO, Price, Rates
 from dragoman.errors import BudgetExhausted
 from dragoman.operations.budget import Budget
-from dragoman.runs.pledge import Pledge
 from tests.serving import Served, ask, serving, text_of, types, usage, write_script
 
 PRICE = Price(name="p", rates=(Rates(input=1_000_000, output=10_000_000),))  # 1 and 10 dollars a million

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import jsonschema_rs
 
-from dragoman.server.openapi import describe
+from dragoman.server.reference.openapi import describe
 from tests.serving import Served
 
 DOCUMENT = describe()

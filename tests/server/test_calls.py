@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from starlette.routing import Route, Router
 
+from dragoman.cli.calls import Folder, Remote
 from dragoman.cli.client import HubClient
-from dragoman.cli.ledger import Folder, Remote
 from dragoman.events import Usage
 from dragoman.messages import Message
 from dragoman.operations.ledger import CallRecord, Ended

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import ConfigError
+from dragoman.http.transport import Transport
 from dragoman.operations.hook import CallEnd, HookedCall
-from dragoman.providers.http import Transport
 from dragoman.server.app.hooks import READY, hooks_of
 
 MODULE = """

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 
 from dragoman.server.exchange import Exchange
-from dragoman.server.presence import Presence
+from dragoman.server.streaming import Presence
 
 GONE: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"", "more_body": False}

@@ -14,19 +14,19 @@ import pytest
 import yaml
 
 from dragoman import events as e
-from dragoman.mcp.door import METHODS
+from dragoman.mcp.server.door import METHODS
 from dragoman.server.approvals import Approvals
 from dragoman.server.artifacts import Artifacts
 from dragoman.server.calls import Calls
 from dragoman.server.chat import Chat
 from dragoman.server.doors import MCP, SPOKE, Rooms, guarded, models, public
-from dragoman.server.gateway import Gateway
+from dragoman.server.gateway.doors import Gateway
 from dragoman.server.health import Health
 from dragoman.server.metrics import Metrics
-from dragoman.server.openapi import vocabulary
 from dragoman.server.operations import Operations
-from dragoman.server.page import VERBS, draw_reference, routes
-from dragoman.server.reference import Reference
+from dragoman.server.reference.openapi import vocabulary
+from dragoman.server.reference.page import VERBS, draw_reference, routes
+from dragoman.server.reference.reference import Reference
 from dragoman.server.servers import Servers
 from dragoman.server.sessions import Sessions
 from dragoman.server.usage import Usage

@@ -16,10 +16,10 @@ from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import Entry, MemoryLedger
 from dragoman.operations.outcome import Outcome
-from dragoman.spokes.door import SpokeDoor
-from dragoman.spokes.permits import Permits
-from dragoman.spokes.settings import SpokeSettings
-from dragoman.spokes.switchboard import Switchboard
+from dragoman.spokes.hub.door import SpokeDoor
+from dragoman.spokes.hub.permits import Permits
+from dragoman.spokes.hub.settings import SpokeSettings
+from dragoman.spokes.hub.switchboard import Switchboard
 
 KEYS = {
     "key-a": Identity(owner="ann", key_id="a"),

@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dragoman.operations import Context
-from dragoman.spokes.settings import SpokeSettings
+from dragoman.spokes.hub.settings import SpokeSettings
 from tests.spokes.hubs import LIMIT, House, house, until
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}

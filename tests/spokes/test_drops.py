@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.operations import Registry, operation
 from dragoman.spokes import Spoke
-from dragoman.spokes.settings import SpokeSettings
+from dragoman.spokes.hub.settings import SpokeSettings
 from tests.spokes.hubs import LIMIT, QUICK, house, until
 from tests.spokes.processes import lines, process, words
 

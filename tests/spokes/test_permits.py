@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import Forbidden
-from dragoman.spokes.permits import Permits
+from dragoman.spokes.hub.permits import Permits
 
 SAID = {"ann": ["tools-*", "web"], "bob": "deploy"}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import FrameTooLong, TooLarge, WireError
 from dragoman.spokes import protocol as p
-from dragoman.spokes.parts import Joiner, Sizes
+from dragoman.spokes.outbox import Joiner, Sizes
 
 DOCS = Path(__file__).parents[2] / "docs" / "spokes.md"
 ids = st.text(min_size=1, max_size=20)

@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import Conflict, Forbidden, NotFound, Unauthorized
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
-from dragoman.spokes.permits import Permits
+from dragoman.spokes.hub.permits import Permits
 from tests.spokes.hubs import house, until
 
 

@@ -7,11 +7,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dragoman.http.dialer import Found, knock
 from dragoman.operations import Calls, Context, Operation, Registry
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.providers.dialer import Found, knock
-from dragoman.tools.guard import WebSettings
-from dragoman.tools.web import operations
+from dragoman.tools.web.guard import WebSettings
+from dragoman.tools.web.web import operations
 
 PUBLIC = "93.184.216.34"
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, ConfigError
 from dragoman.tools.builtin import builtin
-from dragoman.tools.guard import WebSettings
-from dragoman.tools.ranges import describe
-from dragoman.tools.url import read_url
+from dragoman.tools.web.guard import WebSettings
+from dragoman.tools.web.ranges import describe
+from dragoman.tools.web.url import read_url
 from tests.providers.servers import Peer, Script, ok, serving
 
 from .bypasses import ANSWERS, BYPASSES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.tools.page import read_page
+from dragoman.tools.web.page import read_page
 
 BASE = "https://site.example.com/dir/"
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Forbidden
-from dragoman.tools.guard import Guard, WebSettings
-from dragoman.tools.url import read_url
-from dragoman.tools.visit import Visitor
+from dragoman.tools.web.guard import Guard, WebSettings
+from dragoman.tools.web.url import read_url
+from dragoman.tools.web.visit import Visitor
 from tests.providers.servers import CHUNKED, Peer, Script, chunk, holding, ok, serving
 
 from .internet import PUBLIC, Internet, fetch_here, home

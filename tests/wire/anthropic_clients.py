@@ -10,7 +10,7 @@ import anthropic
 import httpx2
 
 from dragoman import events as e
-from dragoman.wire.anthropic_reply import MessageStream
+from dragoman.wire.anthropic.reply import MessageStream
 
 ASKED: Mapping[str, Any] = {
     "model": "m",

@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.messages import Message, Part, TextPart, ToolPart
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic_request import encode_request
+from dragoman.wire.anthropic.request import encode_request
 
 MARK: Any = {"type": "ephemeral", "ttl": "1h"}
 MARKED: Any = {"anthropic": {"cacheControl": MARK}}

@@ -11,7 +11,7 @@ from dragoman import events as e
 from dragoman.errors import ProviderError
 from dragoman.fold import fold
 from dragoman.messages import Message, Part
-from dragoman.wire.anthropic import Decoder
+from dragoman.wire.anthropic.decoder import Decoder
 
 from .openai_streams import Answer
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.wire.ollama import Decoder
+from dragoman.wire.ollama.decoder import Decoder
 
 from .openai_streams import Answer
 

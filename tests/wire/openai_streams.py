@@ -13,8 +13,8 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.openai import Decoder
-from dragoman.wire.openai_quirks import Quirks
+from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.sse import frame
 
 RECORDINGS = Path(__file__).parent / "recordings" / "openai"

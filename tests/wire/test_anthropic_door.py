@@ -18,8 +18,8 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.anthropic_door import count_tokens, read_count, read_messages
-from dragoman.wire.asked import Asked
+from dragoman.wire.anthropic.door import count_tokens, read_count, read_messages
+from dragoman.wire.head import Asked
 from dragoman.wire.outputs import with_files
 from tests.wire.anthropic_bodies import (
     LONG_MARK,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.anthropic_door import count_tokens, read_messages
+from dragoman.wire.anthropic.door import count_tokens, read_messages
 from tests.wire.anthropic_bodies import asking, claude_code, image, result, saying, tool, use
 
 HI = {"role": "user", "content": "Hi"}

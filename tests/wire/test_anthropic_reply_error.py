@@ -23,7 +23,7 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.wire.anthropic_reply import MessageStream, error_body, status_of
+from dragoman.wire.anthropic.reply import MessageStream, error_body, status_of
 from tests.wire.anthropic_clients import ASKED, client
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman import events as e
-from dragoman.wire.anthropic_reply import whole
+from dragoman.wire.anthropic.reply import whole
 from tests.wire.anthropic_clients import created, streamed, written
 
 Block = tuple[list[e.Event], dict[str, Any] | None]  # its events, and the block that they are

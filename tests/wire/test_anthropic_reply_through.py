@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.wire.anthropic_door import read_messages
-from dragoman.wire.anthropic_reply import MessageStream, whole
-from dragoman.wire.anthropic_reply_blocks import BROKEN
-from dragoman.wire.anthropic_request import encode_request
+from dragoman.wire.anthropic.door import read_messages
+from dragoman.wire.anthropic.reply import MessageStream, whole
+from dragoman.wire.anthropic.reply_blocks import BROKEN
+from dragoman.wire.anthropic.request import encode_request
 from tests.wire import anthropic_streams, openai_streams
 from tests.wire.anthropic_bodies import claude_code
 from tests.wire.anthropic_clients import created, streamed

@@ -25,7 +25,7 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.anthropic_request import encode_request
+from dragoman.wire.anthropic.request import encode_request
 from dragoman.wire.outputs import with_files
 
 from .anthropic_requests import (

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.anthropic_models import model_of
-from dragoman.wire.anthropic_request import check, encode_request, refused_field
+from dragoman.wire.anthropic.models import model_of
+from dragoman.wire.anthropic.request import check, encode_request, refused_field
 
 OLD, MIDDLE, NEW, STRICT = "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-5", "claude-fable-5-1"
 HI = Message("u", "user", (TextPart("Hi"),))

@@ -18,7 +18,7 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.wire.anthropic import Decoder
+from dragoman.wire.anthropic.decoder import Decoder
 from dragoman.wire.sources import source_id
 
 from .anthropic_streams import (

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
-from dragoman.wire.anthropic import Decoder
+from dragoman.wire.anthropic.decoder import Decoder
 
 from .anthropic_streams import (
     OVERLOADED,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.wire.anthropic_tap import MessageTap
+from dragoman.wire.anthropic.tap import MessageTap
 
 from .anthropic_streams import MODEL, OVERLOADED, PING, STOP, block, call, sse, start, stop, text
 from .openai_streams import cut

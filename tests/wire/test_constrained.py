@@ -12,8 +12,8 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.constrained import Constrained
-from dragoman.wire.openai import Decoder
+from dragoman.wire.constrained.decoder import Constrained
+from dragoman.wire.openai.decoder import Decoder
 
 from .openai_streams import chunk, cut, sse, told
 

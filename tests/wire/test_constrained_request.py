@@ -14,8 +14,8 @@ from dragoman.messages import FilePart, Message, Part, StepStartPart, TextPart, 
 from dragoman.operations.meta import META_TOOLS
 from dragoman.request import ModelRequest, Tool
 from dragoman.tools.builtin import builtin
-from dragoman.wire.constrained_request import prepare
-from dragoman.wire.constrained_schema import example, form, input_form, simplify
+from dragoman.wire.constrained.request import prepare
+from dragoman.wire.constrained.schema import example, form, input_form, simplify
 
 CITY = Tool(
     "city_size",

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.ollama import Decoder
+from dragoman.wire.ollama.decoder import Decoder
 
 from .ollama_streams import DURATIONS, STREAMS, call, decode, last, line, ndjson
 from .openai_streams import cut, cuts, told

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
-from dragoman.wire.ollama import Decoder
+from dragoman.wire.ollama.decoder import Decoder
 
 from .ollama_streams import STREAMS, decode, line, ndjson
 from .openai_streams import Answer, cut

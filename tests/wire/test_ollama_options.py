@@ -11,7 +11,7 @@ from ollama._types import ChatRequest
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, TextPart
 from dragoman.request import ModelRequest
-from dragoman.wire.ollama_request import check, encode_request, refused_field
+from dragoman.wire.ollama.request import check, encode_request, refused_field
 
 HI = Message("u", "user", (TextPart("Hi"),))
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}

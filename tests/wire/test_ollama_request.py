@@ -22,7 +22,7 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.ollama_request import check, encode_request
+from dragoman.wire.ollama.request import check, encode_request
 from dragoman.wire.outputs import with_files
 
 PNG = "iVBORw0KGgo="

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.openai import Decoder
-from dragoman.wire.openai_quirks import Quirks
+from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.quirks import Quirks
 
 from .openai_streams import chunk, decode, sse, told
 

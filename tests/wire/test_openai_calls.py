@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman import events as e
-from dragoman.wire.openai import Decoder
+from dragoman.wire.openai.decoder import Decoder
 
 from .openai_streams import chunk, decode, sse, told
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
-from dragoman.wire.openai import Decoder
+from dragoman.wire.openai.decoder import Decoder
 
 from .openai_streams import NAMES, Answer, cut, decode, recording, sse
 

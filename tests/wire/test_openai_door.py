@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.asked import Asked
-from dragoman.wire.openai_door import read_chat
-from dragoman.wire.openai_request import encode_request
+from dragoman.wire.head import Asked
+from dragoman.wire.openai.door import read_chat
+from dragoman.wire.openai.request import encode_request
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

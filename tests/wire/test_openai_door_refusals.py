@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.openai_door import read_chat
-from dragoman.wire.openai_request import encode_request
+from dragoman.wire.openai.door import read_chat
+from dragoman.wire.openai.request import encode_request
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

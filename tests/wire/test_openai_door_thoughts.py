@@ -9,8 +9,8 @@ import pytest
 
 from dragoman import events as e
 from dragoman.messages import ReasoningPart, TextPart, ToolPart
-from dragoman.wire.openai_door import read_chat
-from dragoman.wire.openai_reply import whole
+from dragoman.wire.openai.door import read_chat
+from dragoman.wire.openai.reply import whole
 
 SIGNED = {"type": "reasoning.text", "text": "Hm", "signature": "sig", "format": "anthropic-claude-v1"}
 SEALED = {"type": "reasoning.encrypted", "data": "blob", "format": "anthropic-claude-v1"}

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, TextPart
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.openai_quirks import Quirks
-from dragoman.wire.openai_request import check, encode_request
+from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.openai.request import check, encode_request
 
 HI = Message("u", "user", (TextPart("Hi"),))
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from dragoman.messages import DataPart, FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
 from dragoman.request import ModelRequest
-from dragoman.wire.openai_quirks import Quirks
-from dragoman.wire.openai_request import encode_request
+from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.openai.request import encode_request
 from dragoman.wire.outputs import with_files
 
 PNG = FilePart("image/png", "data:image/png;base64,AA==")

@@ -19,7 +19,7 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.wire.openai_reply import error_body, status_of
+from dragoman.wire.openai.reply import error_body, status_of
 
 
 def body(message: str, type: str | None, code: str | None, param: str | None = None) -> dict[str, object]:

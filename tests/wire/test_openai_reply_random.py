@@ -14,9 +14,9 @@ from openai.types.chat import ChatCompletionChunk
 from dragoman import events as e
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.blocks import REFUSAL
-from dragoman.wire.openai import Decoder
-from dragoman.wire.openai_quirks import Quirks
-from dragoman.wire.openai_reply import ChatStream, whole
+from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.openai.reply import ChatStream, whole
 
 from .openai_streams import cut, cuts, told
 

@@ -22,7 +22,7 @@ from dragoman.errors import (
     ProviderError,
     Unauthorized,
 )
-from dragoman.wire.openai_reply import ChatStream, error_body, status_of, whole
+from dragoman.wire.openai.reply import ChatStream, error_body, status_of, whole
 from tests.providers.servers import Peer, Script, ok, serving
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"

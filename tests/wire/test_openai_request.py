@@ -26,9 +26,9 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.request import ModelRequest, Tool
-from dragoman.wire.openai import Decoder
-from dragoman.wire.openai_quirks import Quirks
-from dragoman.wire.openai_request import encode_request
+from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.openai.request import encode_request
 
 from .openai_streams import recording
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.wire.openai_tap import ChatTap
+from dragoman.wire.openai.tap import ChatTap
 from dragoman.wire.sse import Named, Splitter, frame
 
 from .openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse

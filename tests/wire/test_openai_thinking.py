@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.wire.openai_quirks import Quirks
+from dragoman.wire.openai.quirks import Quirks
 
 from .openai_streams import chunk, decode, sse
 

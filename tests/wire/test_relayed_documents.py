@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.wire.anthropic_tap import read_message
-from dragoman.wire.openai_tap import read_embeddings, read_whole
-from dragoman.wire.openai_usage import read_usage
+from dragoman.wire.anthropic.tap import read_message
+from dragoman.wire.openai.tap import read_embeddings, read_whole
+from dragoman.wire.openai.usage import read_usage
 from dragoman.wire.tap import Whole
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}

@@ -17,8 +17,7 @@ from dragoman.accounts.ledger import Ledger
 from dragoman.accounts.price import NANO, TOLD, Price
 from dragoman.accounts.prices import Prices
 from dragoman.accounts.spool import Settlement, Spool
-from dragoman.accounts.table import LimitTable, charges_of
-from dragoman.accounts.tally import Tally
+from dragoman.accounts.table import LimitTable, Tally, charges_of
 from dragoman.accounts.windows import Bound, Denial, Stay, Windows
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, StoreError, Unavailable
 from dragoman.events import Usage

@@ -11,12 +11,11 @@ from typing import Any, Generic, Self, Unpack, overload
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
+from dragoman.accounts.payment import UNGATED
 from dragoman.agent.conversation import Messages, divided, read
 from dragoman.agent.lending import lending
 from dragoman.agent.loop import Loop
 from dragoman.agent.manual import ManualDesk
-from dragoman.agent.overhead import Overhead, overhead_of
-from dragoman.agent.preparing import Preparing
 from dragoman.agent.profile import Profile
 from dragoman.agent.result import Result
 from dragoman.agent.servers import McpServer
@@ -31,12 +30,12 @@ from dragoman.agent.settings import (
     SpawnOptions,
 )
 from dragoman.agent.spawn import Run
-from dragoman.agent.spending import UNGATED
 from dragoman.agent.stops import one_of
 from dragoman.agent.structured import Output
 from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent
 from dragoman.agent.tariff import Tariff
-from dragoman.agent.turn import Turn
+from dragoman.agent.toolbox import Overhead, overhead_of
+from dragoman.agent.turn import Preparing, Turn
 from dragoman.agent.workshop import Choice, Rulings, Workshop
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.fold import Fold

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest
 from dragoman.ids import new_id
 from dragoman.messages import FINAL_STATES, Message, Part, TextPart, ToolPart, message_from
-from dragoman.wire.openai_door_fields import Ignored
-from dragoman.wire.openai_door_messages import read_messages
+from dragoman.wire.openai.door_fields import Ignored
+from dragoman.wire.openai.door_messages import read_messages
 
 Said: TypeAlias = Message | Mapping[str, Any]
 Messages: TypeAlias = str | Sequence[Said]

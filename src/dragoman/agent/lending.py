@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.agent.callings import told
-from dragoman.agent.preparing import Find
 from dragoman.agent.toolbox import Toolbox
-from dragoman.mcp.answers import answer as result_of
-from dragoman.mcp.menu import LOADED
-from dragoman.mcp.server import ToolCall, UnknownTool
+from dragoman.agent.turn import Find
+from dragoman.mcp.server.answers import answer as result_of
+from dragoman.mcp.server.menu import LOADED
+from dragoman.mcp.server.server import ToolCall, UnknownTool
 from dragoman.messages import ToolPart
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
@@ -58,7 +58,7 @@ class Lending(Wrapper[ClaudeCodeProvider]):
                 async for batch in answer:
                     yield batch
             return
-        from dragoman.mcp.booth import booth  # late: it loads a web server
+        from dragoman.mcp.server.booth import booth  # late: it loads a web server
 
         context = replace(self._context, step=self._step, told=True)
         async with booth(Loan(tools, self._toolbox, context=context)) as place:

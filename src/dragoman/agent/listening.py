@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman import events as e
-from dragoman.agent.decisions import Block
-from dragoman.agent.hook_events import PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.events import Block, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.result import details_of
 from dragoman.agent.stops import SoFar, StepTaken
 from dragoman.agent.turn import Turn

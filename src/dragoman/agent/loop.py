@@ -15,16 +15,15 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
+from dragoman.accounts.payment import Paying
 from dragoman.accounts.price import used_in
 from dragoman.agent import closing
-from dragoman.agent.admission import Admission, calls_of
-from dragoman.agent.asking import ask
+from dragoman.agent.asking import Admission, ask, calls_of
 from dragoman.agent.callings import Callings
-from dragoman.agent.concluding import Conclusion
+from dragoman.agent.closing import NOTICES, WAITS, Over, is_answered, natural, refused
 from dragoman.agent.listening import Listening
-from dragoman.agent.over import NOTICES, WAITS, Over, is_answered, natural, refused
-from dragoman.agent.spending import Paying
 from dragoman.agent.stops import Halt, SoFar, StepTaken
+from dragoman.agent.structured import Conclusion
 from dragoman.agent.turn import Asking, Batch, Turn
 from dragoman.agent.word import Word, answered
 from dragoman.errors import BudgetExhausted, CallDenied, ProviderError

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.agent.context import ContextPolicy
+from dragoman.agent.context.context import ContextPolicy
 from dragoman.agent.stops import Condition
 from dragoman.agent.structured import Output
 from dragoman.request import Tool

@@ -8,21 +8,21 @@ from typing import Any, TypedDict
 import msgspec
 
 from dragoman.accounts.prices import PriceOverride
-from dragoman.agent.context import ContextPolicy
-from dragoman.agent.hooks import Hooks
-from dragoman.agent.preparing import OnPrepareStep
+from dragoman.agent.context.context import ContextPolicy
+from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.servers import McpServer
 from dragoman.agent.stops import Stop
+from dragoman.agent.turn import OnPrepareStep
 from dragoman.errors import ConfigError
 from dragoman.operations.approval import Approvals
 from dragoman.operations.context import Context
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import Ledger
-from dragoman.operations.policy import Policy
+from dragoman.operations.permission.policy import Policy
 from dragoman.operations.registry import Addable
 from dragoman.providers.retry import RetryPolicy
-from dragoman.providers.tracing import OFF, Tracing
 from dragoman.request import Tool
+from dragoman.tracing.tracing import OFF, Tracing
 
 LIBRARY_STEPS = 50
 

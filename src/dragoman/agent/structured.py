@@ -17,14 +17,16 @@ import pydantic
 from msgspec.structs import replace
 from pydantic.errors import PydanticUserError
 
+from dragoman import events as e
 from dragoman.errors import ConfigError, InvalidInput, ProviderError
 from dragoman.messages import Message, TextPart, ToolPart
-from dragoman.operations.parameters import modern
-from dragoman.operations.repair import repair, unfenced
-from dragoman.operations.schema import checker, invalid, model_problems, tidy
+from dragoman.operations.arguments.parameters import modern
+from dragoman.operations.arguments.repair import repair, unfenced
+from dragoman.operations.arguments.schema import checker, invalid, model_problems, tidy
+from dragoman.operations.outcome import to_json
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.anthropic_models import model_of
-from dragoman.wire.openai_history import encode_value
+from dragoman.wire.anthropic.models import model_of
+from dragoman.wire.openai.history import encode_value
 from dragoman.wire.strict_schema import is_open, strict
 
 T = TypeVar("T")
@@ -240,3 +242,57 @@ def _values(text: str) -> Iterator[Any]:
             found = repair(piece)
             if found is not None:
                 yield found
+
+
+# ---- Concluding: an answer that is to be a value of a type, asked for until it is one.
+
+
+class Conclusion:
+    """Asks for the value, reads it, asks again. `value` is there when `done`."""
+
+    def __init__(self, output: Output[Any] | None) -> None:
+        self.done = False
+        self.value: Any = None
+        self.problem: Problem | None = None
+        self._output = output
+        self._failed = 0
+
+    @property
+    def tool(self) -> str | None:
+        """The tool that takes the value; it is never run."""
+        return self._output.tool.name if self._output is not None else None
+
+    def prepare(self, request: ModelRequest, family: str) -> ModelRequest:
+        """The request that asks for the value, and says what was wrong with the one before."""
+        if self._output is None:
+            return request
+        problem, self.problem = self.problem, None
+        if problem is not None:
+            request = replace(request, messages=(*request.messages, self._output.remind(problem)))
+        return self._output.prepare(request, family)
+
+    def read(self, text: str, calls: Sequence[ToolPart]) -> Sequence[e.Event]:
+        """Take the value from a step that gives it; what its call is answered. ProviderError after too many
+        attempts.
+        """
+        if self._output is None or (calls and all(call.name != self.tool for call in calls)):
+            return ()
+        found = self._output.read(text, calls)
+        if not isinstance(found, Problem):
+            self.value, self.done = found, True
+            open_calls = [c for c in calls if c.name == self.tool and c.state == "input-available"]
+            return [e.ToolOutputAvailable(call.tool_call_id, ACCEPTED) for call in open_calls]
+        self._failed += 1
+        if self._failed > self._output.attempts:
+            raise found.error(type=self._output.type, tries=self._failed)
+        self.problem = found
+        open_calls = [c for c in calls if c.name == self.tool and c.state == "input-available"]
+        return [e.ToolOutputError(call.tool_call_id, found.message) for call in open_calls]
+
+    def untold(self, text: str) -> str | None:
+        """The value as JSON, unless this text is that: for whoever reads the message alone."""
+        said = to_json(self.value).decode()
+        try:
+            return None if msgspec.json.decode(text) == msgspec.json.decode(said) else said
+        except (msgspec.DecodeError, RecursionError):
+            return said

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from dragoman.accounts.contexts import Contexts
+from dragoman.accounts.payment import UNGATED, Spending, unpriced
 from dragoman.accounts.price import Price
 from dragoman.accounts.prices import OF_OUR_OWN, PriceOverride, Prices
-from dragoman.agent.context import ContextPolicy, Fitting, Windows
-from dragoman.agent.spending import UNGATED, Spending, unpriced
-from dragoman.agent.summary import Summariser
+from dragoman.agent.context.context import ContextPolicy, Fitting, Windows
+from dragoman.agent.context.summary import Summariser
 from dragoman.operations.budget import Budget
 from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from dragoman.errors import Conflict, NotFound
 from dragoman.operations.approval import Approval
 from dragoman.operations.call import Calls
@@ -15,7 +17,8 @@ from dragoman.operations.meta import META_TOOLS, Meta, meta_name
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import Outcome
 from dragoman.operations.registry import Registry
-from dragoman.request import Tool
+from dragoman.request import ModelRequest, Tool
+from dragoman.wire.estimate import estimate_input, estimate_text
 
 Kind = Literal["meta", "operation", "client", "unknown"]
 NAME_LIMIT = 64  # of the strictest provider
@@ -153,3 +156,43 @@ def spellings(held: Mapping[str, Operation]) -> dict[str, Operation]:
 
 def _shown(name: str, operation: Operation) -> Tool:
     return Tool(name, operation.description, operation.input_schema)
+
+
+# ---- Overhead: what an agent's tools and instructions take of each request, before anything is said.
+
+
+class ToolCost(msgspec.Struct, frozen=True):
+    """A tool as the model is shown it, and about how many tokens it takes."""
+
+    name: str
+    tokens: int
+    description: str = ""
+
+
+class Overhead(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools that a model is shown, and what they and the instructions take: estimates, in tokens."""
+
+    tools: tuple[ToolCost, ...] = ()
+    instructions: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """All of it."""
+        return self.instructions + sum(tool.tokens for tool in self.tools)
+
+    @property
+    def names(self) -> list[str]:
+        """The tools' names."""
+        return [tool.name for tool in self.tools]
+
+
+def overhead_of(tools: Sequence[Tool], instructions: str | None) -> Overhead:
+    """What these take."""
+    return Overhead(
+        tools=tuple(ToolCost(tool.name, cost_of(tool), tool.description) for tool in tools),
+        instructions=estimate_text(instructions or ""),
+    )
+
+
+def cost_of(tool: Tool) -> int:
+    return estimate_input(ModelRequest(model="", messages=(), tools=(tool,)))

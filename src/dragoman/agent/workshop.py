@@ -17,16 +17,16 @@ from dragoman.errors import Unavailable
 from dragoman.mcp.spec import ServerStatus
 from dragoman.operations.approval import Approvals, MemoryApprovals
 from dragoman.operations.call import Calls
-from dragoman.operations.guard import Guard
 from dragoman.operations.ledger import Ledger, MemoryLedger
 from dragoman.operations.meta import Meta
 from dragoman.operations.operation import Operation
-from dragoman.operations.policy import Policy
+from dragoman.operations.permission.guard import Guard
+from dragoman.operations.permission.policy import Policy
 from dragoman.operations.registry import Addable, Registry
 from dragoman.request import Tool
 
 if TYPE_CHECKING:
-    from dragoman.mcp.client import Servers
+    from dragoman.mcp.client.client import Servers
 
 MANY = 64  # tools, above which a model is shown the four meta-tools
 KEPT = 1_000  # calls that are remembered
@@ -80,7 +80,7 @@ class Workshop:
         """Connect the MCP servers, and wait until each has said what it offers. Unavailable, with reasons."""
         if self.is_open:
             return
-        from dragoman.mcp.client import Servers  # late: it loads the database layer
+        from dragoman.mcp.client.client import Servers  # late: it loads the database layer
 
         self._servers = Servers(self.registry, environ=dict(os.environ))
         for spec in self._specs:

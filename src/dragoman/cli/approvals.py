@@ -4,21 +4,140 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 import typer
 
+from dragoman.cli.client import HubClient, segment
+from dragoman.cli.keys import existing
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.questions import chosen, lines_of, plain
 from dragoman.cli.terminal import ago, complain, cut, examples, note, say, show_json, show_table
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
+from dragoman.operations.identity import LOCAL, Identity
+from dragoman.operations.ledger import Ended
+from dragoman.operations.permission.guard import refused
+from dragoman.server.approvals import Answer, read_answer, read_status, to_json
+from dragoman.store.store import Store
 
-if TYPE_CHECKING:
-    from dragoman.cli.docket import Case, Docket
+# ---- The docket: what waits for approval, and the answers; in a data folder or at a running hub.
+
+Case: TypeAlias = dict[str, Any]  # as `GET /api/approvals/{id}` tells it
+OPERATOR = Identity(owner=LOCAL.owner, scopes=frozenset({"admin"}))  # whoever can write to the data folder
+
+
+class Docket(Protocol):
+    """Requests for approval."""
+
+    async def list(self, status: str | None, *, limit: int) -> list[Case]:
+        """The newest first."""
+        ...
+
+    async def get(self, id: str) -> Case:
+        """One of them. NotFound."""
+        ...
+
+    async def answer(self, id: str, *, approved: bool, reason: str | None) -> Case:
+        """Say yes or no. NotFound, Forbidden, Conflict."""
+        ...
+
+    async def reply(self, id: str, text: str) -> Case:
+        """Answer a question. BadRequest when it is none; and as above."""
+        ...
+
+
+class Remote:
+    """What waits at a running hub, for the owner of a key."""
+
+    def __init__(self, client: HubClient) -> None:
+        self._client = client
+
+    async def list(self, status: str | None, *, limit: int) -> list[Case]:
+        asked = {"limit": str(limit)} | ({"status": status} if status else {})
+        found: list[Case] = (await self._client.ask("GET", f"/api/approvals?{urlencode(asked)}"))["approvals"]
+        return found
+
+    async def get(self, id: str) -> Case:
+        found: Case = await self._client.ask("GET", f"/api/approvals/{segment(id)}")
+        return found
+
+    async def answer(self, id: str, *, approved: bool, reason: str | None) -> Case:
+        body = {"approved": approved, "reason": reason}
+        found: Case = await self._client.ask("POST", f"/api/approvals/{segment(id)}", body=body)
+        return found
+
+    async def reply(self, id: str, text: str) -> Case:
+        path = f"/api/approvals/{segment(id)}"
+        found: Case = await self._client.ask("POST", path, body={"answer": text})
+        return found
+
+
+class Folder:
+    """What waits in a data folder, of all owners, also while a hub runs there."""
+
+    def __init__(self, store: Store) -> None:
+        self._approvals = store.approvals
+        self._calls = store.calls
+
+    async def list(self, status: str | None, *, limit: int) -> list[Case]:
+        found = await self._approvals.list(status=read_status(status), limit=limit)
+        return [to_json(each, OPERATOR) for each in found]
+
+    async def get(self, id: str) -> Case:
+        return to_json(await self._approvals.get(id), OPERATOR)
+
+    async def answer(self, id: str, *, approved: bool, reason: str | None) -> Case:
+        found = await self._approvals.answer(id, approved=approved, by=OPERATOR, reason=reason)
+        if not approved and found.call_id is not None and found.state is None:
+            ended = Ended(status="denied", ended_at=time.time(), error=refused(reason))
+            await self._calls.give_up(found.call_id, ended)
+        return to_json(found, OPERATOR)
+
+    async def reply(self, id: str, text: str) -> Case:
+        asked = await self._approvals.get(id)
+        approved, reason = read_answer(Answer(answer=text), asked)
+        return await self.answer(id, approved=approved, reason=reason)
+
+
+@asynccontextmanager
+async def opened(hub: str | None, key: str | None, *, data: Path) -> AsyncIterator[Docket]:
+    """The docket of a hub when one is named, else that of the data folder."""
+    if hub:
+        async with HubClient(hub, key) as client:
+            yield Remote(client)
+    else:
+        async with await Store.open(existing(data), exclusive=False) as store:
+            yield Folder(store)
+
+
+# ---- Questions at the terminal: drawn with their options by number, and what is typed as an answer.
+
+Question: TypeAlias = Mapping[str, Any]  # {text, options}, as doors and streams tell it
+
+
+def lines_of(question: Question) -> list[str]:
+    """The question and its options, a line each; what cannot be seen is spelled out."""
+    asked = [plain(line) for line in question["text"].splitlines()]
+    return [*asked, *(f"  {number}. {plain(said)}" for number, said in enumerate(question["options"], 1))]
+
+
+def chosen(question: Question, typed: str) -> str:
+    """The answer that is meant: an option by its number, or the words themselves."""
+    options, said = question["options"], typed.strip()
+    if said in options or not (said.isascii() and said.isdigit()):
+        return typed
+    at = int(said[:9]) - 1
+    return str(options[at]) if 0 <= at < len(options) else typed
+
+
+def plain(text: str) -> str:
+    """The text with all that cannot be seen spelled out: nobody shall approve what he does not see."""
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+
 
 T = TypeVar("T")
 Status: TypeAlias = Literal["pending", "approved", "denied", "expired", "used", "all"]
@@ -164,7 +283,6 @@ def watch(
     key: Key = None,
 ) -> None:
     """Ask at the terminal about each request as it comes, until Ctrl-C or Ctrl-D."""
-    from dragoman.cli.docket import opened  # late: SQLAlchemy takes 0.2 s, and --help should not
 
     stack = AsyncExitStack()
     with asyncio.Runner() as runner:
@@ -187,7 +305,7 @@ def keep_asking(runner: asyncio.Runner, docket: Docket, *, every: float) -> None
         for case in reversed([each for each in waiting if each["mayAnswer"] and each["id"] not in asked]):
             asked.add(case["id"])
             draw(case)
-            said = read_answer() if case["question"] is None else read_reply(case["question"])
+            said = read_decision() if case["question"] is None else read_reply(case["question"])
             if said is None:
                 continue
             try:
@@ -229,7 +347,7 @@ def read_reply(question: Mapping[str, Any]) -> str | Literal[False] | None:
                 return chosen(question, said)
 
 
-def read_answer() -> bool | None:
+def read_decision() -> bool | None:
     """Yes, no, or None for later. Leave at `q` and Ctrl-D."""
     while True:
         match read_line(APPROVE).lower():
@@ -247,7 +365,6 @@ def read_answer() -> bool | None:
 
 def with_docket(place: Place, work: Callable[[Docket], Awaitable[T]]) -> T:
     """What the work gives, done on the docket of a place."""
-    from dragoman.cli.docket import opened  # late: SQLAlchemy takes 0.2 s, and --help should not
 
     async def run() -> T:
         async with opened(place.hub, place.key, data=place.data) as docket:

@@ -22,8 +22,8 @@ from dragoman.errors import (
     Unavailable,
     WireError,
 )
+from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 from dragoman.messages import Message, message_from
-from dragoman.providers.http import Response, Timeouts, Transport, proxies_from
 from dragoman.wire.sse import Splitter
 
 Batches: TypeAlias = AsyncGenerator[Sequence[events.Event], None]

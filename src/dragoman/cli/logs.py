@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from typing_extensions import override
 
-from dragoman.operations import origin
+from dragoman.operations import identity
 from dragoman.providers.retry import MASK, SHORTEST, redact
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -63,7 +63,7 @@ class ForPeople(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        request_id = origin.request_id.get()
+        request_id = identity.request_id.get()
         where = record.name.removeprefix("dragoman.")
         place = where if request_id is None else f"{where} [{self._blot(request_id)}]"
         said = [
@@ -94,7 +94,7 @@ class ForPrograms(logging.Formatter):
             "logger": record.name,
             "event": self._blot(record.getMessage()),
         }
-        request_id = origin.request_id.get()
+        request_id = identity.request_id.get()
         if request_id is not None:
             entry["request_id"] = self._blot(request_id)
         entry |= fields_of(record, self._blot)

@@ -55,9 +55,10 @@ def mcp(
 
 async def bridge(hub: str, key: str | None) -> None:
     """Carry messages to a running hub and back."""
-    from dragoman.mcp import pipe  # late: --help needs none of these
-    from dragoman.mcp.bridge import Bridge  # late: as above
-    from dragoman.providers.http import Timeouts, Transport, proxies_from  # late: as above
+    # late: as above
+    from dragoman.http.transport import Timeouts, Transport, proxies_from
+    from dragoman.mcp.server import pipe  # late: --help needs none of these
+    from dragoman.mcp.server.bridge import Bridge  # late: as above
 
     if not hub.startswith(("http://", "https://")):
         raise BadRequest(f"{hub!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
@@ -77,7 +78,7 @@ def serve(config: Path | None, data: Path, *, places: list[str] | tuple[str, ...
 
     from dragoman.cli.logs import set_up  # late: as above
     from dragoman.cli.settings import said_so_far, with_operations  # late: as above
-    from dragoman.mcp import pipe  # late: as above
+    from dragoman.mcp.server import pipe  # late: as above
     from dragoman.server.app import Hub as Opened  # late: as above
 
     secrets: set[str] = set()

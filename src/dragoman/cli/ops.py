@@ -4,18 +4,190 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import urlencode
 
+import msgspec
 import typer
 
+from dragoman.cli.approvals import chosen, lines_of
+from dragoman.cli.client import HubClient, segment
 from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
-from dragoman.cli.questions import chosen, lines_of
+from dragoman.cli.settings import HERE, with_operations
 from dragoman.cli.terminal import complain, examples, note, say, show_json, show_table
+from dragoman.config import read_config
+from dragoman.errors import BadRequest
+from dragoman.operations.approval import MemoryApprovals, checked
+from dragoman.operations.artifact import MemoryArtifacts
+from dragoman.operations.call import Calls
+from dragoman.operations.context import Context
+from dragoman.operations.history import MemoryHistory
+from dragoman.operations.identity import LOCAL
+from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.operation import Operation
+from dragoman.operations.permission.guard import Guard
+from dragoman.operations.registry import Registry
+from dragoman.operations.search.search import Search
+from dragoman.operations.search.summary import summarise
+from dragoman.server.app.tools import policy_of, registry_of
+from dragoman.server.approvals import question_of
+from dragoman.server.operations import body_of
 
 if TYPE_CHECKING:
-    from dragoman.cli.catalog import Catalog
+    pass
+
+
+# ---- The catalog: operations to list, search and call, of a running hub or right here in this process.
+
+
+class Catalog(Protocol):
+    """Operations; the values are those of the doors under `/api/operations`."""
+
+    async def list(self, namespace: str | None) -> Any: ...
+
+    async def search(self, query: str, namespace: str | None) -> Any: ...
+
+    async def get(self, id: str) -> Any: ...
+
+    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any: ...
+
+    async def question(self, approval: str) -> Any:
+        """What is asked; None where a yes or no is wanted."""
+        ...
+
+    async def approve(self, approval: str, answer: str | None = None) -> None: ...
+
+
+class Remote:
+    """The operations of a running hub."""
+
+    def __init__(self, client: HubClient) -> None:
+        self._client = client
+
+    async def list(self, namespace: str | None) -> Any:
+        return await self._find(namespace=namespace)
+
+    async def search(self, query: str, namespace: str | None) -> Any:
+        return await self._find(q=query, namespace=namespace)
+
+    async def get(self, id: str) -> Any:
+        return await self._client.ask("GET", f"/api/operations/{segment(id)}")
+
+    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
+        query = f"?{urlencode({'approval': approval})}" if approval else ""
+        return await self._client.ask("POST", f"/api/operations/{segment(id)}/call{query}", body=input)
+
+    async def question(self, approval: str) -> Any:
+        return (await self._client.ask("GET", f"/api/approvals/{segment(approval)}"))["question"]
+
+    async def approve(self, approval: str, answer: str | None = None) -> None:
+        body = {"approved": True} if answer is None else {"answer": answer}
+        await self._client.ask("POST", f"/api/approvals/{segment(approval)}", body=body)
+
+    async def _find(self, **asked: str | None) -> Any:
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return await self._client.ask("GET", f"/api/operations?{query}")
+
+
+class Here:
+    """The operations that a hub of this configuration would have, in this process."""
+
+    def __init__(self, registry: Registry, calls: Calls) -> None:
+        self._registry = registry
+        self._calls = calls
+
+    async def list(self, namespace: str | None) -> Any:
+        found = [line(operation) for operation in self._registry.list(namespace)]
+        return {"operations": found, "namespaces": self._registry.namespaces()}
+
+    async def search(self, query: str, namespace: str | None) -> Any:
+        return Search(self._registry).find(query, namespace=namespace).to_json()
+
+    async def get(self, id: str) -> Any:
+        operation = self._registry.get(id)
+        schemas = {"inputSchema": operation.input_schema, "outputSchema": operation.output_schema}
+        return {**line(operation), "description": operation.description, **schemas}
+
+    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
+        context = Context(approval=approval)
+        return body_of(await self._calls.call(self._registry.get(id), input, context=context))
+
+    async def question(self, approval: str) -> Any:
+        return question_of((await self._calls.guard.approvals.get(approval)).question)
+
+    async def approve(self, approval: str, answer: str | None = None) -> None:
+        await self._calls.answer(approval, approved=True, by=LOCAL, reason=answer and checked(answer))
+
+
+def line(operation: Operation) -> dict[str, Any]:
+    return {
+        "id": operation.id,
+        "namespace": operation.namespace,
+        "summary": summarise(operation),
+        "effect": operation.effect,
+        "source": operation.source,
+    }
+
+
+@asynccontextmanager
+async def opened(
+    hub: str | None, key: str | None, *, config: Path | None, places: Sequence[str]
+) -> AsyncIterator[Catalog]:
+    """The catalog of a hub when one is named, else that of a configuration, if there is one."""
+    if hub:
+        async with HubClient(hub, key) as client:
+            yield Remote(client)
+        return
+    path = config or (HERE if HERE.exists() else None)
+    said = with_operations(read_config(path), places)
+    registry = registry_of(said, MemoryArtifacts(), history=MemoryHistory())
+    guard = Guard(policy_of(said), MemoryApprovals(time.time), clock=time.time)
+    async with Calls(registry, MemoryLedger(), guard=guard) as calls:
+        yield Here(registry, calls)
+
+
+# ---- Arguments of an operation as they are typed on a command line: a JSON text, and NAME=VALUE pairs.
+
+
+def parse(raw: str | None, pairs: Sequence[str], *, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The input: the JSON object `raw`, and the pairs over it. BadRequest when one cannot be read.
+
+    A value whose property takes a string is one, as it stands; any other is JSON where it can be.
+    """
+    try:
+        input = msgspec.json.decode(raw) if raw and raw.strip() else {}
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"--input is no JSON: {error}") from None
+    if not isinstance(input, dict):
+        raise BadRequest("--input must be a JSON object", hint='such as {"name": "value"}')
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise BadRequest(f"{pair!r} is no argument", hint="write NAME=VALUE")
+        input[name] = value if takes_text(properties.get(name)) else read(value)
+    return input
+
+
+def takes_text(rules: Any) -> bool:
+    """Whether a property's schema lets a string through."""
+    if not isinstance(rules, Mapping):
+        return False
+    kinds = rules.get("type")
+    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+        return True
+    return any(takes_text(each) for each in (*rules.get("anyOf", ()), *rules.get("oneOf", ())))
+
+
+def read(value: str) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
 
 ops = typer.Typer(
     no_args_is_help=True,
@@ -131,7 +303,6 @@ def call(
     One that wants an approval, or an answer, is asked about at the terminal, or waits for
     `dragoman approvals`.
     """
-    from dragoman.cli.arguments import parse  # late: msgspec, and --help needs none
 
     raw = sys.stdin.read() if input == "-" else input
 
@@ -177,7 +348,6 @@ def decided(id: str, question: Mapping[str, Any] | None, *, why: str) -> bool | 
 
 def look(source: Source, work: Work) -> Any:
     """What the work finds in the catalog."""
-    from dragoman.cli.catalog import opened  # late: pydantic and the operations take 0.3 s, --help none
 
     async def run() -> Any:
         async with opened(

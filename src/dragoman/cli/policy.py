@@ -13,7 +13,7 @@ from dragoman.cli.terminal import examples, note, say, show_json, show_table
 if TYPE_CHECKING:
     from dragoman.config import Config
     from dragoman.operations.operation import Operation
-    from dragoman.operations.policy import Match, Policy
+    from dragoman.operations.permission.policy import Match, Policy
 
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 KEY = "key:"
@@ -55,7 +55,7 @@ def check(
     All rules that fit are listed, the one that decides first.
     """
     from dragoman.cli.settings import said_so_far, with_operations  # late: YAML and schemas take 0.2 s
-    from dragoman.server.app.rules import policy_of  # late: as above
+    from dragoman.server.app.tools import policy_of  # late: as above
 
     said = with_operations(said_so_far(config), operations or ())
     meant = operation_of(operation, said, effect=effect)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
+from dragoman.cli.approvals import Question, chosen
 from dragoman.cli.client import HubClient
-from dragoman.cli.questions import Question, chosen
 from dragoman.cli.screen import Screen
 from dragoman.cli.talk import Talk, new_session
 from dragoman.cli.terminal import ago, complain, note, show_table

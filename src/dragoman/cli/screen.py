@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent.word import QUESTION
-from dragoman.cli.questions import Question, lines_of
+from dragoman.cli.approvals import Question, lines_of
 from dragoman.cli.terminal import cut, printable
 
 if TYPE_CHECKING:

@@ -39,7 +39,8 @@ def serve(
     once. SIGHUP reads the configuration again, without dropping an answer.
     """
     gc.disable()  # what is imported is no garbage; collecting is switched on again when the hub is ready
-    from dragoman.cli.service import Service, run  # late: the server is heavy, and other commands need none
+    # late: the server is heavy, and other commands need none
+    from dragoman.cli.hosting import Service, run
     from dragoman.cli.settings import choose  # late: as above
 
     chosen, source = choose(config, operations or ())

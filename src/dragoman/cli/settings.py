@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.cli.weights import installed
+from dragoman.cli.local import installed
 from dragoman.config import Config, ProviderConfig, read_config, said_in
 from dragoman.errors import ConfigError
 

@@ -10,8 +10,8 @@ from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
 from dragoman.agent.word import QUESTION, pending
+from dragoman.cli.approvals import Question
 from dragoman.cli.client import Batches, HubClient, segment
-from dragoman.cli.questions import Question
 from dragoman.cli.screen import Screen, summary
 from dragoman.errors import DragomanError
 from dragoman.events import Data

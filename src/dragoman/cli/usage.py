@@ -4,12 +4,154 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any, TypeAlias
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TextIO, TypeAlias
+from urllib.parse import urlencode
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
+from dragoman.cli.client import HubClient
+from dragoman.cli.keys import existing
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.terminal import examples, note, show_json
+from dragoman.cli.terminal import examples, note, printable, show_json
+from dragoman.server.export import MOST, Json, answer, cells, headings, read_question, to_csv
+from dragoman.store.store import Store
+
+# ---- The bill: usage as it is told by a hub or a data folder, drawn as a table with bars, or written as CSV.
+
+WIDE = 200
+BAR = 16
+EIGHTHS = " ▏▎▍▌▋▊▉"
+PAGE = 1000
+Ask: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Json]]
+
+
+class Place(NamedTuple):
+    """A running hub, or else a data folder."""
+
+    hub: str | None
+    key: str | None
+    data: Path
+
+
+@asynccontextmanager
+async def asking(place: Place) -> AsyncIterator[Ask]:
+    """A function that answers as `GET /api/usage` does; from a data folder, about all owners."""
+    if place.hub:
+        async with HubClient(place.hub, place.key) as client:
+            yield lambda query: client.ask("GET", f"/api/usage?{urlencode(query)}")
+    else:
+        async with await Store.open(existing(place.data), exclusive=False) as store:
+            yield lambda query: answer(store.usage, read_question(query, time.time()))
+
+
+async def fetch(place: Place, query: Mapping[str, str]) -> Json:
+    """One answer."""
+    async with asking(place) as ask:
+        return await ask(query)
+
+
+async def export(place: Place, query: Mapping[str, str], *, limit: int | None, out: TextIO) -> None:
+    """Write all rows as CSV, or as many as the limit lets."""
+    async with asking(place) as ask:
+        if "group_by" in query:
+            found = await ask({**query, "limit": str(limit or MOST)})
+            out.write(to_csv([headings(found["groupBy"]), *map(cells, found["rows"])]))
+            return
+        out.write(to_csv([headings(())]))
+        left, after = limit, dict[str, str]()
+        while left != 0:
+            found = await ask({**query, **after, "limit": str(min(PAGE, left or PAGE))})
+            out.write(to_csv(map(cells, found["rows"])))
+            if found["next"] is None:
+                return
+            left, after = left and left - len(found["rows"]), {"after": found["next"]}
+
+
+def draw(found: Json) -> None:
+    """The answer as a table, its totals at the end."""
+    width = None if sys.stdout.isatty() else WIDE
+    out = Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
+    out.print(summed(found) if "groupBy" in found else listed(found))
+    if found.get("more") or found.get("next"):
+        note("there are more rows; --limit shows them, --csv writes all")
+
+
+def summed(found: Json) -> Table:
+    """A line a group, with a bar for its share of the money, or of the calls where nothing has a price."""
+    rows, total = found["rows"], found["total"]
+    measure = "cost" if total["cost"] else "calls"
+    most = max((row[measure] or 0 for row in rows), default=0)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in found["groupBy"]:
+        table.add_column(name.removesuffix("_id").removesuffix("_served").upper(), overflow="fold")
+    table.add_column("", width=BAR, style="cyan", no_wrap=True)
+    for name in ("COST", "CALLS", "FAILED", "IN", "OUT", "CACHED", "FIRST", "TIME"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        names = (printable("-" if name is None else name) for name in row["group"].values())
+        table.add_row(*names, bar(row[measure] or 0, most), *figures(row))
+    table.add_section()
+    words = ["total", *("" for _ in found["groupBy"][1:])]
+    table.add_row(*words, "", *figures(total), style="bold")
+    return table
+
+
+def listed(found: Json) -> Table:
+    """A line a request, and the totals of all."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("AT", "OWNER", "DOOR", "PROVIDER", "MODEL", "STATUS"):
+        table.add_column(name, overflow="fold")
+    for name in ("COST", "IN", "OUT", "CACHED", "FIRST", "TIME"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in found["rows"]:
+        at = time.strftime("%m-%d %H:%M:%S", time.localtime(row["startedAt"]))
+        model = row["modelServed"] or row["modelAsked"]
+        said = (row["owner"], row["door"], row["provider"], model, row["error"] or row["status"])
+        times = (seconds(row["firstByte"]), seconds(row["duration"]))
+        table.add_row(at, *(printable(word or "-") for word in said), dollars(row), *tokens(row), *times)
+    table.add_section()
+    cost, calls, failed, *rest = figures(found["total"])
+    table.add_row("total", f"{calls} calls", "", "", "", f"{failed} failed", cost, *rest, style="bold")
+    return table
+
+
+def figures(row: Json) -> list[str]:
+    """The figures of a group: money, calls, tokens, mean times."""
+    times = (seconds(row["meanFirstByte"]), seconds(row["meanDuration"]))
+    return [dollars(row), f"{row['calls']:,}", f"{row['failed']:,}", *tokens(row), *times]
+
+
+def tokens(row: Json) -> list[str]:
+    usage = row["usage"]
+    about = "~" if usage.get("estimated") else ""
+    counts = [usage.get(name) for name in ("inputTokens", "outputTokens", "cachedInputTokens")]
+    return ["-" if count is None else f"{about}{count:,}" for count in counts]
+
+
+def dollars(row: Json) -> str:
+    if row["cost"] is None:
+        return "-"
+    cost = row["cost"]
+    said = "< $0.0001" if 0 < cost < 0.00005 else f"${cost:,.4f}"
+    return f"≥ {said}" if row.get("unpriced") else said
+
+
+def seconds(span: float | None) -> str:
+    return "-" if span is None else f"{span:.2f} s"
+
+
+def bar(value: float, most: float) -> str:
+    """A bar as long as the value is of the most, in eighths of a character."""
+    eighths = round(8 * BAR * value / most) if most else 0
+    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+
 
 EPILOG = examples(
     ("dragoman usage", "the last 30 days by model, from .dragoman"),
@@ -66,7 +208,6 @@ def usage(
     IN counts whole prompts, CACHED what of them the provider had in its cache. A cost after ≥ lacks calls
     whose price is unknown; ~ marks counts that hold estimates.
     """
-    from dragoman.cli.bill import Place, draw, export, fetch  # late: SQLAlchemy and HTTP take 0.3 s
 
     query: dict[str, Any] = {"since": since, "until": until, "owner": owner, "model": model, "key": key_id}
     query = {name: value for name, value in query.items() if value is not None and value != "all"}

@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.config.document import Document, read_document
+from dragoman.config.document import Document, Unusable, read_document, read_text
 from dragoman.config.faults import Fault, Path
-from dragoman.config.scalars import Unusable, read_text
 from dragoman.errors import ConfigError
 
 PREFIX = "DRAGOMAN__"

@@ -3,18 +3,210 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman.config.agents import broken_agents
-from dragoman.config.callable import broken_operations
-from dragoman.config.faults import Fault, Path, listed, looks_secret, shorten
-from dragoman.config.routes import broken_routes
-from dragoman.config.sections import Config, KeyConfig, LimitsConfig, ProviderConfig
+from dragoman.config.document import Unusable
+from dragoman.config.faults import Fault, Path, listed, looks_secret, meant, shorten
+from dragoman.config.sections import (
+    Config,
+    KeyConfig,
+    LimitsConfig,
+    McpServerConfig,
+    ProviderConfig,
+    StopConfig,
+)
 from dragoman.limits import Limits
+
+# ---- Agents: that what they say of their answers can be: stop conditions, functions, a schema.
+
+REFERENCE = re.compile(r".*[^:\s]:[A-Za-z_][\w.]*")
+
+
+def broken_agents(config: Config) -> Iterator[Fault]:
+    """Everything of them that cannot be, though its types fit."""
+    for name, agent in config.agents.items():
+        path: Path = ("agents", name)
+        for at, stop in enumerate(agent.stop_when):
+            yield from _stop(stop, path=(*path, "stop_when", at))
+        yield from _reference(agent.on_prepare_step, path=(*path, "on_prepare_step"))
+        if agent.output == {}:
+            yield Fault((*path, "output"), "expected a JSON Schema, or the path of a file that holds one")
+
+
+def _stop(stop: StopConfig, *, path: Path) -> Iterator[Fault]:
+    said = stop.said
+    if not said:
+        yield Fault(path, f"says no condition; there are {listed(stop.__struct_fields__)}")
+    elif len(said) > 1:
+        yield Fault(path, f"says {' and '.join(said)}; one at a time, or several under `all` or `any`")
+    for word in ("all", "any"):
+        for at, inner in enumerate(getattr(stop, word)):
+            yield from _stop(inner, path=(*path, word, at))
+    if stop.matches is not None:
+        try:
+            re.compile(stop.matches)
+        except re.error as error:
+            yield Fault((*path, "matches"), f"is no regular expression: {error}")
+    try:
+        stop.seconds  # noqa: B018 - reading it is the check
+    except Unusable as error:
+        yield Fault((*path, "time"), f"{shorten(str(stop.time))} {error}")
+    yield from _reference(stop.use, path=(*path, "use"))
+
+
+def _reference(said: str | None, *, path: Path) -> Iterator[Fault]:
+    if said is not None and not REFERENCE.fullmatch(said):
+        yield Fault(path, f"expected module:name or ./file.py:name, got {shorten(said)}")
+
+
+# ---- Routes: that models, aliases and fallbacks lead to providers there are, and in no circle.
+
+ANY = "*"
+_ANYTHING = re.compile(r"[*?[]")
+
+
+def broken_routes(config: Config) -> Iterator[Fault]:
+    """Every name of a model that leads nowhere, or back to itself."""
+    if config.default_provider is not None and config.default_provider not in config.providers:
+        yield Fault(("default_provider",), _nobody(config.default_provider, config))
+    yield from _defaults(config)
+    yield from _aliases(config)
+    yield from _fallbacks(config)
+    for pattern in config.prices:
+        place = pattern.partition("/")[0]
+        if "/" in pattern and not _ANYTHING.search(place) and place not in config.providers:
+            yield Fault(("prices", pattern), _nobody(place, config))
+
+
+def _defaults(config: Config) -> Iterator[Fault]:
+    said: dict[Path, str | None] = {("model",): config.model}
+    said |= {("agents", name, "model"): agent.model for name, agent in config.agents.items()}
+    for path, model in said.items():
+        if model and not _leads(model, config):
+            yield Fault(path, _unled(model, config))
+
+
+def _aliases(config: Config) -> Iterator[Fault]:
+    for name, models in config.routes.items():
+        path: Path = ("aliases", name)
+        if not name or name == ANY or ("/" in name and name.partition("/")[0] in config.providers):
+            yield Fault(path, "an alias has a name of its own, not that of a provider and a slash")
+        for place, model in enumerate(models):
+            at = path if isinstance(config.aliases[name], str) else (*path, place)
+            if not _leads(model, config):
+                yield Fault(at, _unled(model, config))
+        circle = _circle(name, config)
+        if circle:
+            yield Fault(path, f"leads in a circle: {' -> '.join(circle)}")
+
+
+def _circle(name: str, config: Config) -> Sequence[str]:
+    """The shortest way from an alias back to itself, if there is one."""
+    ways: list[Sequence[str]] = [(name,)]
+    seen: set[str] = set()
+    for way in ways:  # it grows
+        for model in config.routes.get(way[-1], ()):
+            if model == name:
+                return (*way, name)
+            if model not in seen:
+                seen.add(model)
+                ways.append((*way, model))
+    return ()
+
+
+def _fallbacks(config: Config) -> Iterator[Fault]:
+    for name, others in config.fallbacks.items():
+        path: Path = ("fallbacks", name)
+        if name != ANY and not _leads(name, config):
+            yield Fault(path, _unled(name, config))
+        for place, model in enumerate(others):
+            if not _leads(model, config):
+                yield Fault((*path, place), _unled(model, config))
+            elif model == name:
+                yield Fault((*path, place), "falls back to itself")
+
+
+def _leads(model: str, config: Config) -> bool:
+    """Whether somebody answers for a model's name."""
+    if model in config.aliases:
+        return True
+    place, slash, served = model.partition("/")
+    if slash and place in config.providers:
+        return bool(served)
+    return config.default_provider is not None and bool(model) and not slash
+
+
+def _unled(model: str, config: Config) -> str:
+    place, slash, served = model.partition("/")
+    if slash and served:
+        return _nobody(place, config)
+    return f"{shorten(model)} is neither provider/model nor an alias{meant(model, config.aliases)}"
+
+
+def _nobody(name: str, config: Config) -> str:
+    known = f"; there are {listed(config.providers)}" if config.providers else "; there are none"
+    return f"there is no provider {shorten(name)}{meant(name, config.providers) or known}"
+
+
+# ---- Rules for what can be called and by whom: the policy, MCP servers, folders.
+
+DECISIONS = ("allow", "ask", "deny")
+EFFECTS = ("read", "idempotent", "once")
+NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+RATE = re.compile(r"[1-9]\d*\s*(?:/|per)\s*(?:second|minute|hour|day|s|min|h|d)", re.IGNORECASE)
+
+
+def broken_operations(config: Config) -> Iterator[Fault]:
+    """Everything of it that cannot be, though its types fit."""
+    yield from _policy(config)
+    for name, server in config.mcp_servers.items():
+        yield from _server(name, server)
+
+
+def _policy(config: Config) -> Iterator[Fault]:
+    for at, rule in enumerate(config.policy):
+        path: Path = ("policy", at)
+        said = [word for word in DECISIONS if getattr(rule, word)]
+        if len(said) != 1:
+            found = " and ".join(said) or "none"
+            yield Fault(path, f"expected one of allow, ask and deny, got {found}")
+        for effect in (rule.effect,) if isinstance(rule.effect, str) else rule.effect:
+            if effect not in EFFECTS:
+                yield Fault((*path, "effect"), f"expected read, idempotent or once, got {shorten(effect)}")
+        for field in ("expires", "answerers"):
+            if said != ["ask"] and getattr(rule, field):
+                yield Fault((*path, field), "is for rules that `ask`")
+
+
+def _server(name: str, server: McpServerConfig) -> Iterator[Fault]:
+    path: Path = ("mcp_servers", name)
+    if not NAMESPACE.fullmatch(name) or name.lower() == "hub":
+        yield Fault(path, "a server's name is 1 to 64 letters, digits, - or _, and not `hub`")
+    if bool(server.command) == bool(server.url):
+        yield Fault(path, "takes either a command, such as [npx, -y, some-server], or a url")
+    if server.url and not is_address(server.url):
+        yield Fault((*path, "url"), "must be an address that begins with http:// or https://")
+    if server.rate and not RATE.fullmatch(server.rate.strip()):
+        yield Fault((*path, "rate"), "is no rate; one reads like 60/minute")
+    for field in ("env", "env_from", "cwd"):
+        if server.url and getattr(server, field):
+            yield Fault((*path, field), "is for servers with a command")
+    if server.command and server.headers:
+        yield Fault((*path, "headers"), "is for servers with a url")
+
+
+def is_address(url: str) -> bool:
+    """Whether it is a URL of a web server."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
 
 SOURCES = ("api_key_env", "api_key_file", "api_key_secret")
 # Fields that only some types of provider know. Set for another they would do nothing, unnoticed.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from dragoman.config.scalars import read_span
+from dragoman.config.document import read_span
 from dragoman.errors import ProviderCategory
 from dragoman.limits import NO_LIMITS, Limits
 

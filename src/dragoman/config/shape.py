@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
+from dragoman.config.document import Unusable, read_text
 from dragoman.config.faults import Fault, Path, listed, looks_secret, meant, shown
-from dragoman.config.scalars import Unusable, read_text
 
 _WORDS = {
     "int": "a whole number",

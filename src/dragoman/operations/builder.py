@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from dragoman.errors import ConfigError
+from dragoman.operations.arguments.parameters import is_context, read_hints
 from dragoman.operations.context import Context
 from dragoman.operations.gate import Gate
 from dragoman.operations.operation import Effect, Operation, Run
-from dragoman.operations.parameters import is_context, read_hints
 
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 Kind = str | Sequence[str] | Mapping[str, Any]

@@ -15,25 +15,21 @@ from msgspec.structs import replace
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.ids import new_id
 from dragoman.operations.approval import Approval, MemoryApprovals, Waiting
+from dragoman.operations.arguments.schema import invalid, problem
 from dragoman.operations.artifact import MemoryArtifacts
-from dragoman.operations.consent import Consent
 from dragoman.operations.context import Context, Report
 from dragoman.operations.execution import Attempt, Ending, Execution, Review, Target, is_meta
-from dragoman.operations.guard import HOW, Guard
-from dragoman.operations.heavy import Heavy
+from dragoman.operations.heavy import Heavy, Live, Threads
 from dragoman.operations.hook import CallHooks
 from dragoman.operations.identity import Identity
-from dragoman.operations.ledger import CallRecord, Ended, Ledger, hash_input
-from dragoman.operations.live import Live
+from dragoman.operations.ledger import CallRecord, Ended, Ledger, Tracer, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, Outcome, failure_of
-from dragoman.operations.policy import Policy, Verdict
+from dragoman.operations.permission.guard import HOW, Consent, Guard
+from dragoman.operations.permission.policy import Policy, Verdict
 from dragoman.operations.registry import Registry
 from dragoman.operations.repeats import Repeats
-from dragoman.operations.schema import invalid, problem
 from dragoman.operations.spill import Spill
-from dragoman.operations.threads import Threads
-from dragoman.operations.tracer import Tracer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -22,13 +22,12 @@ from dragoman.errors import (
     DragomanError,
     InvalidInput,
 )
-from dragoman.operations.apart import apart
 from dragoman.operations.approval import YES, Grant, Item, Waiting
+from dragoman.operations.arguments.mending import mend
 from dragoman.operations.context import Caller, Context, Node, running
-from dragoman.operations.heavy import Heavy
+from dragoman.operations.heavy import Heavy, apart
 from dragoman.operations.hook import CallEnd, CallHooks, HookedCall, Ruling
 from dragoman.operations.ledger import CallRecord, hash_input
-from dragoman.operations.mending import mend
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, Status, failure_of, to_bounded, to_jsonable
 

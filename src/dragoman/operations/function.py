@@ -11,12 +11,12 @@ from contextlib import aclosing, closing
 from types import ModuleType
 from typing import Any, TypedDict, TypeVar, Unpack, get_args
 
-from dragoman.operations import docstring
+from dragoman.operations.arguments import docstring
+from dragoman.operations.arguments.parameters import Parameters
+from dragoman.operations.arguments.schema import of_type
 from dragoman.operations.context import Context
 from dragoman.operations.gate import Gate, Rate
 from dragoman.operations.operation import Effect, Operation, Run
-from dragoman.operations.parameters import Parameters
-from dragoman.operations.schema import of_type
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)

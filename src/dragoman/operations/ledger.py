@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import msgspec
@@ -132,3 +133,20 @@ class MemoryLedger:
 def hash_input(input: object) -> str:
     """The SHA-256 of the input's JSON with sorted keys. TypeError or ValueError when it is no JSON."""
     return hashlib.sha256(msgspec.json.encode(input, order="sorted")).hexdigest()
+
+
+# ---- Tracers: whoever wants to see each call from its beginning to its end.
+
+
+class Watch(Protocol):
+    """One call that is being watched."""
+
+    def outcome(self, result: Any, error: CallFailure | None) -> None:
+        """What came of it."""
+        ...
+
+
+class Tracer(Protocol):
+    """Sees calls: what it gives is entered before a call runs, and left when the call is over."""
+
+    def call(self, record: CallRecord) -> AbstractContextManager[Watch]: ...

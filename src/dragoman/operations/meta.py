@@ -10,19 +10,18 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded, BadRequest, CallError, NotFound
-from dragoman.operations.batch import Entry, read_batch
-from dragoman.operations.bundle import Bundle
+from dragoman.operations.arguments.schema import Parse, checker
+from dragoman.operations.batch import Bundle, Entry, read_batch
 from dragoman.operations.call import Calls
 from dragoman.operations.cleaning import clean
-from dragoman.operations.consent import refused
 from dragoman.operations.context import Context, Report
 from dragoman.operations.execution import Review
 from dragoman.operations.operation import DESCRIPTION_LIMIT, Effect, Operation, Run
 from dragoman.operations.outcome import CallFailure, Outcome, failure_of
+from dragoman.operations.permission.guard import refused
 from dragoman.operations.registry import RESERVED, Registry
-from dragoman.operations.schema import Parse, checker
-from dragoman.operations.search import Search, count
-from dragoman.operations.summary import summarise
+from dragoman.operations.search.search import Search, count
+from dragoman.operations.search.summary import summarise
 from dragoman.request import Tool
 
 LIST_BUDGET = 8_000  # bytes of the operations in one list

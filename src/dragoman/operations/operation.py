@@ -10,10 +10,10 @@ import msgspec
 
 from dragoman.errors import ConfigError
 from dragoman.operations.approval import Question
+from dragoman.operations.arguments.schema import Parse, checker
 from dragoman.operations.cleaning import clean, clean_schema
 from dragoman.operations.context import Context
 from dragoman.operations.gate import Gate
-from dragoman.operations.schema import Parse, checker
 
 Effect = Literal["read", "idempotent", "once"]
 Run: TypeAlias = Callable[[Any, Context], Awaitable[Any]]

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event
-from dragoman.providers.http import Response
+from dragoman.http.transport import Response
 from dragoman.providers.keyring import Held
 from dragoman.providers.language import Decoder
 from dragoman.providers.retry import READABLE, clean, read_page

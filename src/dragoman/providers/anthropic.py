@@ -7,17 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from dragoman.http.transport import Sender
 from dragoman.ids import new_id
 from dragoman.providers.caching import Caching
-from dragoman.providers.http import Sender
 from dragoman.providers.keyring import KeyRing
 from dragoman.providers.language import Family, call_ids, said
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.server import Server
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic import Decoder
-from dragoman.wire.anthropic_request import check, encode_body, refused_field, write_request
+from dragoman.wire.anthropic.decoder import Decoder
+from dragoman.wire.anthropic.request import check, encode_body, refused_field, write_request
 
 __all__ = ["Anthropic", "AnthropicHabits", "AnthropicProvider"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic_cache import Prefix, prefix_of
+from dragoman.wire.anthropic.request import Prefix, prefix_of
 
 log = logging.getLogger(__name__)
 MOST = 1000  # conversations that are remembered

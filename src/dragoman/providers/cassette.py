@@ -12,7 +12,7 @@ from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
 from dragoman.providers.retry import redact
 from dragoman.request import ModelRequest
-from dragoman.wire.openai_history import plain
+from dragoman.wire.openai.history import plain
 
 Batches: TypeAlias = Sequence[Sequence[e.Event]]
 

@@ -29,7 +29,7 @@ from dragoman.errors import (
     Unavailable,
 )
 from dragoman.providers.retry import clean, retry_after
-from dragoman.wire.anthropic_failures import failure as anthropic_failure
+from dragoman.wire.anthropic.frame import failure as anthropic_failure
 from dragoman.wire.failures import categorise, describe, failure, find
 
 _TRANSIENT = frozenset({"rate_limit", "overloaded", "api_error", "timeout", "network"})

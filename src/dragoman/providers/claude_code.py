@@ -23,9 +23,8 @@ from dragoman.events import Event
 from dragoman.providers.claude_code_process import GRACE, PATIENCE, Child, inherited, near
 from dragoman.providers.model import Model
 from dragoman.request import ModelRequest
-from dragoman.wire.claude_code import FAMILY, Reader
-from dragoman.wire.claude_code_prompt import Prompt, write_prompt
-from dragoman.wire.claude_code_result import explain
+from dragoman.wire.claude_code.decoder import FAMILY, Reader, explain
+from dragoman.wire.claude_code.prompt import Prompt, write_prompt
 
 NO_SESSION = "No conversation found"
 DEFAULT = "default"  # the model that the CLI itself would take

@@ -17,10 +17,10 @@ from typing import cast
 
 from dragoman.errors import ProviderError
 from dragoman.ids import new_id
-from dragoman.providers.child import close_pipes, gone, signal_group
+from dragoman.processes.child import close_pipes, gone, signal_group
+from dragoman.processes.started import end_marked, signal_marked
+from dragoman.processes.watchdog import Watchdog
 from dragoman.providers.retry import clean
-from dragoman.providers.started import end_marked, signal_marked
-from dragoman.providers.watchdog import Watchdog
 from dragoman.wire.lines import Lines
 
 READ = 64 * 1024

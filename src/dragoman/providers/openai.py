@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from dragoman.http.transport import Sender
 from dragoman.ids import new_id
-from dragoman.providers.http import Sender
 from dragoman.providers.keyring import KeyRing
 from dragoman.providers.language import Family, call_ids
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.server import Server
 from dragoman.request import ModelRequest
-from dragoman.wire.openai import Decoder
-from dragoman.wire.openai_quirks import Quirks
-from dragoman.wire.openai_request import check, encode_request
+from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.openai.request import check, encode_request
 
 __all__ = ["OpenAI", "OpenAIProvider", "Server", "quirks_of"]
 

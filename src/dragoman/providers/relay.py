@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 
 from dragoman.errors import ProviderError
+from dragoman.http.transport import Response
 from dragoman.providers.answer import drain, refuse_page
-from dragoman.providers.http import Response
 from dragoman.providers.keyring import Held
 
 

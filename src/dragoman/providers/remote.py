@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep
-from dragoman.operations import origin
+from dragoman.http.transport import Response, Sender
+from dragoman.operations import identity
 from dragoman.providers.answer import LARGEST, Answer
-from dragoman.providers.http import Response, Sender
 from dragoman.providers.keyring import NOBODY, Held, KeyRing, ProviderKey
 from dragoman.providers.language import Family, Language
 from dragoman.providers.model import Model
@@ -247,7 +247,7 @@ class RemoteProvider:
         headers = self._headers.get(key)
         if headers is None:
             headers = self._headers[key] = {**self._language.headers(key.secret), **self._fixed}
-        parent = origin.traceparent.get()
+        parent = identity.traceparent.get()
         return headers if parent is None else {**headers, "traceparent": parent}
 
 

@@ -12,11 +12,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.agent.context import Fitting, Windows
+from dragoman.agent.context.context import Fitting, Windows
+from dragoman.agent.context.summary import Summariser
 from dragoman.agent.loop import Loop
 from dragoman.agent.profile import Profile
 from dragoman.agent.roster import Pick, Roster
-from dragoman.agent.summary import Summariser
 from dragoman.agent.toolbox import Toolbox
 from dragoman.agent.turn import Turn
 from dragoman.agent.word import Word, answered, pending, response, word_of
@@ -32,11 +32,9 @@ from dragoman.operations.identity import Identity
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import permit
 from dragoman.request import Tool
-from dragoman.runs.earlier import budget_of
 from dragoman.runs.metered import Till
-from dragoman.runs.plan import Plan, plan
+from dragoman.runs.plan import Plan, budget_of, plan, preparing
 from dragoman.runs.run import Run, RunSettings
-from dragoman.runs.switching import preparing
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store

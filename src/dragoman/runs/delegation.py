@@ -17,7 +17,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.providers.routing import permit
 from dragoman.runs.board import Board, window
-from dragoman.runs.switching import preparing
+from dragoman.runs.plan import preparing
 
 
 class Delegation:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.meter import Admission, Meter
+from dragoman.accounts.payment import CHARACTERS, UNGATED, Pledge
 from dragoman.accounts.price import DEFAULT_OUTPUT, Price, told_cost, used_in
-from dragoman.agent.spending import UNGATED
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, ProviderError
 from dragoman.ids import ordered_id
 from dragoman.operations.context import Context
@@ -21,10 +21,53 @@ from dragoman.providers.chain import Chain
 from dragoman.providers.provider import Provider
 from dragoman.providers.wrapper import Wrapper
 from dragoman.request import ModelRequest
-from dragoman.runs.bill import Bill
-from dragoman.runs.pledge import CHARACTERS, Pledge
 from dragoman.store.usage import UsageRecord
 from dragoman.wire.estimate import ANTHROPIC, estimate_input
+
+# ---- The bill of a run: what its model calls cost, as each of them is settled; nothing is paid here.
+
+
+class Bill:
+    """A `Payer` for the loop: the calls of a run are paid for where they are made, and noted here."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        """How many model calls were begun."""
+        self.costs: list[float | None] = []
+        """US dollars of each that is settled; None where nobody knows."""
+
+    @property
+    def cost(self) -> float | None:
+        """See `Payer.cost`."""
+        return self.since(0)
+
+    def since(self, at: int) -> float | None:
+        """The same for the calls from this one on."""
+        known = [usd for usd in self.costs[at:] if usd is not None]
+        return round(sum(known), 9) if known else None
+
+    async def ready(self) -> None:
+        """Nothing: a call is settled before its answer is over."""
+
+    def pay(self, request: ModelRequest, provider: Provider) -> Receipt:
+        """See `Payer.pay`; a budget that is spent refuses the call itself."""
+        return Receipt(self)
+
+
+class Receipt:
+    """A `Paying`: what one step came to."""
+
+    def __init__(self, bill: Bill) -> None:
+        self._bill = bill
+        self._at = len(bill.costs)
+
+    def note(self, batch: Sequence[e.Event]) -> None:
+        """Nothing: whoever meters the call counts it."""
+
+    def settle(self, finish: e.FinishStep) -> tuple[e.Usage | None, float | None]:
+        """See `Paying.settle`."""
+        return finish.usage, self._bill.since(self._at)
+
 
 Priced = Callable[[str, str], Price | None]
 

@@ -8,10 +8,20 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman import events as e
+from dragoman.agent.profile import Profile
+from dragoman.agent.roster import Roster
+from dragoman.agent.turn import Preparing
 from dragoman.agent.word import Word, pending, response
-from dragoman.errors import BadRequest, Conflict, NotFound
+from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, ProviderError
 from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
 from dragoman.operations.approval import LONGEST, checked, stated
+from dragoman.operations.budget import Budget
+from dragoman.operations.execution import is_meta
+from dragoman.operations.identity import Identity
+from dragoman.providers.model import Model
+from dragoman.providers.routing import permit
+from dragoman.runs.metered import Metered
+from dragoman.store.store import Store
 from dragoman.wire.chat import ApprovalAnswer, Continue, Edit, NewTurn, Regenerate, ToolOutput, Turn
 
 
@@ -146,3 +156,62 @@ def _call(id: str, parts: Sequence[Part]) -> ToolPart | None:
 
 def _find(stored: Sequence[Message], message_id: str) -> int | None:
     return next((index for index, message in enumerate(stored) if message.id == message_id), None)
+
+
+# ---- Earlier runs: what an answer took before it had to wait, which its limits count too.
+
+
+async def budget_of(agent: Profile, answer: Message, *, session_id: str, store: Store) -> Budget | None:
+    """What an answer may take, less what it took in earlier runs; None when it has no limit.
+
+    Model calls count by the usage that was written down, or by the message where that says more.
+    """
+    if agent.max_usd is None and agent.max_calls is None:
+        return None
+    budget = Budget(usd=agent.max_usd, calls=agent.max_calls)
+    if not answer.parts:
+        return budget
+    for run in await store.runs.list(session_id):
+        if run.message_id == answer.id:
+            budget.spent += (await store.usage.totals(run_id=run.id)).cost or 0.0
+            made = [call for call in await store.calls.for_run(run.id) if not is_meta(call.record)]
+            budget.made += sum(call.status != "pending" for call in made)
+    told = answer.metadata.get("cost") if isinstance(answer.metadata, Mapping) else None
+    if isinstance(told, int | float):
+        budget.spent = max(budget.spent, float(told))
+    return budget
+
+
+# ---- Switching: another model for one step of a run: found, permitted and paid for like the first.
+
+
+class Switch:
+    """Finds the models that `on_prepare_step` names. `metered` pays for the run."""
+
+    def __init__(self, roster: Roster, metered: Metered, *, agent: str, identity: Identity) -> None:
+        self._roster = roster
+        self._metered = metered
+        self._agent = agent
+        self._identity = identity
+
+    def __call__(self, model: Model | str) -> Model:
+        """The model of this name. ProviderError when there is none, or the caller may not ask it."""
+        if not isinstance(model, str):
+            raise refused("in a hub a step names its model, as provider/model or an alias")
+        try:
+            pick = self._roster.pick(agent=self._agent, model=model)
+            permit(self._identity.models, model, routing=self._roster.routing)
+        except (BadRequest, Forbidden, NotFound) as error:
+            raise refused(error.message) from None
+        return Model(self._metered.other(pick.provider, pick.model, asked=model), pick.model)
+
+
+def refused(why: str) -> ProviderError:
+    return ProviderError(f"on_prepare_step: {why}", category="bad_request")
+
+
+def preparing(agent: Profile, roster: Roster, *, metered: Metered, identity: Identity) -> Preparing | None:
+    """What has a say before each step of the agent, if anything has."""
+    if agent.prepare is None:
+        return None
+    return Preparing(agent.prepare, Switch(roster, metered, agent=agent.name, identity=identity))

@@ -12,14 +12,14 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent import closing
-from dragoman.agent.hooks import LoopHooks
+from dragoman.agent.hooks.hooks import LoopHooks
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError
-from dragoman.providers.tracing import OFF, Tracing
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, Tail
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
+from dragoman.tracing.tracing import OFF, Tracing
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dragoman.operations.artifact import Artifact
 from dragoman.operations.artifact import Artifacts as Kept
 from dragoman.server.calls import require_any
 from dragoman.server.exchange import Exchange
-from dragoman.server.presence import Presence
+from dragoman.server.streaming import Presence
 
 PIECE = 1_048_576  # bytes that are in memory at a time
 DIGITS = 15

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dragoman.errors import StoreError, Unauthorized, Unavailable
-from dragoman.mcp.origins import Origins
+from dragoman.mcp.server.origins import Origins
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.known import NAME, KnownKeys
 from dragoman.store.keys import Invalid, Key, Keys, digest

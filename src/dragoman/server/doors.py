@@ -15,11 +15,11 @@ from dragoman.server.auth import Auth
 from dragoman.server.calls import Calls
 from dragoman.server.chat import Chat
 from dragoman.server.exchange import Door, Failing, Guard, Handler, no_such_address, no_such_socket
-from dragoman.server.gateway import COMPLETIONS, MESSAGES, Gateway, refuse
+from dragoman.server.gateway.doors import COMPLETIONS, MESSAGES, Gateway, refuse
 from dragoman.server.health import Health
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import Operations
-from dragoman.server.reference import Reference
+from dragoman.server.reference.reference import Reference
 from dragoman.server.servers import Servers
 from dragoman.server.sessions import Sessions
 from dragoman.server.usage import Usage

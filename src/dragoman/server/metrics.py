@@ -4,14 +4,155 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from dragoman.server.exchange import Exchange
-from dragoman.server.series import Counter, Gauge, Histogram, Reading
 from dragoman.server.version import version
 from dragoman.store.usage import UsageRecord
+
+# ---- Series: numbers by their labels, counted in the event loop and written for Prometheus.
+# They are counted without locks, since only the loop's thread counts; one count costs a fifth of a
+# microsecond.
+
+Labels: TypeAlias = tuple[str, ...]
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a series holds at one moment; a histogram's row is its counts by bucket, and its sum."""
+
+    kind: Kind
+    name: str
+    text: str
+    labels: Labels
+    rows: Mapping[Labels, Any]
+    bounds: Sequence[float] = ()
+
+
+class Counter:
+    """What only grows. Its name ends in `_total`."""
+
+    def __init__(self, name: str, text: str, *, labels: Labels = ()) -> None:
+        self._said = (name, text, labels)
+        self._held: dict[Labels, float] = {}
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Count for these values of its labels."""
+        self._held[labels] = self._held.get(labels, 0.0) + by
+
+    def read(self) -> Reading:
+        """The counts so far."""
+        return Reading("counter", *self._said, dict(self._held))
+
+
+class Gauge:
+    """What goes up and down."""
+
+    def __init__(self, name: str, text: str, *, labels: Labels = ()) -> None:
+        self._said = (name, text, labels)
+        self._held: dict[Labels, float] = {}
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Move it for these values of its labels."""
+        self._held[labels] = self._held.get(labels, 0.0) + by
+
+    def set(self, rows: Mapping[Labels, float]) -> None:
+        """What it is now, in place of all that it was."""
+        self._held = dict(rows)
+
+    def read(self) -> Reading:
+        """The values now."""
+        return Reading("gauge", *self._said, dict(self._held))
+
+
+class Histogram:
+    """How values are spread over buckets; `bounds` are their upper ends, growing."""
+
+    def __init__(self, name: str, text: str, *, labels: Labels, bounds: Sequence[float]) -> None:
+        self._said = (name, text, labels)
+        self._bounds = bounds
+        self._held: dict[Labels, list[float]] = {}
+
+    def observe(self, value: float, *labels: str) -> None:
+        """One value, for these values of its labels."""
+        row = self._held.get(labels)
+        if row is None:
+            row = self._held[labels] = [0.0] * (len(self._bounds) + 2)
+        row[bisect_left(self._bounds, value)] += 1.0
+        row[-1] += value
+
+    def read(self) -> Reading:
+        """The counts so far."""
+        rows = {labels: tuple(row) for labels, row in self._held.items()}
+        return Reading("histogram", *self._said, rows, self._bounds)
+
+
+# ---- Exposition: readings in the format that a Prometheus scraper accepts. Loaded by the first scrape.
+
+
+def expose(readings: Sequence[Reading], accept: str) -> tuple[bytes, str]:
+    """The readings and what this process uses, with the content type. Reads /proc: not for the event loop."""
+    registry = CollectorRegistry()
+    registry.register(Held(readings))
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class Held(Collector):
+    """Readings as Prometheus' client collects them."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self._readings = readings
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        """A family for each reading."""
+        return (family(reading) for reading in self._readings)
+
+
+def family(reading: Reading) -> Metric:
+    match reading.kind:
+        case "counter":
+            return counter(reading)
+        case "gauge":
+            return gauge(reading)
+        case "histogram":
+            return histogram(reading)
+
+
+def counter(reading: Reading) -> Metric:
+    made = CounterMetricFamily(reading.name, reading.text, labels=reading.labels)
+    for labels, value in reading.rows.items():
+        made.add_metric(labels, value)
+    return made
+
+
+def gauge(reading: Reading) -> Metric:
+    made = GaugeMetricFamily(reading.name, reading.text, labels=reading.labels)
+    for labels, value in reading.rows.items():
+        made.add_metric(labels, value)
+    return made
+
+
+def histogram(reading: Reading) -> Metric:
+    made = HistogramMetricFamily(reading.name, reading.text, labels=reading.labels)
+    ends = [*(repr(bound) for bound in reading.bounds), "+Inf"]
+    for labels, row in reading.rows.items():
+        *counts, total = row
+        made.add_metric(labels, list(zip(ends, accumulate(counts), strict=True)), total)
+    return made
+
 
 MODELS = 500  # names of models that get series of their own
 OTHER = "other"
@@ -198,6 +339,5 @@ def _readings(watched: Watched) -> list[Reading]:
 
 def _expose(readings: list[Reading], accept: str) -> tuple[bytes, str]:
     # late: Prometheus' client costs every start 0.1 s, and only a scrape needs it
-    from dragoman.server.exposition import expose
 
     return expose(readings, accept)

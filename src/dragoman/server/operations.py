@@ -14,10 +14,9 @@ from dragoman.operations.context import Context
 from dragoman.operations.meta import Meta, meta_name
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, Outcome
-from dragoman.operations.summary import summarise
+from dragoman.operations.search.summary import summarise
 from dragoman.server.exchange import Exchange
-from dragoman.server.pending import Pending
-from dragoman.server.presence import Presence
+from dragoman.server.streaming import Pending, Presence
 
 MAX_BODY = 4_000_000
 REFUSALS: Mapping[str, type[DragomanError]] = {

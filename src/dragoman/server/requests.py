@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.events import Usage
 from dragoman.ids import new_id
-from dragoman.operations import origin
+from dragoman.operations import identity
 from dragoman.store.usage import UsageRecord
 
 HEADER = "x-request-id"
@@ -42,7 +42,7 @@ def identify(headers: Mapping[str, str]) -> str:
     """
     asked = headers.get(HEADER)
     known = asked if asked is not None and SANE.fullmatch(asked) else new_id("req")
-    origin.request_id.set(known)
+    identity.request_id.set(known)
     return known
 
 
@@ -57,7 +57,7 @@ def fields_of(record: UsageRecord) -> dict[str, Any]:
     known = {name: getattr(record, name) for name in SHOWN}
     known |= {name: getattr(record.tokens, name) for name in Usage.__struct_fields__}
     known["estimated"] = record.tokens.estimated or None
-    if record.request_id is not None and origin.request_id.get() is None:
+    if record.request_id is not None and identity.request_id.get() is None:
         known["request_id"] = record.request_id
     return {
         name: round(value, DIGITS) if isinstance(value, float) else value

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden
-from dragoman.mcp.client import Servers as Clients
-from dragoman.mcp.pins import Change
+from dragoman.mcp.client.client import Servers as Clients
+from dragoman.mcp.client.pins import Change
 from dragoman.mcp.spec import ServerStatus
 from dragoman.server.exchange import Exchange
-from dragoman.spokes.switchboard import Switchboard
+from dragoman.spokes.hub.switchboard import Switchboard
 
 MAX_BODY = 256_000
 

@@ -12,7 +12,7 @@ from dragoman.errors import BadRequest, Forbidden
 from dragoman.operations.identity import Identity
 from dragoman.server.exchange import Exchange
 from dragoman.server.export import Question, answer, export, read_question
-from dragoman.server.presence import Presence
+from dragoman.server.streaming import Presence
 from dragoman.store.store import Store
 
 HEADERS = {

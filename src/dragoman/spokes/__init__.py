@@ -1,5 +1,5 @@
 """Other processes that bring operations over a WebSocket: the protocol, the hub's end, and the client."""
 
-from dragoman.spokes.spoke import Capacity, Spoke
+from dragoman.spokes.client.spoke import Capacity, Spoke
 
 __all__ = ["Capacity", "Spoke"]

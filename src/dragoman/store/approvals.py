@@ -18,9 +18,8 @@ from dragoman.operations.approval import (
     used,
 )
 from dragoman.operations.identity import Identity
-from dragoman.store.connection import Connection, Row
+from dragoman.store.connection import Connection, Row, from_text, select_all, to_fields, to_params, to_text
 from dragoman.store.database import Database
-from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_text
 from dragoman.store.tables import RUNNING, approvals, calls
 
 SAME = ("owner", "operation", "input_hash", "run_id", "tool_call_id", "items", "answerers")

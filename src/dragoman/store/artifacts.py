@@ -9,9 +9,8 @@ from sqlalchemy import bindparam, delete, func, insert, literal_column, select
 
 from dragoman.errors import NotFound
 from dragoman.operations.artifact import Artifact, check_piece
-from dragoman.store.connection import Row
+from dragoman.store.connection import Row, select_all, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.rows import select_all, to_params, to_struct
 from dragoman.store.tables import artifacts
 
 MOST = 2**31 - 1  # bytes: no row holds more

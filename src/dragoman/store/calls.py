@@ -24,9 +24,8 @@ from dragoman.errors import Conflict, StoreError, Unavailable
 from dragoman.operations.ledger import CallRecord, Ended, Entry
 from dragoman.operations.outcome import CallFailure
 from dragoman.operations.tree import SHOWN, Line
-from dragoman.store.connection import Connection, Params, Row
+from dragoman.store.connection import Connection, Params, Row, from_text, to_params, to_text
 from dragoman.store.database import Database
-from dragoman.store.rows import from_text, to_params, to_text
 from dragoman.store.tables import RUNNING, approvals, calls
 
 log = logging.getLogger(__name__)

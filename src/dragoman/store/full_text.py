@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from sqlalchemy import (
@@ -19,8 +20,27 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from dragoman.store.scope import owner_word, session_word
 from dragoman.store.tables import messages, passages, sessions
+
+# ---- Scopes: whose words they are, as words in an index, which then looks only at what one of them said.
+
+
+def scope_of(session_id: str, *, owner: str) -> str:
+    """The scope of what was said in a session."""
+    return f"{owner_word(owner)} {session_word(session_id)}"
+
+
+def owner_word(owner: str) -> str:
+    return f"o{_digest(owner)}"
+
+
+def session_word(session_id: str) -> str:
+    return f"s{_digest(session_id)}"
+
+
+def _digest(name: str) -> str:
+    return blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()
+
 
 OPEN, CLOSE = "\x02", "\x03"  # around a hit; `spoken` leaves no such characters
 GAP = "…"

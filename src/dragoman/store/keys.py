@@ -14,9 +14,8 @@ from sqlalchemy import ColumnElement, bindparam, insert, update
 from dragoman.errors import BadRequest, NotFound, Unavailable
 from dragoman.limits import Limits
 from dragoman.operations.identity import Identity, Scope
-from dragoman.store.connection import Connection, Row
+from dragoman.store.connection import Connection, Row, from_text, select_all, to_fields, to_params, to_text
 from dragoman.store.database import Database
-from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_text
 from dragoman.store.tables import former_secrets, keys
 
 START = "dgm_"

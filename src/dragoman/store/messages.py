@@ -9,9 +9,8 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import Message, Part, decode_part, encode_part
-from dragoman.store.connection import Connection, Job, Row
+from dragoman.store.connection import Connection, Job, Row, from_text, to_text
 from dragoman.store.database import Database
-from dragoman.store.rows import from_text, to_text
 from dragoman.store.tables import messages, parts
 
 

@@ -10,19 +10,108 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
-from sqlalchemy import Table, bindparam, delete
+from sqlalchemy import ColumnElement, Select, Table, bindparam, case, delete, func, literal_column, select
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import DragomanError
 from dragoman.messages import decode_part
 from dragoman.operations.history import Indexing
 from dragoman.operations.spoken import spoken
-from dragoman.store import unread
 from dragoman.store.connection import Connection, Row
 from dragoman.store.database import Database
-from dragoman.store.full_text import CREATE, Creation
-from dragoman.store.scope import scope_of
-from dragoman.store.tables import indexed_messages, indexed_sessions, passages
+from dragoman.store.full_text import CREATE, Creation, scope_of
+from dragoman.store.tables import (
+    indexed_messages,
+    indexed_sessions,
+    messages,
+    parts,
+    passages,
+    runs,
+    sessions,
+)
+
+# ---- What was said and is not indexed yet, in SQL: which sessions, which messages of one, and their parts.
+
+AT_ONCE = 32  # parts
+
+RUNNING: ColumnElement[bool] = runs.c.status == literal_column("'running'")
+NONE: ColumnElement[int] = literal_column("0")
+
+
+def sessions_of_owner() -> Select[Any]:
+    """The owner's sessions in which something was said since they were indexed, the last changed first."""
+    begun = select(func.count()).where(runs.c.session_id == sessions.c.id).scalar_subquery()
+    marked = sessions.outerjoin(indexed_sessions, indexed_sessions.c.session_id == sessions.c.id)
+    found = select(sessions.c.id).select_from(marked)
+    found = found.where(
+        sessions.c.owner == bindparam("owner"), begun != func.coalesce(indexed_sessions.c.runs, NONE)
+    )
+    return found.order_by(sessions.c.updated_at.desc(), sessions.c.id)
+
+
+def session_of_owner() -> Select[Any]:
+    """The same of one session."""
+    return sessions_of_owner().where(sessions.c.id == bindparam("id"))
+
+
+def known() -> Select[int, int]:
+    """How many messages there are, and how many of them are indexed."""
+    mark = (indexed_messages.c.session_id == messages.c.session_id) & (
+        indexed_messages.c.message_id == messages.c.id
+    )
+    marked = messages.join(sessions, sessions.c.id == messages.c.session_id).outerjoin(indexed_messages, mark)
+    found = select(func.count(), func.count(indexed_messages.c.message_id)).select_from(marked)
+    return found.where(
+        sessions.c.owner == bindparam("owner"),
+        sessions.c.id == func.coalesce(bindparam("id"), sessions.c.id),
+    )
+
+
+def head() -> Select[Any]:
+    """Whose a session is, how many runs it has, and how many of them have ended."""
+    theirs = sessions.outerjoin(runs, runs.c.session_id == sessions.c.id)
+    found = select(sessions.c.owner, func.count(runs.c.id), ended()).select_from(theirs)
+    return found.where(sessions.c.id == bindparam("session_id")).group_by(sessions.c.owner)
+
+
+def begun() -> Select[Any]:
+    """How many runs a session has."""
+    found: Select[Any] = select(func.count()).where(runs.c.session_id == bindparam("session_id"))
+    return found
+
+
+def ended() -> ColumnElement[int]:
+    return func.sum(case((runs.c.status.is_(None) | RUNNING, NONE), else_=literal_column("1")))
+
+
+def messages_of_session() -> Select[Any]:
+    """Messages that are not indexed as they are now, each with how many of its runs have ended."""
+    counted = select(runs.c.message_id, func.count().label("begun"), ended().label("ended"))
+    counted = counted.where(runs.c.session_id == bindparam("session_id")).group_by(runs.c.message_id)
+    theirs = counted.subquery()
+    mark = (indexed_messages.c.session_id == messages.c.session_id) & (
+        indexed_messages.c.message_id == messages.c.id
+    )
+    joined = messages.outerjoin(indexed_messages, mark).outerjoin(
+        theirs, theirs.c.message_id == messages.c.id
+    )
+    found = select(messages.c.id, func.coalesce(theirs.c.ended, NONE)).select_from(joined)
+    changed = indexed_messages.c.runs != func.coalesce(theirs.c.begun, NONE)
+    found = found.where(
+        messages.c.session_id == bindparam("session_id"), indexed_messages.c.runs.is_(None) | changed
+    )
+    return found.order_by(messages.c.position)
+
+
+def bodies() -> Select[Any]:
+    """Some of a message's parts, from one on."""
+    found = select(parts.c.position, parts.c.body).where(
+        parts.c.session_id == bindparam("session_id"),
+        parts.c.message_id == bindparam("message_id"),
+        parts.c.position >= bindparam("start"),
+    )
+    return found.order_by(parts.c.position).limit(literal_column(str(AT_ONCE))).offset(NONE)
+
 
 HOLD = 0.004  # seconds after which others may write
 PLACE = passages.c.session_id, passages.c.message_id, passages.c.position
@@ -61,13 +150,13 @@ class Passages:
         self._owners: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._unfinished: dict[str, tuple[Todo, Place]] = {}
         self._create = [database.compile(Creation(sql)) for sql in CREATE]
-        self._stale = database.compile(unread.sessions_of_owner())
-        self._stale_one = database.compile(unread.session_of_owner())
-        self._known = database.compile(unread.known())
-        self._head = database.compile(unread.head())
-        self._begun = database.compile(unread.begun())
-        self._messages = database.compile(unread.messages_of_session())
-        self._bodies = database.compile(unread.bodies())
+        self._stale = database.compile(sessions_of_owner())
+        self._stale_one = database.compile(session_of_owner())
+        self._known = database.compile(known())
+        self._head = database.compile(head())
+        self._begun = database.compile(begun())
+        self._messages = database.compile(messages_of_session())
+        self._bodies = database.compile(bodies())
         self._put = database.compile(putting(database))
         self._drop = database.compile(delete(passages).where(*HERE))
         self._mark = database.compile(marking(database, indexed_messages))

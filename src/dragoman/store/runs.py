@@ -11,10 +11,19 @@ from sqlalchemy import bindparam, update
 from dragoman.errors import Forbidden, NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.messages import Message
-from dragoman.store.connection import Connection, Job, Params, Row
+from dragoman.store.connection import (
+    Connection,
+    Job,
+    Params,
+    Row,
+    from_text,
+    select_all,
+    to_fields,
+    to_params,
+    to_text,
+)
 from dragoman.store.database import Database
 from dragoman.store.messages import Messages
-from dragoman.store.rows import from_text, select_all, to_fields, to_params, to_text
 from dragoman.store.sessions import Session, Sessions
 from dragoman.store.tables import RUNNING, runs, sessions
 

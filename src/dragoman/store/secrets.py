@@ -10,9 +10,8 @@ import msgspec
 from sqlalchemy import bindparam, delete, select, update
 
 from dragoman.errors import BadRequest, ConfigError, NotFound
-from dragoman.store.connection import Connection, Row
+from dragoman.store.connection import Connection, Row, select_all, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.rows import select_all, to_params, to_struct
 from dragoman.store.sealing import FILE_VARIABLE, VARIABLE, MasterKey, Sealed
 from dragoman.store.tables import secrets
 

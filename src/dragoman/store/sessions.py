@@ -9,9 +9,8 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, select, tuple_, update
 
 from dragoman.errors import Conflict, NotFound, RunActive
-from dragoman.store.connection import Connection
+from dragoman.store.connection import Connection, select_all, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.rows import select_all, to_params, to_struct
 from dragoman.store.tables import RUNNING, approvals, artifacts, calls, runs, sessions
 
 CHANGEABLE = frozenset({"title", "agent", "model", "max_steps"})

@@ -15,10 +15,9 @@ from dragoman.store.budgets import Budgets
 from dragoman.store.calls import Calls
 from dragoman.store.connection import Job
 from dragoman.store.database import Database
-from dragoman.store.definitions import Definitions
 from dragoman.store.history import History
 from dragoman.store.keys import Keys
-from dragoman.store.mcp_servers import McpServers
+from dragoman.store.mcp_servers import Definitions, McpServers
 from dragoman.store.messages import Messages
 from dragoman.store.runs import Runs
 from dragoman.store.sealing import MasterKey

@@ -11,10 +11,9 @@ import msgspec
 from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, tuple_
 
 from dragoman.events import Usage
-from dragoman.store.connection import Connection, Job, Params, Row
+from dragoman.store.connection import Connection, Job, Params, Row, to_params
 from dragoman.store.database import Database
 from dragoman.store.report import TOKENS, Group, Line, Report, where
-from dragoman.store.rows import to_params
 from dragoman.store.tables import usage
 
 

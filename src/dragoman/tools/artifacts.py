@@ -12,7 +12,7 @@ from dragoman.operations.artifact import Artifact, Artifacts
 from dragoman.operations.context import Context
 from dragoman.operations.function import from_function
 from dragoman.operations.operation import Operation
-from dragoman.tools.finding import find
+from dragoman.tools.files.hunt import find
 
 PIECE = 16_384  # bytes of an artifact in one answer
 LARGEST_PIECE = 65_536

@@ -11,11 +11,11 @@ from dragoman.operations.function import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools import artifacts as kept
 from dragoman.tools import clock as clocks
-from dragoman.tools import files as shown
-from dragoman.tools import web as pages
 from dragoman.tools.calculator import calculate
-from dragoman.tools.guard import Resolve, WebSettings
+from dragoman.tools.files import files as shown
 from dragoman.tools.question import question
+from dragoman.tools.web import web as pages
+from dragoman.tools.web.guard import Resolve, WebSettings
 
 
 def builtin(

@@ -7,9 +7,9 @@ from typing import Any
 
 from dragoman.errors import CallError
 from dragoman.operations.approval import Question
+from dragoman.operations.arguments.schema import checker, invalid, problem
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
-from dragoman.operations.schema import checker, invalid, problem
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",

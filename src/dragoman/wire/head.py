@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
+from dragoman.request import ModelRequest
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
@@ -89,3 +90,19 @@ def read_fields(raw: bytes) -> dict[str, msgspec.Raw]:
 def refuse_constant(name: str) -> None:
     """NaN and infinities are no JSON."""
     raise ValueError(name)
+
+
+# ---- Asked: what a gateway client wants of a model, and how it wants to be answered.
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A gateway client's request, read.
+
+    `request.model` is the name as the client gave it. `include_usage`: an OpenAI client asked for the usage
+    chunk of a stream. `ignored` names the fields of the body that have no neutral word and are left out.
+    """
+
+    request: ModelRequest
+    stream: bool = False
+    include_usage: bool = False
+    ignored: tuple[str, ...] = ()

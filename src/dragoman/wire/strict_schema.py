@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.wire.anthropic_schema import close
+from dragoman.wire.anthropic.schema import close
 
 _WORDS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
 _TABLES = ("properties", "$defs")

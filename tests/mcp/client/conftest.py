@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from dragoman.mcp.client import Servers
-from dragoman.mcp.pins import Pins
+from dragoman.mcp.client.client import Servers
+from dragoman.mcp.client.pins import Pins
 from dragoman.mcp.spec import ServerSpec
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.pins import MemoryPins
+from dragoman.mcp.client.pins import MemoryPins
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.mcp.pins import MemoryPins
+from dragoman.mcp.client.pins import MemoryPins
 
 REASONS = {
     "no object": "without a name is left out: it is no object",

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.blot import Blot
-from dragoman.mcp.frames import prune, read_line
-from dragoman.mcp.listing import Definition
-from dragoman.mcp.pins import MemoryPins, Pins, change_of, diff, judge
+from dragoman.mcp.client.blot import Blot
+from dragoman.mcp.client.frames import prune, read_line
+from dragoman.mcp.client.listing import Definition
+from dragoman.mcp.client.pins import MemoryPins, Pins, change_of, diff, judge
 from dragoman.store import Store
-from dragoman.store.definitions import Definitions, Pin
-from dragoman.store.mcp_servers import McpServers
+from dragoman.store.mcp_servers import Definitions, McpServers, Pin
 
 
 @asynccontextmanager

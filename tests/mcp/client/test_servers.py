@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ConfigError, Conflict, NotFound
-from dragoman.mcp.pins import MemoryPins
+from dragoman.mcp.client.pins import MemoryPins
 from dragoman.mcp.spec import ServerSpec
 
 
@@ -174,7 +174,7 @@ async def test_names_are_taken_once_and_wrong_specs_are_refused(open_hub: Any, r
 def test_a_hub_without_mcp_servers_does_not_load_the_sdk() -> None:
     code = (
         "import asyncio, sys\n"
-        "from dragoman.mcp.client import Servers\n"
+        "from dragoman.mcp.client.client import Servers\n"
         "from dragoman.operations import Registry\n"
         "async def main():\n"
         "    async with Servers(Registry()): pass\n"

@@ -155,7 +155,7 @@ def get(module):
     except ImportError as error:
         failed.append(str(error))
 
-modules = ("dragoman.mcp.connection", "dragoman.mcp.protocol")
+modules = ("dragoman.mcp.client.connection", "dragoman.mcp.server.protocol")
 threads = [threading.Thread(target=get, args=(each,)) for each in modules]
 for each in threads: each.start()
 for each in threads: each.join()

@@ -14,9 +14,9 @@ import httpx2
 import uvicorn
 
 from dragoman.errors import Unauthorized
-from dragoman.mcp.door import McpDoor
-from dragoman.mcp.engine import Build
-from dragoman.mcp.server import McpServer
+from dragoman.mcp.server.door import McpDoor
+from dragoman.mcp.server.engine import Build
+from dragoman.mcp.server.server import McpServer
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.mcp.asking import Claim, Seal
+from dragoman.mcp.server.asking import Claim, Seal
 from tests.mcp.server.contents import text
 
 Answer = dict[str, Any]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.bridge import Bridge, header
-from dragoman.providers.http import Transport
+from dragoman.http.transport import Transport
+from dragoman.mcp.server.bridge import Bridge, header
 from tests.mcp.server.hub import Hub, batch, body, served
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,17 @@ from msgspec.structs import replace
 
 from dragoman.accounts.contexts import Contexts
 from dragoman.agent import stops
-from dragoman.agent.context import ContextPolicy
+from dragoman.agent.context.context import ContextPolicy
 from dragoman.agent.profile import Profile
 from dragoman.agent.stops import Condition, Halt, SoFar
 from dragoman.agent.structured import Output
+from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import AgentConfig, Config, StopConfig
 from dragoman.errors import ConfigError
 from dragoman.operations.loading import find
-from dragoman.operations.operation import NAME
+from dragoman.operations.operation import NAME, Operation
+from dragoman.operations.registry import Registry
+from dragoman.runs.delegation import Delegation
 from dragoman.wire.chat import client_tools
 
 JOINS = {"all": " and ", "any": " or "}
@@ -189,3 +192,36 @@ def schema_in(path: str) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path!r}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path!r} holds no JSON Schema: {error}") from None
+
+
+# ---- Delegates: the agents of a configuration that other agents can call, as operations in the registry.
+
+
+class Delegates:
+    """Keeps the registry's `agents.*` as the configuration wants them."""
+
+    def __init__(self, registry: Registry, delegation: Delegation) -> None:
+        self._registry = registry
+        self._delegation = delegation
+        self._held: list[str] = []  # small-letter ids
+
+    def made(self, agents: Mapping[str, Profile]) -> Sequence[Operation]:
+        """Those that have a description, as operations. ConfigError where one cannot be put in."""
+        found: dict[str, Operation] = {}
+        taken = {each.id.lower() for each in self._registry.list(NAMESPACE)} - set(self._held)
+        for agent in agents.values():
+            if agent.description is not None:
+                operation = self._delegation.operation(agent)
+                key = operation.id.lower()
+                if key in taken or key in found:
+                    raise ConfigError(f"agents.{agent.name}: there is an operation {operation.id!r} already")
+                found[key] = operation
+        return list(found.values())
+
+    def put(self, operations: Sequence[Operation]) -> None:
+        """Take out those of before, and in these."""
+        while self._held:
+            self._registry.remove(self._held.pop())
+        for operation in operations:
+            self._registry.add(operation)
+            self._held.append(operation.id.lower())

@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman.errors import RunActive, StoreError, Unavailable
 from dragoman.operations.approval import Approval
-from dragoman.operations.consent import Consent
+from dragoman.operations.permission.guard import Consent
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)

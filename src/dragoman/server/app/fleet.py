@@ -10,11 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.config import Config, ProviderConfig, key_places, read_key
-from dragoman.providers.address import proxies_from
+from dragoman.http.address import proxies_from
+from dragoman.http.connection import Timeouts
+from dragoman.http.transport import Transport
 from dragoman.providers.anthropic import AnthropicHabits, AnthropicProvider
 from dragoman.providers.claude_code import ClaudeCodeProvider
-from dragoman.providers.connection import Timeouts
-from dragoman.providers.http import Transport
 from dragoman.providers.keyring import Cooldown, KeyRing, ProviderKey
 from dragoman.providers.local import LocalProvider
 from dragoman.providers.ollama import OllamaHabits, OllamaProvider

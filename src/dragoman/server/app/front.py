@@ -10,9 +10,9 @@ from starlette.types import ASGIApp
 
 from dragoman.accounts.meter import Meter
 from dragoman.config import Config
-from dragoman.mcp.door import McpDoor
-from dragoman.mcp.origins import Origins
-from dragoman.mcp.server import McpServer
+from dragoman.mcp.server.door import McpDoor
+from dragoman.mcp.server.origins import Origins
+from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import Approval
 from dragoman.operations.identity import Identity
 from dragoman.runs.board import Board
@@ -24,15 +24,15 @@ from dragoman.server.auth import Auth
 from dragoman.server.calls import Calls
 from dragoman.server.chat import Chat, ChatSettings
 from dragoman.server.doors import Rooms, make_router
-from dragoman.server.gateway import Gateway
+from dragoman.server.gateway.doors import Gateway
 from dragoman.server.health import Health
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import Operations
-from dragoman.server.reference import Reference
+from dragoman.server.reference.reference import Reference
 from dragoman.server.servers import Servers
 from dragoman.server.sessions import Sessions
 from dragoman.server.usage import Usage
-from dragoman.spokes.door import SpokeDoor
+from dragoman.spokes.hub.door import SpokeDoor
 
 EXPOSED = [
     f"x-dragoman-{name}" for name in ("session", "run", "request-id", "model", "cost", "dropped", "estimated")

@@ -11,29 +11,28 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.toolbox import Toolbox, found
 from dragoman.config import Config, master_key
 from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
+from dragoman.http.transport import Transport
 from dragoman.operations.call import Calls, CallSettings
 from dragoman.operations.context import Context
-from dragoman.operations.guard import Guard
 from dragoman.operations.meta import Meta
+from dragoman.operations.permission.guard import Guard
 from dragoman.operations.registry import Registry
 from dragoman.operations.spill import Spill
-from dragoman.providers.http import Transport
-from dragoman.providers.telemetry import open_tracing
-from dragoman.providers.tracing import OFF, Telemetry, Tracing
 from dragoman.request import Tool
 from dragoman.runs.recovery import recover
 from dragoman.server.app.chores import background
 from dragoman.server.app.fleet import secret_names
 from dragoman.server.app.hooks import hooks_of
-from dragoman.server.app.rules import policy_of
-from dragoman.server.app.tools import registry_of, search_of
+from dragoman.server.app.tools import policy_of, registry_of, search_of
 from dragoman.server.version import version
 from dragoman.store.sealing import MasterKey
 from dragoman.store.store import Store
+from dragoman.tracing.telemetry import open_tracing
+from dragoman.tracing.tracing import OFF, Telemetry, Tracing
 
 log = logging.getLogger(__name__)
 ARRIVAL = 5.0

@@ -7,20 +7,20 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from dragoman.agent.guards.audit import audit_log
-from dragoman.agent.guards.commands import confirm_destructive
-from dragoman.agent.guards.paths import path_guard
-from dragoman.agent.guards.rates import rate_limit
-from dragoman.agent.guards.redaction import redact
-from dragoman.agent.guards.secrets import secret_scan
-from dragoman.agent.hook import OF_TOOLS, Hook, HookFunction, OnError
-from dragoman.agent.hook_events import HookName
-from dragoman.agent.hook_http import http_hook
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import HookName
+from dragoman.agent.hooks.guards.audit import audit_log
+from dragoman.agent.hooks.guards.commands import confirm_destructive
+from dragoman.agent.hooks.guards.paths import path_guard
+from dragoman.agent.hooks.guards.rates import rate_limit
+from dragoman.agent.hooks.guards.redaction import redact
+from dragoman.agent.hooks.guards.secrets import secret_scan
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.hooks.http import http_hook
+from dragoman.agent.hooks.runner import OF_TOOLS, Hook, HookFunction, OnError
 from dragoman.errors import ConfigError
+from dragoman.http.transport import Transport
+from dragoman.http.webhook import Webhook
 from dragoman.operations.loading import find
-from dragoman.providers.hook_http import Webhook
-from dragoman.providers.http import Transport
 
 READY: Mapping[str, Callable[..., Any]] = {
     "path_guard": path_guard,

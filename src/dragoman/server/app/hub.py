@@ -17,26 +17,26 @@ from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
 from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
-from dragoman.mcp.server import McpServer
+from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import Approval
 from dragoman.operations.identity import Identity
-from dragoman.providers.tracing import Tracing
 from dragoman.runs.board import Board
 from dragoman.runs.delegation import Delegation
 from dragoman.runs.metered import Till
 from dragoman.runs.run import RunSettings
+from dragoman.server.app.agents import Delegates
 from dragoman.server.app.chores import Heed, background, tidy
-from dragoman.server.app.delegates import Delegates
 from dragoman.server.app.fleet import Fleet
 from dragoman.server.app.front import Front
 from dragoman.server.app.ground import Ground, Place
 from dragoman.server.app.outside import Outside
-from dragoman.server.app.rules import policy_of
 from dragoman.server.app.setting import Setting, shown
-from dragoman.server.gateway import Gateway, GatewaySettings
+from dragoman.server.app.tools import policy_of
+from dragoman.server.gateway.doors import Gateway, GatewaySettings
 from dragoman.server.metrics import Metrics, Watched
 from dragoman.server.requests import access
 from dragoman.server.version import version
+from dragoman.tracing.tracing import Tracing
 
 log = logging.getLogger(__name__)
 SPOOL = "usage.spool"

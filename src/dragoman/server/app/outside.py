@@ -19,14 +19,14 @@ from dragoman.errors import (
     StoreError,
     Unavailable,
 )
-from dragoman.mcp.blot import secrets_of
-from dragoman.mcp.client import Servers
+from dragoman.mcp.client.blot import secrets_of
+from dragoman.mcp.client.client import Servers
 from dragoman.mcp.spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.server.app.ground import Place
-from dragoman.spokes.permits import Permits
-from dragoman.spokes.settings import SpokeSettings
-from dragoman.spokes.switchboard import Switchboard
+from dragoman.spokes.hub.permits import Permits
+from dragoman.spokes.hub.settings import SpokeSettings
+from dragoman.spokes.hub.switchboard import Switchboard
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from dragoman.config import Config
 from dragoman.providers.routing import Routing
 from dragoman.server.app.agents import agents_of
 from dragoman.server.app.fleet import Fleet
-from dragoman.server.book import Book
+from dragoman.server.gateway.record import Book
 
 Fell = Callable[[str, str], None]
 

@@ -1,0 +1,1 @@
+"""Keep a conversation within what its model can read."""

@@ -1,0 +1,1 @@
+"""Functions asked before and after what an agent does."""

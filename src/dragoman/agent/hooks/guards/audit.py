@@ -1,0 +1,103 @@
+"""The audit log: a line of JSON for each call of a model, and for its end; secrets are blotted out."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.agent.hooks.events import PostToolUse, PreToolUse, RunEnd
+from dragoman.agent.hooks.guards.secrets import SecretScan
+from dragoman.agent.hooks.guards.texts import replaced
+from dragoman.agent.hooks.hooks import Hooks
+
+SHOWN = 2_000  # characters of a text
+SAID = ("input", "output", "error", "text", "reason")  # by models, tools and people
+
+
+class AuditLog:
+    """Appends to `path`; past `max_bytes` it becomes `path.1`, and so on up to `keep` old files.
+
+    `secrets` are blotted out, and what looks like one. For one process: two must not share a file.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_bytes: int = 10_000_000,
+        keep: int = 5,
+        secrets: Sequence[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = Path(path)
+        self._max = max_bytes
+        self._keep = keep
+        self._scan = SecretScan(secrets, fields=True)
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def hooks(self) -> Hooks:
+        """Hooks that watch calls and the ends of runs. They see what ran, and what the model was told."""
+        return (
+            Hooks()
+            .on("pre_tool_use", self._begun, name="audit_log", watches=True)
+            .on("post_tool_use", self._ended, name="audit_log", watches=True)
+            .on("run_end", self._over, name="audit_log", watches=True)
+        )
+
+    def _begun(self, event: PreToolUse) -> None:
+        self._write("call", event)
+
+    def _ended(self, event: PostToolUse) -> None:
+        self._write("end", event)
+
+    def _over(self, event: RunEnd) -> None:
+        self._write("run", event)
+
+    def _write(self, kind: str, event: PreToolUse | PostToolUse | RunEnd) -> None:
+        moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
+        said: dict[str, Any] = msgspec.to_builtins(event)
+        said.pop("event")
+        kept = {name: self._tidy(said[name]) for name in SAID if name in said}
+        line = msgspec.json.encode({"at": moment, "kind": kind, **said, **kept}) + b"\n"
+        with self._lock:
+            self._rotate(len(line))
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+
+    def _tidy(self, value: Any) -> Any:
+        return replaced(self._scan.blot(value), lambda text, _: shortened(text))
+
+    def _rotate(self, coming: int) -> None:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if not size or size + coming <= self._max:
+            return
+        for number in range(self._keep, 0, -1):
+            older = self._numbered(number - 1)
+            if older.exists():
+                older.replace(self._numbered(number))
+        self.path.unlink(missing_ok=True)  # where no old file is kept
+
+    def _numbered(self, number: int) -> Path:
+        return self.path if number == 0 else self.path.with_name(f"{self.path.name}.{number}")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text)} characters)"
+
+
+def audit_log(
+    path: str | Path, *, max_bytes: int = 10_000_000, keep: int = 5, secrets: Sequence[str] = ()
+) -> Hooks:
+    """Hooks that write down each call of a model, and how it ended."""
+    return AuditLog(path, max_bytes=max_bytes, keep=keep, secrets=secrets).hooks()

@@ -1,0 +1,81 @@
+"""Destructive commands: a call that would delete, overwrite or stop things is asked about first, or blocked.
+
+It knows what is written plainly. It does not see what a program, a script or an encoding hides.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from dragoman.agent.hooks.events import Ask, Block, PreToolUse
+from dragoman.agent.hooks.guards.destruction import DESTRUCTIVE
+from dragoman.agent.hooks.guards.texts import texts
+from dragoman.operations.cleaning import UNSEEN
+
+LONGEST = 1_000_000  # characters; what is longer is not looked through, and asked about
+SLICE, OVERLAP = 16_384, 512  # short, so that no other thread waits long
+STATEMENT = re.compile(r"\b(?:delete from|update \S{1,200} set)\b")
+
+
+def confirm_destructive(
+    *,
+    action: Literal["ask", "block"] = "ask",
+    also: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> Callable[[PreToolUse], Ask | Block | None]:
+    """A `pre_tool_use` hook that asks somebody about calls with a destructive command in an argument.
+
+    `also` are further patterns by what they do, of text in small letters with single spaces. Arguments in
+    `ignore` are not looked at.
+    """
+    known = {what: "|".join(forms) for what, forms in DESTRUCTIVE.items()}
+    patterns = {what: re.compile(pattern) for what, pattern in {**known, **(also or {})}.items()}
+
+    def confirm_destructive(event: PreToolUse) -> Ask | Block | None:
+        kept = {name: value for name, value in event.input.items() if name not in ignore}
+        what = next((found for each in commands(kept) if (found := harm(each, patterns))), None)
+        if what is None:
+            return None
+        return Block(f"it {what}") if action == "block" else Ask(f"it {what}")
+
+    return confirm_destructive
+
+
+def commands(input: Mapping[str, Any]) -> list[str]:
+    """What may be read as a command: each text, and all of them in a row (`rm` and its flags apart)."""
+    found = [each.text for each in texts(input) if not each.is_name]
+    return list(dict.fromkeys([*found, " ".join(found)]))
+
+
+def harm(command: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
+    """What a command does that cannot be undone; None when nothing of it is known to."""
+    if len(command) > LONGEST:
+        return "is too long to be looked through"
+    for reading in readings(command):
+        for start in range(0, len(reading), SLICE):
+            piece = reading[start : start + SLICE + OVERLAP]
+            what = next((what for what, pattern in patterns.items() if pattern.search(piece)), None)
+            if what is not None:
+                return what
+        if any(is_unbounded(each) for each in reading.split(";")):
+            return "changes all rows of a table"
+    return None
+
+
+def readings(command: str) -> list[str]:
+    """The command as a shell or a database reads it: without quotes, escapes, comments, double spaces."""
+    text = UNSEEN.sub("", unicodedata.normalize("NFKC", command)).lower()
+    text = re.sub(r"\\\r?\n", "", text)
+    text = re.sub(r"/\*[^*]{0,1000}\*/|\$\{?ifs\}?", " ", text)
+    tidy = re.sub(r"[ \t\r\f\v]+", " ", text)
+    bare = re.sub(r"\\(?=[a-z-])|\"|'|\$(?=['\"])", "", tidy)
+    flat = re.sub(r"\s+", " ", re.sub(r"--[^\n]{0,1000}\n", " ", bare))
+    return list(dict.fromkeys([tidy, bare, flat]))
+
+
+def is_unbounded(statement: str) -> bool:
+    """Whether it is SQL that deletes or changes rows without saying which."""
+    return bool(STATEMENT.search(statement)) and " where " not in f"{statement} ".replace("\n", " ")

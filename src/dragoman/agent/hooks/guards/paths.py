@@ -1,0 +1,102 @@
+"""The path guard: a call whose arguments lead out of some folders is blocked."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from dragoman.agent.hooks.events import Block, PreToolUse
+from dragoman.agent.hooks.guards.texts import Found, texts
+from dragoman.errors import ConfigError
+
+LONGEST = 4_096
+ROUNDS = 5  # how often a text may be percent-encoded
+PLACE = re.compile(
+    r"(^|_)(paths?|files?|filenames?|dirs?|director(y|ies)|folders?|cwd|root|src|dest|destination)$",
+    re.IGNORECASE,
+)
+BEGINS = re.compile(r"[~/\\]|\.\.?([/\\]|$)|[A-Za-z]:[/\\]|file:|\$\{?\w", re.IGNORECASE)
+CLIMBS = re.compile(r"(^|[/\\])\.\.([/\\]|$)")
+FILE_URL = re.compile(r"file:(//[^/\\]*)?", re.IGNORECASE)
+WEB_URL = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def path_guard(
+    roots: Sequence[str | Path],
+    *,
+    names: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    base: str | Path | None = None,
+) -> Callable[[PreToolUse], Block | None]:
+    """A `pre_tool_use` hook that blocks calls with a path outside of `roots`.
+
+    With `names` only the arguments of these names are paths, wherever they stand; without, those that are
+    named like one and all texts that look like one, but for the arguments in `ignore`. A relative path begins
+    in `base`, the first root unless said. ConfigError without a root.
+    """
+    if not roots:
+        raise ConfigError("a path guard needs a folder that may be used")
+    inside = [os.path.realpath(os.path.expanduser(root)) for root in roots]  # noqa: PTH111 - texts, not paths
+    start = inside[0] if base is None else os.path.realpath(base)
+    wanted, left_out = None if names is None else set(names), set(ignore)
+
+    def path_guard(event: PreToolUse) -> Block | None:
+        for found in texts(event.input):
+            if not is_path(found, names=wanted, ignore=left_out):
+                continue
+            if any(leads_out(each, inside, start=start) for each in readings(found.text)):
+                return Block(f"{found.text[:200]!r} leads out of the folders that may be used")
+        return None
+
+    return path_guard
+
+
+def is_path(found: Found, *, names: set[str] | None, ignore: set[str]) -> bool:
+    """Whether a text is to be taken for a path."""
+    if names is not None:
+        return found.field in names
+    if found.field in ignore:
+        return False
+    if PLACE.search(found.field) and not found.is_name:
+        return not WEB_URL.match(found.text)
+    return any(looks_like_path(each) for each in readings(found.text))
+
+
+def looks_like_path(text: str) -> bool:
+    if len(text) > LONGEST or WEB_URL.match(text):
+        return False
+    return bool(BEGINS.match(text) or CLIMBS.search(text) or ("/" in text and "\n" not in text))
+
+
+def readings(text: str) -> Iterator[str]:
+    """What a text may be taken for by one program or another: decoded, normalised, expanded."""
+    seen = dict.fromkeys([text, text.strip(), text.strip("\"'")])
+    for _ in range(ROUNDS):
+        for each in list(seen):
+            seen |= dict.fromkeys([unquote(each), unicodedata.normalize("NFKC", each)])
+    for each in list(seen):
+        bare = FILE_URL.sub("", each, count=1) if each.lower().startswith("file:") else each
+        seen |= dict.fromkeys([bare, bare.replace("\\", "/"), os.path.expandvars(bare)])
+    yield from seen
+
+
+def leads_out(text: str, roots: Sequence[str], *, start: str) -> bool:
+    """Whether this path is outside of all roots, read as the system does or by its letters alone."""
+    if "\0" in text or re.match(r"[A-Za-z]:[/\\]", text) or len(text) > LONGEST:
+        return True
+    path = os.path.join(start, os.path.expanduser(text))  # noqa: PTH111, PTH118 - `~x` that is nobody's stays
+    if text.startswith("~") and not os.path.isabs(os.path.expanduser(text)):  # noqa: PTH111, PTH117
+        return True
+    try:
+        ends = {os.path.realpath(path), os.path.realpath(os.path.normpath(path))}
+    except (OSError, ValueError):
+        return True
+    return not all(any(end == root or is_below(end, root) for root in roots) for end in ends)
+
+
+def is_below(path: str, root: str) -> bool:
+    return path.startswith(root.rstrip(os.sep) + os.sep)

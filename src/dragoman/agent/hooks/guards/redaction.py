@@ -1,0 +1,99 @@
+"""Redaction: what fits a pattern, such as a mail address, is blotted out of what the model is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.agent.hooks.events import Modify, PostToolUse, PreToolUse, UserPromptSubmit
+from dragoman.agent.hooks.guards.texts import replaced
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.errors import ConfigError
+
+PATTERNS: Mapping[str, str] = {
+    "email": r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}",
+    "card": r"(?<![0-9])[3-6](?:[ -]?[0-9]){12,18}(?![0-9])",
+    "iban": r"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b",
+    "phone": r"(?<![\w+])\+[1-9](?:[ ()./-]{0,2}[0-9]){7,14}(?![0-9])",
+    "ip": r"(?<![\d.])(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}(?![\d.])",
+    "ssn": r"\b[0-9]{3}-[0-9]{2}-[0-9]{4}\b",
+}
+
+
+class Redaction:
+    """Patterns by name; each match becomes `[name]`. ConfigError for a name or a pattern that is none."""
+
+    def __init__(self, *names: str, also: Mapping[str, str] | None = None) -> None:
+        unknown = [name for name in names if name not in PATTERNS]
+        if unknown:
+            known = ", ".join(PATTERNS)
+            raise ConfigError(
+                f"no pattern is called {unknown[0]!r}", hint=f"there are {known}; or give your own"
+            )
+        wanted = {**{name: PATTERNS[name] for name in names}, **(also or {})}
+        if not wanted:
+            raise ConfigError("a redaction needs a pattern", hint=f"there are {', '.join(PATTERNS)}")
+        self._patterns = {name: read(name, pattern) for name, pattern in wanted.items()}
+
+    def text(self, text: str) -> str:
+        """The text without what fits."""
+        for name, pattern in self._patterns.items():
+            text = pattern.sub(lambda found, name=name: mask(name, found[0]), text)  # type: ignore[misc]  # a bound default
+        return text
+
+    def value(self, value: Any) -> Any:
+        """The JSON value without what fits, in names of fields too."""
+        return replaced(value, lambda text, _: self.text(text))
+
+    def after(self, event: PostToolUse) -> Modify | None:
+        """A `post_tool_use` hook."""
+        said = event.output if event.error is None else event.error
+        kept = self.value(said)
+        return None if kept == said else Modify(output=kept, reason="it was redacted")
+
+    def before(self, event: PreToolUse) -> Modify | None:
+        """A `pre_tool_use` hook."""
+        kept = self.value(event.input)
+        return None if kept == event.input else Modify(kept, "it was redacted")
+
+    def prompt(self, event: UserPromptSubmit) -> Modify | None:
+        """A `user_prompt_submit` hook."""
+        kept = self.text(event.text)
+        return None if kept == event.text else Modify(kept, "it was redacted")
+
+
+def redact(*names: str, also: Mapping[str, str] | None = None, of: Sequence[str] = ("results",)) -> Hooks:
+    """Hooks that blot patterns out of `results`, `arguments` and `prompts`, those that `of` names."""
+    redaction, hooks = Redaction(*names, also=also), Hooks()
+    wrong = set(of) - {"results", "arguments", "prompts"}
+    if wrong:
+        raise ConfigError(f"results, arguments and prompts can be redacted, not {min(wrong)!r}")
+    if "arguments" in of:
+        hooks.on("pre_tool_use", redaction.before, name="redaction")
+    if "results" in of:
+        hooks.on("post_tool_use", redaction.after, name="redaction", on_error="block")
+    if "prompts" in of:
+        hooks.on("user_prompt_submit", redaction.prompt, name="redaction")
+    return hooks
+
+
+def read(name: str, pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"the pattern {name!r} cannot be read: {error}") from None
+    if compiled.match(""):
+        raise ConfigError(f"the pattern {name!r} fits nothing at all, so it would fit everywhere")
+    return compiled
+
+
+def mask(name: str, text: str) -> str:
+    return text if name == "card" and not is_card(text) else f"[{name}]"
+
+
+def is_card(text: str) -> bool:
+    """Whether the number's check digit is right (Luhn, ISO/IEC 7812)."""
+    digits = [int(each) for each in reversed(text) if each.isdigit()]
+    doubled = [sum(divmod(2 * each, 10)) for each in digits[1::2]]
+    return (sum(digits[::2]) + sum(doubled)) % 10 == 0

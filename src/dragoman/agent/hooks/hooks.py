@@ -1,0 +1,159 @@
+"""Hooks: your functions, asked before and after what an agent does. Source: seed 004, §1.6 and §4.2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from dragoman.agent.hooks.events import Block, HookName, PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.points import ToolHooks, TurnHooks
+from dragoman.agent.hooks.runner import (
+    CLOSED,
+    SECONDS,
+    Hook,
+    HookFunction,
+    HookRunner,
+    OnError,
+    closed,
+    name_of,
+)
+from dragoman.operations.hook import CallHooks
+
+F = TypeVar("F", bound=HookFunction)
+
+
+class LoopHooks(Protocol):
+    """What the loop asks. None of it raises for a hook that fails."""
+
+    async def user_prompt_submit(self, event: UserPromptSubmit) -> UserPromptSubmit | Block:
+        """What the user is taken to have said, or why the run must not begin."""
+        ...
+
+    async def pre_model(self, event: PreModel) -> PreModel | Block:
+        """What the model is asked, or why it must not be."""
+        ...
+
+    async def post_model(self, event: PostModel) -> None:
+        """Hear of a model's answer."""
+        ...
+
+    async def run_end(self, event: RunEnd) -> None:
+        """Hear of a run's end."""
+        ...
+
+
+class HookDetails(TypedDict, total=False):
+    """What may be said of a hook beside its function; see `Hook`."""
+
+    name: str
+    match: str | tuple[str, ...] | list[str]
+    timeout: float
+    on_error: OnError | None
+    watches: bool
+
+
+class Hooks:
+    """Hooks in the order in which they are asked; `+` puts others behind them.
+
+    `loop` and `calls` are what the loop and the calls ask. What is added later counts from then on.
+    """
+
+    def __init__(self, *hooks: Hook) -> None:
+        self._hooks = list(hooks)
+        self._runner = HookRunner(self._hooks)
+        self.loop: LoopHooks = TurnHooks(self._runner)
+        self.calls: CallHooks = ToolHooks(self._runner)
+
+    def __iter__(self) -> Iterator[Hook]:
+        return iter(self._hooks)
+
+    def __len__(self) -> int:
+        return len(self._hooks)
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def __add__(self, other: Hooks) -> Hooks:
+        return Hooks(*self, *other)
+
+    def on(self, event: HookName, function: HookFunction, **details: Unpack[HookDetails]) -> Hooks:
+        """Ask this function too, after those that are there; gives the hooks back. ConfigError."""
+        match = details.get("match", ())
+        on_error = details.get("on_error") or ("block" if event in CLOSED else "continue")
+        self._hooks.append(
+            Hook(
+                event=event,
+                function=function,
+                name=details.get("name") or name_of(function),
+                match=(match,) if isinstance(match, str) else tuple(match),
+                timeout=details.get("timeout", SECONDS),
+                on_error=on_error,
+                watches=details.get("watches", False),
+            )
+        )
+        return self
+
+    @overload
+    def user_prompt_submit(self, function: F) -> F: ...
+    @overload
+    def user_prompt_submit(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
+    def user_prompt_submit(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
+        """Decorate a function to be asked about what a user says, before anybody sees it."""
+        return self._decorate("user_prompt_submit", function, details=details)
+
+    @overload
+    def pre_tool_use(self, function: F) -> F: ...
+    @overload
+    def pre_tool_use(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
+    def pre_tool_use(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
+        """Decorate a function to be asked before a model's call runs."""
+        return self._decorate("pre_tool_use", function, details=details)
+
+    @overload
+    def post_tool_use(self, function: F) -> F: ...
+    @overload
+    def post_tool_use(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
+    def post_tool_use(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
+        """Decorate a function to be asked what the model is told of a call that has ended."""
+        return self._decorate("post_tool_use", function, details=details)
+
+    @overload
+    def pre_model(self, function: F) -> F: ...
+    @overload
+    def pre_model(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
+    def pre_model(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
+        """Decorate a function to be asked before a model is."""
+        return self._decorate("pre_model", function, details=details)
+
+    @overload
+    def post_model(self, function: F) -> F: ...
+    @overload
+    def post_model(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
+    def post_model(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
+        """Decorate a function to hear of each answer of a model."""
+        return self._decorate("post_model", function, details=details)
+
+    @overload
+    def run_end(self, function: F) -> F: ...
+    @overload
+    def run_end(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
+    def run_end(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
+        """Decorate a function to hear how a run ended."""
+        return self._decorate("run_end", function, details=details)
+
+    def close(self) -> None:
+        """Let the threads of plain functions go. Hooks that are asked afterwards get new ones."""
+        self._runner.close()
+
+    async def aclose(self) -> None:
+        """The same, and close what the hooks themselves have to close, such as connections."""
+        self.close()
+        for function in {id(hook.function): hook.function for hook in self._hooks}.values():
+            await closed(function)
+
+    def _decorate(self, event: HookName, function: Any, *, details: HookDetails) -> Any:
+        def add(function: Any) -> Any:
+            self.on(event, function, **details)
+            return function
+
+        return add if function is None else add(function)

@@ -1,0 +1,168 @@
+"""HTTP hooks: events as JSON for somebody else to decide about, and the decision read from the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from dragoman.agent.hooks.events import (
+    Ask,
+    Block,
+    Continue,
+    Decision,
+    HookEvent,
+    Modify,
+    PostModel,
+    PreModel,
+    UserPromptSubmit,
+)
+from dragoman.agent.hooks.runner import SECONDS, Said
+from dragoman.errors import BadRequest
+from dragoman.http.transport import Timeouts
+from dragoman.http.webhook import Webhook
+from dragoman.messages import message_from, to_json
+from dragoman.providers.direct import Connections
+from dragoman.request import ModelRequest
+
+REASON = 2_000
+
+
+class Asked(Protocol):
+    """Whoever is asked over HTTP; see `providers.hook_http.Webhook`."""
+
+    async def ask(self, body: bytes) -> bytes | None:
+        """The answer to a JSON body; None where there is nothing to say."""
+        ...
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer as JSON. `request` may say instructions, messages and options."""
+
+    decision: str
+    reason: str | None = None
+    input: Any = UNSET
+    output: Any = UNSET
+    request: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ReplyUnread(Exception):
+    """The answer of an HTTP hook cannot be understood."""
+
+
+class HttpHook:
+    """A hook that asks over HTTP. `close` closes its connections; asked again, it opens new ones."""
+
+    def __init__(self, place: Asked, *, name: str, connections: Connections | None = None) -> None:
+        self.__name__ = name
+        self._place = place
+        self._connections = connections
+
+    def __repr__(self) -> str:
+        return f"HttpHook({self.__name__!r})"
+
+    async def __call__(self, event: HookEvent) -> Said:
+        """What they decide. ProviderError, ReplyUnread."""
+        answer = await self._place.ask(msgspec.json.encode(body_of(event), enc_hook=str))
+        return None if answer is None else read_decision(answer, event)
+
+    async def close(self) -> None:
+        """Close the connections that are its own."""
+        if self._connections is not None:
+            await self._connections.close()
+
+
+def http_hook(place: str | Asked, *, secret: str | None = None, timeout: float = SECONDS) -> HttpHook:
+    """A hook that asks somebody's address; a `Webhook` has all of it in itself.
+
+    `secret` signs what is sent, several with spaces between them all do. `timeout` is in seconds, for all of
+    it. Its connections are opened when it is first asked, and closed with the agent whose hooks it is one of,
+    or by `close()`. ConfigError for an address or a secret that cannot be used.
+
+        hooks = Hooks().on("pre_tool_use", http_hook("https://hooks.example.org/dragoman", secret=secret))
+    """
+    if not isinstance(place, str):
+        return HttpHook(place, name="http_hook")
+    connections = Connections(Timeouts())
+    webhook = Webhook(place, connections, secret=secret, timeout=timeout)
+    return HttpHook(webhook, name=webhook.host, connections=connections)
+
+
+def body_of(event: HookEvent) -> dict[str, Any]:
+    """An event as JSON: its fields, in camel case, those left out that say nothing."""
+    match event:
+        case PreModel(request=request):
+            return {**fields_of(event, "request"), "request": request_of(request)}
+        case UserPromptSubmit(message=message) | PostModel(message=message):
+            told = {} if message is None else {"message": to_json(message)}
+            return {**fields_of(event, "message"), **told}
+        case _:
+            return fields_of(event)
+
+
+def fields_of(event: HookEvent, *but: str) -> dict[str, Any]:
+    """The event's plain fields."""
+    names = zip(event.__struct_fields__, event.__struct_encode_fields__, strict=True)
+    said = {shown: getattr(event, name) for name, shown in names if name not in but}
+    kind = event.__struct_config__.tag
+    return {"event": kind, **{name: value for name, value in said.items() if value is not None}}
+
+
+def request_of(request: ModelRequest) -> dict[str, Any]:
+    return {
+        "model": request.model,
+        "instructions": request.instructions,
+        "messages": [to_json(each) for each in request.messages],
+        "tools": [tool.name for tool in request.tools],
+        "options": request.options,
+    }
+
+
+def read_decision(answer: bytes, event: HookEvent) -> Decision:
+    """The decision in an answer. ReplyUnread when there is none."""
+    try:
+        reply = msgspec.json.decode(answer, type=Reply)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReplyUnread(f"the answer is no decision: {error}") from None
+    reason = (reply.reason or "")[:REASON]
+    match reply.decision:
+        case "continue":
+            return Continue()
+        case "block":
+            return Block(reason or "a hook said so")
+        case "ask":
+            return Ask(reason or "a hook asks for it")
+        case "modify":
+            return Modify(
+                input=reply.input,
+                reason=reason or None,
+                output=reply.output,
+                request=changed(reply.request, event),
+                metadata=reply.metadata,
+            )
+        case _:
+            raise ReplyUnread(f"{reply.decision[:40]!r} is no decision: continue, block, ask or modify")
+
+
+def changed(said: Mapping[str, Any] | None, event: HookEvent) -> ModelRequest | None:
+    """The model's request with what an answer says instead."""
+    if said is None or not isinstance(event, PreModel):
+        return None
+    unknown = set(said) - {"instructions", "messages", "options"}
+    if unknown:
+        raise ReplyUnread(f"the request's {min(unknown)!r} cannot be changed")
+    request = event.request
+    try:
+        if "messages" in said:
+            request = replace(request, messages=tuple(message_from(each) for each in said["messages"]))
+        if "options" in said:
+            request = replace(request, options=msgspec.convert(said["options"], dict[str, Any]))
+        if "instructions" in said:
+            request = replace(request, instructions=msgspec.convert(said["instructions"], str | None))
+    except (BadRequest, TypeError, msgspec.ValidationError) as error:
+        raise ReplyUnread(f"the request is changed to none: {error}") from None
+    return request

@@ -1,0 +1,1 @@
+"""HTTP on our own transport: connections, addresses, responses, signed webhooks."""

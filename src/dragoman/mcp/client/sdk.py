@@ -1,0 +1,46 @@
+"""The SDK: what speaks MCP, loaded in a thread when it is first needed, for it takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from dragoman.mcp.spec import ServerSpec
+
+if TYPE_CHECKING:
+    from dragoman.mcp.client.connection import Connection, Surroundings
+
+LOADING = threading.Lock()  # of the process, as what is imported is
+
+
+def load(module: str) -> Any:
+    """A module of the SDK, or one that needs it.
+
+    One thread at a time: the SDK's modules import each other, and two threads that begin with different ones
+    find them half made.
+    """
+    with LOADING:
+        return importlib.import_module(module)
+
+
+class Sdk:
+    """Opens connections. Shared by all servers, so that they wait for one thread that loads."""
+
+    def __init__(self) -> None:
+        self._loading = asyncio.Lock()
+        self._loaded = False
+
+    async def load(self) -> None:
+        async with self._loading:
+            if not self._loaded:
+                await asyncio.to_thread(load, "dragoman.mcp.client.connection")
+                self._loaded = True
+
+    def connect(self, spec: ServerSpec, about: Surroundings) -> AbstractAsyncContextManager[Connection]:
+        # late: the SDK takes a second and a half to import
+        from dragoman.mcp.client.connection import connect
+
+        return connect(spec, about)

@@ -1,0 +1,1 @@
+"""The operations registry as an MCP server."""

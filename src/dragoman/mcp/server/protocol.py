@@ -1,0 +1,134 @@
+"""The protocol: the hub's tools behind the handlers of the MCP SDK. Importing this takes a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableSet
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, Unavailable
+from dragoman.mcp.server.server import NAME, Elicit, Served, ToolCall, UnknownTool
+from dragoman.mcp.server.stateless import IDENTITY, UNDERWAY, Told, Underway
+from dragoman.operations.identity import LOCAL, Identity
+
+FRESH_MS = 60_000  # how long a client need not ask for the tools again
+Request = ServerRequestContext[Any, Any]
+Next = Callable[[Request], Awaitable[Any]]
+
+
+def build(served: Served) -> Server[Any]:
+    """A server of the SDK for these tools."""
+    handlers = Handlers(served)
+    server: Server[Any] = Server(
+        NAME,
+        version=served.version,
+        title="Dragoman",
+        on_list_tools=handlers.list_tools,  # type: ignore[arg-type]
+        on_call_tool=handlers.call_tool,  # type: ignore[arg-type]
+        get_tool_input_schema=served.input_schema,
+    )
+    server.middleware.append(handlers.introduce)
+    return server
+
+
+class Handlers:
+    """What the SDK asks. The results are plain dicts, which it checks before it sends them."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    async def introduce(self, ctx: Request, call_next: Next) -> Any:
+        """Tell each caller of the namespaces that it may use."""
+        result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            result["instructions"] = self._served.instructions(identity_of(ctx))
+        return result
+
+    async def list_tools(self, request: Request, _params: Any) -> dict[str, Any]:
+        """All tools, on one page."""
+        cached = {} if is_old(request) else {"ttlMs": FRESH_MS, "cacheScope": "private"}
+        return complete(request, {"tools": await self._served.tools(identity_of(request)), **cached})
+
+    async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
+        """Call a tool; meanwhile tell how far it is, if the client wants to know."""
+        asked = asked_by(request, params)
+        heard = bool(request.meta and request.meta.get("progress_token") is not None)
+        call = Underway(lambda report: self._served.call(replace(asked, report=report)), heard=heard)
+        ours = calls_of(request)
+        ours.add(call.task)
+        try:
+            while isinstance(said := await call.next(), Told):
+                await request.session.report_progress(said.count, message=said.text)
+            return complete(request, await call.result())
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        except (UnknownTool, BadRequest) as error:
+            raise MCPError(types.INVALID_PARAMS, error.message, error.to_json()) from None
+        except Unavailable as error:
+            raise MCPError(types.INTERNAL_ERROR, error.message) from None
+        finally:
+            ours.discard(call.task)
+
+
+def asked_by(request: Request, params: types.CallToolRequestParams) -> ToolCall:
+    """The call as the transport-neutral server takes it, and how its client can be asked."""
+    capabilities = request.session.client_capabilities
+    asks = capabilities is not None and capabilities.elicitation is not None
+    old = is_old(request)
+    return ToolCall(
+        name=params.name,
+        arguments=params.arguments or {},
+        identity=identity_of(request),
+        elicit=asker(request) if asks and old and request.session.can_send_request else None,
+        resumes=asks and not old,
+        responses=(request.params or {}).get("inputResponses"),
+        state=params.request_state,
+        meta=(request.params or {}).get("_meta") or {},
+    )
+
+
+def complete(request: Request, result: dict[str, Any]) -> dict[str, Any]:
+    """The result, said to be whole where the revision wants that said."""
+    return result if is_old(request) else {"resultType": "complete", **result}
+
+
+def is_old(request: Request) -> bool:
+    """Whether the client speaks a revision with a handshake."""
+    return request.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def asker(request: Request) -> Elicit:
+    """What asks the client of an earlier revision, within its own request."""
+
+    async def ask(form: Mapping[str, Any]) -> Any:
+        try:
+            answer = await request.session.elicit_form(
+                form["message"], dict(form["requestedSchema"]), request.request_id
+            )
+        except MCPError:  # it refuses to be asked
+            return None
+        return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+    return ask
+
+
+def identity_of(request: Request) -> Identity:
+    """Who asks: as the door found it, or the owner of this process."""
+    found: Identity = LOCAL if request.request is None else request.request.scope.get(IDENTITY, LOCAL)
+    return found
+
+
+def calls_of(request: Request) -> MutableSet[Any]:
+    """Where the calls of this HTTP request are kept, so that they end when it is left."""
+    if request.request is None:
+        return set()
+    held: MutableSet[Any] = request.request.scope.setdefault(UNDERWAY, set())
+    return held

@@ -1,0 +1,1 @@
+"""JSON Schemas of operations, and the check and repair of arguments."""

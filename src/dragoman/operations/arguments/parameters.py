@@ -1,0 +1,114 @@
+"""Parameters of a Python function: their JSON Schema, and the check of an input against their type hints."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints
+
+import pydantic
+import typing_extensions
+from pydantic.errors import PydanticUserError
+
+from dragoman.errors import ConfigError
+from dragoman.operations.arguments.schema import invalid, model_problems, tidy
+from dragoman.operations.context import Context
+
+FORBIDDEN = {
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
+    inspect.Parameter.VAR_POSITIONAL: "takes any number of values",
+    inspect.Parameter.VAR_KEYWORD: "takes any name",
+}
+
+
+class Parameters:
+    """What a function takes: `names` from the caller, `contexts` from the hub."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.title = getattr(function, "__qualname__", repr(function))
+        self.hints = read_hints(function, self.title)
+        taken = inspect.signature(function).parameters.values()
+        self.contexts = tuple(each.name for each in taken if is_context(self.hints.get(each.name)))
+        self.names = tuple(each.name for each in taken if each.name not in self.contexts)
+        fields = {
+            f"p{index}": self._field(each) for index, each in enumerate(taken) if each.name in self.names
+        }
+        try:
+            # Fields have made-up names and the true ones as aliases: `json` or `_x` are no names for a field.
+            self._model = pydantic.create_model("Input", __config__={"extra": "forbid"}, **fields)  # type: ignore[call-overload]
+            self._schema = tidy(self._model.model_json_schema())
+        except (PydanticUserError, TypeError) as error:
+            raise ConfigError(f"{self.title}: {str(error).splitlines()[0]}") from error
+        self._aliases = dict(zip(fields, self.names, strict=True))
+
+    def schema(self, described: Mapping[str, str]) -> dict[str, Any]:
+        """The JSON Schema, with descriptions for the parameters whose hint has none."""
+        properties = {
+            name: {"description": described[name]} | rules if name in described else rules
+            for name, rules in self._schema["properties"].items()
+        }
+        return {"type": "object", **self._schema, "properties": properties}
+
+    def parse(self, input: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments that an input stands for. Raises InvalidInput that names each wrong field."""
+        try:
+            values = self._model.model_validate(input).__dict__
+        except pydantic.ValidationError as error:
+            raise invalid(model_problems(error, input)) from None
+        return {name: values[field] for field, name in self._aliases.items()}
+
+    def _field(self, parameter: inspect.Parameter) -> tuple[Any, Any]:
+        where = f"{self.title}: parameter {parameter.name!r}"
+        if parameter.kind in FORBIDDEN:
+            raise ConfigError(f"{where} {FORBIDDEN[parameter.kind]}; an operation's parameters have names")
+        if parameter.name not in self.hints:
+            raise ConfigError(f"{where} has no type hint; its JSON Schema is made from it")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        return Annotated[self.hints[parameter.name], pydantic.Field(alias=parameter.name)], default
+
+
+def read_hints(function: Callable[..., Any], title: str) -> dict[str, Any]:
+    """The function's type hints, resolved."""
+    target = function if hasattr(function, "__annotations__") else type(function).__call__
+    try:
+        hints = get_type_hints(target, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"{title}: a type hint cannot be resolved ({error}); types in hints belong at module level"
+        ) from None
+    return {name: modern(hint) for name, hint in hints.items()} if sys.version_info < (3, 12) else hints
+
+
+def is_context(hint: Any) -> bool:
+    """Whether a hint is Context, or Context or None."""
+    return hint is Context or (get_origin(hint) in (Union, UnionType) and Context in get_args(hint))
+
+
+def modern(hint: Any, *, inside: tuple[Any, ...] = ()) -> Any:
+    """The hint with each TypedDict in the form that pydantic can read before Python 3.12."""
+    if typing_extensions.is_typeddict(hint):
+        return dict[str, Any] if hint in inside else modern_dict(hint, (*inside, hint))
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return Annotated[(modern(args[0], inside=inside), *args[1:])]
+    if origin in (Union, UnionType):
+        return Union[tuple(modern(arg, inside=inside) for arg in args)]  # noqa: UP007 - built at run time
+    if origin in (Required, NotRequired):
+        return origin[modern(args[0], inside=inside)]
+    if origin in (list, tuple, dict):
+        return origin[tuple(modern(arg, inside=inside) for arg in args)]
+    return hint
+
+
+def modern_dict(hint: Any, inside: tuple[Any, ...]) -> Any:
+    """A TypedDict rebuilt, key for key."""
+    keys: dict[str, Any] = {}
+    for key, old in get_type_hints(hint, include_extras=True).items():
+        value = modern(old, inside=inside)
+        said = get_origin(value) in (Required, NotRequired)
+        keys[key] = value if said or key in hint.__required_keys__ else NotRequired[value]
+    rebuilt = typing_extensions.TypedDict(hint.__name__, keys)  # type: ignore[misc]  # a name only known now
+    rebuilt.__doc__ = hint.__doc__
+    return rebuilt

@@ -1,0 +1,1 @@
+"""Find operations by name, words and meaning."""

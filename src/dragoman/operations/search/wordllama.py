@@ -1,0 +1,71 @@
+"""WordLlama: static word vectors out of a wheel, for search by meaning without a server and without a key."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import ConfigError
+from dragoman.operations.search.embedding import needed
+
+WEIGHTS = "weights/l2_supercat_256.safetensors"
+TOKENS = "tokenizers/l2_supercat_tokenizer_config.json"
+TENSOR = "embedding.weight"
+
+
+class WordLlama:
+    """The mean of a text's token vectors, 256 numbers.
+
+    The wheel's own loader looks for its tokens in a folder that the wheel does not have, and then on the
+    network; so its two files are read here, and its code is never imported. ConfigError when one is missing.
+    """
+
+    def __init__(self) -> None:
+        self._numpy = needed("numpy")
+        tokenizers = needed("tokenizers")
+        folder = installed()
+        self._tokens = tokenizers.Tokenizer.from_file(str(folder / TOKENS))
+        self._tokens.no_padding()
+        self._tokens.no_truncation()
+        self._vectors = read_tensor(folder / WEIGHTS, self._numpy)
+
+    def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """A vector of length 1 a text; all zeros for a text without words."""
+        encoded = self._tokens.encode_batch(list(texts), add_special_tokens=False)
+        means = self._numpy.zeros((len(encoded), self._vectors.shape[1]), dtype="float32")
+        for row, each in enumerate(encoded):
+            if each.ids:
+                means[row] = self._vectors[each.ids].mean(axis=0, dtype="float32")
+        lengths = self._numpy.linalg.norm(means, axis=1, keepdims=True)
+        vectors: Sequence[Sequence[float]] = means / self._numpy.where(lengths == 0, 1, lengths)
+        return vectors
+
+
+def installed() -> Path:
+    """The folder of the wheel's files."""
+    spec = find_spec("wordllama")
+    if spec is None or spec.origin is None:
+        needed("wordllama")  # says what is missing
+        raise ConfigError("the package 'wordllama' has no files", hint="install it anew from its wheel")
+    folder = Path(spec.origin).parent
+    for name in (WEIGHTS, TOKENS):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"this version of the package 'wordllama' has no {name}",
+                hint="install dragoman[semantic] anew",
+            )
+    return folder
+
+
+def read_tensor(path: Path, numpy: Any) -> Any:
+    """The one matrix of a safetensors file, half precision: eight bytes of length, JSON, numbers."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    head = msgspec.json.decode(data[8 : 8 + length])[TENSOR]
+    first, last = head["data_offsets"]
+    return numpy.frombuffer(data[8 + length + first : 8 + length + last], dtype="<f2").reshape(head["shape"])

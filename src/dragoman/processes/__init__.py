@@ -1,0 +1,1 @@
+"""Child processes: start, watch, end with all that they started."""

@@ -1,0 +1,1 @@
+"""The gateway: OpenAI and Anthropic clients in, any provider behind."""

@@ -1,0 +1,1 @@
+"""The API reference: the OpenAPI document and the page drawn from it."""

@@ -1,0 +1,110 @@
+"""The OpenAPI document: the hand-written paths, and the schemas of events and parts from the vocabulary."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+import msgspec
+import yaml
+
+from dragoman import events, messages
+from dragoman.server.version import version
+
+Document: TypeAlias = dict[str, Any]
+REFERENCE = "#/components/schemas/{name}"
+SNAKE = re.compile(r"(?<=`)[a-z]+(?:_[a-z]+)+(?=`)")
+NULL = {"type": "null"}
+
+# What an event knows in the process only: the UI dialect never says it.
+UNSAID = {
+    "FinishStep": {"finishReason", "usage", "model", "provider", "duration"},
+    "ErrorEvent": {"code", "transient"},
+    "Finish": {"usage", "cost", "steps"},
+}
+SAID = {
+    "FinishStep": "The model call and its tool calls are done.",
+    "ErrorEvent": "The run failed.",
+    "Finish": "The run is over.",
+}
+SAID_REASONS = ["stop", "length", "content-filter", "tool-calls", "error", "other"]
+SHAPES = (events.Tagged, events.Data, messages.FixedPart, messages.ToolPart, messages.DataPart)
+
+
+def describe() -> Document:
+    """The whole document. Reads a file, so do it once and not in the event loop."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = files("dragoman.server.reference").joinpath("openapi.yaml").read_text(encoding="utf-8")
+    document: Document = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are safe ones
+    document["info"]["version"] = version()
+    document["paths"] = dict(spread(document["paths"]))
+    document["components"]["schemas"] |= vocabulary()
+    return document
+
+
+def spread(paths: Mapping[str, Document]) -> Iterable[tuple[str, Document]]:
+    """Each path, and after it its aliases as paths of their own."""
+    for path, item in paths.items():
+        main = {key: value for key, value in item.items() if key != "x-aliases"}
+        yield path, main
+        for number, alias in enumerate(item.get("x-aliases", ()), start=2):
+            yield alias, {key: same(value, path, alias=alias, number=number) for key, value in main.items()}
+
+
+def same(operation: Document, path: str, *, alias: str, number: int) -> Document:
+    """The operation of a path as it stands at another one, where it may have further parameters."""
+    further = [step.strip("{}") for step in alias.split("/") if step.startswith("{") and step not in path]
+    added = [{"$ref": f"#/components/parameters/{name}"} for name in further]
+    return {
+        **operation,
+        "operationId": f"{operation['operationId']}{number}",
+        "description": f"The same as `{path}`.",
+        "parameters": [*operation.get("parameters", ()), *added],
+        "x-same-as": path,
+    }
+
+
+def vocabulary() -> Document:
+    """The schemas of what streams and messages are made of, as clients see them."""
+    shapes, schemas = msgspec.json.schema_components(SHAPES, ref_template=REFERENCE)
+    event, data, *parts = shapes
+    found = {name: optional(name, schema) for name, schema in schemas.items() if name != "Usage"}
+    found["Data"]["properties"]["type"]["pattern"] = "^data-"
+    found["DataPart"]["properties"]["type"]["pattern"] = "^data-"
+    found["Finish"]["properties"]["finishReason"]["enum"] = SAID_REASONS
+    return {
+        **found,
+        "Part": {"description": "A piece of a message.", "anyOf": alternatives(*parts)},
+        "StreamEvent": {
+            "description": "One thing that happens in a run, as the dialect `ui` spells it.",
+            "anyOf": alternatives(event, data),
+        },
+    }
+
+
+def alternatives(*schemas: Document) -> list[Document]:
+    """The members of unions and the schemas that are none."""
+    return [each for schema in schemas for each in schema.get("anyOf", [schema])]
+
+
+def optional(name: str, schema: Document) -> Document:
+    """The schema as it is on a wire: what is not known is left out, never null."""
+    unsaid = UNSAID.get(name, set())
+    fields = {key: said(rules) for key, rules in schema["properties"].items() if key not in unsaid}
+    summary = inspect.cleandoc(schema["description"]).split("\n\n")[0]
+    return {**schema, "description": SAID.get(name) or SNAKE.sub(camel, summary), "properties": fields}
+
+
+def camel(found: re.Match[str]) -> str:
+    first, *rest = found[0].split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def said(rules: Document) -> Document:
+    """A field's rules without the null that stands for what is not known."""
+    kept = {key: value for key, value in rules.items() if key != "default"}
+    options = [each for each in kept.get("anyOf", ()) if each != NULL]
+    return options[0] if len(options) == 1 else kept

@@ -1,0 +1,80 @@
+"""Reference doors: what the hub answers at, for programs and for people; nobody needs a key to read it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from dragoman.server.exchange import Exchange
+from dragoman.server.version import version
+
+HTML = {
+    "content-type": "text/html; charset=utf-8",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+LINKS = {
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "models": "/v1/models",
+    "chat": "/api/chat",
+    "sessions": "/api/sessions",
+    "operations": "/api/operations",
+    "usage": "/api/usage",
+    "metrics": "/metrics",
+    "health": "/healthz",
+    "ready": "/readyz",
+}
+
+
+class Reference:
+    """The doors `/`, `/docs` and `/openapi.json`. Each text is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, bytes] = {}
+
+    async def openapi(self, exchange: Exchange) -> None:
+        """The OpenAPI document."""
+        await exchange.answer(200, await self._text("openapi", _openapi))
+
+    async def docs(self, exchange: Exchange) -> None:
+        """The document as a page."""
+        await exchange.answer(200, await self._text("docs", _docs), headers=HTML)
+
+    async def home(self, exchange: Exchange) -> None:
+        """A page for browsers, JSON for everybody else."""
+        if "text/html" in exchange.headers.get("accept", ""):
+            page = await self._text("home", _home)
+            await exchange.answer(200, page, headers={**HTML, "vary": "accept"})
+            return
+        body = {"name": "dragoman", "version": version(), "links": LINKS}
+        await exchange.answer(200, body, headers={"vary": "accept"})
+
+    async def _text(self, name: str, make: Callable[[], bytes]) -> bytes:
+        if name not in self._made:
+            self._made[name] = await asyncio.to_thread(make)
+        return self._made[name]
+
+
+def _openapi() -> bytes:
+    from dragoman.server.reference.openapi import describe  # late: few ask, and starting up is quick
+
+    return msgspec.json.encode(describe())
+
+
+def _docs() -> bytes:
+    from dragoman.server.reference.openapi import describe  # late: as above
+    from dragoman.server.reference.page import draw_reference  # late: as above
+
+    return draw_reference(describe()).encode()
+
+
+def _home() -> bytes:
+    from dragoman.server.reference.page import draw_home  # late: as above
+
+    return draw_home(version()).encode()

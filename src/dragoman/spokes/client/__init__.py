@@ -1,0 +1,1 @@
+"""The spoke's end of the connection."""

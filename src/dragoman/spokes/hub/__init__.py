@@ -1,0 +1,1 @@
+"""The hub's end of a spoke's connection."""

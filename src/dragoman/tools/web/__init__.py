@@ -1,0 +1,1 @@
+"""Fetch web pages, guarded against addresses that must not be reached."""

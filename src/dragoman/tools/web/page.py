@@ -1,0 +1,320 @@
+"""Pages: the text of an HTML page, with as much Markdown as shows its shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from html import unescape
+from typing import TypeAlias
+from urllib.parse import urljoin
+
+import msgspec
+
+# ---- Tags: HTML cut into texts and tags, in one pass that never goes back.
+# No tree is built: a parser that mends what is wrong, as HTML 5 tells it to, makes gigabytes of some pages
+# of a
+# few kilobytes. What a reader of text needs of the order is in the tags themselves.
+
+ATTRIBUTE = r"""([^\s/>][^\s/>=]*+)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+)?)?"""
+ATTRIBUTES = re.compile(ATTRIBUTE)
+TAG = re.compile(rf"<(/?)([a-z][^\s/>]*+)((?:[\s/]++|{ATTRIBUTE})*+)>", re.IGNORECASE | re.ASCII)
+OPENER = re.compile(r"</?[a-z]|<[!?]|</", re.IGNORECASE | re.ASCII)
+RAW = {"script", "style", "iframe", "noembed", "noframes", "xmp", "title", "textarea"}
+END_OF_RAW = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE | re.ASCII) for name in RAW}
+HUGE_REFERENCE = re.compile(r"&#[0-9]{9,};?")  # Python reads no number that long
+
+
+class Open(msgspec.Struct, frozen=True):
+    """The beginning of an element; `raw` is all that stands between its ends, where no tags are read."""
+
+    name: str
+    attributes: str = ""
+    raw: str | None = None
+
+
+class Close(msgspec.Struct, frozen=True):
+    """The end of an element."""
+
+    name: str
+
+
+Token: TypeAlias = str | Open | Close
+
+
+def tokens(html: str) -> Iterator[Token]:
+    """The texts and tags of a page, in order; comments are left out, entities in texts are resolved."""
+    at = 0
+    while opener := OPENER.search(html, at):
+        if opener.start() > at:
+            yield plain(html[at : opener.start()])
+        tag = TAG.match(html, opener.start())
+        if tag is None:
+            at = skip(html, opener.start())
+            continue
+        name = tag[2].lower()
+        at = tag.end()
+        if tag[1]:
+            yield Close(name)
+        elif name in RAW:
+            end = END_OF_RAW[name].search(html, at)
+            stop = end.start() if end else len(html)
+            yield Open(name, tag[3], raw=html[at:stop])
+            at = stop
+        else:
+            yield Open(name, tag[3])
+    if at < len(html):
+        yield plain(html[at:])
+
+
+def skip(html: str, at: int) -> int:
+    """Where the page goes on after a comment or a declaration; its end if that is never closed."""
+    closing = "-->" if html.startswith("<!--", at) else "]]>" if html.startswith("<![CDATA[", at) else ">"
+    end = html.find(closing, at)
+    return end + len(closing) if end >= 0 else len(html)
+
+
+def plain(text: str) -> str:
+    """Text with its entities resolved."""
+    return unescape(HUGE_REFERENCE.sub("\ufffd", text)) if "&" in text else text
+
+
+def read_attributes(raw: str) -> dict[str, str]:
+    """The attributes of a tag; of two with one name the first counts."""
+    found: dict[str, str] = {}
+    for each in ATTRIBUTES.finditer(raw):
+        found.setdefault(each[1].lower(), plain((each[2] or "").strip("\"'")))
+    return found
+
+
+SPACE = re.compile(r"[\s\xa0]+")
+HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+GAPS = re.compile(r"\n{3,}")
+DEEPEST = 6  # of a list's indentation
+LONGEST_LINK = 2_000
+NOT_SHOWN = {"template", "svg", "math", "object", "audio", "video", "canvas", "select", "datalist"}
+UNCLOSED = {
+    "area", "base", "br", "col", "dd", "dt", "embed", "hr", "img", "input", "li", "link", "meta", "option",
+    "p", "param", "source", "tbody", "td", "tfoot", "th", "thead", "tr", "track", "wbr", "body", "html",
+    "head",
+}  # fmt: skip
+WIDE = {
+    "p",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "table",
+    "ul",
+    "ol",
+    "dl",
+    "blockquote",
+    "figure",
+    "pre",
+    "hr",
+}
+NARROW = {
+    "address", "article", "aside", "body", "br", "button", "caption", "dd", "details", "dialog", "div", "dt",
+    "fieldset", "figcaption", "footer", "form", "head", "header", "html", "legend", "li", "main", "menu",
+    "nav", "search", "section", "summary", "tbody", "textarea", "tfoot", "thead", "title", "tr",
+}  # fmt: skip
+HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What a page says."""
+
+    title: str | None
+    text: str
+
+
+def read_page(html: str, *, url: str, markdown: bool) -> Page:
+    """The text of a page; `markdown` marks headings, code and links, which are made whole with `url`."""
+    writer = Writer(url, markdown=markdown)
+    for token in shown(tokens(html)):
+        writer.write(token)
+    return writer.page()
+
+
+def shown(found: Iterable[Token]) -> Iterable[Token]:
+    """The tokens without those of elements that nobody sees."""
+    hidden, depth = "", 0
+    for token in found:
+        if depth:
+            match token:
+                case Open(name=name) if name == hidden:
+                    depth += 1
+                case Close(name=name) if name == hidden:
+                    depth -= 1
+        elif isinstance(token, Open) and is_hidden(token):
+            hidden, depth = token.name, 1
+        else:
+            yield token
+
+
+def is_hidden(token: Open) -> bool:
+    """Whether an element is not to be seen; only one that is sure to be closed can hide what follows."""
+    if token.name in UNCLOSED or token.raw is not None or token.attributes.endswith("/"):
+        return False
+    if token.name in NOT_SHOWN:
+        return True
+    if "hidden" not in token.attributes.lower() and "none" not in token.attributes.lower():
+        return False
+    said = read_attributes(token.attributes)
+    return "hidden" in said or HIDDEN.search(said.get("style", "")) is not None
+
+
+class Writer:
+    """A page as it is written down, token by token."""
+
+    def __init__(self, url: str, *, markdown: bool) -> None:
+        self._url = url
+        self._markdown = markdown
+        self._title: str | None = None
+        self._done: list[str] = []
+        self._line: list[str] = []
+        self._begun = False  # the line has more than white space
+        self._prefix = ""
+        self._lists: list[int] = []  # the number of the last item; -1 where items have none
+        self._link: tuple[int, str] | None = None  # where its text begins in the line, and where it leads
+        self._fixed = 0  # depth of elements whose white space counts
+
+    def write(self, token: Token) -> None:
+        match token:
+            case Open():
+                self._open(token)
+            case Close(name=name):
+                self._close(name)
+            case text:
+                self._line.append(text if self._fixed else SPACE.sub(" ", text))
+                self._begun = self._begun or not text.isspace()
+
+    def page(self) -> Page:
+        """All that was written."""
+        self._break(1)
+        return Page(self._title, GAPS.sub("\n\n", "".join(self._done)).strip())
+
+    def _open(self, token: Open) -> None:
+        name = token.name
+        if token.raw is not None:
+            self._raw(name, token.raw)
+        elif name in WIDE or name in NARROW:
+            self._break(2 if name in WIDE and not (self._lists and name in ("ul", "ol")) else 1)
+            self._begin(name)
+        elif name in ("td", "th"):
+            self._line.append(" | " if self._begun else "")
+        elif self._markdown:
+            self._mark(token)
+        if name == "base" and (href := read_attributes(token.attributes).get("href")):
+            self._url = self._whole(href) or self._url
+
+    def _raw(self, name: str, text: str) -> None:
+        if name == "title" and self._title is None:
+            self._title = SPACE.sub(" ", plain(text)).strip() or None
+        elif name == "textarea":
+            self._line.append(plain(text))
+        elif name == "xmp":
+            self._line.append(text)
+
+    def _begin(self, name: str) -> None:
+        """What stands before the text of a block."""
+        match name:
+            case "ul" | "menu" | "ol":
+                self._lists.append(0 if name == "ol" else -1)
+            case "li":
+                self._prefix = self._item()
+            case "hr":
+                self._done.append("---\n\n" if self._markdown else "\n")
+            case "pre":
+                self._fixed += 1
+                self._done.append("```\n" if self._markdown else "")
+            case "blockquote":
+                self._prefix = "> " if self._markdown else ""
+            case _ if name in HEADINGS and self._markdown:
+                self._prefix = HEADINGS[name]
+            case _:
+                pass  # its text begins the line
+
+    def _item(self) -> str:
+        indent = "  " * min(len(self._lists) - 1, DEEPEST)
+        if not self._lists or self._lists[-1] < 0:
+            return f"{indent}- "
+        self._lists[-1] += 1
+        return f"{indent}{self._lists[-1]}. "
+
+    def _mark(self, token: Open) -> None:
+        """What Markdown has for an element within a line."""
+        match token.name:
+            case "a":
+                self._end_link()
+                href = read_attributes(token.attributes).get("href", "")
+                if href and not href.startswith("#") and (target := self._whole(href)):
+                    self._link = (len(self._line), target)
+            case "img":
+                alt = SPACE.sub(" ", read_attributes(token.attributes).get("alt", "")).strip()
+                self._line.append(f"[image: {alt}]" if alt else "")
+            case "code" | "kbd" | "samp" if not self._fixed:
+                self._line.append("`")
+            case _:
+                pass  # nothing
+
+    def _close(self, name: str) -> None:
+        match name:
+            case "a":
+                self._end_link()
+            case "code" | "kbd" | "samp" if self._markdown and not self._fixed:
+                self._line.append("`")
+            case "pre" if self._fixed:
+                self._break(1)
+                self._fixed -= 1
+                self._done.append("```\n\n" if self._markdown else "\n")
+            case "ul" | "ol" | "menu":
+                self._break(1 if len(self._lists) > 1 else 2)
+                del self._lists[-1:]
+            case _:
+                self._break_after(name)
+
+    def _break_after(self, name: str) -> None:
+        if name in WIDE or name in NARROW:
+            self._break(2 if name in WIDE else 1)
+        if name == "li" or name in HEADINGS:
+            self._prefix = ""
+
+    def _end_link(self) -> None:
+        """Put the link's target behind its text; a link without text is none."""
+        if self._link is None:
+            return
+        begin, target = self._link
+        self._link = None
+        text = "".join(self._line[begin:])
+        if text.strip():
+            space = " " if text[0].isspace() else ""
+            self._line[begin:] = [f"{space}[{text.strip()}]({target}){' ' if text[-1].isspace() else ''}"]
+
+    def _break(self, lines: int) -> None:
+        """End the line, if anything is on it; a link around blocks goes on with the first one's text."""
+        if self._begun:
+            self._end_link()
+        elif self._link is not None:
+            self._link = (0, self._link[1])
+        text = "".join(self._line)
+        self._line, self._begun = [], False
+        if self._fixed:
+            self._done.append(f"{text.rstrip()}\n" if text.strip() else "")
+            return
+        text = SPACE.sub(" ", text).strip()
+        if text:
+            self._done.append(f"{self._prefix}{text}" + "\n" * lines)
+            self._prefix = ""
+        elif lines > 1 and self._done and not self._prefix:
+            self._done.append("\n")
+
+    def _whole(self, href: str) -> str | None:
+        """Where a link leads, None when that is no place in the web."""
+        try:
+            target = urljoin(self._url, "".join(href.split()))
+        except ValueError:
+            return None
+        is_place = target.startswith(("http://", "https://")) and len(target) <= LONGEST_LINK
+        return target.replace(")", "%29").replace("(", "%28") if is_place else None

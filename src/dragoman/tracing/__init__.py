@@ -1,0 +1,1 @@
+"""OpenTelemetry spans of model calls and operations."""

@@ -1,0 +1,349 @@
+"""Spans: requests, model calls, runs and operations as OpenTelemetry sees them, by its GenAI conventions.
+
+Tokens stand on the spans of model requests only, so that a sum over all spans counts none twice. Messages,
+arguments and results are left out unless `content` is on. No attribute holds a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from dragoman.errors import DragomanError
+from dragoman.events import FinishStep, Usage
+from dragoman.operations import identity
+from dragoman.operations.ledger import CallRecord
+from dragoman.operations.outcome import CallFailure
+from dragoman.providers.provider import Provider
+from dragoman.providers.retry import clean
+from dragoman.request import ModelRequest
+from dragoman.tracing.content import Said, asked, encode, instructions
+from dragoman.tracing.place import place_of
+from dragoman.tracing.tracing import Answer, Kind
+
+Attributes = dict[str, Any]
+T = TypeVar("T")
+LEFT = (asyncio.CancelledError, GeneratorExit)
+TOKENS = {
+    "gen_ai.usage.input_tokens": "input_tokens",
+    "gen_ai.usage.output_tokens": "output_tokens",
+    "gen_ai.usage.reasoning.output_tokens": "reasoning_tokens",
+    "gen_ai.usage.cache_read.input_tokens": "cached_input_tokens",
+    "gen_ai.usage.cache_creation.input_tokens": "cache_write_tokens",
+}
+OPTIONS = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "seed": "gen_ai.request.seed",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+}
+
+
+async def nothing() -> None:
+    """What there is to close when somebody else does it."""
+
+
+class Spans:
+    """Tracing by a tracer of OpenTelemetry. `secrets` are looked up each time, so they may change."""
+
+    def __init__(
+        self,
+        tracer: trace.Tracer,
+        *,
+        content: bool = False,
+        secrets: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+        close: Callable[[], Awaitable[None]] = nothing,
+    ) -> None:
+        self._tracer = tracer
+        self._content = content
+        self._secrets = secrets
+        self._clock = clock
+        self._close = close
+        self._parents = TraceContextTextMapPropagator()
+
+    @contextmanager
+    def door(self, method: str, route: str, *, headers: Mapping[str, str]) -> Iterator[Door]:
+        """See `Tracing.door`."""
+        parent = self._parents.extract(headers)
+        known: Attributes = {"http.request.method": method, "http.route": route}
+        span = self._start(f"{method} {route}", SpanKind.SERVER, attributes=known, parent=parent)
+        with self._within(span):
+            yield Door(span)
+
+    def model(self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat") -> Model:
+        """See `Tracing.model`."""
+        place = place_of(provider)
+        name = request if isinstance(request, str) else request.model
+        known: Attributes = {
+            "gen_ai.operation.name": kind,
+            "gen_ai.provider.name": place.family,
+            "gen_ai.request.model": name,
+            "dragoman.provider": place.provider,
+        }
+        if place.host:
+            known["server.address"] = place.host
+        if place.port:
+            known["server.port"] = place.port
+        if not isinstance(request, str):
+            known |= asked_for(request)
+        span = self._start(f"{kind} {name}", SpanKind.CLIENT, attributes=known)
+        if self._content and not isinstance(request, str) and span.is_recording():
+            self._tell(span, request)
+        return Model(span, self._clock, secrets=self._secrets, content=self._content)
+
+    async def stream(self, request: ModelRequest, provider: Provider) -> Answer:
+        """See `Tracing.stream`."""
+        async with aclosing(provider.stream(request)) as batches:
+            with self.model(request, provider) as span:
+                batch = await span.during(anext(batches, None))
+                while batch is not None:
+                    span.add(batch)
+                    yield batch
+                    batch = await anext(batches, None)
+
+    @contextmanager
+    def agent(
+        self, name: str, *, run_id: str, session_id: str, model: str | None = None
+    ) -> Iterator[Running]:
+        """See `Tracing.agent`."""
+        known: Attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": name,
+            "gen_ai.conversation.id": session_id,
+            "dragoman.run_id": run_id,
+        }
+        if model:
+            known["gen_ai.request.model"] = model
+        span = self._start(f"invoke_agent {name}", SpanKind.INTERNAL, attributes=known)
+        with self._within(span):
+            yield Running(span, self._secrets)
+
+    @contextmanager
+    def call(self, record: CallRecord) -> Iterator[Called]:
+        """See `Tracing.call`."""
+        known: Attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": record.operation,
+            "gen_ai.tool.type": "function",
+            "dragoman.call_id": record.id,
+        }
+        if record.tool_call_id and record.parent_id is None:
+            known["gen_ai.tool.call.id"] = record.tool_call_id
+        span = self._start(f"execute_tool {record.operation}", SpanKind.INTERNAL, attributes=known)
+        called = Called(span, self._secrets, content=self._content)
+        called.began(record.input)
+        with self._within(span):
+            yield called
+
+    async def close(self) -> None:
+        """See `Tracing.close`."""
+        await self._close()
+
+    def _start(
+        self, name: str, kind: SpanKind, *, attributes: Attributes, parent: Context | None = None
+    ) -> Span:
+        if (request_id := identity.request_id.get()) is not None:
+            attributes["dragoman.request_id"] = request_id
+        return self._tracer.start_span(name, parent, kind, attributes=attributes)
+
+    @contextmanager
+    def _within(self, span: Span) -> Iterator[None]:
+        """Everything that begins in here stands below the span. An exception is its failure."""
+        token = contexts.attach(trace.set_span_in_context(span))
+        try:
+            yield
+        except BaseException as error:
+            fail(span, error, secrets=self._secrets)
+            raise
+        finally:
+            contexts.detach(token)
+            span.end()
+
+    def _tell(self, span: Span, request: ModelRequest) -> None:
+        secrets = self._secrets
+        if request.instructions:
+            told = encode(instructions(request.instructions), secrets)
+            span.set_attribute("gen_ai.system_instructions", told)
+        span.set_attribute("gen_ai.input.messages", encode(asked(request.messages), secrets))
+
+
+class Door:
+    """See `DoorSpan`."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def answered(self, status: int) -> None:
+        self._span.set_attribute("http.response.status_code", status)
+        if status >= 500:
+            self._span.set_attribute("error.type", str(status))
+            self._span.set_status(StatusCode.ERROR)
+
+
+class Running:
+    """See `RunSpan`."""
+
+    def __init__(self, span: Span, secrets: Collection[str]) -> None:
+        self._span = span
+        self._secrets = secrets
+
+    def failed(self, code: str, message: str) -> None:
+        mark(self._span, code, message=message, secrets=self._secrets)
+
+
+class Called:
+    """See `operations.tracer.Watch`."""
+
+    def __init__(self, span: Span, secrets: Collection[str], *, content: bool) -> None:
+        self._span = span
+        self._secrets = secrets
+        self._content = content and span.is_recording()
+
+    def began(self, input: Any) -> None:
+        """What the call was given."""
+        if self._content:
+            told = encode(input, self._secrets)
+            self._span.set_attribute("gen_ai.tool.call.arguments", told)
+
+    def outcome(self, result: Any, error: CallFailure | None) -> None:
+        if error is not None:
+            mark(self._span, error.code, message=error.message, secrets=self._secrets)
+        elif self._content:
+            self._span.set_attribute("gen_ai.tool.call.result", encode(result, self._secrets))
+
+
+class Model:
+    """See `ModelSpan`."""
+
+    def __init__(
+        self, span: Span, clock: Callable[[], float], *, secrets: Collection[str], content: bool
+    ) -> None:
+        self.headers: Mapping[str, str] = {"traceparent": spell(span)}
+        self._span = span
+        self._clock = clock
+        self._began = clock()
+        self._secrets = secrets
+        self._said = Said() if content and span.is_recording() else None
+        self._begun = False
+        self._over = False
+
+    async def during(self, step: Awaitable[T]) -> T:
+        token = identity.traceparent.set(self.headers["traceparent"])
+        try:
+            return await step
+        finally:
+            identity.traceparent.reset(token)
+
+    def first(self) -> None:
+        if not self._begun:
+            self._begun = True
+            waited = self._clock() - self._began
+            self._span.set_attribute("gen_ai.response.time_to_first_chunk", waited)
+            self._span.add_event("gen_ai.first_chunk")
+
+    def add(self, batch: Any) -> None:
+        """The next events of the answer."""
+        self.first()
+        if self._said is not None:
+            self._said.add(batch)
+        if batch and isinstance(batch[-1], FinishStep):
+            self.finish(batch[-1])
+
+    def finish(self, step: FinishStep) -> None:
+        if self._span.is_recording():
+            self._span.set_attributes(answered(step))
+            if self._said is not None:
+                told = encode(self._said.message(), self._secrets)
+                self._span.set_attribute("gen_ai.output.messages", told)
+        self._end()
+
+    def fail(self, error: BaseException) -> None:
+        if not self._over:
+            fail(self._span, error, secrets=self._secrets)
+            self._end()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._over:
+            self.fail(error or asyncio.CancelledError())
+
+    def _end(self) -> None:
+        self._over = True
+        self._span.end()
+
+
+def fail(span: Span, error: BaseException, *, secrets: Collection[str]) -> None:
+    """Note why it ended. A client that left is no error of anybody."""
+    if isinstance(error, LEFT):
+        span.set_attribute("dragoman.cancelled", True)
+    elif isinstance(error, DragomanError):
+        mark(span, error.code, message=error.message, secrets=secrets)
+    else:
+        mark(span, type(error).__name__, message="", secrets=secrets)
+
+
+def mark(span: Span, code: str, *, message: str, secrets: Collection[str]) -> None:
+    span.set_attribute("error.type", code)
+    span.set_status(Status(StatusCode.ERROR, clean(message, secrets) or None))
+
+
+def spell(span: Span) -> str:
+    """The span as a W3C `traceparent`."""
+    known = span.get_span_context()
+    return f"00-{known.trace_id:032x}-{known.span_id:016x}-{known.trace_flags:02x}"
+
+
+def asked_for(request: ModelRequest) -> Attributes:
+    """The options of a request that the conventions have names for."""
+    options = request.options
+    known: Attributes = {"gen_ai.request.stream": True}
+    for word, name in OPTIONS.items():
+        value = options.get(word)
+        if isinstance(value, int | float):
+            known[name] = value
+    if isinstance(options.get("n"), int) and options["n"] != 1:
+        known["gen_ai.request.choice.count"] = options["n"]
+    stop = options.get("stop")
+    if isinstance(stop, str | list) and stop:
+        known["gen_ai.request.stop_sequences"] = [stop] if isinstance(stop, str) else [str(s) for s in stop]
+    return known
+
+
+def answered(step: FinishStep) -> Attributes:
+    """What the end of an answer tells: its reason, its model, its tokens."""
+    known: Attributes = {}
+    if step.finish_reason:
+        known["gen_ai.response.finish_reasons"] = [step.finish_reason.replace("-", "_")]
+    if step.model:
+        known["gen_ai.response.model"] = step.model
+    for named in (step.provider_metadata or {}).values():
+        if isinstance(named.get("id"), str):
+            known["gen_ai.response.id"] = named["id"]
+    return known | tokens(step.usage or Usage())
+
+
+def tokens(usage: Usage) -> Attributes:
+    counts = {name: getattr(usage, field) for name, field in TOKENS.items()}
+    known: Attributes = {name: count for name, count in counts.items() if count is not None}
+    if usage.estimated:
+        known["dragoman.usage.estimated"] = True
+    return known

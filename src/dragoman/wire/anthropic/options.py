@@ -1,0 +1,304 @@
+"""Options of a request in Anthropic's words; what has none is left out and named.
+
+Source: wire notes on providers, §6.1, §6.2 and §10.1. Anthropic's own options go along as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import BadRequest
+from dragoman.wire.anthropic import schema as schemas
+from dragoman.wire.anthropic.models import Effort, Model
+from dragoman.wire.openai.history import encode_value
+
+# ---- Thinking: how much a model of Anthropic's is to think, from the effort that is asked for.
+# Source: wire notes on providers, §10.1. Newer models decide themselves and take an effort; older ones take a
+# budget of tokens, which counts into max_tokens.
+
+LEAST = 1024  # the smallest budget that is taken
+
+_BUDGETS = {"minimal": LEAST, "low": 2048, "medium": 10_000, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+_EFFORTS: dict[str, Effort] = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "max",
+}
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """The request's `thinking` and effort; None: not said. `left_out`: the effort asked for has no word."""
+
+    config: dict[str, Any] | None = None
+    effort: Effort | None = None
+    left_out: bool = False
+
+    @property
+    def budget(self) -> int:
+        """The tokens of max_tokens that it may take."""
+        budget = (self.config or {}).get("budget_tokens")
+        return budget if type(budget) is int else 0
+
+
+def budgeted(given: Mapping[str, Any], *, limit: int | None) -> Thinking:
+    """What a request says itself, in Anthropic's words. BadRequest for a budget that cannot be right."""
+    budget = given.get("budget_tokens")
+    if given.get("type") == "enabled" and type(budget) is int:
+        field = "thinking.budget_tokens"
+        if budget < LEAST:
+            raise BadRequest(f"{field} must be at least {LEAST}, got {budget!r}", field=field)
+        if limit is not None and limit <= budget:
+            raise BadRequest(
+                f"max_tokens ({limit}) must be above {field} ({budget}): thinking counts into it",
+                field="max_tokens",
+                hint=f"leave max_tokens out, and the answer gets its usual room beside the {budget}",
+            )
+    return Thinking(dict(given))
+
+
+def think(effort: Any, model: Model, *, limit: int | None, bare: bool) -> Thinking:
+    """What to say for this effort (OpenAI's `reasoning_effort`); BadRequest when there is no such.
+
+    `limit` is the max_tokens of the client's. `bare`: the history ends in calls without signed thinking
+    before them, which a model that thinks by budget refuses.
+    """
+    if effort is None:
+        return Thinking()
+    if effort == "none":
+        return Thinking({"type": "disabled"}) if model.thinking else Thinking()
+    if not isinstance(effort, str) or effort not in _EFFORTS:
+        known = ", ".join(["none", *_EFFORTS])
+        raise BadRequest(
+            f"reasoning_effort must be one of {known}, got {effort!r:.40}", field="reasoning_effort"
+        )
+    if model.adaptive:
+        word = _EFFORTS[effort]
+        return Thinking({"type": "adaptive"}, "max" if word == "xhigh" and not model.xhigh else word)
+    word = "high" if effort in ("xhigh", "max") else _EFFORTS[effort]
+    budget = _BUDGETS[effort] if limit is None else min(_BUDGETS[effort], limit * 3 // 4)
+    if not model.thinking or bare or budget < LEAST:
+        return Thinking(None, word if model.effort else None, left_out=not model.effort)
+    return Thinking({"type": "enabled", "budget_tokens": budget}, word if model.effort else None)
+
+
+_NATIVE = frozenset(
+    {
+        "billing_policy",
+        "cache_control",
+        "compaction",
+        "container",
+        "context_management",
+        "diagnostics",
+        "fallback_credit_token",
+        "fallbacks",
+        "inference_geo",
+        "mcp_servers",
+        "output_config",
+        "speed",
+        "stop_sequences",
+        "thinking",
+        "thread",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
+_READ = frozenset(
+    {
+        "extra_body",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "metadata",
+        "modalities",
+        "model",
+        "n",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "response_format",
+        "safety_identifier",
+        "service_tier",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_p",
+        "user",
+    }
+)
+_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only", "priority": "auto"}
+_JSON = "Answer with one JSON object and nothing else: no words before or after it, no code fence."
+
+
+class Options:
+    """The options of one request: the body's `fields`, and what the `system` must say in their place.
+
+    `cache` is the mark for what is to be cached, where we find the places (`wire/anthropic_cache.py`).
+    `left_out` names the options that have no word here. `drop` names fields that the server refused. `bare`:
+    the history ends in calls without thinking before them. BadRequest for what cannot be left out.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        model: Model,
+        *,
+        max_tokens: int,
+        bare: bool,
+        drop: Collection[str] = (),
+    ) -> None:
+        self.fields: dict[str, Any] = {}
+        self.cache: dict[str, Any] | None = None
+        self.system: list[str] = []
+        self.left_out: list[str] = []
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._model = model
+        self._drop = drop
+        self._refuse()
+        for name in sorted(_NATIVE & self._options.keys()):
+            self.fields[name] = self._options[name]
+        self._cache()
+        self._think(max_tokens, bare=bare)
+        self._sample()
+        self._stop()
+        self._shape()
+        self._name()
+        self._rest()
+        self.fields = {name: value for name, value in self.fields.items() if name not in drop}
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether the model thinks by a budget: it cannot be made to call a tool then."""
+        return bool(self._thinking_type() == "enabled")
+
+    def _refuse(self) -> None:
+        options = self._options
+        if options.get("n", 1) != 1:
+            raise BadRequest("n: Anthropic's models give one answer, not several", field="n")
+        modalities = options.get("modalities", ["text"])
+        if modalities != ["text"]:
+            raise BadRequest("modalities: Anthropic's models answer in text only", field="modalities")
+
+    def _cache(self) -> None:
+        """Take out `cache_control`, unless it says in Anthropic's words that they find the places."""
+        asked = self.fields.get("cache_control")
+        if isinstance(asked, Mapping) and "type" in asked:
+            return
+        self.fields.pop("cache_control", None)
+        if asked and "cache_control" not in self._drop:
+            self.cache = {"type": "ephemeral", **(asked if isinstance(asked, Mapping) else {})}
+
+    def _think(self, default: int, *, bare: bool) -> None:
+        """Set max_tokens, thinking and the effort."""
+        name = "max_completion_tokens" if "max_completion_tokens" in self._options else "max_tokens"
+        limit = self._options.get(name)
+        if limit is not None and type(limit) is not int:
+            raise BadRequest(f"{name} must be a whole number, got {limit!r:.40}", field=name)
+        thinking = self._thinking(limit, bare=bare)
+        if thinking.config is not None:
+            self.fields["thinking"] = thinking.config
+        if thinking.left_out:
+            self.left_out.append("reasoning_effort")
+        if thinking.effort is not None:
+            self._configure("effort", thinking.effort)
+        self.fields["max_tokens"] = default + thinking.budget if limit is None else limit
+
+    def _thinking(self, limit: int | None, *, bare: bool) -> Thinking:
+        """What to say of thinking: what the request says in Anthropic's words, else in OpenAI's."""
+        given = self.fields.pop("thinking", None)
+        if isinstance(given, Mapping) and "thinking" not in self._drop:
+            return budgeted(given, limit=limit)
+        thinking = think(self._options.get("reasoning_effort"), self._model, limit=limit, bare=bare)
+        return Thinking(None, thinking.effort) if "thinking" in self._drop else thinking
+
+    def _sample(self) -> None:
+        """Set temperature, top_p and top_k, as far as the model takes them."""
+        thinks = self._thinking_type() in ("enabled", "adaptive")
+        temperature, top_p = self._number("temperature"), self._number("top_p")
+        if temperature is not None and not (thinks and temperature == 1):
+            self._set("temperature", min(max(temperature, 0), 1), fits=not thinks)
+        if top_p is not None:
+            beside = self._model.both or "temperature" not in self.fields
+            self._set("top_p", top_p, fits=beside and not (thinks and top_p < 0.95))
+        if "top_k" in self._options:
+            self._set("top_k", self._options["top_k"], fits=not thinks)
+
+    def _set(self, name: str, value: Any, *, fits: bool) -> None:
+        if fits and self._model.sampling and name not in self._drop:
+            self.fields[name] = value
+        else:
+            self.left_out.append(name)
+
+    def _stop(self) -> None:
+        stop = self._options.get("stop")
+        stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
+        kept = [text for text in stops if isinstance(text, str) and text.strip()]
+        if kept:
+            self.fields["stop_sequences"] = kept
+        if len(kept) < len(stops):
+            self.left_out.append("stop")
+
+    def _shape(self) -> None:
+        """Set the form that the answer must have."""
+        form = self._options.get("response_format")
+        kind = form.get("type") if isinstance(form, Mapping) else None
+        schema = _schema(form) if kind == "json_schema" and isinstance(form, Mapping) else None
+        if schema is not None and self._model.schemas and "format" not in self._drop:
+            self._configure("format", {"type": "json_schema", "schema": schemas.close(schema)})
+        elif schema is not None:
+            self.system.append(f"{_JSON} It must be valid for this JSON Schema:\n{encode_value(schema)}")
+            self.left_out.append("response_format")
+        elif kind in ("json_object", "json_schema"):
+            self.system.append(_JSON)
+        elif kind not in (None, "text"):
+            self.left_out.append("response_format")
+
+    def _configure(self, name: str, value: Any) -> None:
+        """Set a field of output_config, unless the request says it in Anthropic's words."""
+        config = self.fields.get("output_config", {})
+        if name not in self._drop and isinstance(config, Mapping):
+            self.fields["output_config"] = {name: value, **config}
+
+    def _name(self) -> None:
+        """Set who asks, and in which tier."""
+        said = self._options.get("metadata")
+        said = said if isinstance(said, Mapping) else {}
+        known = (said.get("user_id"), self._options.get("safety_identifier"), self._options.get("user"))
+        user = next((name for name in known if name), None)
+        if user is not None:
+            self.fields["metadata"] = {"user_id": user}
+        self.left_out += [f"metadata.{name}" for name in said if name != "user_id"]
+        tier = self._options.get("service_tier")
+        if isinstance(tier, str) and tier in _TIERS:
+            self.fields["service_tier"] = _TIERS[tier]
+        elif tier is not None:
+            self.left_out.append("service_tier")
+
+    def _rest(self) -> None:
+        """Name what has no word here, unless it asks for nothing."""
+        for name in sorted(self._options.keys() - _NATIVE - _READ):
+            if self._options[name] or name == "seed":  # 0 is a seed like any other
+                self.left_out.append(name)
+
+    def _number(self, name: str) -> float | None:
+        value = self._options.get(name)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        raise BadRequest(f"{name} must be a number, got {value!r:.40}", field=name)
+
+    def _thinking_type(self) -> Any:
+        thinking = self.fields.get("thinking")
+        return thinking.get("type") if isinstance(thinking, Mapping) else None
+
+
+def _schema(form: Mapping[str, Any]) -> Any:
+    """The schema of a `response_format`, if it has one."""
+    said = form.get("json_schema")
+    schema = said.get("schema") if isinstance(said, Mapping) else None
+    return schema if isinstance(schema, Mapping) else None

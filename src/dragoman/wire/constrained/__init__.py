@@ -1,0 +1,1 @@
+"""Tool calls by constrained output, for models without tool calls of their own."""

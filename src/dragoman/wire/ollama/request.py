@@ -1,0 +1,117 @@
+"""Ollama's /api/chat request out: a model request as a body, the same bytes for the same request.
+
+Source: wire notes on providers, §7 and §10.3. There is no tool choice: a forced call is asked for in words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import BadRequest
+from dragoman.request import ModelRequest, Named, Tool
+from dragoman.wire.ollama.history import write_history
+from dragoman.wire.ollama.options import left_out, refuse, write_fields, write_runner
+from dragoman.wire.openai.history import plain
+from dragoman.wire.openai.options import extra_body
+
+_NO_THINKING = re.compile(r"does not support thinking|\bthink value\b", re.IGNORECASE)
+
+
+def encode_request(
+    request: ModelRequest,
+    *,
+    provider: str | None = None,
+    num_ctx: int | None = None,
+    stream: bool = True,
+    drop: Collection[str] = (),
+) -> bytes:
+    """The body. BadRequest, with the client's field, for what Ollama cannot be asked.
+
+    `num_ctx` is the context's size unless the request has one of its own: without, Ollama takes a small one
+    and drops old messages in silence. `drop` names fields and options that the model has refused.
+    """
+    runner = write_runner(request.options, num_ctx=num_ctx)
+    body = {
+        **_question(request, provider=provider),
+        "options": {name: value for name, value in runner.items() if name not in drop},
+        "stream": stream,
+    }
+    said = {name: value for name, value in body.items() if name not in drop and value not in ([], {})}
+    return msgspec.json.encode(said | extra_body(request.options, said), enc_hook=plain)
+
+
+def check(request: ModelRequest) -> Sequence[str]:
+    """The names of what is left out, or asked for in words only (`tool_choice`).
+
+    BadRequest, with the client's field, for what cannot be left out without changing what is asked.
+    """
+    _question(request, provider=None)
+    names = left_out(request.options)
+    if _order(request):
+        names.append("tool_choice")
+    if any(tool.strict for tool in request.tools):
+        names.append("tools.strict")
+    return names
+
+
+def refused_field(message: str) -> str | None:
+    """The field without which the same request may pass, by the words of a 400; None when there is none."""
+    return "think" if _NO_THINKING.search(message) else None
+
+
+def _question(request: ModelRequest, *, provider: str | None) -> dict[str, Any]:
+    """What is asked: all that may have to be refused."""
+    refuse(request.options)
+    return {
+        "model": request.model,
+        "messages": _messages(request, provider=provider),
+        "tools": [_tool(tool) for tool in _tools(request)],
+        **write_fields(request.options, model=request.model),
+    }
+
+
+def _messages(request: ModelRequest, *, provider: str | None) -> list[dict[str, Any]]:
+    written = write_history(request.messages, instructions=request.instructions, provider=provider)
+    if not written:
+        raise BadRequest("there is nothing to answer: no message says anything", field="messages")
+    order = _order(request)
+    if not order:
+        return written
+    if written[0]["role"] != "system":
+        return [{"role": "system", "content": order}, *written]
+    return [{**written[0], "content": f"{written[0]['content']}\n\n{order}"}, *written[1:]]
+
+
+def _tools(request: ModelRequest) -> Sequence[Tool]:
+    """The tools that the model may see."""
+    match request.tool_choice:
+        case "none":
+            return ()
+        case Named(name=name):
+            named = [tool for tool in request.tools if tool.name == name]
+            if not named:
+                raise BadRequest(f"there is no tool {name!r:.80} to choose", field="tool_choice")
+            return named
+        case _:
+            return request.tools
+
+
+def _order(request: ModelRequest) -> str | None:
+    """The words that stand for a tool choice."""
+    match request.tool_choice:
+        case Named(name=name):
+            return f"Answer with a call of the tool {name}, and with nothing else."
+        case "required" if request.tools:
+            return "Answer with a call of one of the tools, and with nothing else."
+        case _:
+            return None
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    described = {"description": tool.description} if tool.description else {}
+    schema = {"type": "object", "properties": {}, **tool.input_schema}
+    return {"type": "function", "function": {"name": tool.name, **described, "parameters": schema}}

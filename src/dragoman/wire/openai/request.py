@@ -1,0 +1,61 @@
+"""OpenAI's chat.completions request out: a model request as a body, the same bytes for the same request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.request import ModelRequest, Named, Tool, ToolChoice
+from dragoman.wire.openai.history import plain, write_history
+from dragoman.wire.openai.options import extra_body, left_out, write_options
+from dragoman.wire.openai.quirks import Quirks, tool_name
+
+
+def encode_request(
+    request: ModelRequest, *, quirks: Quirks | None = None, provider: str | None = None
+) -> bytes:
+    """The body. The request's options go along, but for those that say what is asked and how it is answered.
+
+    `provider` names the one that is asked: what it gave to be sent back (signatures) is.
+    """
+    quirks = quirks or Quirks()
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": write_history(
+            request.messages, instructions=request.instructions, quirks=quirks, provider=provider
+        ),
+        "stream": True,
+    }
+    if quirks.include_usage:
+        options = request.options.get("stream_options")
+        body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+        if request.tool_choice is not None:
+            body["tool_choice"] = _choice(request.tool_choice)
+    for name, value in write_options(request.options, model=request.model, quirks=quirks).items():
+        body.setdefault(name, value)
+    return msgspec.json.encode(body | extra_body(request.options, body), enc_hook=plain)
+
+
+def check(request: ModelRequest, quirks: Quirks) -> Sequence[str]:
+    """The names of the options that this server has no word for; BadRequest for what cannot be left out."""
+    return left_out(request.options, quirks)
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {}, **tool.input_schema}
+    function: dict[str, Any] = {"name": tool_name(tool.name)}
+    if tool.description:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": {**function, "parameters": schema}}
+
+
+def _choice(choice: ToolChoice) -> Any:
+    if isinstance(choice, Named):
+        return {"type": "function", "function": {"name": tool_name(choice.name)}}
+    return choice
