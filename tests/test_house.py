@@ -51,8 +51,8 @@ def function(*body: str, head: str = "def run(self)") -> str:
 
 NESTED = ("    if a:", "        for b in a:", "            with b:", "                if b: ...")
 BROKEN: dict[str, tuple[Check, str, str, str]] = {
-    "a function of 41 lines": (sizes.check, "runs.py", function(*["    a = 1"] * 40), "41 lines"),
-    "a file of 401 lines": (sizes.check, "runs.py", "a = 1\n" * 401, "401 lines"),
+    "a function of 51 lines": (sizes.check, "runs.py", function(*["    a = 1"] * 40), "41 lines"),
+    "a file of 501 lines": (sizes.check, "runs.py", "a = 1\n" * 501, "501 lines"),
     "a block nested 4 deep": (sizes.check, "runs.py", function(*NESTED), "nested 4 deep"),
     "seven": (
         sizes.check,
