@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import msgspec
 from sqlalchemy import bindparam, delete
 
+from dragoman.store.connection import Compiler
 from dragoman.store.database import Database
 from dragoman.store.rows import select_all, to_params, to_struct
 from dragoman.store.tables import mcp_servers
@@ -20,28 +22,40 @@ class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
 
 
+class McpServerStatements:
+    """The SQL of `McpServers`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        put = compiler.insert(mcp_servers)
+        kept = {"body": put.excluded.body}
+        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
+        self.list = compiler.compile(select_all(AddedServer, mcp_servers).order_by(mcp_servers.c.name))
+        self.delete = compiler.compile(delete(mcp_servers).where(mcp_servers.c.name == bindparam("of")))
+
+
 class McpServers:
     """All servers that were added."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
-        put = database.insert(mcp_servers)
-        kept = {"body": put.excluded.body}
-        self._put = database.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
-        self._list = database.compile(select_all(AddedServer, mcp_servers).order_by(mcp_servers.c.name))
-        self._delete = database.compile(delete(mcp_servers).where(mcp_servers.c.name == bindparam("of")))
+
+    @cached_property
+    def _sql(self) -> McpServerStatements:
+        return self._database.statements(McpServerStatements)
 
     async def put(self, name: str, body: str) -> None:
         """Keep a server, instead of the one of this name if there is one."""
         params = to_params(AddedServer(name=name, body=body, created_at=self._clock()))
-        await self._database.write(lambda connection: connection.run(self._put, params))
+        await self._database.write(lambda connection: connection.run(self._sql.put, params))
 
     async def list(self) -> Sequence[AddedServer]:
         """All of them, by name."""
-        rows = await self._database.read(lambda connection: connection.all(self._list, {}))
+        rows = await self._database.read(lambda connection: connection.all(self._sql.list, {}))
         return [to_struct(AddedServer, row) for row in rows]
 
     async def delete(self, name: str) -> bool:
         """False when there was none."""
-        return await self._database.write(lambda connection: connection.run(self._delete, {"of": name}) > 0)
+        return await self._database.write(
+            lambda connection: connection.run(self._sql.delete, {"of": name}) > 0
+        )
