@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import ColumnElement, Update, bindparam, delete, insert, literal_column, or_, update
@@ -18,7 +19,16 @@ from dragoman.operations.approval import (
     used,
 )
 from dragoman.operations.identity import Identity
-from dragoman.store.connection import Connection, Row, from_text, select_all, to_fields, to_params, to_text
+from dragoman.store.connection import (
+    Compiler,
+    Connection,
+    Row,
+    from_text,
+    select_all,
+    to_fields,
+    to_params,
+    to_text,
+)
 from dragoman.store.database import Database
 from dragoman.store.tables import RUNNING, approvals, calls
 
@@ -30,12 +40,10 @@ OPEN = approvals.c.status.in_([literal_column("'pending'"), literal_column("'app
 OVER = or_(~OPEN, ~LIVE)
 
 
-class Approvals:
-    """The approvals of all owners. What was not answered, or not used, in time is told as expired."""
+class ApprovalStatements:
+    """The SQL of `Approvals`; see `Database.statements`."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
-        self._database = database
-        self._clock = clock
+    def __init__(self, compiler: Compiler) -> None:
         this = approvals.c.id == bindparam("id")
         newest = select_all(Approval, approvals)
         newest = newest.order_by(approvals.c.created_at.desc(), approvals.c.id.desc())
@@ -48,14 +56,14 @@ class Approvals:
         known = approvals.c.answerers.like(bindparam("named"), escape="/")
         seen = or_(approvals.c.owner == bindparam("owner"), known)
         old = approvals.c.created_at < bindparam("since")
-        self._insert = database.compile(insert(approvals))
-        self._suspend = database.compile(suspend())
-        self._get = database.compile(select_all(Approval, approvals).where(this))
-        self._waiting = database.compile(newest.where(*alike, is_now("pending")))
-        self._given = database.compile(newest.where(*of_call, *outside, is_now("approved")))
-        self._change = database.compile(changed.where(approvals.c.status == bindparam("before"), LIVE))
-        self._give_up = database.compile(changed.where(approvals.c.state.is_not(None)))
-        self._purge = database.compile(delete(approvals).where(old, OVER))
+        self.insert = compiler.compile(insert(approvals))
+        self.suspend = compiler.compile(suspend())
+        self.get = compiler.compile(select_all(Approval, approvals).where(this))
+        self.waiting = compiler.compile(newest.where(*alike, is_now("pending")))
+        self.given = compiler.compile(newest.where(*of_call, *outside, is_now("approved")))
+        self.change = compiler.compile(changed.where(approvals.c.status == bindparam("before"), LIVE))
+        self.give_up = compiler.compile(changed.where(approvals.c.state.is_not(None)))
+        self.purge = compiler.compile(delete(approvals).where(old, OVER))
         said = approvals.c.status.in_([literal_column("'approved'"), literal_column("'denied'")])
         of_run = approvals.c.run_id.is_not(None) & (approvals.c.answered_at >= bindparam("since"))
         over = approvals.c.expires_at.between(bindparam("since"), bindparam("now"))
@@ -64,15 +72,27 @@ class Approvals:
         asked = select_all(Approval, approvals).where(
             approvals.c.session_id == bindparam("session_id"), approvals.c.run_id == bindparam("run_id")
         )
-        self._asked = database.compile(asked.order_by(approvals.c.created_at, approvals.c.id))
-        self._settled = database.compile(settled.order_by(approvals.c.created_at, approvals.c.id))
-        self._lists = {
-            (status, mine): database.compile(
+        self.asked = compiler.compile(asked.order_by(approvals.c.created_at, approvals.c.id))
+        self.settled = compiler.compile(settled.order_by(approvals.c.created_at, approvals.c.id))
+        self.lists = {
+            (status, mine): compiler.compile(
                 newest.where(*([is_now(status)] if status else []), *([seen] if mine else []))
             )
             for status in (None, *STATUSES)
             for mine in (False, True)
         }
+
+
+class Approvals:
+    """The approvals of all owners. What was not answered, or not used, in time is told as expired."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+
+    @cached_property
+    def _sql(self) -> ApprovalStatements:
+        return self._database.statements(ApprovalStatements)
 
     async def ask(self, approval: Approval) -> Approval:
         """Keep a request; gives back the one that waits for the same already, if there is one. Conflict.
@@ -83,12 +103,12 @@ class Approvals:
 
         def job(connection: Connection) -> Approval:
             alike = {name: params[name] for name in SAME}
-            waiting = connection.one(self._waiting, {**alike, "now": self._clock(), "limit": 1})
+            waiting = connection.one(self._sql.waiting, {**alike, "now": self._clock(), "limit": 1})
             if waiting is not None:
                 return to_approval(waiting)
-            connection.run(self._insert, params)
+            connection.run(self._sql.insert, params)
             if approval.call_id is not None:
-                connection.run(self._suspend, {"call_id": approval.call_id})
+                connection.run(self._sql.suspend, {"call_id": approval.call_id})
             return approval
 
         return await self._database.write(job)
@@ -105,7 +125,7 @@ class Approvals:
         params: dict[str, Any] = {"now": now, "limit": limit}
         if owner is not None:
             params |= {"owner": owner, "named": f"%{escaped(to_text(owner) or '')}%"}
-        sql = self._lists[status, owner is not None]
+        sql = self._sql.lists[status, owner is not None]
         rows = await self._database.read(lambda connection: connection.all(sql, params))
         found = [to_approval(row).at(now) for row in rows]
         return [each for each in found if owner is None or concerns(each, owner)]
@@ -116,20 +136,20 @@ class Approvals:
         They were answered since then, for a run, and are not used; or they expired since then.
         """
         params = {"since": since, "now": self._clock()}
-        rows = await self._database.read(lambda connection: connection.all(self._settled, params))
+        rows = await self._database.read(lambda connection: connection.all(self._sql.settled, params))
         return [to_approval(row).at(params["now"]) for row in rows]
 
     async def of_run(self, session_id: str, run_id: str) -> Sequence[Approval]:
         """All that was asked in a run, the oldest first."""
         now, params = self._clock(), {"session_id": session_id, "run_id": run_id}
-        rows = await self._database.read(lambda connection: connection.all(self._asked, params))
+        rows = await self._database.read(lambda connection: connection.all(self._sql.asked, params))
         return [to_approval(row).at(now) for row in rows]
 
     async def find(self, *, owner: str, operation: str, input_hash: str) -> Approval | None:
         """The newest approval that was given for this very call, of no run, and can be used."""
         call = {"owner": owner, "operation": operation, "input_hash": input_hash}
         params = {**call, "now": self._clock(), "limit": 1}
-        row = await self._database.read(lambda connection: connection.one(self._given, params))
+        row = await self._database.read(lambda connection: connection.one(self._sql.given, params))
         return None if row is None else to_approval(row)
 
     async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
@@ -152,7 +172,7 @@ class Approvals:
         """Forget those of so many seconds ago that can be neither answered nor used any more; how many."""
         now = self._clock()
         params = {"since": now - older_than, "now": now}
-        return await self._database.write(lambda connection: connection.run(self._purge, params))
+        return await self._database.write(lambda connection: connection.run(self._sql.purge, params))
 
     async def _move(self, id: str, change: Callable[[Approval, float], Approval]) -> Approval:
         """Read, judge and write in one transaction; the row is written only if it still is what was read."""
@@ -165,7 +185,7 @@ class Approvals:
             params = {**fields, "id": id, "before": found.status, "now": now}
             if found.status in ("denied", "expired"):
                 del params["before"], params["now"]
-            sql = self._change if "before" in params else self._give_up
+            sql = self._sql.change if "before" in params else self._sql.give_up
             if not connection.run(sql, params):
                 raise Conflict(f"approval {id!r} was answered or used by somebody else just now")
             return changed
@@ -173,7 +193,7 @@ class Approvals:
         return await self._database.write(job)
 
     def _find(self, connection: Connection, id: str, *, now: float) -> Approval:
-        row = connection.one(self._get, {"id": id})
+        row = connection.one(self._sql.get, {"id": id})
         if row is None:
             raise NotFound(f"no approval {id!r}")
         return to_approval(row).at(now)

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, insert, literal_column, select
 
 from dragoman.errors import NotFound
 from dragoman.operations.artifact import Artifact, check_piece
-from dragoman.store.connection import Row, select_all, to_params, to_struct
+from dragoman.store.connection import Compiler, Row, select_all, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.tables import artifacts
 
 MOST = 2**31 - 1  # bytes: no row holds more
 BATCH = 50  # rows that are deleted in one transaction, so that nobody waits long for the next
+
+
+class ArtifactStatements:
+    """The SQL of `Artifacts`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        this = artifacts.c.id == bindparam("id"), artifacts.c.owner == bindparam("owner")
+        piece = func.substr(artifacts.c.body, bindparam("offset") + literal_column("1"), bindparam("limit"))
+        old = select(artifacts.c.id).where(artifacts.c.created_at < bindparam("since"))
+        old = old.limit(bindparam("limit")).offset(literal_column("0"))
+        self.insert = compiler.compile(insert(artifacts))
+        self.get = compiler.compile(select_all(Artifact, artifacts).where(*this))
+        self.read = compiler.compile(select(piece).where(*this))
+        self.purge = compiler.compile(delete(artifacts).where(artifacts.c.id.in_(old)))
 
 
 class Artifacts:
@@ -23,29 +38,25 @@ class Artifacts:
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
-        this = artifacts.c.id == bindparam("id"), artifacts.c.owner == bindparam("owner")
-        piece = func.substr(artifacts.c.body, bindparam("offset") + literal_column("1"), bindparam("limit"))
-        old = select(artifacts.c.id).where(artifacts.c.created_at < bindparam("since"))
-        old = old.limit(bindparam("limit")).offset(literal_column("0"))
-        self._insert = database.compile(insert(artifacts))
-        self._get = database.compile(select_all(Artifact, artifacts).where(*this))
-        self._read = database.compile(select(piece).where(*this))
-        self._purge = database.compile(delete(artifacts).where(artifacts.c.id.in_(old)))
+
+    @cached_property
+    def _sql(self) -> ArtifactStatements:
+        return self._database.statements(ArtifactStatements)
 
     async def keep(self, artifact: Artifact, body: bytes) -> None:
         """Keep one. Conflict when its id is taken."""
         params = {**to_params(artifact), "body": body}
-        await self._database.write(lambda connection: connection.run(self._insert, params))
+        await self._database.write(lambda connection: connection.run(self._sql.insert, params))
 
     async def get(self, id: str, *, owner: str) -> Artifact:
         """What is known of one of the owner's. NotFound, also for another's."""
-        return to_struct(Artifact, await self._one(self._get, {"id": id, "owner": owner}))
+        return to_struct(Artifact, await self._one(self._sql.get, {"id": id, "owner": owner}))
 
     async def read(self, id: str, *, owner: str, offset: int = 0, limit: int | None = None) -> bytes:
         """A piece of its bytes: none past its end. NotFound; BadRequest for a negative offset or limit."""
         check_piece(offset, limit)
         least = {"offset": min(offset, MOST - 1), "limit": MOST if limit is None else min(limit, MOST)}
-        row = await self._one(self._read, {"id": id, "owner": owner, **least})
+        row = await self._one(self._sql.read, {"id": id, "owner": owner, **least})
         return bytes(row[0] or b"")
 
     async def purge(self, older_than: float) -> int:
@@ -53,7 +64,7 @@ class Artifacts:
         params = {"since": self._clock() - older_than, "limit": BATCH}
         count = 0
         while True:
-            gone = await self._database.write(lambda connection: connection.run(self._purge, params))
+            gone = await self._database.write(lambda connection: connection.run(self._sql.purge, params))
             count += gone
             if gone < BATCH:
                 return count

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, literal_column, select, update
 
-from dragoman.store.connection import Connection, Job
+from dragoman.store.connection import Compiler, Connection, Job
 from dragoman.store.database import Database
 from dragoman.store.tables import budgets, usage
 
@@ -41,6 +42,28 @@ class Refusal(msgspec.Struct, frozen=True):
     reserved: int
 
 
+class BudgetStatements:
+    """The SQL of `Budgets`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        spent, reserved = budgets.c.spent, budgets.c.reserved
+        this = (budgets.c.scope == bindparam("of")) & (budgets.c.window == bindparam("within"))
+        amount: ColumnElement[int] = bindparam("amount")
+        room = spent + reserved + amount <= bindparam("limit")
+        freed = case((reserved > bindparam("back"), reserved - bindparam("back")), else_=literal_column("0"))
+        settled = {"reserved": freed, "spent": spent + amount}
+        self.reserve = compiler.compile(update(budgets).where(this, room).values(reserved=reserved + amount))
+        self.settle = compiler.compile(update(budgets).where(this).values(settled))
+        self.get = compiler.compile(select(spent, reserved).where(this))
+        self.clear = compiler.compile(update(budgets).values(reserved=bindparam("nothing")))
+        self.forget = compiler.compile(
+            delete(budgets).where(budgets.c.window.between(bindparam("first"), bindparam("last")))
+        )
+        opened = compiler.insert(budgets).on_conflict_do_nothing(index_elements=["scope", "window"])
+        self.open = compiler.compile(opened)
+        self.sums = {kind: compiler.compile(sum_of(kind)) for kind in SCOPES}
+
+
 class Budgets:
     """What was spent in each window, and what is reserved by requests under way."""
 
@@ -50,22 +73,10 @@ class Budgets:
         self._clock = clock
         self._fresh = fresh
         self._freshening = asyncio.Lock()
-        spent, reserved = budgets.c.spent, budgets.c.reserved
-        this = (budgets.c.scope == bindparam("of")) & (budgets.c.window == bindparam("within"))
-        amount: ColumnElement[int] = bindparam("amount")
-        room = spent + reserved + amount <= bindparam("limit")
-        freed = case((reserved > bindparam("back"), reserved - bindparam("back")), else_=literal_column("0"))
-        settled = {"reserved": freed, "spent": spent + amount}
-        self._reserve = database.compile(update(budgets).where(this, room).values(reserved=reserved + amount))
-        self._settle = database.compile(update(budgets).where(this).values(settled))
-        self._get = database.compile(select(spent, reserved).where(this))
-        self._clear = database.compile(update(budgets).values(reserved=bindparam("nothing")))
-        self._forget = database.compile(
-            delete(budgets).where(budgets.c.window.between(bindparam("first"), bindparam("last")))
-        )
-        opened = database.insert(budgets).on_conflict_do_nothing(index_elements=["scope", "window"])
-        self._open = database.compile(opened)
-        self._sums = {kind: database.compile(sum_of(kind)) for kind in SCOPES}
+
+    @cached_property
+    def _sql(self) -> BudgetStatements:
+        return self._database.statements(BudgetStatements)
 
     async def reserve(self, charges: Sequence[Charge], amount: int) -> Refusal | None:
         """Reserve the amount in every budget, or in none: then the refusal says which has no room."""
@@ -94,7 +105,7 @@ class Budgets:
         def job(connection: Connection) -> None:
             for charge in charges:
                 where = {"of": charge.scope, "within": charge.window}
-                connection.run(self._settle, {**where, "back": reserved, "amount": spent})
+                connection.run(self._sql.settle, {**where, "back": reserved, "amount": spent})
 
         return job
 
@@ -115,8 +126,10 @@ class Budgets:
             past = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=KEPT_DAYS)
 
             def job(connection: Connection) -> None:
-                connection.run(self._clear, {"nothing": 0})
-                connection.run(self._forget, {"first": "day:", "last": window_of("day", past.timestamp())})
+                connection.run(self._sql.clear, {"nothing": 0})
+                connection.run(
+                    self._sql.forget, {"first": "day:", "last": window_of("day", past.timestamp())}
+                )
 
             await self._database.write(job)
             self._fresh = True
@@ -124,22 +137,22 @@ class Budgets:
     def _take(self, connection: Connection, charge: Charge, *, amount: int) -> bool:
         scope, window = charge.scope, charge.window
         params = {"of": scope, "within": window, "amount": amount, "limit": charge.limit}
-        if connection.run(self._reserve, params):
+        if connection.run(self._sql.reserve, params):
             return True
         if self._kept(connection, scope, window=window):
             return False
         spent = self._summed(connection, scope, window=window)
-        connection.run(self._open, {"scope": scope, "window": window, "spent": spent, "reserved": 0})
-        return connection.run(self._reserve, params) > 0
+        connection.run(self._sql.open, {"scope": scope, "window": window, "spent": spent, "reserved": 0})
+        return connection.run(self._sql.reserve, params) > 0
 
     def _kept(self, connection: Connection, scope: str, *, window: str) -> tuple[int, int] | None:
-        row = connection.one(self._get, {"of": scope, "within": window})
+        row = connection.one(self._sql.get, {"of": scope, "within": window})
         return None if row is None else (row[0], row[1])
 
     def _summed(self, connection: Connection, scope: str, *, window: str) -> int:
         kind, _, id = scope.partition(":")
         since, until = bounds(window)
-        row = connection.one(self._sums[kind], {"id": id, "since": since, "until": until})
+        row = connection.one(self._sql.sums[kind], {"id": id, "since": since, "until": until})
         return 0 if row is None or row[0] is None else round(row[0] * NANO)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -24,7 +25,7 @@ from dragoman.errors import Conflict, StoreError, Unavailable
 from dragoman.operations.ledger import CallRecord, Ended, Entry
 from dragoman.operations.outcome import CallFailure
 from dragoman.operations.tree import SHOWN, Line
-from dragoman.store.connection import Connection, Params, Row, from_text, to_params, to_text
+from dragoman.store.connection import Compiler, Connection, Params, Row, from_text, to_params, to_text
 from dragoman.store.database import Database
 from dragoman.store.tables import RUNNING, approvals, calls
 
@@ -40,11 +41,10 @@ FATE = case(
 FILTERS = ("owner", "run_id", "session_id", "status", "operation")
 
 
-class Calls:
-    """A `Ledger`: what it was told is committed when it returns."""
+class CallStatements:
+    """The SQL of `Calls`; see `Database.statements`."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, compiler: Compiler) -> None:
         this = calls.c.id == bindparam("id")
         open_ended = calls.c.status.in_(
             [literal_column(f"'{status}'") for status in ("pending", "running", "uncertain")]
@@ -52,38 +52,49 @@ class Calls:
         ended: dict[str, Any] = {name: bindparam(name) for name in NOT_ENDED}
         entries = select(*(calls.c[name] for name in (*RECORD, *NOT_ENDED)))
         of_run = entries.where(calls.c.run_id == bindparam("id")).order_by(calls.c.started_at, calls.c.id)
-        self._insert = database.compile(insert(calls))
-        self._end = database.compile(update(calls).where(this, open_ended).values(ended))
+        self.insert = compiler.compile(insert(calls))
+        self.end = compiler.compile(update(calls).where(this, open_ended).values(ended))
         anew: dict[str, Any] = {name: bindparam(name) for name in ("run_id", "step", "started_at")}
         waiting = calls.c.status == literal_column("'pending'")
         resumed = update(calls).where(this, waiting).values(status=literal_column("'running'"), **anew)
-        self._resume = database.compile(resumed.values(error=null()))
-        self._interrupt = database.compile(
+        self.resume = compiler.compile(resumed.values(error=null()))
+        self.interrupt = compiler.compile(
             update(calls).where(RUNNING).values(status=FATE, ended_at=bindparam("now"))
         )
         given_up = update(calls).where(calls.c.id.in_(select(branch().c.id)), waiting).values(ended)
-        self._waits = database.compile(select(calls.c.id).where(this, waiting))
-        self._give_up = database.compile(given_up)
+        self.waits = compiler.compile(select(calls.c.id).where(this, waiting))
+        self.give_up = compiler.compile(given_up)
         lost = update(calls).where(calls.c.id.in_(select(interrupted().c.id)), waiting)
         ended_with: dict[str, Any] = {"status": literal_column("'aborted'"), "ended_at": bindparam("now")}
-        self._lose = database.compile(lost.values(ended_with))
-        self._get = database.compile(entries.where(this))
-        self._of_run = database.compile(of_run)
-        self._below = database.compile(below())
-        self._below_count = database.compile(select(func.count()).select_from(branch()))
-        self._above = database.compile(above())
-        self._run_lines = database.compile(page(lines().where(calls.c.run_id == bindparam("id"))))
-        self._run_count = database.compile(
+        self.lose = compiler.compile(lost.values(ended_with))
+        self.get = compiler.compile(entries.where(this))
+        self.of_run = compiler.compile(of_run)
+        self.below = compiler.compile(below())
+        self.below_count = compiler.compile(select(func.count()).select_from(branch()))
+        self.above = compiler.compile(above())
+        self.run_lines = compiler.compile(page(lines().where(calls.c.run_id == bindparam("id"))))
+        self.run_count = compiler.compile(
             select(func.count()).select_from(calls).where(calls.c.run_id == bindparam("id"))
         )
+
+
+class Calls:
+    """A `Ledger`: what it was told is committed when it returns."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._lists: dict[frozenset[str], str] = {}
+
+    @cached_property
+    def _sql(self) -> CallStatements:
+        return self._database.statements(CallStatements)
 
     async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
         """Keep the intent. Conflict when the id is taken."""
         params = to_params(record) | NOT_ENDED | {"input": to_text(record.input)}
 
         def job(connection: Connection) -> int:
-            return connection.run(self._insert, params)
+            return connection.run(self._sql.insert, params)
 
         if wait:
             await self._database.write(job)
@@ -95,7 +106,7 @@ class Calls:
         params = {name: getattr(record, name) for name in ("id", "run_id", "step", "started_at")}
 
         def job(connection: Connection) -> None:
-            if not connection.run(self._resume, params):
+            if not connection.run(self._sql.resume, params):
                 raise Conflict(f"call {record.id!r} does not wait for an approval")
 
         await self._database.write(job)
@@ -109,7 +120,7 @@ class Calls:
         params |= {"result": to_text(ended.result), "error": to_text(ended.error)}
 
         def job(connection: Connection) -> int:
-            return connection.run(self._end, params)
+            return connection.run(self._sql.end, params)
 
         def failed(error: Exception) -> None:
             log.error("the end of call %s could not be written down: %s", call_id, error)
@@ -130,8 +141,8 @@ class Calls:
         params |= {"result": to_text(ended.result), "error": to_text(ended.error)}
 
         def job(connection: Connection) -> None:
-            if connection.one(self._waits, {"id": call_id}) is not None:
-                connection.run(self._give_up, params)
+            if connection.one(self._sql.waits, {"id": call_id}) is not None:
+                connection.run(self._sql.give_up, params)
 
         await self._database.write(job)
 
@@ -142,27 +153,31 @@ class Calls:
         """
 
         def job(connection: Connection) -> int:
-            connection.run(self._lose, {"now": now})
-            return connection.run(self._interrupt, {"now": now})
+            connection.run(self._sql.lose, {"now": now})
+            return connection.run(self._sql.interrupt, {"now": now})
 
         return await self._database.write(job)
 
     async def get(self, call_id: str) -> Entry | None:
         """The call, or None."""
-        found = await self._read(self._get, {"id": call_id})
+        found = await self._read(self._sql.get, {"id": call_id})
         return found[0] if found else None
 
     async def for_run(self, run_id: str) -> Sequence[Entry]:
         """The run's calls as they began; `record.parent_id` makes them a tree."""
-        return await self._read(self._of_run, {"id": run_id})
+        return await self._read(self._sql.of_run, {"id": run_id})
 
     async def run_lines(self, run_id: str, *, limit: int) -> tuple[Sequence[Line], int]:
         """The run's first calls as they began, cut short, and how many it has."""
-        return await self._counted(self._run_lines, self._run_count, params={"id": run_id, "limit": limit})
+        return await self._counted(
+            self._sql.run_lines, self._sql.run_count, params={"id": run_id, "limit": limit}
+        )
 
     async def below(self, call_id: str, *, limit: int) -> tuple[Sequence[Line], int]:
         """The call and the first ones below it, at any depth, cut short, and how many there are."""
-        return await self._counted(self._below, self._below_count, params={"id": call_id, "limit": limit})
+        return await self._counted(
+            self._sql.below, self._sql.below_count, params={"id": call_id, "limit": limit}
+        )
 
     async def _counted(self, sql: str, count: str, *, params: Params) -> tuple[Sequence[Line], int]:
         found = await self._lines(sql, params)
@@ -173,7 +188,7 @@ class Calls:
 
     async def above(self, call_id: str) -> Sequence[Line]:
         """The calls that the call is part of, the outermost first, and itself."""
-        found = await self._lines(self._above, {"id": call_id})
+        found = await self._lines(self._sql.above, {"id": call_id})
         return line_up(found, call_id)
 
     async def list(

@@ -53,7 +53,17 @@ Reach: TypeAlias = Literal["writing", "all"]
 """What an outage reaches: a full disk can still be read."""
 
 
-class Backend(Protocol):
+class Compiler(Protocol):
+    """What makes SQL of statements."""
+
+    def insert(self, table: Table) -> Insert:
+        """The dialect's own INSERT; each has the ON CONFLICT methods that SQLite's has."""
+
+    def compile(self, statement: ClauseElement) -> str:
+        """The statement as SQL."""
+
+
+class Backend(Compiler, Protocol):
     """A kind of database."""
 
     def prepare(self) -> None:
@@ -67,12 +77,6 @@ class Backend(Protocol):
 
     def connect(self, *, writing: bool) -> Transactions:
         """A new connection; one that is not `writing` refuses to."""
-
-    def insert(self, table: Table) -> Insert:
-        """The dialect's own INSERT; each has the ON CONFLICT methods that SQLite's has."""
-
-    def compile(self, statement: ClauseElement) -> str:
-        """The statement as SQL."""
 
     def explain(self, error: Exception) -> Exception:
         """What a driver's error means, as one of errors.py; any other error as it is."""

@@ -13,16 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ClauseElement, Table
-from sqlalchemy.dialects.sqlite import Insert
+from sqlalchemy import ClauseElement
 
 from dragoman.errors import Unavailable
-from dragoman.store.connection import Backend, Job, Transactions
+from dragoman.store.connection import Backend, Compiler, Job, Transactions
 from dragoman.store.outage import Outage, Watch, rouse
 from dragoman.store.sqlite import SQLite, Synchronous
 from dragoman.store.writer import Settled, Task, Writer
 
 T = TypeVar("T")
+COMPILED: dict[tuple[type[Backend], Callable[[Compiler], Any]], Any] = {}
 READERS = 4
 MAX_POSTED = 10_000
 MAX_OWED = 2_000
@@ -108,13 +108,21 @@ class Database:
         if self._watch is not None:
             self._watch.on_up.append(callback)
 
-    def compile(self, statement: ClauseElement) -> str:
-        """The statement as SQL for this database; to be done once, at start."""
-        return self._backend.compile(statement)
+    def statements(self, kind: Callable[[Compiler], T]) -> T:
+        """The SQL of a part of the store, compiled when first needed, once per process and class of backend.
 
-    def insert(self, table: Table) -> Insert:
-        """An INSERT that knows ON CONFLICT, to be compiled for this database."""
-        return self._backend.insert(table)
+        Compiling takes about 1 ms a statement, longer than running it: a second store in a process pays
+        nothing, and a command that only reads sessions does not pay for the rest.
+        """
+        key = type(self._backend), kind
+        if key not in COMPILED:
+            COMPILED[key] = kind(self._backend)
+        statements: T = COMPILED[key]
+        return statements
+
+    def compile(self, statement: ClauseElement) -> str:
+        """The statement as SQL for this database; see `statements` for those that do not change."""
+        return self._backend.compile(statement)
 
     async def write(self, job: Job[T]) -> T:
         """What the job returns, once it is committed. Cancelling the caller does not take the job back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from sqlalchemy import bindparam, func, literal_column, select
 from dragoman.errors import NotFound
 from dragoman.messages import DataPart, Message, Part, decode_part
 from dragoman.operations.history import Found, Matched, Passage, Piece, Said, told
-from dragoman.store.connection import Connection, Row
+from dragoman.store.connection import Compiler, Connection, Row
 from dragoman.store.database import Database
 from dragoman.store.full_text import (
     CLOSE,
@@ -48,14 +49,10 @@ class Bounds(NamedTuple):
     asked: int = -1
 
 
-class History:
-    """What was said in all sessions; each owner finds his own only."""
+class HistoryStatements:
+    """The SQL of `History`; see `Database.statements`."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._passages = Passages(database)
-        self.patience = PATIENCE
-        self.patience_of_models = PATIENCE_OF_MODELS
+    def __init__(self, compiler: Compiler) -> None:
         here = messages.c.session_id == bindparam("session_id")
         joined = (parts.c.session_id == messages.c.session_id) & (parts.c.message_id == messages.c.id)
         cuts = select(parts.c.body).select_from(messages.join(parts, joined))
@@ -70,13 +67,27 @@ class History:
         bodies = select(parts.c.body).where(
             parts.c.session_id == bindparam("session_id"), parts.c.message_id == bindparam("id")
         )
-        self._cuts = database.compile(cuts.order_by(messages.c.position.desc(), parts.c.position.desc()))
-        self._asked = database.compile(asked)
-        self._place = database.compile(select(messages.c.position).where(*this))
-        self._head = database.compile(select(messages.c.role, messages.c.created_at).where(*this, *mine))
-        self._bodies = database.compile(bodies.order_by(parts.c.position))
-        self._by_words = database.compile(ByWords())
-        self._by_text = database.compile(by_text())
+        self.cuts = compiler.compile(cuts.order_by(messages.c.position.desc(), parts.c.position.desc()))
+        self.asked = compiler.compile(asked)
+        self.place = compiler.compile(select(messages.c.position).where(*this))
+        self.head = compiler.compile(select(messages.c.role, messages.c.created_at).where(*this, *mine))
+        self.bodies = compiler.compile(bodies.order_by(parts.c.position))
+        self.by_words = compiler.compile(ByWords())
+        self.by_text = compiler.compile(by_text())
+
+
+class History:
+    """What was said in all sessions; each owner finds his own only."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._passages = Passages(database)
+        self.patience = PATIENCE
+        self.patience_of_models = PATIENCE_OF_MODELS
+
+    @cached_property
+    def _sql(self) -> HistoryStatements:
+        return self._database.statements(HistoryStatements)
 
     async def search(
         self, query: str, *, owner: str, session_id: str | None = None, unseen: bool = False, limit: int = 20
@@ -107,7 +118,7 @@ class History:
         this = {"session_id": session_id, "id": message_id, "owner": owner}
 
         def query(connection: Connection) -> tuple[Row | None, Sequence[Row]]:
-            return connection.one(self._head, this), connection.all(self._bodies, this)
+            return connection.one(self._sql.head, this), connection.all(self._sql.bodies, this)
 
         head, bodies = await self._database.read(query)
         if head is None:
@@ -124,21 +135,21 @@ class History:
             every = matched == "all"
             match = match_of(words, owner=owner, session_id=session_id, every=every)
             said = {**params, "match": match, "words": vector_of(words, every=every)}
-            if rows := connection.all(self._by_words, said):
+            if rows := connection.all(self._sql.by_words, said):
                 return Found(matched, passages_of(rows, limit))
         pattern = pattern_of(asked)
         if pattern == "%%":
             return Found("text")
-        rows = connection.all(self._by_text, {**params, "pattern": pattern, "among": AMONG})
+        rows = connection.all(self._sql.by_text, {**params, "pattern": pattern, "among": AMONG})
         return Found("text", passages_of([(*row[:-1], mark(row[-1], asked.strip())) for row in rows], limit))
 
     def _bounds(self, connection: Connection, session_id: str) -> Bounds:
         """The latest cut that there still is says what was dropped; without one, nothing was."""
         this = {"session_id": session_id}
-        row = connection.one(self._asked, this)
+        row = connection.one(self._sql.asked, this)
         asked = row[0] if row is not None and row[0] is not None else LAST
-        for (body,) in connection.all(self._cuts, this):
-            place = connection.one(self._place, {**this, "id": end_of(decode_part(body))})
+        for (body,) in connection.all(self._sql.cuts, this):
+            place = connection.one(self._sql.place, {**this, "id": end_of(decode_part(body))})
             if place is not None:
                 return Bounds(until=place[0], asked=asked)
         return Bounds(until=asked - 1)

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -14,7 +15,16 @@ from sqlalchemy import ColumnElement, bindparam, insert, update
 from dragoman.errors import BadRequest, NotFound, Unavailable
 from dragoman.limits import Limits
 from dragoman.operations.identity import Identity, Scope
-from dragoman.store.connection import Connection, Row, from_text, select_all, to_fields, to_params, to_text
+from dragoman.store.connection import (
+    Compiler,
+    Connection,
+    Row,
+    from_text,
+    select_all,
+    to_fields,
+    to_params,
+    to_text,
+)
 from dragoman.store.database import Database
 from dragoman.store.tables import former_secrets, keys
 
@@ -59,6 +69,28 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
+class KeyStatements:
+    """The SQL of `Keys`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        found, this = select_all(Key, keys), keys.c.id == bindparam("id")
+        now: ColumnElement[float] = bindparam("now")
+        digested: ColumnElement[str] = bindparam("hash")
+        former = former_secrets.c
+        revoked = update(keys).where(this, keys.c.revoked_at.is_(None)).values(revoked_at=now)
+        replaced = found.add_columns(former.valid_until).join_from(former_secrets, keys)
+        self.insert = compiler.compile(insert(keys))
+        self.get = compiler.compile(found.add_columns(keys.c.hash).where(this))
+        self.find = compiler.compile(found.where(keys.c.hash == digested))
+        self.find_former = compiler.compile(replaced.where(former.hash == digested))
+        self.list = compiler.compile(found.order_by(keys.c.created_at, keys.c.id))
+        self.revoke = compiler.compile(revoked)
+        self.use = compiler.compile(update(keys).where(this).values(last_used_at=now))
+        changes: dict[str, Any] = {name: bindparam(name) for name in ("hash", "prefix", *CHANGEABLE)}
+        self.change = compiler.compile(update(keys).where(this).values(changes))
+        self.retire = compiler.compile(insert(former_secrets))
+
+
 class Keys:
     """All keys.
 
@@ -70,22 +102,10 @@ class Keys:
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
-        found, this = select_all(Key, keys), keys.c.id == bindparam("id")
-        now: ColumnElement[float] = bindparam("now")
-        digested: ColumnElement[str] = bindparam("hash")
-        former = former_secrets.c
-        revoked = update(keys).where(this, keys.c.revoked_at.is_(None)).values(revoked_at=now)
-        replaced = found.add_columns(former.valid_until).join_from(former_secrets, keys)
-        self._insert = database.compile(insert(keys))
-        self._get = database.compile(found.add_columns(keys.c.hash).where(this))
-        self._find = database.compile(found.where(keys.c.hash == digested))
-        self._find_former = database.compile(replaced.where(former.hash == digested))
-        self._list = database.compile(found.order_by(keys.c.created_at, keys.c.id))
-        self._revoke = database.compile(revoked)
-        self._use = database.compile(update(keys).where(this).values(last_used_at=now))
-        changes: dict[str, Any] = {name: bindparam(name) for name in ("hash", "prefix", *CHANGEABLE)}
-        self._change = database.compile(update(keys).where(this).values(changes))
-        self._retire = database.compile(insert(former_secrets))
+
+    @cached_property
+    def _sql(self) -> KeyStatements:
+        return self._database.statements(KeyStatements)
 
     async def create(
         self,
@@ -111,7 +131,7 @@ class Keys:
             expires_at=expires_at,
         )
         params = params_of(check(key), digest(secret))
-        await self._database.write(lambda connection: connection.run(self._insert, params))
+        await self._database.write(lambda connection: connection.run(self._sql.insert, params))
         return key, secret
 
     async def find(self, secret: str) -> Key | Invalid:
@@ -129,12 +149,14 @@ class Keys:
             return "expired"
         if key.last_used_at is None or now - key.last_used_at >= USED_SECONDS:
             with suppress(Unavailable):  # a database that is far behind has no time for this
-                self._database.post(lambda connection: connection.run(self._use, {"id": key.id, "now": now}))
+                self._database.post(
+                    lambda connection: connection.run(self._sql.use, {"id": key.id, "now": now})
+                )
         return key
 
     async def get(self, id: str) -> Key | None:
         """The key of this id, revoked or not."""
-        row = await self._database.read(lambda connection: connection.one(self._get, {"id": id}))
+        row = await self._database.read(lambda connection: connection.one(self._sql.get, {"id": id}))
         return None if row is None else to_key(row[:-1])
 
     async def list(self) -> Sequence[Key]:
@@ -149,7 +171,7 @@ class Keys:
         def job(connection: Connection) -> Key:
             key, hashed = self._valid(connection, id)
             changed = check(msgspec.structs.replace(key, **fields))
-            connection.run(self._change, params_of(changed, hashed))
+            connection.run(self._sql.change, params_of(changed, hashed))
             return changed
 
         return await self._database.write(job)
@@ -161,8 +183,8 @@ class Keys:
         def job(connection: Connection) -> Key:
             key, hashed = self._valid(connection, id)
             changed = msgspec.structs.replace(key, prefix=secret[:PREFIX])
-            connection.run(self._retire, {"hash": hashed, "key_id": id, "valid_until": now + grace})
-            connection.run(self._change, params_of(changed, digest(secret)))
+            connection.run(self._sql.retire, {"hash": hashed, "key_id": id, "valid_until": now + grace})
+            connection.run(self._sql.change, params_of(changed, digest(secret)))
             return changed
 
         return await self._database.write(job), secret
@@ -170,12 +192,12 @@ class Keys:
     async def revoke(self, id: str) -> bool:
         """False when there is no such key, or it was revoked before."""
         params = {"id": id, "now": self._clock()}
-        return await self._database.write(lambda connection: connection.run(self._revoke, params) > 0)
+        return await self._database.write(lambda connection: connection.run(self._sql.revoke, params) > 0)
 
     def _look_up(self, connection: Connection, hashed: str) -> Key | Invalid:
-        if row := connection.one(self._find, {"hash": hashed}):
+        if row := connection.one(self._sql.find, {"hash": hashed}):
             return to_key(row)
-        row = connection.one(self._find_former, {"hash": hashed})
+        row = connection.one(self._sql.find_former, {"hash": hashed})
         if row is None:
             return "unknown"
         key, until = to_key(row[:-1]), row[-1]
@@ -185,7 +207,7 @@ class Keys:
         return msgspec.structs.replace(key, expires_at=expires_at)
 
     def _valid(self, connection: Connection, id: str) -> tuple[Key, str]:
-        row = connection.one(self._get, {"id": id})
+        row = connection.one(self._sql.get, {"id": id})
         if row is None or to_key(row[:-1]).revoked_at is not None:
             raise NotFound(
                 f"there is no valid key with the id {id!r}", hint="`dragoman keys list` shows them"
@@ -193,7 +215,7 @@ class Keys:
         return to_key(row[:-1]), row[-1]
 
     def _all(self, connection: Connection) -> Sequence[Row]:
-        return connection.all(self._list, {})
+        return connection.all(self._sql.list, {})
 
 
 def new_secret() -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import msgspec
 from sqlalchemy import bindparam, delete
 
-from dragoman.store.connection import Connection, select_all, to_params, to_struct
+from dragoman.store.connection import Compiler, Connection, select_all, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.tables import definitions, mcp_servers
 
@@ -20,31 +21,43 @@ class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
 
 
+class McpServerStatements:
+    """The SQL of `McpServers`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        put = compiler.insert(mcp_servers)
+        kept = {"body": put.excluded.body}
+        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
+        self.list = compiler.compile(select_all(AddedServer, mcp_servers).order_by(mcp_servers.c.name))
+        self.delete = compiler.compile(delete(mcp_servers).where(mcp_servers.c.name == bindparam("of")))
+
+
 class McpServers:
     """All servers that were added."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
-        put = database.insert(mcp_servers)
-        kept = {"body": put.excluded.body}
-        self._put = database.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
-        self._list = database.compile(select_all(AddedServer, mcp_servers).order_by(mcp_servers.c.name))
-        self._delete = database.compile(delete(mcp_servers).where(mcp_servers.c.name == bindparam("of")))
+
+    @cached_property
+    def _sql(self) -> McpServerStatements:
+        return self._database.statements(McpServerStatements)
 
     async def put(self, name: str, body: str) -> None:
         """Keep a server, instead of the one of this name if there is one."""
         params = to_params(AddedServer(name=name, body=body, created_at=self._clock()))
-        await self._database.write(lambda connection: connection.run(self._put, params))
+        await self._database.write(lambda connection: connection.run(self._sql.put, params))
 
     async def list(self) -> Sequence[AddedServer]:
         """All of them, by name."""
-        rows = await self._database.read(lambda connection: connection.all(self._list, {}))
+        rows = await self._database.read(lambda connection: connection.all(self._sql.list, {}))
         return [to_struct(AddedServer, row) for row in rows]
 
     async def delete(self, name: str) -> bool:
         """False when there was none."""
-        return await self._database.write(lambda connection: connection.run(self._delete, {"of": name}) > 0)
+        return await self._database.write(
+            lambda connection: connection.run(self._sql.delete, {"of": name}) > 0
+        )
 
 
 # ---- Pinned definitions in the store: what each MCP server's tools were when somebody approved of them.
@@ -61,31 +74,41 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     approved_by: str | None = None
 
 
+class DefinitionStatements:
+    """The SQL of `Definitions`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        of = definitions.c.server == bindparam("of")
+        put = compiler.insert(definitions)
+        kept = {name: put.excluded[name] for name in ("hash", "body", "approved_at", "approved_by")}
+        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["server", "name"], set_=kept))
+        self.list = compiler.compile(select_all(Pin, definitions).where(of).order_by(definitions.c.name))
+        self.forget = compiler.compile(delete(definitions).where(of))
+
+
 class Definitions:
     """All pinned definitions, by server."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        of = definitions.c.server == bindparam("of")
-        put = database.insert(definitions)
-        kept = {name: put.excluded[name] for name in ("hash", "body", "approved_at", "approved_by")}
-        self._put = database.compile(put.on_conflict_do_update(index_elements=["server", "name"], set_=kept))
-        self._list = database.compile(select_all(Pin, definitions).where(of).order_by(definitions.c.name))
-        self._forget = database.compile(delete(definitions).where(of))
+
+    @cached_property
+    def _sql(self) -> DefinitionStatements:
+        return self._database.statements(DefinitionStatements)
 
     async def list(self, server: str) -> Sequence[Pin]:
         """The pins of a server, by name."""
-        rows = await self._database.read(lambda connection: connection.all(self._list, {"of": server}))
+        rows = await self._database.read(lambda connection: connection.all(self._sql.list, {"of": server}))
         return [to_struct(Pin, row) for row in rows]
 
     async def put(self, pins: Sequence[Pin]) -> None:
         """Keep these instead of what was pinned under the same names; all or none."""
 
         def job(connection: Connection) -> None:
-            connection.run_many(self._put, [to_params(pin) for pin in pins])
+            connection.run_many(self._sql.put, [to_params(pin) for pin in pins])
 
         await self._database.write(job)
 
     async def forget(self, server: str) -> int:
         """Drop all pins of a server; how many there were."""
-        return await self._database.write(lambda connection: connection.run(self._forget, {"of": server}))
+        return await self._database.write(lambda connection: connection.run(self._sql.forget, {"of": server}))

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import Message, Part, decode_part, encode_part
-from dragoman.store.connection import Connection, Job, Row, from_text, to_text
+from dragoman.store.connection import Compiler, Connection, Job, Row, from_text, to_text
 from dragoman.store.database import Database
 from dragoman.store.tables import messages, parts
 
 
-class Messages:
-    """The messages of all sessions, each whole and in its order."""
+class MessageStatements:
+    """The SQL of `Messages`; see `Database.statements`."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
-        self._database = database
-        self._clock = clock
+    def __init__(self, compiler: Compiler) -> None:
         here = messages.c.session_id == bindparam("session_id")
         this = here, messages.c.id == bindparam("id")
         from_here = here, messages.c.position >= bindparam("position")
@@ -29,28 +28,40 @@ class Messages:
         last = select(func.max(messages.c.position)).where(here).scalar_subquery()
         heads = select(messages.c.id, messages.c.role, messages.c.metadata).order_by(messages.c.position)
         bodies = select(parts.c.message_id, parts.c.body).order_by(parts.c.message_id, parts.c.position)
-        part = database.insert(parts)
+        part = compiler.insert(parts)
         part = part.on_conflict_do_update(index_elements=parts.primary_key, set_={"body": part.excluded.body})
         described = update(messages).where(*this).values(metadata=bindparam("metadata"))
-        self._heads = database.compile(heads.where(here))
-        self._head = database.compile(heads.where(*this))
-        self._bodies = database.compile(bodies.where(parts_here))
-        self._bodies_of = database.compile(bodies.where(*parts_of))
-        self._places = database.compile(select(position, last))
-        self._add = database.compile(insert(messages))
-        self._describe = database.compile(described)
-        self._drop = database.compile(delete(messages).where(*from_here))
-        self._put = database.compile(part)
-        self._cut = database.compile(delete(parts).where(*parts_of, parts.c.position >= bindparam("count")))
+        self.heads = compiler.compile(heads.where(here))
+        self.head = compiler.compile(heads.where(*this))
+        self.bodies = compiler.compile(bodies.where(parts_here))
+        self.bodies_of = compiler.compile(bodies.where(*parts_of))
+        self.places = compiler.compile(select(position, last))
+        self.add = compiler.compile(insert(messages))
+        self.describe = compiler.compile(described)
+        self.drop = compiler.compile(delete(messages).where(*from_here))
+        self.put = compiler.compile(part)
+        self.cut = compiler.compile(delete(parts).where(*parts_of, parts.c.position >= bindparam("count")))
+
+
+class Messages:
+    """The messages of all sessions, each whole and in its order."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+
+    @cached_property
+    def _sql(self) -> MessageStatements:
+        return self._database.statements(MessageStatements)
 
     async def list(self, session_id: str) -> Sequence[Message]:
         """The session's messages in order; none when there is no such session."""
-        return await self._read({"session_id": session_id}, heads=self._heads, bodies=self._bodies)
+        return await self._read({"session_id": session_id}, heads=self._sql.heads, bodies=self._sql.bodies)
 
     async def get(self, session_id: str, id: str) -> Message | None:
         """The message, or None."""
         this = {"session_id": session_id, "id": id}
-        found = await self._read(this, heads=self._head, bodies=self._bodies_of)
+        found = await self._read(this, heads=self._sql.head, bodies=self._sql.bodies_of)
         return found[0] if found else None
 
     def put_parts(
@@ -76,11 +87,11 @@ class Messages:
 
         def job(connection: Connection) -> None:
             if rows:
-                connection.run_many(self._put, rows)
+                connection.run_many(self._sql.put, rows)
             if count is not None:
-                connection.run(self._cut, {**this, "count": count})
+                connection.run(self._sql.cut, {**this, "count": count})
             if metadata is not None:
-                connection.run(self._describe, {**this, "metadata": metadata.decode()})
+                connection.run(self._sql.describe, {**this, "metadata": metadata.decode()})
 
         return job
 
@@ -89,7 +100,7 @@ class Messages:
         found = self._place(connection, session_id, id=start)[0] if isinstance(start, str) else start
         if found is None:
             raise NotFound(f"there is no message {start!r} in session {session_id!r}")
-        connection.run(self._drop, {"session_id": session_id, "position": found})
+        connection.run(self._sql.drop, {"session_id": session_id, "position": found})
 
     def add(self, connection: Connection, session_id: str, *, message: Message) -> None:
         """For jobs: put the message with its parts at the end. Conflict when its id is taken."""
@@ -110,7 +121,7 @@ class Messages:
 
     def _place(self, connection: Connection, session_id: str, *, id: str) -> tuple[int | None, int]:
         """The message's position, if it is there, and the position after the last message's."""
-        row = connection.one(self._places, {"session_id": session_id, "id": id}) or (None, None)
+        row = connection.one(self._sql.places, {"session_id": session_id, "id": id}) or (None, None)
         return row[0], 0 if row[1] is None else row[1] + 1
 
     def _insert(self, connection: Connection, session_id: str, *, message: Message, position: int) -> None:
@@ -122,7 +133,7 @@ class Messages:
             "metadata": to_text(message.metadata),
             "created_at": self._clock(),
         }
-        connection.run(self._add, head)
+        connection.run(self._sql.add, head)
         self.put_parts(session_id, message.id, changed=encoded(message.parts))(connection)
 
     def _replace(self, connection: Connection, session_id: str, *, message: Message) -> None:
@@ -132,7 +143,7 @@ class Messages:
             self.put_parts(session_id, message.id, changed=changed, count=count)(connection)
         if message.metadata is not None:
             this = {"session_id": session_id, "id": message.id}
-            connection.run(self._describe, this | {"metadata": to_text(message.metadata)})
+            connection.run(self._sql.describe, this | {"metadata": to_text(message.metadata)})
 
     async def _read(self, params: dict[str, Any], *, heads: str, bodies: str) -> Sequence[Message]:
         def query(connection: Connection) -> tuple[Sequence[Row], Sequence[Row]]:

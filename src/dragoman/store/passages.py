@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -17,7 +17,7 @@ from dragoman.errors import DragomanError
 from dragoman.messages import decode_part
 from dragoman.operations.history import Indexing
 from dragoman.operations.spoken import spoken
-from dragoman.store.connection import Connection, Row
+from dragoman.store.connection import Compiler, Connection, Row
 from dragoman.store.database import Database
 from dragoman.store.full_text import CREATE, Creation, scope_of
 from dragoman.store.tables import (
@@ -139,6 +139,24 @@ class Place(NamedTuple):
     part: int = 0
 
 
+class PassageStatements:
+    """The SQL of `Passages`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.create = [compiler.compile(Creation(sql)) for sql in CREATE]
+        self.stale = compiler.compile(sessions_of_owner())
+        self.stale_one = compiler.compile(session_of_owner())
+        self.known = compiler.compile(known())
+        self.head = compiler.compile(head())
+        self.begun = compiler.compile(begun())
+        self.messages = compiler.compile(messages_of_session())
+        self.bodies = compiler.compile(bodies())
+        self.put = compiler.compile(putting(compiler))
+        self.drop = compiler.compile(delete(passages).where(*HERE))
+        self.mark = compiler.compile(marking(compiler, indexed_messages))
+        self.mark_session = compiler.compile(marking(compiler, indexed_sessions))
+
+
 class Passages:
     """Makes the passages of what was said since the last search. Those of what goes, go with it."""
 
@@ -149,18 +167,10 @@ class Passages:
         self._turn = asyncio.Lock()
         self._owners: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._unfinished: dict[str, tuple[Todo, Place]] = {}
-        self._create = [database.compile(Creation(sql)) for sql in CREATE]
-        self._stale = database.compile(sessions_of_owner())
-        self._stale_one = database.compile(session_of_owner())
-        self._known = database.compile(known())
-        self._head = database.compile(head())
-        self._begun = database.compile(begun())
-        self._messages = database.compile(messages_of_session())
-        self._bodies = database.compile(bodies())
-        self._put = database.compile(putting(database))
-        self._drop = database.compile(delete(passages).where(*HERE))
-        self._mark = database.compile(marking(database, indexed_messages))
-        self._mark_session = database.compile(marking(database, indexed_sessions))
+
+    @cached_property
+    def _sql(self) -> PassageStatements:
+        return self._database.statements(PassageStatements)
 
     async def catch_up(self, owner: str, *, session_id: str | None, seconds: float) -> Indexing | None:
         """Index what was said in the owner's sessions, or in that one, the last changed first.
@@ -171,7 +181,7 @@ class Passages:
         await self._make()
         until = self._clock() + seconds
         asked = {"owner": owner, "id": session_id}
-        stale = self._stale if session_id is None else self._stale_one
+        stale = self._sql.stale if session_id is None else self._sql.stale_one
         async with self._owners.setdefault(owner, asyncio.Lock()):
             found = await self._database.read(lambda connection: connection.all(stale, asked))
             for at, (id,) in enumerate(found, 1):
@@ -184,7 +194,7 @@ class Passages:
         """Make the index, where there is none."""
 
         def job(connection: Connection) -> None:
-            for sql in self._create:
+            for sql in self._sql.create:
                 connection.run(sql, {})
 
         if not self._made:
@@ -198,7 +208,7 @@ class Passages:
         self._made = False
 
     async def _left(self, asked: dict[str, Any]) -> Indexing:
-        row = await self._database.read(lambda connection: connection.one(self._known, asked))
+        row = await self._database.read(lambda connection: connection.one(self._sql.known, asked))
         every, known = row or (0, 0)
         left = max(every - known, 1)
         return Indexing(done=max(every - left, 0), left=left)
@@ -227,17 +237,17 @@ class Passages:
     def _plan(self, connection: Connection, *, session_id: str) -> Todo | None:
         """What is to be done; None when the session is gone."""
         this = {"session_id": session_id}
-        row = connection.one(self._head, this)
+        row = connection.one(self._sql.head, this)
         if row is None:
             return None
         owner, begun, ended = row
         scope = scope_of(session_id, owner=owner)
-        return Todo(session_id, scope, begun, ended, connection.all(self._messages, this))
+        return Todo(session_id, scope, begun, ended, connection.all(self._sql.messages, this))
 
     def _piece(self, connection: Connection, *, todo: Todo, place: Place) -> Place | None:
         """Index for some ms. How far it is then; None when it is to be planned again."""
         this: dict[str, Any] = {"session_id": todo.session_id}
-        if connection.one(self._begun, this) != (todo.begun,):
+        if connection.one(self._sql.begun, this) != (todo.begun,):
             return None
         until = self._clock() + HOLD
         for at in range(place.message, len(todo.messages)):
@@ -247,23 +257,23 @@ class Passages:
             part_after = self._keep(connection, here, scope=todo.scope, start=part, until=until)
             if part_after is not None:
                 return Place(at, part_after)
-            connection.run(self._mark, {**here, "runs": ended})
+            connection.run(self._sql.mark, {**here, "runs": ended})
             if self._clock() >= until and at + 1 < len(todo.messages):
                 return Place(at + 1)
-        connection.run(self._mark_session, {**this, "runs": todo.ended})
+        connection.run(self._sql.mark_session, {**this, "runs": todo.ended})
         return Place(len(todo.messages))
 
     def _keep(
         self, connection: Connection, here: dict[str, Any], *, scope: str, start: int, until: float
     ) -> int | None:
         """Keep the passages of a message from that part on. The next part when it is time, else None."""
-        while rows := connection.all(self._bodies, {**here, "start": start}):
+        while rows := connection.all(self._sql.bodies, {**here, "start": start}):
             for position, body in rows:
                 this = {**here, "position": position}
                 if text := words_of(body):
-                    connection.run(self._put, {**this, "scope": scope, "text": text})
+                    connection.run(self._sql.put, {**this, "scope": scope, "text": text})
                 else:
-                    connection.run(self._drop, this)
+                    connection.run(self._sql.drop, this)
                 start = position + 1
                 if self._clock() >= until:
                     return start
@@ -278,16 +288,16 @@ def words_of(body: str) -> str:
         return ""
 
 
-def putting(database: Database) -> Insert:
+def putting(compiler: Compiler) -> Insert:
     """Puts a passage, or what it says now in the place of what it said."""
     columns = *PLACE, passages.c.scope, passages.c.text
-    put = database.insert(passages).values({column: bindparam(column.name) for column in columns})
+    put = compiler.insert(passages).values({column: bindparam(column.name) for column in columns})
     return put.on_conflict_do_update(
         index_elements=PLACE, set_={"text": put.excluded.text}, where=passages.c.text != put.excluded.text
     )
 
 
-def marking(database: Database, table: Table) -> Insert:
+def marking(compiler: Compiler, table: Table) -> Insert:
     """Marks what is indexed."""
-    mark = database.insert(table)
+    mark = compiler.insert(table)
     return mark.on_conflict_do_update(index_elements=table.primary_key, set_={"runs": mark.excluded.runs})

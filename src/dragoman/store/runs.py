@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ from dragoman.errors import Forbidden, NotFound, RunActive, StoreError, Unavaila
 from dragoman.events import Usage
 from dragoman.messages import Message
 from dragoman.store.connection import (
+    Compiler,
     Connection,
     Job,
     Params,
@@ -62,6 +64,26 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
 
 
+class RunStatements:
+    """The SQL of `Runs`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        found = select_all(Run, runs)
+        this = runs.c.id == bindparam("id")
+        here = runs.c.session_id == bindparam("session_id")
+        unless_busy = compiler.insert(runs).on_conflict_do_nothing(
+            index_elements=[runs.c.session_id], index_where=RUNNING
+        )
+        ended: dict[str, Any] = {name: bindparam(name) for name in Ending.__struct_fields__}
+        self.insert = compiler.compile(unless_busy)
+        self.get = compiler.compile(found.where(this))
+        self.active = compiler.compile(found.where(here, RUNNING))
+        self.list = compiler.compile(found.where(here).order_by(runs.c.started_at, runs.c.id))
+        self.unfinished = compiler.compile(found.where(RUNNING).order_by(runs.c.started_at, runs.c.id))
+        self.finish = compiler.compile(update(runs).where(this, RUNNING).values(ended))
+        self.touch = compiler.compile(TOUCH)
+
+
 class Runs:
     """The runs of all sessions."""
 
@@ -69,20 +91,10 @@ class Runs:
         self._database = database
         self._sessions = sessions
         self._messages = messages
-        found = select_all(Run, runs)
-        this = runs.c.id == bindparam("id")
-        here = runs.c.session_id == bindparam("session_id")
-        unless_busy = database.insert(runs).on_conflict_do_nothing(
-            index_elements=[runs.c.session_id], index_where=RUNNING
-        )
-        ended: dict[str, Any] = {name: bindparam(name) for name in Ending.__struct_fields__}
-        self._insert = database.compile(unless_busy)
-        self._get = database.compile(found.where(this))
-        self._active = database.compile(found.where(here, RUNNING))
-        self._list = database.compile(found.where(here).order_by(runs.c.started_at, runs.c.id))
-        self._unfinished = database.compile(found.where(RUNNING).order_by(runs.c.started_at, runs.c.id))
-        self._finish = database.compile(update(runs).where(this, RUNNING).values(ended))
-        self._touch = database.compile(TOUCH)
+
+    @cached_property
+    def _sql(self) -> RunStatements:
+        return self._database.statements(RunStatements)
 
     async def begin(
         self,
@@ -122,7 +134,7 @@ class Runs:
         def job(connection: Connection) -> bool:
             if also is not None:
                 also(connection)
-            return connection.run(self._finish, params) > 0
+            return connection.run(self._sql.finish, params) > 0
 
         try:
             return await self._database.write(job)
@@ -132,21 +144,21 @@ class Runs:
 
     async def get(self, id: str) -> Run | None:
         """The run, or None."""
-        found = await self._read(self._get, {"id": id})
+        found = await self._read(self._sql.get, {"id": id})
         return found[0] if found else None
 
     async def active(self, session_id: str) -> Run | None:
         """The run that the session is busy with, or None."""
-        found = await self._read(self._active, {"session_id": session_id})
+        found = await self._read(self._sql.active, {"session_id": session_id})
         return found[0] if found else None
 
     async def list(self, session_id: str) -> Sequence[Run]:
         """The session's runs, the oldest first."""
-        return await self._read(self._list, {"session_id": session_id})
+        return await self._read(self._sql.list, {"session_id": session_id})
 
     async def unfinished(self) -> Sequence[Run]:
         """All runs marked as running, the oldest first: at start, those that a crash has cut off."""
-        return await self._read(self._unfinished, {})
+        return await self._read(self._sql.unfinished, {})
 
     def _enter(self, connection: Connection, run: Run, *, session: Session | None) -> None:
         """Put the run's row into its session."""
@@ -157,10 +169,10 @@ class Runs:
             self._sessions.insert(connection, session)
         elif session is not None and session.owner != known.owner:
             raise Forbidden(f"session {run.session_id!r} belongs to somebody else")
-        if not connection.run(self._insert, with_usage(run)):
-            active = connection.one(self._active, {"session_id": run.session_id})
+        if not connection.run(self._sql.insert, with_usage(run)):
+            active = connection.one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
-        connection.run(self._touch, {"id": run.session_id, "updated_at": run.started_at})
+        connection.run(self._sql.touch, {"id": run.session_id, "updated_at": run.started_at})
 
     async def _read(self, sql: str, params: Params) -> Sequence[Run]:
         rows = await self._database.read(lambda connection: connection.all(sql, params))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Dialect, StaticPool, create_engine
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from dragoman.errors import StoreError
 from dragoman.store.tables import metadata
@@ -62,12 +64,20 @@ def place(raw: sqlite3.Connection) -> str:
 
 def create(raw: sqlite3.Connection, dialect: Dialect) -> None:
     """All tables in an empty database; as the revisions make them, without Alembic's 0.2 s of imports."""
-    for table in metadata.sorted_tables:
-        raw.execute(str(CreateTable(table).compile(dialect=dialect)))
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            raw.execute(str(CreateIndex(index).compile(dialect=dialect)))
+    for sql in definitions(dialect):
+        raw.execute(sql)
     raw.execute(CREATE_VERSIONS)
     raw.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+
+
+@cache
+def definitions(dialect: Dialect) -> Sequence[str]:
+    """CREATE TABLE and CREATE INDEX of all tables, compiled once for a dialect."""
+    elements: list[ExecutableDDLElement] = []
+    for table in metadata.sorted_tables:
+        elements.append(CreateTable(table))
+        elements += map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))
+    return [str(element.compile(dialect=dialect)) for element in elements]
 
 
 def migrate(raw: sqlite3.Connection) -> None:

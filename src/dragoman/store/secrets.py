@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, delete, select, update
 
 from dragoman.errors import BadRequest, ConfigError, NotFound
-from dragoman.store.connection import Connection, Row, select_all, to_params, to_struct
+from dragoman.store.connection import Compiler, Connection, Row, select_all, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.sealing import FILE_VARIABLE, VARIABLE, MasterKey, Sealed
 from dragoman.store.tables import secrets
@@ -27,6 +28,23 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
 
 
+class SecretStatements:
+    """The SQL of `Secrets`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        this = secrets.c.name == bindparam("name")
+        sealed = [secrets.c[name] for name in Sealed.__struct_fields__]
+        put = compiler.insert(secrets)
+        kept = {name: put.excluded[name] for name in (*Sealed.__struct_fields__, "updated_at")}
+        changes: dict[str, Any] = {name: bindparam(name) for name in Sealed.__struct_fields__}
+        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
+        self.get = compiler.compile(select(*sealed).where(this))
+        self.all = compiler.compile(select(secrets.c.name, *sealed).order_by(secrets.c.name))
+        self.list = compiler.compile(select_all(Secret, secrets).order_by(secrets.c.name))
+        self.delete = compiler.compile(delete(secrets).where(this))
+        self.seal = compiler.compile(update(secrets).where(this).values(changes))
+
+
 class Secrets:
     """All secrets. Listing and deleting need no master key; the rest raises ConfigError without one."""
 
@@ -36,17 +54,10 @@ class Secrets:
         self._database = database
         self._clock = clock
         self._master = master
-        this = secrets.c.name == bindparam("name")
-        sealed = [secrets.c[name] for name in Sealed.__struct_fields__]
-        put = database.insert(secrets)
-        kept = {name: put.excluded[name] for name in (*Sealed.__struct_fields__, "updated_at")}
-        changes: dict[str, Any] = {name: bindparam(name) for name in Sealed.__struct_fields__}
-        self._put = database.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
-        self._get = database.compile(select(*sealed).where(this))
-        self._all = database.compile(select(secrets.c.name, *sealed).order_by(secrets.c.name))
-        self._list = database.compile(select_all(Secret, secrets).order_by(secrets.c.name))
-        self._delete = database.compile(delete(secrets).where(this))
-        self._seal = database.compile(update(secrets).where(this).values(changes))
+
+    @cached_property
+    def _sql(self) -> SecretStatements:
+        return self._database.statements(SecretStatements)
 
     async def put(self, name: str, value: str) -> None:
         """Keep a value, instead of the one before if there was one. BadRequest for a name that cannot be."""
@@ -55,24 +66,24 @@ class Secrets:
         now = self._clock()
         params = {"name": name, "created_at": now, "updated_at": now}
         params |= to_params(self._key().seal(name, value))
-        await self._database.write(lambda connection: connection.run(self._put, params))
+        await self._database.write(lambda connection: connection.run(self._sql.put, params))
 
     async def get(self, name: str) -> str:
         """The value. NotFound, ConfigError for another master key, StoreError for a row that is damaged."""
-        row = await self._database.read(lambda connection: connection.one(self._get, {"name": name}))
+        row = await self._database.read(lambda connection: connection.one(self._sql.get, {"name": name}))
         if row is None:
             raise NotFound(f"there is no secret {name!r}", hint=f"`dragoman secrets set {name}` keeps one")
         return self._key().open(name, Sealed(*row))
 
     async def list(self) -> Sequence[Secret]:
         """All secrets by name, without their values."""
-        rows = await self._database.read(lambda connection: connection.all(self._list, {}))
+        rows = await self._database.read(lambda connection: connection.all(self._sql.list, {}))
         return [to_struct(Secret, row) for row in rows]
 
     async def delete(self, name: str) -> bool:
         """False when there was none."""
         params = {"name": name}
-        return await self._database.write(lambda connection: connection.run(self._delete, params) > 0)
+        return await self._database.write(lambda connection: connection.run(self._sql.delete, params) > 0)
 
     async def rotate(self, new: MasterKey) -> int:
         """Seal all secrets anew; how many. When one of them cannot be opened, all stay as they are."""
@@ -83,8 +94,8 @@ class Secrets:
             return {"name": name, **to_params(new.seal(name, old.open(name, Sealed(*sealed))))}
 
         def job(connection: Connection) -> int:
-            rows = [resealed(row) for row in connection.all(self._all, {})]
-            connection.run_many(self._seal, rows)
+            rows = [resealed(row) for row in connection.all(self._sql.all, {})]
+            connection.run_many(self._sql.seal, rows)
             return len(rows)
 
         count = await self._database.write(job)

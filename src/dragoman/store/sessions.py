@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, select, tuple_, update
 
 from dragoman.errors import Conflict, NotFound, RunActive
-from dragoman.store.connection import Connection, select_all, to_params, to_struct
+from dragoman.store.connection import Compiler, Connection, select_all, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.tables import RUNNING, approvals, artifacts, calls, runs, sessions
 
@@ -29,12 +30,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
 
 
-class Sessions:
-    """The sessions of all owners; who may see which is the server's to say."""
+class SessionStatements:
+    """The SQL of `Sessions`; see `Database.statements`."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
-        self._database = database
-        self._clock = clock
+    def __init__(self, compiler: Compiler) -> None:
         this = sessions.c.id == bindparam("id")
         latest = sessions.c.updated_at, sessions.c.id
         page = select_all(Session, sessions).where(sessions.c.owner == bindparam("owner"))
@@ -43,17 +42,29 @@ class Sessions:
         earlier = tuple_(*latest) < tuple_(bindparam("updated_at"), bindparam("before"))
         changes: dict[str, Any] = {name: bindparam(name) for name in (*CHANGEABLE, "updated_at")}
         active = select(runs.c.id).where(runs.c.session_id == bindparam("id"), RUNNING)
-        self._insert = database.compile(insert(sessions))
-        self._get = database.compile(select_all(Session, sessions).where(this))
-        self._page = database.compile(page)
-        self._next_page = database.compile(page.where(earlier))
-        self._update = database.compile(update(sessions).where(this).values(changes))
-        self._delete = database.compile(delete(sessions).where(this))
-        self._delete_below = [
-            database.compile(delete(table).where(table.c.session_id == bindparam("id")))
+        self.insert = compiler.compile(insert(sessions))
+        self.get = compiler.compile(select_all(Session, sessions).where(this))
+        self.page = compiler.compile(page)
+        self.next_page = compiler.compile(page.where(earlier))
+        self.update = compiler.compile(update(sessions).where(this).values(changes))
+        self.delete = compiler.compile(delete(sessions).where(this))
+        self.delete_below = [
+            compiler.compile(delete(table).where(table.c.session_id == bindparam("id")))
             for table in (calls, approvals, artifacts)
         ]
-        self._active = database.compile(active)
+        self.active = compiler.compile(active)
+
+
+class Sessions:
+    """The sessions of all owners; who may see which is the server's to say."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+
+    @cached_property
+    def _sql(self) -> SessionStatements:
+        return self._database.statements(SessionStatements)
 
     async def create(self, session: Session) -> None:
         """Conflict when there is one with this id."""
@@ -75,12 +86,12 @@ class Sessions:
         def query(connection: Connection) -> Sequence[Session]:
             params: dict[str, Any] = {"owner": owner, "limit": limit}
             if before is None:
-                return [to_struct(Session, row) for row in connection.all(self._page, params)]
+                return [to_struct(Session, row) for row in connection.all(self._sql.page, params)]
             last = self.find(connection, before)
             if last is None:
                 raise NotFound(f"there is no session {before!r} to go on from")
             params |= {"updated_at": last.updated_at, "before": before}
-            return [to_struct(Session, row) for row in connection.all(self._next_page, params)]
+            return [to_struct(Session, row) for row in connection.all(self._sql.next_page, params)]
 
         return await self._database.read(query)
 
@@ -94,7 +105,7 @@ class Sessions:
             if session is None:
                 raise NotFound(f"there is no session {id!r}")
             changed = msgspec.structs.replace(session, **fields, updated_at=self._clock())
-            connection.run(self._update, to_params(changed))
+            connection.run(self._sql.update, to_params(changed))
             return changed
 
         return await self._database.write(job)
@@ -106,19 +117,19 @@ class Sessions:
         """
 
         def job(connection: Connection) -> bool:
-            if active := connection.one(self._active, {"id": id}):
+            if active := connection.one(self._sql.active, {"id": id}):
                 raise RunActive(id, active[0])
-            for sql in self._delete_below:
+            for sql in self._sql.delete_below:
                 connection.run(sql, {"id": id})
-            return connection.run(self._delete, {"id": id}) > 0
+            return connection.run(self._sql.delete, {"id": id}) > 0
 
         return await self._database.write(job)
 
     def find(self, connection: Connection, id: str) -> Session | None:
         """For jobs: the session, or None."""
-        row = connection.one(self._get, {"id": id})
+        row = connection.one(self._sql.get, {"id": id})
         return to_struct(Session, row) if row else None
 
     def insert(self, connection: Connection, session: Session) -> None:
         """For jobs: add one that is not there."""
-        connection.run(self._insert, to_params(session))
+        connection.run(self._sql.insert, to_params(session))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, tuple_
 
 from dragoman.events import Usage
-from dragoman.store.connection import Connection, Job, Params, Row, to_params
+from dragoman.store.connection import Compiler, Connection, Job, Params, Row, to_params
 from dragoman.store.database import Database
 from dragoman.store.report import TOKENS, Group, Line, Report, where
 from dragoman.store.tables import usage
@@ -66,22 +67,32 @@ class Totals(msgspec.Struct, frozen=True):
     tokens: Usage
 
 
+class UsageStatements:
+    """The SQL of `UsageRecords`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        added = compiler.insert(usage).values({name: bindparam(name) for name in COLUMNS})
+        self.insert = compiler.compile(added)
+        self.insert_new = [(size, compiler.compile(adding(compiler, size=size))) for size in SIZES]
+
+
 class UsageRecords:
     """What was consumed, and for whom. Deleting a session does not delete its usage."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        added = database.insert(usage).values({name: bindparam(name) for name in COLUMNS})
-        self._insert = database.compile(added)
-        self._insert_new = [(size, database.compile(self._adding(size))) for size in SIZES]
         self._totals: dict[frozenset[str], str] = {}
+
+    @cached_property
+    def _sql(self) -> UsageStatements:
+        return self._database.statements(UsageStatements)
 
     def adding(self, record: UsageRecord) -> Job[None]:
         """A job that adds the record; give it to `Store.post` or `Store.write`."""
         params = params_of(record)
 
         def job(connection: Connection) -> None:
-            connection.run(self._insert, params)
+            connection.run(self._sql.insert, params)
 
         return job
 
@@ -91,21 +102,13 @@ class UsageRecords:
 
         def job(connection: Connection) -> None:
             at = 0
-            for size, sql in self._insert_new:
+            for size, sql in self._sql.insert_new:
                 while len(rows) - at >= size:
                     values = chain.from_iterable(rows[at : at + size])
                     connection.run(sql, dict(zip(NAMES, values, strict=False)))
                     at += size
 
         return job
-
-    def _adding(self, size: int) -> ClauseElement:
-        """Adds so many records at once: between two statements threads contend for the interpreter."""
-        names = [NAMES[row * WIDTH : (row + 1) * WIDTH] for row in range(size)]
-        rows: list[dict[str, Any]] = [
-            {column: bindparam(name) for column, name in zip(COLUMNS, row, strict=True)} for row in names
-        ]
-        return self._database.insert(usage).values(rows).on_conflict_do_nothing(index_elements=["id"])
 
     async def add(self, record: UsageRecord) -> None:
         """Add the record; it is committed on return."""
@@ -176,6 +179,15 @@ class UsageRecords:
             statement = select(func.count(), estimated, *sums).where(*where(names))
             self._totals[names] = self._database.compile(statement)
         return self._totals[names]
+
+
+def adding(compiler: Compiler, *, size: int) -> ClauseElement:
+    """Adds so many records at once: between two statements threads contend for the interpreter."""
+    names = [NAMES[row * WIDTH : (row + 1) * WIDTH] for row in range(size)]
+    rows: list[dict[str, Any]] = [
+        {column: bindparam(name) for column, name in zip(COLUMNS, row, strict=True)} for row in names
+    ]
+    return compiler.insert(usage).values(rows).on_conflict_do_nothing(index_elements=["id"])
 
 
 def chosen(since: float | None, until: float | None, *, filters: Mapping[str, str] | None) -> dict[str, Any]:
