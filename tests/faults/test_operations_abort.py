@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import threading
 import time
@@ -14,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.clients.driver import Driver
+from tests.effort import rounds
 from tests.faults.operations_world import Json, World, batch, find, statuses, until, world
 
 READERS = 4  # threads that read the database begin one after the other
-TIMES = int(os.environ.get("ABORTS", "100"))
+TIMES = rounds(quick=5, thorough=100)
 CHAIN = batch("near.start", "raw.hang", "near.quick")
 LINKS = ("start", "relay", "wait")
 BELOW = {"hub.call": "aborted", "near.start": "aborted", "far.relay": "aborted", "near.wait": "aborted"}
@@ -49,7 +49,7 @@ async def check(here: World, session: str, *, times: int = 1) -> None:
 
 
 @pytest.mark.promise("chain-abort")
-async def test_a_chat_that_is_stopped_100_times_in_the_middle_of_a_chain_leaves_nothing(
+async def test_a_chat_that_is_stopped_again_and_again_in_the_middle_of_a_chain_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     took: list[float] = []

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations.mending import Mended, mend
@@ -220,7 +220,6 @@ rules = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schema=objects(rules), input=st.dictionaries(names, values, max_size=3))
 def test_what_is_mended_fits_and_what_fitted_is_left_as_it_was(schema: Any, input: Any) -> None:
     validator = jsonschema_rs.validator_for(schema)

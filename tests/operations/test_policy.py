@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -287,7 +287,6 @@ def decided(policy: Policy, call: Call) -> Verdict:
 
 @pytest.mark.promise("policy-order")
 @given(many_rules, decisions, some_calls, st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=300)
 def test_the_order_of_the_rules_does_not_matter(
     rules: list[Rule], default: Decision, call: Call, chance: Any
 ) -> None:
@@ -297,7 +296,6 @@ def test_the_order_of_the_rules_does_not_matter(
 
 
 @given(many_rules, decisions, some_calls)
-@settings(deadline=None, max_examples=300)
 def test_a_deny_as_specific_as_the_rule_that_decides_is_never_in_vain(
     rules: list[Rule], default: Decision, call: Call
 ) -> None:
@@ -308,7 +306,6 @@ def test_a_deny_as_specific_as_the_rule_that_decides_is_never_in_vain(
 
 
 @given(many_rules, some_rules, decisions, some_calls)
-@settings(deadline=None, max_examples=300)
 def test_one_more_deny_never_allows_anything(
     rules: list[Rule], more: Rule, default: Decision, call: Call
 ) -> None:
@@ -319,7 +316,6 @@ def test_one_more_deny_never_allows_anything(
 
 
 @given(many_rules, decisions, some_calls)
-@settings(deadline=None, max_examples=300)
 def test_what_is_told_first_is_what_decides_and_only_what_is_denied_is_hidden(
     rules: list[Rule], default: Decision, call: Call
 ) -> None:

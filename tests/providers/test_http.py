@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
@@ -127,7 +127,6 @@ async def test_garbage_is_a_network_error(transport: Transport) -> None:
         assert (caught.value.category, caught.value.transient) == ("network", True)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=20) | st.sampled_from([CHUNKED, ok(b"hello"), chunk(b"x")]), max_size=5))
 def test_whatever_a_server_sends_is_a_response_or_a_provider_error(pieces: list[bytes]) -> None:
     async def script(peer: Peer) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
+from tests.effort import rounds
 from tests.spokes.hubs import LIMIT, House, house, until
 from tests.spokes.processes import process, words
 
-TIMES = 100
+TIMES = rounds(quick=10, thorough=100)
 running: set[str] = set()
 
 
@@ -45,7 +46,7 @@ async def stop(task: asyncio.Task[Any]) -> float:
 
 
 @pytest.mark.promise("spoke-abort")
-async def test_a_chain_through_a_spoke_that_is_stopped_100_times_leaves_nothing_running(
+async def test_a_chain_through_a_spoke_that_is_stopped_again_and_again_leaves_nothing_running(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.tools.page import read_page
@@ -88,7 +88,6 @@ FRAGMENTS += [
 ]
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=40))
 def test_anything_is_read(parts: list[str]) -> None:
     read_page("".join(parts), url=BASE, markdown=True)
