@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import Agent, Context, Tool, operation, tool_called, truncate_messages
 from dragoman import events as e
-from tests.rows.upstream import call, openai_model, text
+from tests.parity.upstream import call, openai_model, text
 
 
 class Kitchen:

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import Agent, BadRequest, ContextPolicy, RunLimits, Tool, operation
 from dragoman import events as e
-from tests.rows.upstream import Answer, call, openai, openai_call, openai_model, refusal, text
+from tests.parity.upstream import Answer, call, openai, openai_call, openai_model, refusal, text
 
 USAGE = {
     "prompt_tokens": 100,

@@ -26,7 +26,7 @@ from dragoman import (
     tool_called,
 )
 from dragoman import events as e
-from tests.rows.upstream import Answer, call, claude, ollama, openai_model, refusal, text, upstream
+from tests.parity.upstream import Answer, call, claude, ollama, openai_model, refusal, text, upstream
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 LISTS = ("mcp_server_list_items", "server_list_items")
