@@ -165,11 +165,11 @@ def test_what_is_known_to_be_cut_off_is_not_completed(text: str) -> None:
 
 @pytest.mark.parametrize("piece", ['{"a":[', "{", "[", '{"a": "x"y", ', "'", '\\"', "("])
 def test_no_text_takes_long_to_repair(piece: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for start in ("", '{"k": "'):
         repair((start + piece * 900_000)[:900_000] + "}")
         repair((start + piece * 4_000)[:3_990] + "}")
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 leaves = (

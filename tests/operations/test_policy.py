@@ -226,9 +226,9 @@ def test_a_hundred_thousand_operations_are_decided_about_in_a_moment() -> None:
     policy = Policy([*rules, *(rule("deny", f"n{number}.get_1") for number in range(1_000))])
     policy.visible(operations[0], identity=ANN)
     for limit in (5.0, 1.0):  # the first time, and from then on; measured: 0.3 s and 0.04 s
-        began = time.perf_counter()
+        began = time.process_time()
         seen = [policy.visible(operation, identity=ANN, agent="a") for operation in operations]
-        assert time.perf_counter() - began < limit
+        assert time.process_time() - began < limit
         assert sum(seen) == 50_000 - 1  # but for `n0.get_1`, which has a rule of its own
 
 

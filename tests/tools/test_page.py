@@ -124,9 +124,9 @@ HEAVY += [
 
 @pytest.mark.parametrize("part", HEAVY)
 def test_a_page_that_repeats_itself_takes_time_in_line_with_its_size(part: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     read_page(part * (SIZE // len(part)) + "9" * 10_000, url=BASE, markdown=True)
-    assert time.monotonic() - begun < 15
+    assert time.process_time() - begun < 15
 
 
 def test_a_page_that_makes_trees_explode_stays_as_small_as_it_is() -> None:
