@@ -10,6 +10,7 @@ MADE := .venv/.made# stamps: what is up to date is not made again
 CLIENTS := tests/clients tests/mcp/clients
 FOLDERS := $(wildcard src tests tools examples benchmarks)
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
+PYTEST := env -u PYTHONPATH $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --quiet $(UPGRADE)
@@ -41,16 +42,23 @@ agentbench: setup ## the library beside Pydantic AI, OpenAI Agents, LangGraph an
 
 # ---- working on it -----------------------------------------------------------------------------------------
 
-.PHONY: test quick check format map docs lock wheel clean
+.PHONY: test coverage soak quick check format map docs lock wheel clean
 test: setup ## all checks, then all tests against the built wheel
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m tools.needs
-	@env -u PYTHONPATH $(BIN)/python -m pytest -n $(or $(WORKERS),2) --cov --cov-report=term $(ARGS) \
-		|| { echo "make test: FAILED"; exit 1; }
+	@$(PYTEST) -n $(or $(WORKERS),2) --durations 10 $(ARGS) || { echo "make test: FAILED"; exit 1; }
 	@echo "make test: all checks and tests passed"
 
+coverage: setup ## what the tests reach; twice the time of `make test`
+	@$(PYTEST) -n $(or $(WORKERS),2) --cov --cov-report=term $(ARGS) || { echo "make coverage: FAILED"; exit 1; }
+
+soak: setup ## many examples of each property, all kill and swap loops, with coverage: hours
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m tools.needs
+	@TEST_PROFILE=thorough $(MAKE) --no-print-directory coverage ARGS="--timeout 3600 $(ARGS)"
+
 quick: $(MADE)/wheel ## some tests against the wheel, at once: make quick TESTS=tests/wire
-	@env -u PYTHONPATH $(BIN)/python -m pytest -x -q $(TESTS) $(ARGS)
+	@$(PYTEST) -x -q $(TESTS) $(ARGS)
 
 check: $(MADE)/dev ## lint, format, types, layers, house rules
 	@broken=; \

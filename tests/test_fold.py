@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -110,7 +110,6 @@ def _unique(part: m.Part, key: str) -> m.Part:
 
 @pytest.mark.promise("retold-message-is-the-same")
 @given(finished_messages())
-@settings(max_examples=300)
 def test_a_retold_message_folds_to_the_same_message(message: m.Message) -> None:
     assert fold(None, retell(message)) == message
 

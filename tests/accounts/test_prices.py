@@ -11,7 +11,7 @@ from decimal import Decimal
 import pytest
 from genai_prices import Usage as TheirUsage
 from genai_prices import calc_price
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.accounts.price import Price, Rates
@@ -116,7 +116,6 @@ COUNTS = st.integers(0, 600_000)
 
 
 @pytest.mark.parametrize(("provider", "model"), MODELS)
-@settings(max_examples=40, deadline=None)
 @given(fresh=COUNTS, read=COUNTS, written=COUNTS, output=COUNTS)
 def test_a_cost_is_what_the_library_says(
     provider: str, model: str, fresh: int, read: int, written: int, output: int

@@ -142,6 +142,6 @@ async def test_what_the_disk_does_not_take_waits_in_memory(
 async def test_what_was_flushed_is_on_disk(path: Path) -> None:
     spool = await opened(path)
     spool.put(ROWS)
-    await asyncio.wait_for(spool.flush(), 30)
+    await asyncio.wait_for(spool.flush(), 120)
     assert lines(path) == 600
     await spool.close()

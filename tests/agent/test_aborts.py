@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Sequence
 from statistics import median
 
@@ -23,6 +22,7 @@ from dragoman.providers.scripted import ScriptedCall, Step
 from dragoman.request import ModelRequest
 from tests.agent.lab import ASK, add, calling, fail, scripted, send, wait
 from tests.providers.servers import Peer, chunk, serving
+from tests.stopwatch import Stopwatch
 from tests.wire.openai_streams import chunk as said
 from tests.wire.openai_streams import sse
 
@@ -86,7 +86,7 @@ async def aborted(run: Run, after: float) -> Result:
     """The result of a run that is aborted after so many seconds."""
     await asyncio.sleep(after)
     run.abort()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         return await run.result
 
 
@@ -129,9 +129,9 @@ async def test_the_providers_socket_is_closed_within_a_tenth_of_a_second() -> No
             run = agent.spawn(ASK)
             await asyncio.sleep(chance.uniform(0, 0.02))
             run.abort()
-            began = time.perf_counter()
+            watch = Stopwatch()
             await server.wait_closed(server.connections)
-            took.append(time.perf_counter() - began)
+            took.append(watch.seconds())
             result = await run.result
             assert result.exit_reason == "aborted"
             check_valid(result.messages)

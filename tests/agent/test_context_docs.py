@@ -25,7 +25,7 @@ def test_an_example_of_the_documentation_runs(page: str, code: str, tmp_path: Pa
     script = tmp_path / "example.py"
     script.write_text(code, encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"{page}: {done.stderr}"
 
 

@@ -32,7 +32,7 @@ COUNTS = {
     "testing": 3,
     "tool-builder": 1,
 }
-LIMIT = 90
+LIMIT = 120
 TESTS = """
 import asyncio
 import inspect

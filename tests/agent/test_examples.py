@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "library"
-LIMIT = 60.0
+LIMIT = 120.0
 KEYS = ("OPENAI_", "ANTHROPIC_", "OLLAMA_")
 OUTCOMES = {
     "chat": ["Bonn was the capital.", "success after 1 step", "About 335,000 people."],

@@ -244,7 +244,7 @@ async def test_a_call_that_is_stopped_stops_its_hook(post: Post) -> None:
             stopped.set()
 
     task = asyncio.create_task(post.call(Hooks().on("pre_tool_use", waits, timeout=60)))
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 120)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -179,9 +179,9 @@ async def test_secrets_and_patterns_are_blotted_out_together(together: str) -> N
 
 @pytest.mark.parametrize("text", ["a" * 1_000_000, "aB3" * 300_000, "eyJ" * 300_000, "-----BEGIN " * 90_000])
 def test_a_text_made_to_be_slow_is_scanned_in_time(text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     secrets_in(text)
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 30
 
 
 async def test_patterns_are_redacted_in_results_arguments_and_prompts() -> None:

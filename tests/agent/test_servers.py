@@ -21,7 +21,7 @@ from tests.agent.lab import add, calling, provider, scripted, types
 
 SERVER = Path(__file__).parents[1] / "mcp" / "client" / "sdk_server.py"
 SUM = ScriptedCall("sdk_server_add", {"a": 2, "b": 2})
-LIMIT = 60.0
+LIMIT = 120.0
 QUIET = asyncio.subprocess.DEVNULL
 SCRIPT = """
 from mcp.server.mcpserver import MCPServer

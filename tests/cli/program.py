@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 COMMAND = (sys.executable, "-m", "dragoman")
-LIMIT = 60.0
+LIMIT = 120.0
 READY = re.compile(r"listening on (http://[^\s]+)")
 
 

@@ -141,10 +141,10 @@ def test_a_long_tree_keeps_to_its_screen_while_it_is_live() -> None:
     child = {"id": "x", "kind": "call", "name": "a.b", "status": "running", "startedAt": 1.0}
     node = {**child, "kind": "run", "children": [child] * 500}
     answer = {"tree": node, "path": [], "leftOut": 7}
-    began = time.perf_counter()
+    began = time.process_time()
     table = draw(answer, 3.0, width=60, most=20)
     assert (table.row_count, len(table.columns)) == (21, 4)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_no_auth_is_said_loudly_and_refused_beyond_this_machine(tmp_path: Path) 
 def test_a_signal_ends_open_streams_properly_and_the_program_with_0(
     tmp_path: Path, how: signal.Signals
 ) -> None:
-    with serving(tmp_path, config(tmp_path), "--no-auth") as hub:
+    with serving(tmp_path, config(tmp_path, limits={"drain": 0.5}), "--no-auth") as hub:
         chat = start("chat", "go", "--json", "--session", "s", "--hub", hub.url)
         read_until(chat, "first")
         assert finish(hub.process, how).code == 0

@@ -13,7 +13,7 @@ from typing import Any
 from tests.clients.hub import Hub
 
 HERE = Path(__file__).parent
-LIMIT = 100.0
+LIMIT = 120.0
 Action = dict[str, Any]
 
 

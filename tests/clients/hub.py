@@ -18,8 +18,8 @@ from typing import Any
 
 COMMAND = (sys.executable, "-m", "dragoman")
 READY = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
-START_LIMIT = 60.0
-STOP_LIMIT = 15.0
+START_LIMIT = 120.0
+STOP_LIMIT = 120.0
 
 
 class HubFailed(Exception):

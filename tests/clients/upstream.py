@@ -75,7 +75,7 @@ class Upstream:
         with self.changed:
             return [asked for asked in self.asked if asked.key == mark.removeprefix("#")]
 
-    def wait(self, true: Callable[[], object], limit: float = 10.0) -> None:
+    def wait(self, true: Callable[[], object], limit: float = 120.0) -> None:
         """Return when `true()` holds; fail at the deadline."""
         with self.changed:
             if not self.changed.wait_for(true, limit):

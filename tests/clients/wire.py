@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 READ = 65536
-LIMIT = 30.0
+LIMIT = 120.0
 
 
 class Gone(Exception):

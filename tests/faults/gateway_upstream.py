@@ -19,8 +19,9 @@ from dragoman.store.usage import UsageRecord
 from tests.providers.servers import CHUNKED, Peer, Script, Server, chunk
 from tests.providers.servers import serving as upstream_serving
 from tests.serving import listening
+from tests.stopwatch import Stopwatch
 
-DEADLINE = 20.0
+DEADLINE = 120.0
 TEXT = "hello"
 END = b"0\r\n\r\n"
 OPEN = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"  # the body ends with the connection
@@ -229,10 +230,11 @@ class Client:
         self.read = b"".join(pieces)
         return self.read
 
-    def leave(self) -> float:
-        """Close it; the loop's time at that."""
+    def leave(self) -> Stopwatch:
+        """Close it; the time since then."""
+        watch = Stopwatch()
         self.writer.close()
-        return asyncio.get_running_loop().time()
+        return watch
 
 
 @dataclass
@@ -303,10 +305,10 @@ async def house(
 
 @dataclass
 class Watch:
-    """A script's eye: that it was asked, and when the hub closed each connection, as the loop's time."""
+    """A script's eye: that it was asked, and that the hub closed each connection."""
 
     asked: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
-    closed: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
+    closed: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
 
     def then(self, *answer: bytes) -> Script:
         """Answers so much of each request, and looks on."""
@@ -317,14 +319,15 @@ class Watch:
             for piece in answer:
                 await peer.send(piece)
             await peer.gone()
-            self.closed.put_nowait(asyncio.get_running_loop().time())
+            self.closed.put_nowait(None)
 
         return script
 
-    async def delay(self, left: float) -> float:
+    async def delay(self, left: Stopwatch) -> float:
         """Seconds from the client's leaving to the closed connection."""
         async with asyncio.timeout(DEADLINE):
-            return await self.closed.get() - left
+            await self.closed.get()
+        return left.seconds()
 
 
 async def until(true: Callable[[], bool]) -> None:

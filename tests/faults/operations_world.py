@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 CHAIN = HERE / "operations_chain.py"
 SPOKE = HERE / "operations_spoke.py"
 RAW = HERE.parent / "mcp" / "client" / "raw_server.py"
-LIMIT = 20.0
+LIMIT = 120.0
 Json = dict[str, Any]
 
 

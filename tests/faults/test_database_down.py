@@ -25,7 +25,7 @@ from dragoman.store import sqlite
 from dragoman.store.store import FILE, Store
 from dragoman.store.usage import UsageRecord
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 NOON = 1_795_348_800.0
 ANN = Identity(owner="ann", key_id="k")
 CENT = Price(name="test/cent", rates=(Rates(input=0, output=10_000_000_000),))  # one token, one cent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,11 @@ import msgspec
 import pytest
 
 from dragoman.messages import FINAL_STATES
+from tests.effort import rounds
 from tests.faults.process import Process, started, write_config
 from tests.serving import ask, frames_in, text_of
 
-KILLS = int(os.environ.get("KILLS", "15"))
+KILLS = rounds(quick=4, thorough=15)
 LENGTH = 0.9  # seconds that the turn below takes
 WORDS = [f"word{n} " for n in range(8)]
 MARKS = Path(__file__).with_name("marks.py")

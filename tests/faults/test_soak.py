@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import rounds
 from tests.faults.soak import soak
 
 
@@ -15,7 +16,7 @@ def anyio_backend() -> str:
 
 
 async def test_random_faults_leave_nothing_behind_and_the_rows_are_what_was_served(tmp_path: Path) -> None:
-    report = await soak(tmp_path, seconds=8.0, clients=24, seed=3)
+    report = await soak(tmp_path, seconds=rounds(quick=4, thorough=60), clients=24, seed=3)
     assert report.problems == []
     assert set(report.seen) == {"complete", "failed", "left"}
     assert set(report.rows) == {"finished", "failed", "aborted"}

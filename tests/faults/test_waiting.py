@@ -15,7 +15,7 @@ from tests.faults.asking import ASK, BATCH, BOSS, CLERK, MARKS, WAYS, configure
 from tests.faults.process import Process, started, write_config
 from tests.serving import ask, frames_in, text_of
 
-LIMIT = 30.0
+LIMIT = 120.0
 
 
 async def said(hub: Process) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from dragoman.store.writer import Writer
 from tests.faults.asking import BATCH, configure
 from tests.serving import Served, ask, hub_of
 
-LIMIT = 30.0
+LIMIT = 120.0
 
 
 class Copies:

@@ -18,7 +18,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import Outcome
 from dragoman.operations.registry import Registry
 
-LIMIT = 10.0
+LIMIT = 120.0
 
 
 class World:

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations.arguments.mending import Mended, mend
@@ -165,11 +165,11 @@ def test_what_is_known_to_be_cut_off_is_not_completed(text: str) -> None:
 
 @pytest.mark.parametrize("piece", ['{"a":[', "{", "[", '{"a": "x"y", ', "'", '\\"', "("])
 def test_no_text_takes_long_to_repair(piece: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for start in ("", '{"k": "'):
         repair((start + piece * 900_000)[:900_000] + "}")
         repair((start + piece * 4_000)[:3_990] + "}")
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 leaves = (
@@ -220,7 +220,6 @@ rules = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schema=objects(rules), input=st.dictionaries(names, values, max_size=3))
 def test_what_is_mended_fits_and_what_fitted_is_left_as_it_was(schema: Any, input: Any) -> None:
     validator = jsonschema_rs.validator_for(schema)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -226,7 +226,6 @@ CALLS: dict[str, Any] = {
 }
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(outcomes, min_size=1, max_size=32))
 def test_every_call_of_a_batch_has_its_own_result_in_its_place(kinds: list[str]) -> None:
     async def run() -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -226,9 +226,9 @@ def test_a_hundred_thousand_operations_are_decided_about_in_a_moment() -> None:
     policy = Policy([*rules, *(rule("deny", f"n{number}.get_1") for number in range(1_000))])
     policy.visible(operations[0], identity=ANN)
     for limit in (5.0, 1.0):  # the first time, and from then on; measured: 0.3 s and 0.04 s
-        began = time.perf_counter()
+        began = time.process_time()
         seen = [policy.visible(operation, identity=ANN, agent="a") for operation in operations]
-        assert time.perf_counter() - began < limit
+        assert time.process_time() - began < limit
         assert sum(seen) == 50_000 - 1  # but for `n0.get_1`, which has a rule of its own
 
 
@@ -287,7 +287,6 @@ def decided(policy: Policy, call: Call) -> Verdict:
 
 @pytest.mark.promise("policy-order")
 @given(many_rules, decisions, some_calls, st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=300)
 def test_the_order_of_the_rules_does_not_matter(
     rules: list[Rule], default: Decision, call: Call, chance: Any
 ) -> None:
@@ -297,7 +296,6 @@ def test_the_order_of_the_rules_does_not_matter(
 
 
 @given(many_rules, decisions, some_calls)
-@settings(deadline=None, max_examples=300)
 def test_a_deny_as_specific_as_the_rule_that_decides_is_never_in_vain(
     rules: list[Rule], default: Decision, call: Call
 ) -> None:
@@ -308,7 +306,6 @@ def test_a_deny_as_specific_as_the_rule_that_decides_is_never_in_vain(
 
 
 @given(many_rules, some_rules, decisions, some_calls)
-@settings(deadline=None, max_examples=300)
 def test_one_more_deny_never_allows_anything(
     rules: list[Rule], more: Rule, default: Decision, call: Call
 ) -> None:
@@ -319,7 +316,6 @@ def test_one_more_deny_never_allows_anything(
 
 
 @given(many_rules, decisions, some_calls)
-@settings(deadline=None, max_examples=300)
 def test_what_is_told_first_is_what_decides_and_only_what_is_denied_is_hidden(
     rules: list[Rule], default: Decision, call: Call
 ) -> None:

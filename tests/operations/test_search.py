@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
@@ -205,7 +205,6 @@ ids = st.builds("{}.{}".format, st.sampled_from(["a", "b"]), st.sampled_from(WOR
 changes = st.lists(st.tuples(st.booleans(), ids, texts, texts), max_size=30)
 
 
-@settings(deadline=None, max_examples=60)
 @given(changes, st.lists(texts, min_size=1, max_size=4))
 def test_a_search_that_was_changed_step_by_step_answers_as_one_that_was_built_anew(
     steps: list[tuple[bool, str, str, str]], queries: list[str]
@@ -226,7 +225,6 @@ def test_a_search_that_was_changed_step_by_step_answers_as_one_that_was_built_an
         assert search.find(q, namespace="a") == anew.find(q, namespace="a")
 
 
-@settings(deadline=None, max_examples=60)
 @given(changes)
 def test_every_operation_is_found_by_its_name(steps: list[tuple[bool, str, str, str]]) -> None:
     held = {id: made(id, description) for _, id, description, _ in steps}

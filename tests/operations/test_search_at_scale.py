@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
 from dragoman.operations.search.index import RARE
 from dragoman.operations.search.search import BUDGET, RANKED, Allow, Search
 from dragoman.operations.search.words import normalise
+from tests.effort import rounds
 
 
 def made(id: str, description: str = "", **parameters: str) -> Operation:
@@ -47,7 +48,6 @@ shelves = st.dictionaries(ids, st.text(letters, max_size=40), max_size=25).map(
 )
 
 
-@settings(deadline=None)
 @given(shelves, st.text(letters, max_size=30), st.randoms())
 def test_the_order_of_arrival_does_not_matter(held: list[Operation], q: str, random: Any) -> None:
     shuffled = random.sample(held, len(held))
@@ -56,7 +56,6 @@ def test_the_order_of_arrival_does_not_matter(held: list[Operation], q: str, ran
         assert one.find(text) == other.find(text)
 
 
-@settings(deadline=None)
 @given(shelves, shelves, st.text(letters, max_size=30))
 def test_what_came_and_went_leaves_no_trace(held: list[Operation], guests: list[Operation], q: str) -> None:
     registry = Registry(*held)
@@ -72,7 +71,6 @@ def test_what_came_and_went_leaves_no_trace(held: list[Operation], guests: list[
 
 
 @pytest.mark.promise("exact-name-is-first")
-@settings(deadline=None)
 @given(shelves)
 def test_an_operation_stands_first_for_its_id_and_among_its_likes_for_its_name(held: list[Operation]) -> None:
     search = Search(Registry(*held))
@@ -93,7 +91,6 @@ def others_than(namespace: str) -> Allow:
 
 
 @pytest.mark.promise("hidden-operations-stay-hidden")
-@settings(deadline=None)
 @given(shelves, st.text(letters, max_size=30))
 def test_a_namespace_gives_its_own_only_and_a_hidden_one_nothing(held: list[Operation], q: str) -> None:
     search = Search(Registry(*held))
@@ -191,10 +188,12 @@ def test_other_spellings_and_scripts_without_spaces_are_found(description: str, 
 VERBS = ("get", "list", "create", "update", "delete", "search", "send", "convert")
 NOUNS = ("user", "file", "message", "order", "issue", "event", "report", "invoice", "channel", "page")
 
+SIZE = rounds(quick=4_000, thorough=20_000)
 
-def test_twenty_thousand_operations_are_searched_in_milliseconds() -> None:
+
+def test_a_large_index_is_searched_in_milliseconds() -> None:
     search = Search(Registry())
-    for index in range(20_000):
+    for index in range(SIZE):
         verb, noun = VERBS[index % len(VERBS)], NOUNS[index // 8 % len(NOUNS)]
         text = f"{verb} the {noun} of an account by its id and say how it went."
         search.add(made(f"s{index // 20}.{verb}_{noun}", text, record=f"the {noun}", account="whose"))
@@ -203,4 +202,4 @@ def test_twenty_thousand_operations_are_searched_in_milliseconds() -> None:
         started = time.process_time()
         assert len(search.find(q).tools) == 8
         taken.append(time.process_time() - started)
-    assert median(taken) < 0.1
+    assert median(taken) < SIZE * 5e-6

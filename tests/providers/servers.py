@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-LIMIT = 20.0  # seconds that a test may wait for anything
+LIMIT = 120.0  # seconds that a test may wait for anything
 
 
 @dataclass

@@ -110,19 +110,20 @@ async def test_the_whole_has_a_deadline_however_lively_the_body(transport: Trans
 
 
 async def test_a_slow_body_that_keeps_coming_is_not_idle(transport: Transport) -> None:
-    async with serving(lambda peer: drip(peer, 20)) as server:
-        assert await fetch(transport, server.url, Timeouts(idle=2 * SHORT)) == b"x" * 20
+    async with serving(lambda peer: drip(peer, 30)) as server:
+        assert await fetch(transport, server.url, Timeouts(idle=5 * SHORT)) == b"x" * 30
 
 
 async def test_a_deadline_of_one_request_does_not_end_the_next_one(transport: Transport) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(ok(b"x"))
-        await drip(peer, 20)
+        await drip(peer, 40)
 
     async with serving(script) as server:
-        assert await fetch(transport, server.url, Timeouts(first_byte=SHORT, idle=SHORT, total=SHORT)) == b"x"
-        assert await fetch(transport, server.url, Timeouts()) == b"x" * 20
+        short = Timeouts(first_byte=5 * SHORT, idle=5 * SHORT, total=5 * SHORT)
+        assert await fetch(transport, server.url, short) == b"x"
+        assert await fetch(transport, server.url, Timeouts()) == b"x" * 40
         assert server.connections == 1
 
 

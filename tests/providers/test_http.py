@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
@@ -127,7 +126,6 @@ async def test_garbage_is_a_network_error(transport: Transport) -> None:
         assert (caught.value.category, caught.value.transient) == ("network", True)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=20) | st.sampled_from([CHUNKED, ok(b"hello"), chunk(b"x")]), max_size=5))
 def test_whatever_a_server_sends_is_a_response_or_a_provider_error(pieces: list[bytes]) -> None:
     async def script(peer: Peer) -> None:
@@ -369,8 +367,7 @@ async def test_nothing_shows_what_was_sent(transport: Transport) -> None:
 async def test_a_refused_connection_names_the_server(transport: Transport) -> None:
     async with serving(answering()) as server:
         pass
-    began = time.monotonic()
     with pytest.raises(ProviderError, match=rf"cannot connect to 127\.0\.0\.1:{server.port}: ") as caught:
-        await get(transport, server)
+        async with asyncio.timeout(LIMIT):
+            await get(transport, server)
     assert (caught.value.category, caught.value.transient) == ("network", True)
-    assert time.monotonic() - began < LIMIT

@@ -22,7 +22,7 @@ from dragoman.server.exchange import Door
 from dragoman.store.store import Store
 from tests.serving import listening
 
-NOW = time.time()
+NOW, DAY = time.time(), 86_400.0
 
 
 class Served:
@@ -74,7 +74,7 @@ def asking(id: str = "a", *, owner: str = "ann", **fields: Any) -> Approval:
         "input_hash": id,
         "items": (Item("mail.send", {"to": "x"}, id, reason="others see it"),),
         "created_at": NOW,
-        "expires_at": NOW + 1_000,
+        "expires_at": NOW + DAY,
         **fields,
     }
     return Approval(**given)
@@ -103,7 +103,7 @@ async def test_an_approval_is_told_with_all_that_somebody_decides_by(tmp_path: P
                 }
             ],
             "createdAt": NOW,
-            "expiresAt": NOW + 1_000,
+            "expiresAt": NOW + DAY,
             "answerers": ["owner"],
             "mayAnswer": True,
             "agent": "helper",

@@ -14,7 +14,7 @@ from dragoman.server.streaming import Presence
 
 GONE: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"", "more_body": False}
-WITHIN = 10.0
+WITHIN = 120.0
 
 
 class Client:

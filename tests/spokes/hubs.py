@@ -27,7 +27,7 @@ KEYS = {
     "key-chat": Identity(owner="ann", key_id="c", scopes=frozenset({"chat"})),
 }
 QUICK = SpokeSettings(grace=5.0, claim=1.0, heartbeat=0.2, timeout=2.0)
-LIMIT = 20.0
+LIMIT = 120.0
 
 
 class House:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,12 @@ import pytest
 
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
+from tests.effort import rounds
 from tests.spokes.hubs import LIMIT, House, house, until
 from tests.spokes.processes import process, words
+from tests.stopwatch import Stopwatch
 
-TIMES = 100
+TIMES = rounds(quick=10, thorough=100)
 running: set[str] = set()
 
 
@@ -37,15 +38,15 @@ async def start(context: Context) -> Any:
 
 async def stop(task: asyncio.Task[Any]) -> float:
     """How long a call takes to end that is stopped."""
-    before = time.perf_counter()
+    watch = Stopwatch()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    return time.perf_counter() - before
+    return watch.seconds()
 
 
 @pytest.mark.promise("spoke-abort")
-async def test_a_chain_through_a_spoke_that_is_stopped_100_times_leaves_nothing_running(
+async def test_a_chain_through_a_spoke_that_is_stopped_again_and_again_leaves_nothing_running(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"
@@ -99,14 +100,14 @@ async def test_a_deadline_of_the_caller_ends_the_call_at_the_spoke() -> None:
             ended.set()
 
     async with house() as hub, Spoke(Registry(linger), hub=hub.url, key="key-a"):
-        deadline = asyncio.get_running_loop().time() + 0.3
+        deadline = asyncio.get_running_loop().time() + 1.0
         outcome = await hub.call("far.linger", deadline=deadline)
         assert outcome.error is not None
         assert outcome.error.code == "call_timeout"
         async with asyncio.timeout(LIMIT):
             await ended.wait()
         assert left[0] is not None
-        assert 0 < left[0] <= 0.3
+        assert 0 < left[0] <= 1.0
 
 
 async def test_a_spoke_that_does_not_stop_is_not_waited_for_but_keeps_its_place() -> None:

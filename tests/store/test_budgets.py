@@ -125,7 +125,7 @@ def test_windows_are_days_and_months_in_utc() -> None:
 STEPS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60), st.booleans()), max_size=30)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 async def test_whatever_is_asked_reservations_never_pass_the_limit(
     store: Store, steps: list[tuple[int, int, bool]]

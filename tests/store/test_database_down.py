@@ -20,7 +20,7 @@ from dragoman.store.store import FILE, Store
 from tests.store.samples import session
 
 DIARY = "Dear diary, " * 1_000
-DEADLINE = 30.0
+DEADLINE = 120.0
 
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from dragoman.messages import TextPart
 from dragoman.store.connection import Connection
 from dragoman.store.store import Store
+from tests.effort import rounds
 
 ROOT = Path(__file__).parents[2]
-KILLS = 20
+KILLS = rounds(quick=4, thorough=20)
 LINES = 400
 
 

@@ -206,5 +206,5 @@ async def test_a_database_that_took_the_place_of_another_is_searched_as_well(tmp
             await store.sessions.delete("s")
         up = asyncio.Event()
         store.database.on_up(up.set)
-        await asyncio.wait_for(up.wait(), 10)
+        await asyncio.wait_for(up.wait(), 120)
         assert await look(store, "elsewhere") == ["s/u0"]

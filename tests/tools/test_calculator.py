@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
@@ -138,7 +138,6 @@ PYTHON = {"__builtins__": {}, "abs": abs, "round": round}
 PYTHON |= {name: getattr(math, name) for name in ("floor", "sqrt", "degrees", "pi", "e", "tau")}
 
 
-@settings(deadline=None)
 @given(st.recursive(numbers, longer, max_leaves=8))
 def test_it_gives_what_python_gives(expression: str) -> None:
     assume(len(expression) < 300)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ConfigError
@@ -130,7 +130,6 @@ def test_without_a_folder_there_are_no_file_operations() -> None:
     assert [each.id for each in builtin()] == ["math.calculate", "time.now", "time.convert", "user.question"]
 
 
-@settings(deadline=None)
 @given(st.text(), st.integers(min_value=0, max_value=40))
 def test_a_piece_cut_anywhere_loses_no_whole_character(text: str, cut: int) -> None:
     raw = text.encode()[:cut]

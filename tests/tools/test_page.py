@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.tools.web.page import read_page
@@ -88,7 +88,6 @@ FRAGMENTS += [
 ]
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=40))
 def test_anything_is_read(parts: list[str]) -> None:
     read_page("".join(parts), url=BASE, markdown=True)
@@ -125,9 +124,9 @@ HEAVY += [
 
 @pytest.mark.parametrize("part", HEAVY)
 def test_a_page_that_repeats_itself_takes_time_in_line_with_its_size(part: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     read_page(part * (SIZE // len(part)) + "9" * 10_000, url=BASE, markdown=True)
-    assert time.monotonic() - begun < 15
+    assert time.process_time() - begun < 15
 
 
 def test_a_page_that_makes_trees_explode_stays_as_small_as_it_is() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
@@ -148,7 +148,6 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JUNK, st.booleans()), min_size=1, max_size=3))
 def test_a_body_changed_anywhere_is_read_or_refused_with_a_field(
     changes: list[tuple[tuple[Any, ...], Any, bool]],

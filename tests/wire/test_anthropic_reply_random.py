@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import events as e
@@ -87,7 +87,6 @@ def weave(draw: st.DrawFn, before: list[e.Event], strands: list[list[e.Event]]) 
     return [*woven, *rest]
 
 
-@settings(max_examples=150, deadline=None)
 @given(answers(), st.lists(st.integers(0, 40), max_size=6))
 def test_the_sdk_accumulates_what_the_events_hold(
     answer: tuple[list[e.Event], list[dict[str, Any]]], places: list[int]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
@@ -277,7 +277,6 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.randoms(use_true_random=False), st.lists(VALUES | st.just("drop"), min_size=1, max_size=3))
 def test_whatever_a_client_sends_is_read_or_refused(chance: random.Random, values: list[Any]) -> None:
     body = json.loads(json.dumps(GOOD))

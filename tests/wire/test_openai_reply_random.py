@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
@@ -112,7 +112,6 @@ def finish(pieces: list[Any], counts: tuple[int | None, int | None, int | None])
     return e.FinishStep("tool-calls" if calls else "stop", usage)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES, max_size=6), st.tuples(COUNTS, COUNTS, COUNTS), st.integers(0, 10**6))
 def test_any_answer_read_back_is_the_same(
     pieces: list[Any], counts: tuple[int | None, int | None, int | None], seed: int
@@ -129,7 +128,6 @@ def test_any_answer_read_back_is_the_same(
     assert summary(Decoder(PLAIN).whole(document)) == summary(events)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(PIECES, max_size=6), st.integers(0, 10**6))
 def test_openais_client_adds_any_answer_up_to_the_whole_one(pieces: list[Any], seed: int) -> None:
     events = [*answer(pieces, random.Random(seed)), finish(pieces, (1, 2, 3))]

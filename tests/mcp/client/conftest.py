@@ -81,7 +81,7 @@ def until() -> Until:
     import anyio  # late: tests that do not wait need none
 
     async def wait(true: Callable[[], Any]) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             while not true():
                 await anyio.lowlevel.checkpoint()
                 await anyio.sleep(0.01)

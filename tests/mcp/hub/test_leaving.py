@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ import httpx2
 import pytest
 
 from tests.mcp.hub.world import World, is_alive, pids, raw, until, world
+from tests.stopwatch import Stopwatch
 
 BENCH = str(Path(__file__).parents[2] / "flows/bench.py")
 MODES = {
@@ -60,11 +60,11 @@ def test_no_process_of_a_server_outlives_the_hub(
         started = [pid for name in MODES for pid in pids(tmp_path / f"{name}.txt")]
         assert len(started) == 6
         assert all(map(is_alive, started))
+        watch = Stopwatch()
         hub.hub.process.send_signal(how)
-        began = time.monotonic()
-        hub.hub.process.wait(30)
-        until(lambda: not any(map(is_alive, started)), seconds=10)
-        assert time.monotonic() - began < 8
+        hub.hub.process.wait(120)
+        until(lambda: not any(map(is_alive, started)))
+        assert watch.seconds() < 8
 
 
 def test_a_call_that_a_crash_of_the_hub_cut_off_is_uncertain(
@@ -74,7 +74,7 @@ def test_a_call_that_a_crash_of_the_hub_cut_off_is_uncertain(
         hub.settled("plain")
         hang(hub, "plain.hang", threads)
         hub.hub.process.kill()
-        hub.hub.process.wait(30)
+        hub.hub.process.wait(120)
     with world(tmp_path, servers(tmp_path)) as hub:
         [call] = hub.ask("GET", "/api/calls", params={"operation": "plain.hang"})["calls"]
         assert call["status"] == "uncertain"
@@ -94,8 +94,8 @@ def test_a_hub_that_is_stopped_lets_calls_end_and_says_so_to_those_that_do_not(
         until(lambda: "call hang" in (tmp_path / "plain.txt").read_text())
         until(lambda: len(hub.ask("GET", "/api/calls", params={"operation": "lab.count"})["calls"]) == 3)
         hub.hub.process.terminate()
-        *counted, hung = [each.result(30) for each in answers]
-        assert hub.hub.process.wait(30) == 0
+        *counted, hung = [each.result(120) for each in answers]
+        assert hub.hub.process.wait(120) == 0
     assert [status for status, _ in counted] == [200, 200, 200]
     assert all('"at":30' in text.replace(" ", "").replace("\\", "") for _, text in counted)
     assert (hung[0], "the hub is being stopped" in hung[1]) == (503, True)

@@ -45,7 +45,7 @@ async def hub(folder: Path, batch: Mapping[str, Any], **config: Any) -> AsyncIte
     """A hub whose model makes this batch of calls, and whose MCP servers are up."""
     servers = {"raw": raw(folder / "raw.txt", concurrency=1), "sdk": sdk()}
     async with serving(folder, steps(batch), play="turns", mcp_servers=servers, **config) as served:
-        with fail_after(30):
+        with fail_after(120):
             while {each["state"] for each in await servers_of(served)} != {"ready"}:  # noqa: ASYNC110 - it is asked
                 await sleep(0.02)
         yield served
@@ -229,6 +229,6 @@ def echoes(folder: Path) -> int:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    with fail_after(20):
+    with fail_after(120):
         while not true():  # noqa: ASYNC110 - it is asked
             await sleep(0.01)

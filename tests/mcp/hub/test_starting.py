@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import httpx2
 from tests.cli.program import scripted
 from tests.mcp.hub.world import World, is_alive, pids, raw, until, world
 from tests.serving import frames_in
+from tests.stopwatch import Stopwatch
 
 
 def slow(state: Path, seconds: float, **details: Any) -> dict[str, Any]:
@@ -90,10 +90,10 @@ def output_of(hub: World, *, session: str) -> Any:
 
 def test_fifty_servers_start_at_the_same_time_and_are_gone_with_the_hub(tmp_path: Path) -> None:
     states = {f"s{number}": tmp_path / f"s{number}.txt" for number in range(50)}
-    began = time.monotonic()
+    watch = Stopwatch()
     with world(tmp_path, {name: slow(state, 1) for name, state in states.items()}) as hub:
         until(lambda: {each["state"] for each in servers_of(hub)} == {"ready"})
-        ready = time.monotonic() - began
+        ready = watch.seconds()
         calls = [{"tool": f"{name}.echo"} for name in list(states)[:32]]
         body = {"calls": calls}
         said = hub.ask("POST", "/api/operations/hub.call/call", json=body)

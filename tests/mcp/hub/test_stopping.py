@@ -19,6 +19,7 @@ from tests.clients import hub as hubs
 from tests.clients.driver import Driver, shape_of
 from tests.mcp.hub.world import pids, raw
 from tests.serving import Served, ask, serving
+from tests.stopwatch import Stopwatch
 
 LIMIT = 0.1  # seconds, by the median
 ROUNDS = 7
@@ -46,7 +47,7 @@ class Bench:
 
     async def heard(self, word: str, count: int) -> None:
         """Wait until the server has heard this so often."""
-        with fail_after(20):
+        with fail_after(120):
             while self._state.read_text().count(f"{word} ") < count:  # noqa: ASYNC110 - nothing tells it
                 await asyncio.sleep(0.001)
 
@@ -112,32 +113,32 @@ def leaving(request: Awaitable[Any]) -> Callable[[], Awaitable[Any]]:
 async def test_the_server_hears_at_once_that_nobody_wants_the_answer(
     bench: Bench, way: Callable[[Bench, int], Awaitable[Callable[[], Awaitable[Any]]]]
 ) -> None:
-    loop, took = asyncio.get_running_loop(), []
+    took: list[float] = []
     for number in range(1, ROUNDS + 1):
         stop = await way(bench, number)
         await bench.heard("call", number)
-        began = loop.time()
+        watch = Stopwatch()
         stopping = asyncio.ensure_future(stop())
         await bench.heard("cancelled", number)
-        took.append(loop.time() - began)
+        took.append(watch.seconds())
         await stopping
     assert statistics.median(took) < LIMIT, took
-    with fail_after(10):
+    with fail_after(120):
         while await bench.statuses() != {"aborted"}:  # noqa: ASYNC110 - it is asked
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_client_that_cancels_a_request_stops_the_server_too(bench: Bench, mode: str) -> None:
-    loop, took = asyncio.get_running_loop(), []
+    took: list[float] = []
     async with Client(f"{bench.served.url}/mcp", mode=mode) as client:
         for number in range(1, ROUNDS + 1):
             leave = leaving(client.call_tool("hub_call", dict(BATCH)))
             await bench.heard("call", number)
-            began = loop.time()
+            watch = Stopwatch()
             stopping = asyncio.ensure_future(leave())
             await bench.heard("cancelled", number)
-            took.append(loop.time() - began)
+            took.append(watch.seconds())
             await stopping
     assert statistics.median(took) < LIMIT, took
 

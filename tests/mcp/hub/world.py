@@ -20,7 +20,7 @@ from tests.cli.program import COMMAND, READY, Hub, Said, environ, read_until, ru
 SERVERS = Path(__file__).parents[1] / "client"
 RAW = SERVERS / "raw_server.py"
 SDK = SERVERS / "sdk_server.py"
-LIMIT = 40.0
+LIMIT = 120.0
 PAUSE = 0.01
 SCOPES = ("--scope", "admin", "--scope", "operations", "--scope", "chat")
 Json = dict[str, Any]

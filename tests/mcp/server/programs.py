@@ -9,7 +9,7 @@ from pathlib import Path
 
 CLIENTS = Path(__file__).parents[1] / "clients"
 MODULES = CLIENTS / "node_modules" / "@modelcontextprotocol"
-LIMIT = 90.0
+LIMIT = 120.0
 
 
 class Missing(Exception):

@@ -16,7 +16,7 @@ from dragoman.mcp.server.bridge import Bridge, header
 from tests.mcp.server.hub import Hub, batch, body, served
 
 pytestmark = pytest.mark.anyio
-LIMIT = 5.0
+LIMIT = 120.0
 HELLO = body(
     "initialize",
     protocolVersion="2025-11-25",

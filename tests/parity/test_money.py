@@ -19,7 +19,7 @@ from dragoman import (
     operation,
 )
 from dragoman import events as e
-from tests.rows.upstream import anthropic, call, claude, openai_model, text, upstream
+from tests.parity.upstream import anthropic, call, claude, openai_model, text, upstream
 
 PRICES = {"openai/my-*": PriceOverride(input=1.0, output=10.0)}
 USED = {"prompt_tokens": 10_000, "completion_tokens": 1_000, "total_tokens": 11_000}

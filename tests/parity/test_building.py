@@ -26,7 +26,7 @@ from dragoman import (
     user_message,
 )
 from dragoman import events as e
-from tests.rows.upstream import call, claude, ollama, openai_model, text, upstream
+from tests.parity.upstream import call, claude, ollama, openai_model, text, upstream
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 DATA = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"

@@ -17,7 +17,7 @@ from dragoman import (
     is_transient_error,
     suggested_retry_delay,
 )
-from tests.rows.upstream import Answer, openai_model, refusal, text, upstream
+from tests.parity.upstream import Answer, openai_model, refusal, text, upstream
 
 
 class Refused(Exception):

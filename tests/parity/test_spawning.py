@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import Agent, BadRequest, ContextPolicy, RunLimits, Tool, operation
 from dragoman import events as e
-from tests.rows.upstream import Answer, call, openai, openai_call, openai_model, refusal, text
+from tests.parity.upstream import Answer, call, openai, openai_call, openai_model, refusal, text
 
 USAGE = {
     "prompt_tokens": 100,
@@ -135,7 +135,7 @@ async def test_abort_ends_the_loop_and_drops_the_connection() -> None:
                 run.abort("enough")
                 run.abort("twice is once")
         result = await run.result
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             await up.left.wait()
     assert (result.exit_reason, result.stopped_by, up.gone) == ("aborted", "enough", 1)
     assert result.text.startswith("I")

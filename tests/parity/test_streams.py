@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import Agent, Model, OllamaProvider, OpenAIProvider, operation
 from dragoman import events as e
-from tests.rows.upstream import Answer, Upstream, ollama, openai, openai_call, openai_model, text, upstream
+from tests.parity.upstream import Answer, Upstream, ollama, openai, openai_call, openai_model, text, upstream
 
 
 @operation(namespace="weather", effect="read")

@@ -21,7 +21,7 @@ from dragoman import (
     path_guard,
     rate_limit,
 )
-from tests.rows.upstream import call, openai_model, text
+from tests.parity.upstream import call, openai_model, text
 
 made: list[str] = []
 
