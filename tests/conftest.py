@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.effort import PROFILE
+from tests.zygote import Zygote
 
 settings.register_profile(
     "quick", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -23,6 +24,7 @@ settings.register_profile("thorough", parent=settings.get_profile("quick"), max_
 settings.load_profile(PROFILE)
 
 CPU = pytest.StashKey[list[float]]()
+ZYGOTE = pytest.StashKey[Zygote]()
 STARTED = time.monotonic()
 
 
@@ -35,6 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[CPU] = []
+    config.stash[ZYGOTE] = zygote = Zygote()
+    if PROFILE == "quick" and not config.getoption("cov_source", None):
+        zygote.install()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[ZYGOTE].close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

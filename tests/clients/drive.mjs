@@ -2,6 +2,7 @@
 // Plays a scenario on the SDK's real Chat class against a hub and prints one JSON report.
 //
 //   node drive.mjs [--sdk 7|6] [scenario.json | '{"api": ..., "actions": [...]}']       the scenario may come on stdin
+//   node drive.mjs [--sdk 7|6] --serve       a scenario on each line of stdin, its report on a line of stdout
 //
 // scenario: {api, id?, headers?, body?, messages?, auto?: tools|approvals|both, clientTools?: {name: output},
 //            maxRequests?, deadlineMs?, sdk7Frames?, actions: [{do, chat?, after?, wait?, cut?, ...}]}
@@ -13,6 +14,7 @@
 // report:   requests, responses (with frames), chats, results, stored (what the hub keeps), violations, failure?
 // exit: 0 played to the end without violations, 1 otherwise, 2 bad usage.
 import fs from 'node:fs';
+import readline from 'node:readline';
 import { judge, messageViolations } from './check.mjs';
 import { loadSdk } from './chats.mjs';
 import { Stage } from './actions.mjs';
@@ -21,10 +23,13 @@ import { Log } from './log.mjs';
 function readArguments(argv) {
   let sdk = '7';
   let source;
+  let serve = false;
   for (let i = 0; i < argv.length; i += 1) {
     if (argv[i] === '--sdk') sdk = argv[(i += 1)];
+    else if (argv[i] === '--serve') serve = true;
     else source = argv[i];
   }
+  if (serve) return { sdk, serve };
   const text = source === undefined ? fs.readFileSync(0, 'utf8') : source.trimStart().startsWith('{') ? source : fs.readFileSync(source, 'utf8');
   return { sdk, scenario: JSON.parse(text) };
 }
@@ -69,7 +74,7 @@ function describe({ chat, pending, cut, stopped, ...tab }) {
 }
 
 async function play({ sdk, scenario }) {
-  const log = new Log(scenario.deadlineMs ?? 20_000);
+  const log = new Log(scenario.deadlineMs ?? 100_000);
   const stage = new Stage(await loadSdk(sdk), scenario, log);
   let failure;
   try {
@@ -81,7 +86,10 @@ async function play({ sdk, scenario }) {
   const stored = await stage.stored().catch(error => void (failure ??= error.stack));
   const violations = [...(await judgeResponses(log, scenario)), ...(await judgeMessages(stage, stored))];
   const chats = Object.fromEntries([...stage.tabs].map(([name, tab]) => [name, describe(tab)]));
-  return { sdk, failure, violations, requests: log.requests, responses: log.responses, results: stage.results, chats, stored };
+  const report = { sdk, failure, violations, requests: log.requests, responses: log.responses, results: stage.results, chats, stored };
+  const text = JSON.stringify(report);
+  log.leave();
+  return { text, code: failure || violations.length ? 1 : 0 };
 }
 
 let input;
@@ -91,5 +99,12 @@ try {
   console.error(`drive: ${error.message}`);
   process.exit(2);
 }
-const report = await play(input);
-process.stdout.write(JSON.stringify(report), () => process.exit(report.failure || report.violations.length ? 1 : 0));
+if (input.serve) {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const { text } = await play({ sdk: input.sdk, scenario: JSON.parse(line) });
+    process.stdout.write(`${text}\n`);
+  }
+} else {
+  const { text, code } = await play(input);
+  process.stdout.write(text, () => process.exit(code));
+}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 import subprocess
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +103,47 @@ class Driver:
             "actions": actions,
             **scenario,
         }
-        raw = run_node("drive.mjs", "--sdk", self.sdk, given=whole)
-        return Report(session, raw)
+        return Report(session, player(self.sdk).play(whole))
+
+
+class Player:
+    """A node process that has loaded an SDK, and plays one scenario after the other."""
+
+    def __init__(self, sdk: str) -> None:
+        command = [require("node"), "drive.mjs", "--sdk", sdk, "--serve"]
+        self._process = subprocess.Popen(
+            command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def play(self, scenario: Action) -> dict[str, Any]:
+        """The report of a scenario; once one was given up, the process is not used again."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(scenario) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+            if not line:
+                raise Missing("drive.mjs printed nothing; are its packages installed (npm ci)?")
+        except BaseException:
+            player.cache_clear()
+            self.close()
+            raise
+        report: dict[str, Any] = json.loads(line)
+        return report
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@cache
+def player(sdk: str) -> Player:
+    """The process for a version of the SDK, which lives as long as the tests."""
+    made = Player(sdk)
+    atexit.register(made.close)
+    return made
 
 
 def run_node(script: str, *arguments: str, given: Any) -> Any:

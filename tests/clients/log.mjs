@@ -6,11 +6,17 @@ export class Log {
     this.requests = [];
     this.responses = [];
     this.waiting = new Set();
+    this.gone = new AbortController();
   }
 
   /** Something happened. */
   notify() {
     for (const look of [...this.waiting]) look();
+  }
+
+  /** The browser is closed, and with it every connection. */
+  leave() {
+    this.gone.abort();
   }
 
   /** Resolves when `holds()` is true, rejects at the deadline. */

@@ -81,7 +81,7 @@ export function loggingFetch(log, chat, { arm = () => undefined, maxRequests = 2
     const cut = arm();
     let response;
     try {
-      response = await fetch(url, init);
+      response = await fetch(url, { ...init, signal: AbortSignal.any([log.gone.signal, ...(init.signal ? [init.signal] : [])]) });
     } catch (error) {
       log.responses.push({ n: number, chat, at: Date.now(), ended: error.name === 'AbortError' ? 'aborted' : `failed: ${error.message}` });
       log.notify();

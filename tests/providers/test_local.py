@@ -58,7 +58,7 @@ sys.stdin.read()
 SILENT = "import sys; sys.stdin.read()"
 PARENT = """
 import asyncio
-from dragoman.providers.http import Transport
+from dragoman.http.transport import Transport
 from dragoman.providers.local import LocalProvider
 async def run():
     provider = LocalProvider("local", transport=Transport())

@@ -16,8 +16,8 @@ from dragoman.operations.hook import CallEnd, HookedCall
 from dragoman.server.app.hooks import READY, hooks_of
 
 MODULE = """
-from dragoman.agent.decisions import Block
-from dragoman.agent.hooks import Hooks
+from dragoman.agent.hooks.events import Block
+from dragoman.agent.hooks.hooks import Hooks
 
 def no_bob(event):
     return Block("no bob") if event.input.get("to") == "bob" else None

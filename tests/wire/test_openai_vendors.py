@@ -9,7 +9,7 @@ import pytest
 from dragoman import events as e
 from dragoman.fold import Fold
 
-from .openai_streams import NAMES, cut, cuts, decode, recording
+from .openai_streams import NAMES, decode, recording
 
 OSLO, ROME = '{"city":"Oslo"}', '{"city":"Rome"}'
 WEATHER = ({"city": "Oslo"}, {"city": "Rome"})
@@ -187,31 +187,3 @@ def test_a_vendors_stream_tells_what_the_model_said(name: str) -> None:
     answer = decode([recording(name)])
     assert answer.story == STORIES[name]
     Fold().add([e.Start("m"), e.StartStep(), *answer.events])  # the grammar of a run allows it
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_tells_the_same_cut_at_any_byte(name: str) -> None:
-    raw = recording(name)
-    whole = decode([raw])
-    for place in range(1, len(raw)):
-        again = decode([raw[:place], raw[place:]])
-        assert (again.story, again.finish) == (STORIES[name], whole.finish), place
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_a_stream_tells_the_same_cut_everywhere_and_with_any_line_end(name: str, end: bytes) -> None:
-    raw = recording(name).replace(b"\r\n", b"\n").replace(b"\n", end)
-    assert decode(cut(raw, range(1, len(raw)))).story == STORIES[name]
-    for seed in range(20):
-        assert decode(cut(raw, cuts(raw, seed))).story == STORIES[name], seed
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_that_stops_early_is_never_taken_for_a_whole_one(name: str) -> None:
-    raw = recording(name)
-    for place in range(0, len(raw), 7):
-        part = decode([raw[:place]])
-        assert (part.finish is None) == (part.failure is not None)
-        if part.finish is not None:
-            assert part.story[:-1] == STORIES[name][:-1], place

@@ -144,7 +144,7 @@ def test_a_hub_without_mcp_servers_and_sessions_does_not_load_what_speaks_mcp() 
 
 TOGETHER = """
 import threading
-from dragoman.mcp.sdk import load
+from dragoman.mcp.client.sdk import load
 
 begin, failed = threading.Barrier(2), []
 

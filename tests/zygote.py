@@ -1,0 +1,173 @@
+"""Starts the program without loading it each time: a process that has loaded it forks one that runs it.
+
+Loading takes a second of processor time, and the tests start the program some hundred times. What is started
+is a process of its own all the same: a child of the one that asked, with its pid, signals, streams and exit
+code. `make soak` and `make coverage` start every program anew, and `make test` what is neither
+`python -m dragoman` nor a script of the tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = [sys.executable, "-m", "dragoman"]
+SCRIPTS = Path(__file__).parent
+PACKAGES = ("cli", "server", "mcp", "spokes")
+CLONE_PARENT = 0x00008000
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
+LARGEST = 1 << 20
+
+
+class Zygote:
+    """The process that forks, from the side of those who want to start something."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channel: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def install(self) -> None:
+        """From now on `subprocess` asks here for what can be forked."""
+
+        def execute(popen: Any, *arguments: Any) -> None:
+            self.execute(popen, *arguments)
+
+        subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Leave `subprocess` as it was, and end the process."""
+        subprocess.Popen._execute_child = self._execute  # type: ignore[attr-defined]
+        if self._channel is not None and self._process is not None:
+            self._channel.close()
+            self._process.wait()
+
+    def execute(self, popen: Any, args: Any, executable: Any, preexec: Any, *rest: Any) -> None:
+        """In place of `Popen._execute_child`, whose arguments these are."""
+        _, pass_fds, cwd, env, _, _, shell, *pipes = rest
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, session, group = pipes
+        env = os.environ if env is None else env
+        if preexec or pass_fds or shell or executable or group != -1 or not fits(args, env):
+            self._execute(popen, args, executable, preexec, *rest)
+            return
+        fds = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        request = {
+            "args": [os.fspath(each) for each in args[1:]],
+            "cwd": os.fspath(cwd or Path.cwd()),
+            "env": dict(env),
+            "session": session,
+        }
+        popen.pid = self._fork(json.dumps(request).encode(), fds)
+        popen._child_created = True
+        popen._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+    def _fork(self, request: bytes, fds: Sequence[int]) -> int:
+        with self._lock:
+            if self._channel is None:
+                self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                command = [sys.executable, "-m", "tests.zygote", str(theirs.fileno())]
+                with theirs:
+                    self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
+            socket.send_fds(self._channel, [request], list(fds))
+            return int(self._channel.recv(100))
+
+
+def fits(args: Any, env: Mapping[str, str]) -> bool:
+    """Whether this is the program or a script of the tests, under the settings of Python that forks have."""
+
+    def settings(environ: Mapping[str, str]) -> Mapping[str, str]:
+        return {name: value for name, value in environ.items() if name.startswith("PYTHON")}
+
+    is_ours = list(args[:3]) == PROGRAM or is_script(args)
+    return CLONE is not None and is_ours and settings(env) == settings(os.environ)
+
+
+def is_script(args: Any) -> bool:
+    """Whether this is Python with a script of the tests, and no flags."""
+    return len(args) > 1 and args[0] == sys.executable and SCRIPTS in Path(args[1]).parents
+
+
+def serve(channel: socket.socket) -> None:
+    """Load the program, then fork a process that runs it for each request. Returns in those processes."""
+    load()
+    gc.freeze()
+    while True:
+        request, fds, _, _ = socket.recv_fds(channel, LARGEST, 3)
+        if not request:
+            os._exit(0)
+        pid = clone()
+        if pid == 0:
+            channel.close()
+            return become(json.loads(request), fds)
+        for fd in fds:
+            os.close(fd)
+        channel.send(str(pid).encode())
+
+
+def load() -> None:
+    """Import what the program imports, also what it imports late."""
+    for package in PACKAGES:
+        found = importlib.import_module(f"dragoman.{package}")
+        for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+    assert threading.active_count() == 1, "only a process of one thread can be forked"
+
+
+def clone() -> int:
+    """As `os.fork`, but the new process is a child of this one's parent, who waits for it."""
+    python = ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()
+    pid: int = python.syscall(CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return pid
+
+
+def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    """Run the program as if it had just been started."""
+    for own, given in enumerate(fds):
+        os.dup2(given, own)
+    for given in fds:
+        if given > 2:
+            os.close(given)
+    if request["session"]:
+        os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    script, *words = request["args"]
+    if script == "-m":
+        sys.path[0] = request["cwd"]
+        sys.argv[1:] = words[1:]
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(script).parent)
+        sys.argv = [script, *words]
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
