@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 
 from dragoman.messages import Message, Part, ReasoningPart, StepStartPart, TextPart, ToolPart
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic.decoder import request as anthropic_request
-from dragoman.wire.ollama.decoder import request as ollama_request
-from dragoman.wire.openai.decoder import request as openai_request
+from dragoman.wire.anthropic import request as anthropic_request
+from dragoman.wire.ollama import request as ollama_request
+from dragoman.wire.openai import request as openai_request
 
 SIGNED = {"anthropic": {"signature": "c2ln"}}
 OPENAI = TypeAdapter(list[ChatCompletionMessageParam])

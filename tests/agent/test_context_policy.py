@@ -20,9 +20,9 @@ from dragoman.operations.identity import LOCAL
 from dragoman.providers.provider import Provider
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic.decoder import request as anthropic_request
-from dragoman.wire.ollama.decoder import request as ollama_request
-from dragoman.wire.openai.decoder import request as openai_request
+from dragoman.wire.anthropic import request as anthropic_request
+from dragoman.wire.ollama import request as ollama_request
+from dragoman.wire.openai import request as openai_request
 
 TRUNCATE = ContextPolicy("truncate", limit=2000)
 NOTE = "[Earlier messages of this conversation were left out to save room.]"

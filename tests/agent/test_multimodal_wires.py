@@ -12,9 +12,9 @@ from dragoman.agent.attachments import Piece, file, image, tool_output, user_mes
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, StepStartPart, ToolPart
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic.decoder import request as anthropic_request
-from dragoman.wire.ollama.decoder import request as ollama_request
-from dragoman.wire.openai.decoder import request as openai_request
+from dragoman.wire.anthropic import request as anthropic_request
+from dragoman.wire.ollama import request as ollama_request
+from dragoman.wire.openai import request as openai_request
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 B64 = base64.b64encode(PNG).decode()

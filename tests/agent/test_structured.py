@@ -15,9 +15,9 @@ from dragoman.agent.structured import Output, Problem
 from dragoman.errors import ConfigError
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.anthropic.decoder import request as anthropic_request
-from dragoman.wire.ollama.decoder import request as ollama_request
-from dragoman.wire.openai.decoder import request as openai_request
+from dragoman.wire.anthropic import request as anthropic_request
+from dragoman.wire.ollama import request as ollama_request
+from dragoman.wire.openai import request as openai_request
 
 TOOL = Tool("look", "Looks.", {"type": "object", "properties": {}})
 

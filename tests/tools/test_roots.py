@@ -14,7 +14,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.builtin import builtin
-from dragoman.tools.files.files import folder as folders
+from dragoman.tools.files import folder as folders
 
 
 @pytest.fixture
