@@ -96,7 +96,7 @@ async def serving(
     providers = {"sim": {"type": "scripted", "script": str(script)}}
     parsed = parse_config({"providers": providers, "model": "sim/any", **config})
     async with (
-        Hub.open(parsed, data / "hub", keys=keys) as hub,
+        Hub.open(parsed, data / "hub", require_keys=keys) as hub,
         listening(hub) as url,
         httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
     ):
@@ -107,7 +107,7 @@ async def serving(
 async def hub_of(config: Path, data: Path) -> AsyncIterator[Served]:
     """The hub of a configuration file, served."""
     async with (
-        Hub.open(read_config(config), data, keys=False) as hub,
+        Hub.open(read_config(config), data, require_keys=False) as hub,
         listening(hub) as url,
         httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
     ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import Config, read_config, said_in
+from dragoman.config import Config, config_variables, read_config
 from dragoman.errors import ConfigError
 
 
@@ -140,7 +140,7 @@ def test_a_hub_needs_no_file_at_all() -> None:
     }
     config = read_config(None, environ)
     assert (config.model, config.providers["up"].base_url) == ("up/x", "http://h/v1")
-    assert said_in(environ) == sorted(name for name in environ if "__" in name)
+    assert config_variables(environ) == sorted(name for name in environ if "__" in name)
     assert read_config(None, {}) == Config()
 
 

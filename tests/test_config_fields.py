@@ -16,12 +16,12 @@ from dragoman.config import (
     PriceConfig,
     ProviderConfig,
     TelemetryConfig,
-    key_places,
+    first_key,
+    key_sources,
     master_key,
     parse_config,
     read_config,
     read_key,
-    secret,
 )
 from dragoman.errors import ConfigError
 from dragoman.limits import Limits
@@ -182,18 +182,18 @@ def test_keys_lie_in_the_environment_in_files_and_in_the_table(tmp_path: Path) -
     )
     held = {
         name: read_key(place, name="up", environ={"A": " from-env "}, secrets={"main": "from-table"})
-        for name, place in key_places(provider).items()
+        for name, place in key_sources(provider).items()
     }
     assert held == {"a": "from-env", "2": "from-file", "3": "from-table"}
-    assert secret(provider, name="up", environ={}) == "from-file"
+    assert first_key(provider, name="up", environ={}) == "from-file"
 
 
 def test_a_provider_has_one_key_called_default_or_none() -> None:
-    assert key_places(ProviderConfig(type="anthropic")) == {}
+    assert key_sources(ProviderConfig(type="anthropic")) == {}
     provider = ProviderConfig(type="anthropic", api_key_env="A")
-    assert key_places(provider) == {"default": KeyConfig(api_key_env="A")}
-    assert secret(provider, name="up", environ={"A": "x"}) == "x"
-    assert secret(ProviderConfig(type="anthropic"), name="up", environ={}) is None
+    assert key_sources(provider) == {"default": KeyConfig(api_key_env="A")}
+    assert first_key(provider, name="up", environ={"A": "x"}) == "x"
+    assert first_key(ProviderConfig(type="anthropic"), name="up", environ={}) is None
 
 
 def test_a_key_that_is_not_there_is_a_warning(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

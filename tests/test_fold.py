@@ -14,7 +14,7 @@ from dragoman import events as e
 from dragoman import messages as m
 from dragoman.errors import OutOfOrder
 from dragoman.fold import Fold, fold
-from dragoman.retell import mark, retell, tell
+from dragoman.retell import current_position, events_since, unfold
 
 JSON: st.SearchStrategy[Any] = st.text(max_size=8) | st.sampled_from(
     [
@@ -111,7 +111,7 @@ def _unique(part: m.Part, key: str) -> m.Part:
 @pytest.mark.promise("retold-message-is-the-same")
 @given(finished_messages())
 def test_a_retold_message_folds_to_the_same_message(message: m.Message) -> None:
-    assert fold(None, retell(message)) == message
+    assert fold(None, unfold(message)) == message
 
 
 @given(finished_messages())
@@ -121,7 +121,7 @@ def test_a_message_survives_its_json(message: m.Message) -> None:
 
 @given(finished_messages())
 def test_events_survive_their_json(message: m.Message) -> None:
-    told = retell(message)
+    told = unfold(message)
     assert [e.decode(e.encode(event)) for event in told] == told
 
 
@@ -208,8 +208,8 @@ def test_a_follower_told_from_marks_sees_the_same_message(run: list[e.Event], pl
     growing, seen, at = Fold(), Fold(), None
     for index, event in enumerate([*run, None]):
         if index in places or event is None:
-            seen.add(tell(growing, at) if index else [])
-            at = mark(growing) if index else None
+            seen.add(events_since(growing, at) if index else [])
+            at = current_position(growing) if index else None
         if event is not None:
             growing.add([event])
     assert seen.message() == growing.message()
@@ -240,9 +240,9 @@ ASKED: list[e.Event] = [
 def test_a_follower_hears_of_an_approval_that_a_call_wants_in_the_midst_of_its_work() -> None:
     for place, event in enumerate(ASKED[6:], 6):
         behind, growing = fold_of(ASKED[: place - 1]), fold_of(ASKED[: place + 1])
-        told = tell(growing, mark(behind))
+        told = events_since(growing, current_position(behind))
         assert told[-1:] == [event], place
-        assert tell(growing, mark(growing)) == [], "what was told is not told again"
+        assert events_since(growing, current_position(growing)) == [], "what was told is not told again"
 
 
 def fold_of(events: list[e.Event]) -> Fold:
@@ -255,7 +255,7 @@ def test_a_resume_in_mid_stream_goes_on_with_the_live_tail() -> None:
     whole = fold(None, RUN)
     for cut in range(1, len(RUN)):
         growing = fold_until(cut)
-        assert fold(None, [*tell(growing), *RUN[cut:]]) == whole, RUN[cut]
+        assert fold(None, [*events_since(growing), *RUN[cut:]]) == whole, RUN[cut]
 
 
 def fold_until(cut: int) -> Fold:

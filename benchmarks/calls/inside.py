@@ -15,7 +15,7 @@ from benchmarks.calls.asks import NUMBERS, batch
 from benchmarks.calls.tools import add, put
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import Ledger, MemoryLedger
-from dragoman.operations.meta import Meta
+from dragoman.operations.meta import MetaTools
 from dragoman.store.store import Store
 
 WORKERS = 16
@@ -43,10 +43,10 @@ async def with_ledger(ledger: Ledger, tool: str, count: int) -> tuple[float, flo
     """The rate of `hub.call` with one call in it."""
     registry = Registry(add, put)
     async with Calls(registry, ledger) as calls:
-        meta = Meta(registry, calls)
+        meta = MetaTools(registry, calls)
 
         async def call() -> None:
-            outcome = await meta.run("hub.call", batch(tool), context=Context(told=True))
+            outcome = await meta.run("hub.call", batch(tool), context=Context(for_model=True))
             assert outcome.result[0]["result"] == 3
 
         await rate(call, count // 10)

@@ -13,9 +13,9 @@ STREAMS_ALWAYS = True
 class Forgetful(ScriptedProvider):
     """Plays the script for ever, and does not keep what it was asked."""
 
-    def _next(self, request: Any) -> Step:
-        self.asked.clear()
-        return super()._next(request)
+    def _next_step(self, request: Any) -> Step:
+        self.requests.clear()
+        return super()._next_step(request)
 
 
 def scripted() -> Model:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.meanings import Meanings
-from dragoman.operations.search.search import Search
-from dragoman.operations.search.wordllama import WordLlama
+from dragoman.operations.search.meanings import SemanticIndex
+from dragoman.operations.search.search import OperationSearch
+from dragoman.operations.search.wordllama import WordLlamaEmbedder
 
 TOP = 10
 
@@ -39,14 +39,14 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
-async def build(operations: Sequence[Operation], *, meanings: bool) -> Search:
+async def build(operations: Sequence[Operation], *, meanings: bool) -> OperationSearch:
     """A search over the operations, with vectors for all of them if asked."""
-    vectors = Meanings(WordLlama()) if meanings else None
-    search = Search(Registry(), meanings=vectors)
+    vectors = SemanticIndex(WordLlamaEmbedder()) if meanings else None
+    search = OperationSearch(Registry(), semantic_index=vectors)
     for each in operations:
         search.add(each)
     if vectors:
-        task = asyncio.create_task(vectors.keep_up())
+        task = asyncio.create_task(vectors.run())
         await vectors.idle.wait()
         task.cancel()
     return search
@@ -64,14 +64,14 @@ def main() -> None:
     ranked, taken = [], []
     for query in given["queries"]:
         started = time.process_time()
-        search.find(query)  # what is timed: the whole answer, as a model gets it
+        search.search(query)  # what is timed: the whole answer, as a model gets it
         taken.append(1000 * (time.process_time() - started))
         ranked.append([places[each.id] for each in search.rank(query, TOP)])
     figures = {"built": built, "grown": grown, "ranked": ranked, "taken": taken}
     Path(answer).write_text(json.dumps({**figures, **change(search, operations)}))
 
 
-def change(search: Search, operations: Sequence[Operation]) -> Mapping[str, float]:
+def change(search: OperationSearch, operations: Sequence[Operation]) -> Mapping[str, float]:
     """Microseconds that it takes to remove an operation and to add it again."""
     some = operations[:500]
     started = time.process_time()

@@ -12,7 +12,7 @@ from dragoman import events as e
 from dragoman.errors import OutOfOrder
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
 
-Progress: TypeAlias = tuple[int, int]
+PartProgress: TypeAlias = tuple[int, int]
 """How far a part has come: the stage of a call or the version of data, and the length of its text, or how
 often a call whose arguments are complete has changed since.
 """
@@ -26,33 +26,35 @@ STAGES = {
     "output-error": 5,
     "output-denied": 5,
 }
-ROUND = 10  # stages that a call goes through each time that it waits for somebody's word, and more
+STAGES_PER_APPROVAL = (
+    10  # stages that a call goes through each time that it waits for somebody's word, and more
+)
 
-Opening: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
+ToolInputEvent: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
 
 
-class Block:
+class BlockBuilder:
     """An open or closed text or reasoning block; grows in pieces, is joined when somebody looks."""
 
-    __slots__ = ("done", "id", "kind", "length", "metadata", "pieces")
+    __slots__ = ("done", "fragments", "id", "kind", "length", "metadata")
 
     def __init__(
         self, kind: type[TextPart] | type[ReasoningPart], id: str, *, metadata: ProviderMetadata | None
     ) -> None:
         self.kind = kind
         self.id = id
-        self.pieces: list[str] = []
+        self.fragments: list[str] = []
         self.length = 0
         self.metadata = metadata
         self.done = False
 
     def text(self) -> str:
         """What the block holds so far."""
-        if len(self.pieces) > 1:
-            self.pieces = ["".join(self.pieces)]
-        return self.pieces[0] if self.pieces else ""
+        if len(self.fragments) > 1:
+            self.fragments = ["".join(self.fragments)]
+        return self.fragments[0] if self.fragments else ""
 
-    def progress(self) -> Progress:
+    def progress(self) -> PartProgress:
         """How far it has come."""
         return 1, self.length
 
@@ -62,24 +64,24 @@ class Block:
         return self.kind(text=self.text(), state=state, provider_metadata=self.metadata)
 
 
-class Invocation:
+class ToolCallBuilder:
     """A tool call: the part as it stands, the raw text of its arguments, and the step that it belongs to.
 
-    `changes` counts requests, answers and outputs, `asked` the requests for somebody's word.
+    `changes` counts requests, answers and outputs, `approvals` the requests for somebody's word.
     """
 
-    __slots__ = ("asked", "changes", "length", "now", "pieces", "step")
+    __slots__ = ("approvals", "changes", "current", "fragments", "length", "step")
 
     def __init__(self, part: ToolPart, step: int) -> None:
-        self.now = part
+        self.current = part
         self.step = step
-        self.asked = 0
-        self.pieces: list[str] = []
+        self.approvals = 0
+        self.fragments: list[str] = []
         self.length = 0
         self.changes = 0
 
     @classmethod
-    def opened(cls, event: Opening, step: int) -> Invocation:
+    def from_event(cls, event: ToolInputEvent, step: int) -> ToolCallBuilder:
         """A call whose arguments begin to stream."""
         part = ToolPart(
             type="dynamic-tool" if event.dynamic else f"tool-{event.tool_name}",
@@ -92,103 +94,105 @@ class Invocation:
         )
         return cls(part, step)
 
-    def need(self, *states: str) -> None:
+    def require_state(self, *states: str) -> None:
         """OutOfOrder unless the call is in one of these states, or holds a preliminary output."""
-        if self.now.state not in states and not self.now.preliminary:
-            raise OutOfOrder(f"the tool call {self.now.tool_call_id!r} is in state {self.now.state!r}")
+        if self.current.state not in states and not self.current.preliminary:
+            raise OutOfOrder(
+                f"the tool call {self.current.tool_call_id!r} is in state {self.current.state!r}"
+            )
 
-    def grow(self, fragment: str) -> None:
+    def append_input(self, fragment: str) -> None:
         """The arguments go on."""
-        self.need("input-streaming")
-        self.pieces.append(fragment)
+        self.require_state("input-streaming")
+        self.fragments.append(fragment)
         self.length += len(fragment)
 
-    def read(self, event: e.ToolInputAvailable | e.ToolInputError, **fields: Any) -> None:
+    def complete_input(self, event: e.ToolInputAvailable | e.ToolInputError, **fields: Any) -> None:
         """The arguments are complete, for better or worse."""
-        self.need("input-streaming")
-        metadata = event.provider_metadata or self.now.call_provider_metadata
-        self.now = replace(self.now, input=event.input, call_provider_metadata=metadata, **fields)
+        self.require_state("input-streaming")
+        metadata = event.provider_metadata or self.current.call_provider_metadata
+        self.current = replace(self.current, input=event.input, call_provider_metadata=metadata, **fields)
 
-    def ask(self, approval_id: str) -> None:
+    def request_approval(self, approval_id: str) -> None:
         """Somebody has to say yes, perhaps once more. What it had said until then was on the way only."""
-        self.need("input-streaming", "input-available", "approval-requested", "approval-responded")
-        self.asked += 1
+        self.require_state("input-streaming", "input-available", "approval-requested", "approval-responded")
+        self.approvals += 1
         self.changes += 1
-        self.now = replace(
-            self.now,
+        self.current = replace(
+            self.current,
             state="approval-requested",
-            input=self.input(),
+            input=self.parsed_input(),
             output=UNSET,
             preliminary=None,
             approval=Approval(approval_id),
         )
 
-    def answer(self, event: e.ToolApprovalResponse) -> None:
+    def record_approval(self, event: e.ToolApprovalResponse) -> None:
         """Somebody did, or said no."""
         self.changes += 1
         approval = Approval(event.approval_id, event.approved, event.reason)
-        self.now = replace(self.now, state="approval-responded", approval=approval)
+        self.current = replace(self.current, state="approval-responded", approval=approval)
 
-    def close(self, **fields: Any) -> None:
+    def set_output(self, **fields: Any) -> None:
         """The output is there; an approval that was not answered in this stream is taken as given."""
         self.changes += 1
-        approval = self.now.approval
+        approval = self.current.approval
         if approval and approval.approved is None:
             fields["approval"] = replace(approval, approved=fields["state"] != "output-denied")
-        self.now = replace(self.now, input=self.input(), **fields)
+        self.current = replace(self.current, input=self.parsed_input(), **fields)
 
-    def input(self) -> Any:
+    def parsed_input(self) -> Any:
         """The arguments as a value; UNSET when their text is no JSON."""
-        if self.now.input is not UNSET:
-            return self.now.input
+        if self.current.input is not UNSET:
+            return self.current.input
         try:
-            return msgspec.json.decode("".join(self.pieces))
+            return msgspec.json.decode("".join(self.fragments))
         except msgspec.DecodeError:
             return UNSET
 
-    def raw(self) -> str:
+    def input_text(self) -> str:
         """The arguments' JSON text, as the model wrote it or, for a stored call, written again."""
-        if not self.pieces and self.now.input is not UNSET:
-            return msgspec.json.encode(self.now.input).decode()
-        return "".join(self.pieces)
+        if not self.fragments and self.current.input is not UNSET:
+            return msgspec.json.encode(self.current.input).decode()
+        return "".join(self.fragments)
 
-    def progress(self) -> Progress:
+    def progress(self) -> PartProgress:
         """How far it has come. While its output is preliminary it may yet have to wait for an approval."""
-        stage = STAGES[self.now.state]
+        stage = STAGES[self.current.state]
         if stage <= 1:
             return stage, self.length
-        if self.now.preliminary:
-            stage = STAGES["approval-responded" if self.now.approval else "input-available"]
-        return ROUND * self.asked + stage, self.changes
+        if self.current.preliminary:
+            stage = STAGES["approval-responded" if self.current.approval else "input-available"]
+        return STAGES_PER_APPROVAL * self.approvals + stage, self.changes
 
-    def known(self, stage: int) -> int:
+    def delivered_stage(self, stage: int) -> int:
         """The stage that somebody knows of who was told it at this one."""
-        before, known = divmod(stage, ROUND)
-        return known if before == self.asked else min(known, STAGES["input-available"])
+        before, known = divmod(stage, STAGES_PER_APPROVAL)
+        return known if before == self.approvals else min(known, STAGES["input-available"])
 
     def part(self) -> Part:
         """The call as a part."""
-        if self.now.state == "input-streaming" and self.pieces:
-            return replace(self.now, raw_input=self.raw())
-        return self.now
+        if self.current.state == "input-streaming" and self.fragments:
+            return replace(self.current, raw_input=self.input_text())
+        return self.current
 
 
-class Slot:
+class PartSlot:
     """A part that stands, or a data part that its id may replace; `version` counts the replacements."""
 
-    __slots__ = ("held", "version")
+    __slots__ = ("current", "version")
 
-    def __init__(self, held: Part) -> None:
-        self.held = held
+    def __init__(self, part: Part) -> None:
+        self.current = part
         self.version = 0
 
-    def progress(self) -> Progress:
+    def progress(self) -> PartProgress:
         """Which version it is; 0 is for none."""
         return self.version + 1, 0
 
     def part(self) -> Part:
         """The part."""
-        return self.held
+        return self.current
 
 
-Draft: TypeAlias = Block | Invocation | Slot
+PartBuilder: TypeAlias = BlockBuilder | ToolCallBuilder | PartSlot

@@ -211,16 +211,17 @@ class ProviderError(DragomanError):
     """A model request failed. `code` is its category, `upstream_status` the provider's HTTP status if any.
 
     `retry_after` is in seconds, as the provider asked. `transient` says whether trying again can help.
-    `details` is the provider's own error object, without its secrets. `again`: nobody has tried again yet, as
-    the hub was told to, so that whoever asked may. `cost` is in US dollars, where the provider says that it
-    cost something all the same, and `used` the tokens that it took, by the names of `Usage`.
+    `details` is the provider's own error object, without its secrets. `caller_may_retry`: nobody has tried
+    again yet, as the hub was told to, so that whoever asked may. `cost` is in US dollars, where the
+    provider says that it cost something all the same, and `usage` the tokens that it took, by the names of
+    `Usage`.
     """
 
     status = 502
     details: Mapping[str, Any] | None = None
-    again: bool = False
+    caller_may_retry: bool = False
     cost: float | None = None
-    used: Mapping[str, Any] | None = None
+    usage: Mapping[str, Any] | None = None
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from dragoman.messages import DataType, Own, ProviderMetadata
+from dragoman.messages import DataFields, DataType, ProviderMetadata
 
 FinishReason = Literal[
     "stop", "length", "content-filter", "tool-calls", "error", "max-steps", "aborted", "other"
@@ -34,23 +34,23 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
-            input_tokens=_sum(self.input_tokens, other.input_tokens),
-            output_tokens=_sum(self.output_tokens, other.output_tokens),
-            total_tokens=_sum(self.total_tokens, other.total_tokens),
-            reasoning_tokens=_sum(self.reasoning_tokens, other.reasoning_tokens),
-            cached_input_tokens=_sum(self.cached_input_tokens, other.cached_input_tokens),
-            cache_write_tokens=_sum(self.cache_write_tokens, other.cache_write_tokens),
+            input_tokens=_sum_known(self.input_tokens, other.input_tokens),
+            output_tokens=_sum_known(self.output_tokens, other.output_tokens),
+            total_tokens=_sum_known(self.total_tokens, other.total_tokens),
+            reasoning_tokens=_sum_known(self.reasoning_tokens, other.reasoning_tokens),
+            cached_input_tokens=_sum_known(self.cached_input_tokens, other.cached_input_tokens),
+            cache_write_tokens=_sum_known(self.cache_write_tokens, other.cache_write_tokens),
             estimated=self.estimated or other.estimated,
         )
 
 
-def _sum(left: int | None, right: int | None) -> int | None:
+def _sum_known(left: int | None, right: int | None) -> int | None:
     if left is None:
         return right
     return left if right is None else left + right
 
 
-class Happening(
+class BaseEvent(
     msgspec.Struct,
     frozen=True,
     tag_field="type",
@@ -61,7 +61,7 @@ class Happening(
     """The shape that all events share: frozen, tagged with `type`, camelCase and no nulls on the wire."""
 
 
-class Start(Happening, frozen=True, tag="start"):
+class Start(BaseEvent, frozen=True, tag="start"):
     """The assistant message begins, or a stored one is continued under its own id."""
 
     type: ClassVar[Literal["start"]] = "start"
@@ -69,13 +69,13 @@ class Start(Happening, frozen=True, tag="start"):
     message_metadata: Any = None
 
 
-class StartStep(Happening, frozen=True, tag="start-step"):
+class StartStep(BaseEvent, frozen=True, tag="start-step"):
     """A model call begins."""
 
     type: ClassVar[Literal["start-step"]] = "start-step"
 
 
-class TextStart(Happening, frozen=True, tag="text-start"):
+class TextStart(BaseEvent, frozen=True, tag="text-start"):
     """A text block opens; `id` is unique among the open text blocks."""
 
     type: ClassVar[Literal["text-start"]] = "text-start"
@@ -83,7 +83,7 @@ class TextStart(Happening, frozen=True, tag="text-start"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class TextDelta(Happening, frozen=True, tag="text-delta"):
+class TextDelta(BaseEvent, frozen=True, tag="text-delta"):
     """The open text block `id` grows."""
 
     type: ClassVar[Literal["text-delta"]] = "text-delta"
@@ -92,7 +92,7 @@ class TextDelta(Happening, frozen=True, tag="text-delta"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class TextEnd(Happening, frozen=True, tag="text-end"):
+class TextEnd(BaseEvent, frozen=True, tag="text-end"):
     """The text block closes."""
 
     type: ClassVar[Literal["text-end"]] = "text-end"
@@ -100,7 +100,7 @@ class TextEnd(Happening, frozen=True, tag="text-end"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ReasoningStart(Happening, frozen=True, tag="reasoning-start"):
+class ReasoningStart(BaseEvent, frozen=True, tag="reasoning-start"):
     """A reasoning block opens."""
 
     type: ClassVar[Literal["reasoning-start"]] = "reasoning-start"
@@ -108,7 +108,7 @@ class ReasoningStart(Happening, frozen=True, tag="reasoning-start"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ReasoningDelta(Happening, frozen=True, tag="reasoning-delta"):
+class ReasoningDelta(BaseEvent, frozen=True, tag="reasoning-delta"):
     """The open reasoning block `id` grows."""
 
     type: ClassVar[Literal["reasoning-delta"]] = "reasoning-delta"
@@ -117,7 +117,7 @@ class ReasoningDelta(Happening, frozen=True, tag="reasoning-delta"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ReasoningEnd(Happening, frozen=True, tag="reasoning-end"):
+class ReasoningEnd(BaseEvent, frozen=True, tag="reasoning-end"):
     """The reasoning block closes; signatures come in `provider_metadata`."""
 
     type: ClassVar[Literal["reasoning-end"]] = "reasoning-end"
@@ -125,7 +125,7 @@ class ReasoningEnd(Happening, frozen=True, tag="reasoning-end"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ToolInputStart(Happening, frozen=True, tag="tool-input-start"):
+class ToolInputStart(BaseEvent, frozen=True, tag="tool-input-start"):
     """The model begins to write a tool call."""
 
     type: ClassVar[Literal["tool-input-start"]] = "tool-input-start"
@@ -137,7 +137,7 @@ class ToolInputStart(Happening, frozen=True, tag="tool-input-start"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ToolInputDelta(Happening, frozen=True, tag="tool-input-delta"):
+class ToolInputDelta(BaseEvent, frozen=True, tag="tool-input-delta"):
     """The call's arguments grow by a fragment of JSON text."""
 
     type: ClassVar[Literal["tool-input-delta"]] = "tool-input-delta"
@@ -145,7 +145,7 @@ class ToolInputDelta(Happening, frozen=True, tag="tool-input-delta"):
     input_text_delta: str
 
 
-class ToolInputAvailable(Happening, frozen=True, tag="tool-input-available"):
+class ToolInputAvailable(BaseEvent, frozen=True, tag="tool-input-available"):
     """The call's arguments are complete."""
 
     type: ClassVar[Literal["tool-input-available"]] = "tool-input-available"
@@ -158,7 +158,7 @@ class ToolInputAvailable(Happening, frozen=True, tag="tool-input-available"):
     title: str | None = None
 
 
-class ToolInputError(Happening, frozen=True, tag="tool-input-error"):
+class ToolInputError(BaseEvent, frozen=True, tag="tool-input-error"):
     """The call cannot be run: unknown tool or arguments that are no JSON; `input` is what the model wrote."""
 
     type: ClassVar[Literal["tool-input-error"]] = "tool-input-error"
@@ -172,7 +172,7 @@ class ToolInputError(Happening, frozen=True, tag="tool-input-error"):
     title: str | None = None
 
 
-class ToolApprovalRequest(Happening, frozen=True, tag="tool-approval-request"):
+class ToolApprovalRequest(BaseEvent, frozen=True, tag="tool-approval-request"):
     """The call waits for somebody's yes."""
 
     type: ClassVar[Literal["tool-approval-request"]] = "tool-approval-request"
@@ -180,7 +180,7 @@ class ToolApprovalRequest(Happening, frozen=True, tag="tool-approval-request"):
     tool_call_id: str
 
 
-class ToolApprovalResponse(Happening, frozen=True, tag="tool-approval-response"):
+class ToolApprovalResponse(BaseEvent, frozen=True, tag="tool-approval-response"):
     """Somebody answered the approval."""
 
     type: ClassVar[Literal["tool-approval-response"]] = "tool-approval-response"
@@ -189,7 +189,7 @@ class ToolApprovalResponse(Happening, frozen=True, tag="tool-approval-response")
     reason: str | None = None
 
 
-class ToolOutputAvailable(Happening, frozen=True, tag="tool-output-available"):
+class ToolOutputAvailable(BaseEvent, frozen=True, tag="tool-output-available"):
     """The call's result; a `preliminary` one may be followed by others, the final one is not."""
 
     type: ClassVar[Literal["tool-output-available"]] = "tool-output-available"
@@ -201,7 +201,7 @@ class ToolOutputAvailable(Happening, frozen=True, tag="tool-output-available"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ToolOutputError(Happening, frozen=True, tag="tool-output-error"):
+class ToolOutputError(BaseEvent, frozen=True, tag="tool-output-error"):
     """The call failed; the model is told `error_text`."""
 
     type: ClassVar[Literal["tool-output-error"]] = "tool-output-error"
@@ -212,14 +212,14 @@ class ToolOutputError(Happening, frozen=True, tag="tool-output-error"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ToolOutputDenied(Happening, frozen=True, tag="tool-output-denied"):
+class ToolOutputDenied(BaseEvent, frozen=True, tag="tool-output-denied"):
     """The approval was refused; the call did not run."""
 
     type: ClassVar[Literal["tool-output-denied"]] = "tool-output-denied"
     tool_call_id: str
 
 
-class SourceUrl(Happening, frozen=True, tag="source-url"):
+class SourceUrl(BaseEvent, frozen=True, tag="source-url"):
     """A web page that the answer cites."""
 
     type: ClassVar[Literal["source-url"]] = "source-url"
@@ -229,7 +229,7 @@ class SourceUrl(Happening, frozen=True, tag="source-url"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class SourceDocument(Happening, frozen=True, tag="source-document"):
+class SourceDocument(BaseEvent, frozen=True, tag="source-document"):
     """A document that the answer cites."""
 
     type: ClassVar[Literal["source-document"]] = "source-document"
@@ -240,7 +240,7 @@ class SourceDocument(Happening, frozen=True, tag="source-document"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class File(Happening, frozen=True, tag="file"):
+class File(BaseEvent, frozen=True, tag="file"):
     """A file that the model made; `url` may be a data: URL."""
 
     type: ClassVar[Literal["file"]] = "file"
@@ -249,10 +249,10 @@ class File(Happening, frozen=True, tag="file"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class Data(Own, frozen=True, omit_defaults=True):
+class Data(DataFields, frozen=True, omit_defaults=True):
     """An app's own part. `type` is `data-<name>`; the same type and id replaces, `transient` is not kept.
 
-    Python's types cannot say `data-<name>`: a checker reads a `DataType`. Your own are told by `name`.
+    Python's types cannot say `data-<name>`: a checker reads a `DataType`. Your own are told by `event_type`.
     """
 
     transient: bool | None = None
@@ -263,20 +263,20 @@ class Data(Own, frozen=True, omit_defaults=True):
         def type(self) -> DataType: ...
 
 
-class MessageMetadata(Happening, frozen=True, tag="message-metadata"):
+class MessageMetadata(BaseEvent, frozen=True, tag="message-metadata"):
     """Merged deeply into the message's metadata."""
 
     type: ClassVar[Literal["message-metadata"]] = "message-metadata"
     message_metadata: Any
 
 
-class ResetStep(Happening, frozen=True, tag="reset-step"):
+class ResetStep(BaseEvent, frozen=True, tag="reset-step"):
     """Everything since the last start-step is taken back."""
 
     type: ClassVar[Literal["reset-step"]] = "reset-step"
 
 
-class FinishStep(Happening, frozen=True, tag="finish-step"):
+class FinishStep(BaseEvent, frozen=True, tag="finish-step"):
     """The model call and its tool calls are done. Fields stay in the process; `duration` is in seconds,
     `key` the name of the provider's key that was used.
 
@@ -294,7 +294,7 @@ class FinishStep(Happening, frozen=True, tag="finish-step"):
     key: str | None = None
 
 
-class ErrorEvent(Happening, frozen=True, tag="error"):
+class ErrorEvent(BaseEvent, frozen=True, tag="error"):
     """The run failed; `code` and `transient` stay in the process."""
 
     type: ClassVar[Literal["error"]] = "error"
@@ -303,14 +303,14 @@ class ErrorEvent(Happening, frozen=True, tag="error"):
     transient: bool | None = None
 
 
-class Abort(Happening, frozen=True, tag="abort"):
+class Abort(BaseEvent, frozen=True, tag="abort"):
     """The run was stopped."""
 
     type: ClassVar[Literal["abort"]] = "abort"
     reason: str | None = None
 
 
-class Finish(Happening, frozen=True, tag="finish"):
+class Finish(BaseEvent, frozen=True, tag="finish"):
     """The run is over. `usage`, `cost` (US dollars) and `steps` stay in the process."""
 
     type: ClassVar[Literal["finish"]] = "finish"
@@ -321,7 +321,7 @@ class Finish(Happening, frozen=True, tag="finish"):
     steps: int | None = None
 
 
-Tagged: TypeAlias = (
+FixedEvent: TypeAlias = (
     Start
     | StartStep
     | TextStart
@@ -349,11 +349,11 @@ Tagged: TypeAlias = (
     | Abort
     | Finish
 )
-Event: TypeAlias = Tagged | Data
+Event: TypeAlias = FixedEvent | Data
 
 _encoder = msgspec.json.Encoder()
-_tagged: msgspec.json.Decoder[Tagged] = msgspec.json.Decoder(Tagged)
-_data = msgspec.json.Decoder(Data)
+_fixed_decoder: msgspec.json.Decoder[FixedEvent] = msgspec.json.Decoder(FixedEvent)
+_data_decoder = msgspec.json.Decoder(Data)
 
 
 def encode(event: Event) -> bytes:
@@ -364,14 +364,14 @@ def encode(event: Event) -> bytes:
 def decode(raw: bytes | str) -> Event:
     """The event that `encode` wrote; msgspec.ValidationError when it is none."""
     try:
-        return _tagged.decode(raw)
+        return _fixed_decoder.decode(raw)
     except msgspec.ValidationError:
-        event = _data.decode(raw)
+        event = _data_decoder.decode(raw)
         if not event.type.startswith("data-"):
             raise
         return event
 
 
-def name(event: Event) -> str:
+def event_type(event: Event) -> str:
     """The event's word, as it stands in `type`."""
     return event.type

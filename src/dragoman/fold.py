@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET
 
 from dragoman import events as e
-from dragoman.drafts import Block, Draft, Invocation, Opening, Slot
+from dragoman.drafts import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder, ToolInputEvent
 from dragoman.errors import OutOfOrder
 from dragoman.messages import (
     FINAL_STATES,
@@ -38,18 +38,18 @@ class Fold:
         self.id = message.id if message else ""
         self.metadata: Any = message.metadata if message else None
         self.metadata_version = 0
-        self.entries: list[Draft] = []
+        self.builders: list[PartBuilder] = []
         self.dirty: set[int] = set()
-        self.moving: dict[int, Draft] = {}
+        self.unfinished: dict[int, PartBuilder] = {}
         self.phase: Phase = "idle"
-        self.ending: list[e.Event] = []
+        self.end_events: list[e.Event] = []
         self.steps = 0
-        self.step_at = 0
-        self._open: dict[tuple[type, str], tuple[int, Block]] = {}
-        self._calls: dict[str, tuple[int, Invocation]] = {}
-        self._data: dict[tuple[str, str], int] = {}
+        self.step_start = 0
+        self._open_blocks: dict[tuple[type, str], tuple[int, BlockBuilder]] = {}
+        self._tool_calls: dict[str, tuple[int, ToolCallBuilder]] = {}
+        self._data_parts: dict[tuple[str, str], int] = {}
         for part in message.parts if message else ():
-            self._restore(part)
+            self._restore_part(part)
 
     def add(self, events: Iterable[e.Event]) -> None:
         """Fold a batch; OutOfOrder at the first event that the grammar does not allow."""
@@ -58,81 +58,87 @@ class Fold:
 
     def message(self) -> Message:
         """The message so far; open blocks stand in state `streaming`."""
-        parts = tuple(entry.part() for entry in self.entries)
+        parts = tuple(entry.part() for entry in self.builders)
         return Message(id=self.id, role="assistant", parts=parts, metadata=self.metadata)
 
-    def settled(self, index: int) -> bool:
+    def is_final(self, index: int) -> bool:
         """True when the part will not change any more."""
-        return index not in self.moving
+        return index not in self.unfinished
 
-    def calls(self) -> list[ToolPart]:
+    def step_calls(self) -> list[ToolPart]:
         """The tool calls of the step under way, in the order of the model; before the first step, all."""
-        return [c.now for _, c in self._calls.values() if not self.steps or c.step == self.steps]
+        return [c.current for _, c in self._tool_calls.values() if not self.steps or c.step == self.steps]
 
     def open_blocks(self) -> list[tuple[type, str]]:
         """Kind and id of every open text and reasoning block."""
-        return list(self._open)
+        return list(self._open_blocks)
 
     # the handlers, one a word
 
     def start(self, event: e.Start) -> None:
         """`start`: once, first; a continued message keeps its id."""
-        self._need("start", "idle")
+        self._require_phase("start", "idle")
         if event.message_id is not None:
-            if self.entries and event.message_id != self.id:
+            if self.builders and event.message_id != self.id:
                 raise OutOfOrder(f"start: message {self.id!r} is continued, not {event.message_id!r}")
             self.id = event.message_id
         self.phase = "open"
-        self._merge(event.message_metadata)
+        self._merge_metadata(event.message_metadata)
 
     def start_step(self, _: e.StartStep) -> None:
         """`start-step`: between steps."""
-        self._need("start-step", "open")
+        self._require_phase("start-step", "open")
         self.phase = "step"
         self.steps += 1
-        self._append(Slot(StepStartPart()))
-        self.step_at = len(self.entries)
+        self._append(PartSlot(StepStartPart()))
+        self.step_start = len(self.builders)
 
     def finish_step(self, _: e.FinishStep) -> None:
         """`finish-step`: when every block is closed and every call's arguments are complete."""
-        self._need("finish-step", "step")
-        if self._open:
-            raise OutOfOrder(f"finish-step while blocks are open: {[name for _, name in self._open]!r}")
-        unread = [c.now.tool_call_id for _, c in self._calls.values() if c.now.state == "input-streaming"]
+        self._require_phase("finish-step", "step")
+        if self._open_blocks:
+            raise OutOfOrder(
+                f"finish-step while blocks are open: {[name for _, name in self._open_blocks]!r}"
+            )
+        unread = [
+            c.current.tool_call_id
+            for _, c in self._tool_calls.values()
+            if c.current.state == "input-streaming"
+        ]
         if unread:
             raise OutOfOrder(f"finish-step while the arguments of {unread!r} are not complete")
         self.phase = "open"
 
     def reset_step(self, _: e.ResetStep) -> None:
         """`reset-step`: forget the step's parts."""
-        self._need("reset-step", "step")
-        gone = range(self.step_at, len(self.entries))
-        del self.entries[self.step_at :]
-        self._open.clear()
-        self._calls = {key: at for key, at in self._calls.items() if at[0] not in gone}
-        self._data = {key: at for key, at in self._data.items() if at not in gone}
-        self.moving = {at: entry for at, entry in self.moving.items() if at not in gone}
+        self._require_phase("reset-step", "step")
+        gone = range(self.step_start, len(self.builders))
+        del self.builders[self.step_start :]
+        self._open_blocks.clear()
+        self._tool_calls = {key: at for key, at in self._tool_calls.items() if at[0] not in gone}
+        self._data_parts = {key: at for key, at in self._data_parts.items() if at not in gone}
+        self.unfinished = {at: entry for at, entry in self.unfinished.items() if at not in gone}
         self.dirty.update(gone)
 
     def block_start(
         self, kind: type[TextPart] | type[ReasoningPart], event: e.TextStart | e.ReasoningStart
     ) -> None:
         """`text-start`, `reasoning-start`: the id must not be open."""
-        self._need("a block's start", "step")
-        if (kind, event.id) in self._open:
+        self._require_phase("a block's start", "step")
+        if (kind, event.id) in self._open_blocks:
             raise OutOfOrder(f"the block {event.id!r} is open already; close it or use another id")
-        block = Block(kind, event.id, metadata=event.provider_metadata)
+        block = BlockBuilder(kind, event.id, metadata=event.provider_metadata)
         index = self._append(block)
-        self.moving[index] = block
-        self._open[kind, event.id] = (index, block)
+        self.unfinished[index] = block
+        self._open_blocks[kind, event.id] = (index, block)
 
     def block_delta(self, kind: type, event: e.TextDelta | e.ReasoningDelta) -> None:
         """`text-delta`, `reasoning-delta`: the block must be open."""
-        held = self._open.get((kind, event.id))
+        held = self._open_blocks.get((kind, event.id))
         if held is None:
             raise OutOfOrder(f"a delta for {event.id!r}: no such block is open; send its start first")
         index, block = held
-        block.pieces.append(event.delta)
+        block.fragments.append(event.delta)
         block.length += len(event.delta)
         if event.provider_metadata is not None:
             block.metadata = event.provider_metadata
@@ -140,61 +146,61 @@ class Fold:
 
     def block_end(self, kind: type, event: e.TextEnd | e.ReasoningEnd) -> None:
         """`text-end`, `reasoning-end`: the block must be open; its id may be used again."""
-        held = self._open.pop((kind, event.id), None)
+        held = self._open_blocks.pop((kind, event.id), None)
         if held is None:
             raise OutOfOrder(f"the end of {event.id!r}: no such block is open")
         index, block = held
         block.done = True
         if event.provider_metadata is not None:
             block.metadata = event.provider_metadata
-        self._settle(index)
+        self._mark_final(index)
 
     def input_start(self, event: e.ToolInputStart) -> None:
         """`tool-input-start`: a call id that the message does not hold yet."""
-        self._new_call(event)
+        self._open_tool_call(event)
 
     def input_delta(self, event: e.ToolInputDelta) -> None:
         """`tool-input-delta`: only while the arguments stream."""
-        index, call = self._call(event.tool_call_id)
-        call.grow(event.input_text_delta)
+        index, call = self._find_tool_call(event.tool_call_id)
+        call.append_input(event.input_text_delta)
         self.dirty.add(index)
 
     def input_available(self, event: e.ToolInputAvailable) -> None:
         """`tool-input-available`: after its start, or by itself."""
-        if event.tool_call_id not in self._calls:
-            self._new_call(event)
-        index, call = self._call(event.tool_call_id)
-        call.read(event, state="input-available")
+        if event.tool_call_id not in self._tool_calls:
+            self._open_tool_call(event)
+        index, call = self._find_tool_call(event.tool_call_id)
+        call.complete_input(event, state="input-available")
         self.dirty.add(index)
 
     def input_error(self, event: e.ToolInputError) -> None:
         """`tool-input-error`: the call ends here."""
-        if event.tool_call_id not in self._calls:
-            self._new_call(event)
-        index, call = self._call(event.tool_call_id)
-        call.read(event, state="output-error", error_text=event.error_text)
-        self._settle(index)
+        if event.tool_call_id not in self._tool_calls:
+            self._open_tool_call(event)
+        index, call = self._find_tool_call(event.tool_call_id)
+        call.complete_input(event, state="output-error", error_text=event.error_text)
+        self._mark_final(index)
 
     def approval_request(self, event: e.ToolApprovalRequest) -> None:
         """`tool-approval-request`: the call waits."""
-        index, call = self._call(event.tool_call_id)
-        call.ask(event.approval_id)
+        index, call = self._find_tool_call(event.tool_call_id)
+        call.request_approval(event.approval_id)
         self.dirty.add(index)
 
     def approval_response(self, event: e.ToolApprovalResponse) -> None:
         """`tool-approval-response`: for an approval that this message asked for."""
-        for index, call in self._calls.values():
-            approval = call.now.approval
-            if approval and approval.id == event.approval_id and call.now.state == "approval-requested":
-                call.answer(event)
+        for index, call in self._tool_calls.values():
+            approval = call.current.approval
+            if approval and approval.id == event.approval_id and call.current.state == "approval-requested":
+                call.record_approval(event)
                 self.dirty.add(index)
                 return
         raise OutOfOrder(f"an answer to approval {event.approval_id!r}, which is not waiting here")
 
     def output_available(self, event: e.ToolOutputAvailable) -> None:
         """`tool-output-available`: any number of preliminary ones, then one final."""
-        index, call = self._output_call(event)
-        call.close(
+        index, call = self._find_output_call(event)
+        call.set_output(
             state="output-available",
             output=event.output,
             preliminary=event.preliminary or None,
@@ -203,129 +209,131 @@ class Fold:
         if event.preliminary:
             self.dirty.add(index)
         else:
-            self._settle(index)
+            self._mark_final(index)
 
     def output_error(self, event: e.ToolOutputError) -> None:
         """`tool-output-error`: the call failed."""
-        index, call = self._output_call(event)
-        call.close(
+        index, call = self._find_output_call(event)
+        call.set_output(
             state="output-error",
             output=UNSET,
             preliminary=None,
             error_text=event.error_text,
             result_provider_metadata=event.provider_metadata,
         )
-        self._settle(index)
+        self._mark_final(index)
 
     def output_denied(self, event: e.ToolOutputDenied) -> None:
         """`tool-output-denied`: somebody said no."""
-        index, call = self._output_call(event)
-        call.need("approval-requested", "approval-responded")
-        call.close(state="output-denied")
-        self._settle(index)
+        index, call = self._find_output_call(event)
+        call.require_state("approval-requested", "approval-responded")
+        call.set_output(state="output-denied")
+        self._mark_final(index)
 
     def source(self, event: e.SourceUrl | e.SourceDocument | e.File) -> None:
         """`source-url`, `source-document`, `file`: stand as they come."""
-        self._need(e.name(event), "step")
-        self._append(Slot(_standing(event)))
+        self._require_phase(e.event_type(event), "step")
+        self._append(PartSlot(_source_part(event)))
 
     def data(self, event: e.Data) -> None:
         """`data-*`: the same type and id replaces; a transient one is not kept."""
-        self._need(event.type, "open", "step")
+        self._require_phase(event.type, "open", "step")
         if event.transient:
             return
         part = DataPart(type=event.type, data=event.data, id=event.id)
-        at = self._data.get((event.type, event.id)) if event.id is not None else None
-        if at is not None and isinstance(slot := self.entries[at], Slot):
-            slot.held, slot.version = part, slot.version + 1
+        at = self._data_parts.get((event.type, event.id)) if event.id is not None else None
+        if at is not None and isinstance(slot := self.builders[at], PartSlot):
+            slot.current, slot.version = part, slot.version + 1
             self.dirty.add(at)
             return
-        slot = Slot(part)
+        slot = PartSlot(part)
         index = self._append(slot)
         if event.id is not None:
-            self._data[event.type, event.id] = index
-            self.moving[index] = slot
+            self._data_parts[event.type, event.id] = index
+            self.unfinished[index] = slot
 
     def message_metadata(self, event: e.MessageMetadata) -> None:
         """`message-metadata`: merged."""
-        self._need("message-metadata", "open", "step")
-        self._merge(event.message_metadata)
+        self._require_phase("message-metadata", "open", "step")
+        self._merge_metadata(event.message_metadata)
 
-    def end(self, event: e.ErrorEvent | e.Abort) -> None:
+    def end_run(self, event: e.ErrorEvent | e.Abort) -> None:
         """`error`, `abort`: after the last step is closed; only `finish` may follow."""
-        self._need(e.name(event), "open")
+        self._require_phase(e.event_type(event), "open")
         self.phase = "ended"
-        self.ending.append(event)
+        self.end_events.append(event)
 
     def finish(self, event: e.Finish) -> None:
         """`finish`: last."""
-        self._need("finish", "open", "ended")
+        self._require_phase("finish", "open", "ended")
         self.phase = "finished"
-        self.ending.append(event)
-        self._merge(event.message_metadata)
+        self.end_events.append(event)
+        self._merge_metadata(event.message_metadata)
 
     # what the handlers share
 
-    def _need(self, what: str, *phases: Phase) -> None:
+    def _require_phase(self, event_type: str, *phases: Phase) -> None:
         if self.phase not in phases:
-            raise OutOfOrder(f"{what} is not allowed {_WHERE[self.phase]}")
+            raise OutOfOrder(f"{event_type} is not allowed {_PHASE_TEXTS[self.phase]}")
 
-    def _append(self, entry: Draft) -> int:
-        self.entries.append(entry)
-        index = len(self.entries) - 1
+    def _append(self, builder: PartBuilder) -> int:
+        self.builders.append(builder)
+        index = len(self.builders) - 1
         self.dirty.add(index)
         return index
 
-    def _settle(self, index: int) -> None:
-        self.moving.pop(index, None)
+    def _mark_final(self, index: int) -> None:
+        self.unfinished.pop(index, None)
         self.dirty.add(index)
 
-    def _merge(self, metadata: Any) -> None:
+    def _merge_metadata(self, metadata: Any) -> None:
         if metadata is not None:
-            self.metadata = merge(self.metadata, metadata)
+            self.metadata = merge_metadata(self.metadata, metadata)
             self.metadata_version += 1
 
-    def _new_call(self, event: Opening) -> None:
-        self._need(e.name(event), "step")
-        if event.tool_call_id in self._calls:
-            raise OutOfOrder(f"{e.name(event)}: the message holds a call {event.tool_call_id!r} already")
-        call = Invocation.opened(event, self.steps)
+    def _open_tool_call(self, event: ToolInputEvent) -> None:
+        self._require_phase(e.event_type(event), "step")
+        if event.tool_call_id in self._tool_calls:
+            raise OutOfOrder(
+                f"{e.event_type(event)}: the message holds a call {event.tool_call_id!r} already"
+            )
+        call = ToolCallBuilder.from_event(event, self.steps)
         index = self._append(call)
-        self.moving[index] = call
-        self._calls[event.tool_call_id] = (index, call)
+        self.unfinished[index] = call
+        self._tool_calls[event.tool_call_id] = (index, call)
 
-    def _call(self, tool_call_id: str) -> tuple[int, Invocation]:
-        held = self._calls.get(tool_call_id)
+    def _find_tool_call(self, tool_call_id: str) -> tuple[int, ToolCallBuilder]:
+        held = self._tool_calls.get(tool_call_id)
         if held is None:
             raise OutOfOrder(f"no tool call {tool_call_id!r} in this message; send its input first")
         return held
 
-    def _output_call(self, event: Closing) -> tuple[int, Invocation]:
-        self._need(e.name(event), "open", "step")
-        index, call = self._call(event.tool_call_id)
-        call.need("input-streaming", "input-available", "approval-requested", "approval-responded")
+    def _find_output_call(self, event: ToolOutputEvent) -> tuple[int, ToolCallBuilder]:
+        self._require_phase(e.event_type(event), "open", "step")
+        index, call = self._find_tool_call(event.tool_call_id)
+        call.require_state("input-streaming", "input-available", "approval-requested", "approval-responded")
         if self.steps and call.step != self.steps:
             raise OutOfOrder(f"the output of {event.tool_call_id!r} stands outside the step of its call")
         return index, call
 
-    def _restore(self, part: Part) -> None:
+    def _restore_part(self, part: Part) -> None:
         match part:
             case ToolPart():
-                call = Invocation(part, 0)
-                self.entries.append(call)
-                self._calls[part.tool_call_id] = (len(self.entries) - 1, call)
+                call = ToolCallBuilder(part, 0)
+                self.builders.append(call)
+                self._tool_calls[part.tool_call_id] = (len(self.builders) - 1, call)
                 if part.state not in FINAL_STATES:
-                    self.moving[len(self.entries) - 1] = call
+                    self.unfinished[len(self.builders) - 1] = call
             case DataPart(id=str(key)):
-                self._data[part.type, key] = len(self.entries)
-                self.entries.append(Slot(part))
+                self._data_parts[part.type, key] = len(self.builders)
+                self.builders.append(PartSlot(part))
             case _:
-                self.entries.append(Slot(part))
+                self.builders.append(PartSlot(part))
 
 
-Closing: TypeAlias = e.ToolOutputAvailable | e.ToolOutputError | e.ToolOutputDenied
+ToolOutputEvent: TypeAlias = e.ToolOutputAvailable | e.ToolOutputError | e.ToolOutputDenied
 
-_WHERE: dict[Phase, str] = {
+_PHASE_TEXTS: dict[Phase, str] = {
     "idle": "before start",
     "open": "between steps; a step begins with start-step",
     "step": "inside a step; close it with finish-step",
@@ -358,8 +366,8 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     e.MessageMetadata: Fold.message_metadata,
     e.ResetStep: Fold.reset_step,
     e.FinishStep: Fold.finish_step,
-    e.ErrorEvent: Fold.end,
-    e.Abort: Fold.end,
+    e.ErrorEvent: Fold.end_run,
+    e.Abort: Fold.end_run,
     e.Finish: Fold.finish,
 }
 
@@ -375,7 +383,7 @@ def fold(message: Message | None, events: Iterable[e.Event]) -> Message:
     return growing.message()
 
 
-def _standing(event: e.SourceUrl | e.SourceDocument | e.File) -> Part:
+def _source_part(event: e.SourceUrl | e.SourceDocument | e.File) -> Part:
     metadata = event.provider_metadata
     match event:
         case e.SourceUrl(source_id=key, url=url, title=title):
@@ -386,8 +394,8 @@ def _standing(event: e.SourceUrl | e.SourceDocument | e.File) -> Part:
             return FilePart(media_type, url, provider_metadata=metadata)
 
 
-def merge(old: Any, new: Any) -> Any:
+def merge_metadata(old: Any, new: Any) -> Any:
     """Metadata merged as the AI SDK does: objects deeply, everything else replaced."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
-    return {**old, **{key: merge(old.get(key), value) for key, value in new.items()}}
+    return {**old, **{key: merge_metadata(old.get(key), value) for key, value in new.items()}}

@@ -6,19 +6,22 @@ import random
 import time
 from base64 import urlsafe_b64encode
 
-LENGTH = 18
-BEHIND = 9  # characters behind the time
-BYTES = 15  # 20 characters; 14 would leave the last one two bits
+RANDOM_LENGTH = 18
+ORDERED_RANDOM_LENGTH = 9  # characters behind the time
+RANDOM_BYTES = 15  # 20 characters; 14 would leave the last one two bits
 
 _random = random.Random()  # noqa: S311 - names, no secrets; seeded by the system, and 100 times faster
 
 
-def new_id(kind: str) -> str:
+def new_id(prefix: str) -> str:
     """A new id, like `run_x3…`: 18 characters of 6 random bits behind its kind."""
-    return f"{kind}_{urlsafe_b64encode(_random.randbytes(BYTES))[:LENGTH].decode()}"
+    return f"{prefix}_{urlsafe_b64encode(_random.randbytes(RANDOM_BYTES))[:RANDOM_LENGTH].decode()}"
 
 
-def ordered_id(kind: str) -> str:
+def sortable_id(prefix: str) -> str:
     """A new id that sorts behind earlier ones: rows that come one after the other then lie side by side."""
     moment = time.time_ns() // 1_000_000
-    return f"{kind}_{moment:011x}{urlsafe_b64encode(_random.randbytes(BYTES))[:BEHIND].decode()}"
+    return (
+        f"{prefix}_{moment:011x}"
+        f"{urlsafe_b64encode(_random.randbytes(RANDOM_BYTES))[:ORDERED_RANDOM_LENGTH].decode()}"
+    )

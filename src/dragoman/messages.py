@@ -33,7 +33,7 @@ ProviderMetadata: TypeAlias = dict[str, dict[str, Any]]
 FINAL_STATES: frozenset[str] = frozenset({"output-available", "output-error", "output-denied"})
 
 
-class Piece(msgspec.Struct, frozen=True, tag_field="type", rename="camel", omit_defaults=True):
+class BasePart(msgspec.Struct, frozen=True, tag_field="type", rename="camel", omit_defaults=True):
     """The shape that all parts with a fixed type share."""
 
     @property
@@ -42,7 +42,7 @@ class Piece(msgspec.Struct, frozen=True, tag_field="type", rename="camel", omit_
         return str(self.__struct_config__.tag)
 
 
-class TextPart(Piece, frozen=True, tag="text"):
+class TextPart(BasePart, frozen=True, tag="text"):
     """Text of a user or a model."""
 
     type: ClassVar[Literal["text"]] = "text"
@@ -51,7 +51,7 @@ class TextPart(Piece, frozen=True, tag="text"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class ReasoningPart(Piece, frozen=True, tag="reasoning"):
+class ReasoningPart(BasePart, frozen=True, tag="reasoning"):
     """What the model thought; signatures stand in `provider_metadata`."""
 
     type: ClassVar[Literal["reasoning"]] = "reasoning"
@@ -60,13 +60,13 @@ class ReasoningPart(Piece, frozen=True, tag="reasoning"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class StepStartPart(Piece, frozen=True, tag="step-start"):
+class StepStartPart(BasePart, frozen=True, tag="step-start"):
     """The border between two model calls."""
 
     type: ClassVar[Literal["step-start"]] = "step-start"
 
 
-class FilePart(Piece, frozen=True, tag="file"):
+class FilePart(BasePart, frozen=True, tag="file"):
     """A file by URL; `url` may be a data: URL."""
 
     type: ClassVar[Literal["file"]] = "file"
@@ -76,7 +76,7 @@ class FilePart(Piece, frozen=True, tag="file"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class SourceUrlPart(Piece, frozen=True, tag="source-url"):
+class SourceUrlPart(BasePart, frozen=True, tag="source-url"):
     """A web page that the answer cites."""
 
     type: ClassVar[Literal["source-url"]] = "source-url"
@@ -86,7 +86,7 @@ class SourceUrlPart(Piece, frozen=True, tag="source-url"):
     provider_metadata: ProviderMetadata | None = None
 
 
-class SourceDocumentPart(Piece, frozen=True, tag="source-document"):
+class SourceDocumentPart(BasePart, frozen=True, tag="source-document"):
     """A document that the answer cites."""
 
     type: ClassVar[Literal["source-document"]] = "source-document"
@@ -105,7 +105,7 @@ class Approval(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     reason: str | None = None
 
 
-class Call(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ToolPartFields(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The fields of a `ToolPart`."""
 
     type: str
@@ -124,7 +124,7 @@ class Call(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     result_provider_metadata: ProviderMetadata | None = None
 
 
-class ToolPart(Call, frozen=True, rename="camel", omit_defaults=True):
+class ToolPart(ToolPartFields, frozen=True, rename="camel", omit_defaults=True):
     """A tool call in one of its states. `type` is `tool-<name>`, or `dynamic-tool` with `tool_name`.
 
     `input` and `output` are UNSET until they exist; None is a value that a model or tool gave. `type` is any
@@ -147,7 +147,7 @@ class ToolPart(Call, frozen=True, rename="camel", omit_defaults=True):
         return True if self.type == "dynamic-tool" else None
 
 
-class Own(msgspec.Struct, frozen=True, omit_defaults=True):
+class DataFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields that parts and events of an app's own share."""
 
     type: str
@@ -160,7 +160,7 @@ class Own(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.type[len("data-") :]
 
 
-class DataPart(Own, frozen=True, omit_defaults=True):
+class DataPart(DataFields, frozen=True, omit_defaults=True):
     """An app's own part; `type` is `data-<name>`, and reads as a `DataType` to a checker."""
 
     if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(part for part in self.parts if isinstance(part, FilePart))
 
 
-class Head(msgspec.Struct):
+class MessageHead(msgspec.Struct):
     """A message without its parts, as JSON holds it."""
 
     id: str
@@ -224,9 +224,9 @@ class Head(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_fixed: msgspec.json.Decoder[FixedPart] = msgspec.json.Decoder(FixedPart)
-_tool = msgspec.json.Decoder(ToolPart)
-_data = msgspec.json.Decoder(DataPart)
+_fixed_decoder: msgspec.json.Decoder[FixedPart] = msgspec.json.Decoder(FixedPart)
+_tool_decoder = msgspec.json.Decoder(ToolPart)
+_data_decoder = msgspec.json.Decoder(DataPart)
 
 
 def encode(message: Message) -> bytes:
@@ -250,28 +250,28 @@ def encode_part(part: Part) -> bytes:
 def decode_part(raw: str) -> Part:
     """The part that `encode_part` wrote; its type stands first."""
     if raw.startswith(('{"type":"tool-', '{"type":"dynamic-tool"')):
-        return _tool.decode(raw)
-    return _data.decode(raw) if raw.startswith('{"type":"data-') else _fixed.decode(raw)
+        return _tool_decoder.decode(raw)
+    return _data_decoder.decode(raw) if raw.startswith('{"type":"data-') else _fixed_decoder.decode(raw)
 
 
 def decode(raw: bytes | str) -> Message:
     """The message in a `UIMessage` JSON text; BadRequest names what is wrong."""
-    return message_from(msgspec.json.decode(raw))
+    return parse_message(msgspec.json.decode(raw))
 
 
-def message_from(value: Any, *, field: str = "message") -> Message:
+def parse_message(value: Any, *, field: str = "message") -> Message:
     """The message in a decoded `UIMessage`; BadRequest with a path below `field` when it is none."""
     if not isinstance(value, Mapping):
         raise BadRequest(f"{field} must be an object, got {value!r:.80}", field=field)
     parts = value.get("parts")
     if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise BadRequest(f"{field}.parts must be a list", field=f"{field}.parts")
-    read = tuple(part_from(part, field=f"{field}.parts[{index}]") for index, part in enumerate(parts))
-    head: Head = _convert(value, Head, field=field)
+    read = tuple(parse_part(part, field=f"{field}.parts[{index}]") for index, part in enumerate(parts))
+    head: MessageHead = _convert(value, MessageHead, field=field)
     return Message(id=head.id, role=head.role, parts=read, metadata=head.metadata)
 
 
-def part_from(value: Any, *, field: str = "part") -> Part:
+def parse_part(value: Any, *, field: str = "part") -> Part:
     """The part in a decoded JSON object; BadRequest when its type or a field of it is wrong."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(kind, str):
@@ -285,8 +285,8 @@ def part_from(value: Any, *, field: str = "part") -> Part:
     return part
 
 
-def _convert(value: Any, shape: Any, *, field: str) -> Any:
+def _convert(value: Any, kind: Any, *, field: str) -> Any:
     try:
-        return msgspec.convert(value, shape)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise BadRequest(f"{field}: {error}", field=field) from None

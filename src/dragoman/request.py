@@ -10,13 +10,13 @@ import msgspec
 from dragoman.messages import Message, ProviderMetadata
 
 
-class Named(msgspec.Struct, frozen=True):
+class NamedToolChoice(msgspec.Struct, frozen=True):
     """The choice of one tool: the model has to call it."""
 
     name: str
 
 
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | Named
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedToolChoice
 
 
 class Tool(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.drafts import STAGES, Block, Draft, Invocation, Progress, Slot
+from dragoman.drafts import STAGES, BlockBuilder, PartBuilder, PartProgress, PartSlot, ToolCallBuilder
 from dragoman.fold import Fold
 from dragoman.messages import (
     DataPart,
@@ -29,78 +29,78 @@ from dragoman.messages import (
 )
 
 
-class Mark(NamedTuple):
+class FoldPosition(NamedTuple):
     """How much of a fold somebody was told."""
 
-    parts: int
-    moving: tuple[tuple[int, Progress], ...]
+    builders: int
+    unfinished: tuple[tuple[int, PartProgress], ...]
     in_step: bool
-    metadata: int
-    ending: int
+    metadata_version: int
+    end_events: int
     started: bool
 
 
-NOTHING = Mark(0, (), in_step=False, metadata=-1, ending=0, started=False)
+START_POSITION = FoldPosition(0, (), in_step=False, metadata_version=-1, end_events=0, started=False)
 
 
-def mark(fold: Fold) -> Mark:
+def current_position(fold: Fold) -> FoldPosition:
     """The place where somebody stands who was told everything up to now."""
-    moving = tuple([(at, draft.progress()) for at, draft in fold.moving.items()])
+    moving = tuple([(at, draft.progress()) for at, draft in fold.unfinished.items()])
     in_step = fold.phase == "step"
-    version, ending = fold.metadata_version, len(fold.ending)
-    return Mark(len(fold.entries), moving, in_step, version, ending, started=fold.phase != "idle")
+    version, ending = fold.metadata_version, len(fold.end_events)
+    return FoldPosition(len(fold.builders), moving, in_step, version, ending, started=fold.phase != "idle")
 
 
-def retell(message: Message) -> list[e.Event]:
+def unfold(message: Message) -> list[e.Event]:
     """A finished message as events; folding them gives the message again."""
     fold = Fold(message)
     fold.phase = "finished"
-    return [*tell(fold), e.Finish()]
+    return [*events_since(fold), e.Finish()]
 
 
-def tell(fold: Fold, since: Mark | None = None) -> list[e.Event]:
+def events_since(fold: Fold, position: FoldPosition | None = None) -> list[e.Event]:
     """What is to be told of the fold since the mark; from the first part when there is none."""
-    return list(_tell(fold, since or NOTHING))
+    return list(_events_since(fold, position or START_POSITION))
 
 
-def _tell(fold: Fold, since: Mark) -> Iterator[e.Event]:
-    if not since.started:
+def _events_since(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
+    if not position.started:
         yield e.Start(fold.id or None, fold.metadata)
-    for at, (stage, length) in since.moving:
-        yield from _draft(fold.entries[at], stage=stage, length=length)
-    in_step = since.in_step
-    for draft in fold.entries[since.parts :]:
-        if isinstance(draft, Slot) and isinstance(draft.held, StepStartPart):
+    for at, (stage, length) in position.unfinished:
+        yield from _builder_events(fold.builders[at], stage=stage, length=length)
+    in_step = position.in_step
+    for draft in fold.builders[position.builders :]:
+        if isinstance(draft, PartSlot) and isinstance(draft.current, StepStartPart):
             yield from (e.FinishStep(),) if in_step else ()
             in_step = True
-        yield from _draft(draft, stage=0, length=0)
+        yield from _builder_events(draft, stage=0, length=0)
     if in_step and fold.phase != "step":
         yield e.FinishStep()
-    yield from _ending(fold, since)
+    yield from _end_events(fold, position)
 
 
-def _ending(fold: Fold, since: Mark) -> Iterator[e.Event]:
-    said = fold.ending[since.ending :]
-    changed = since.started and fold.metadata_version != since.metadata
+def _end_events(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
+    said = fold.end_events[position.end_events :]
+    changed = position.started and fold.metadata_version != position.metadata_version
     if changed and not any(isinstance(event, e.Finish) for event in said):
         yield e.MessageMetadata(fold.metadata)
     for event in said:
         yield replace(event, message_metadata=fold.metadata) if isinstance(event, e.Finish) else event
 
 
-def _draft(draft: Draft, *, stage: int, length: int) -> Iterator[e.Event]:
-    match draft:
-        case Block():
-            return _block(draft, stage=stage, length=length)
-        case Invocation():
-            return _call(draft, stage=stage, length=length)
-        case Slot(version=version):
-            return iter(()) if stage == version + 1 else _standing(draft.held)
+def _builder_events(builder: PartBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+    match builder:
+        case BlockBuilder():
+            return _block_events(builder, stage=stage, length=length)
+        case ToolCallBuilder():
+            return _tool_call_events(builder, stage=stage, length=length)
+        case PartSlot(version=version):
+            return iter(()) if stage == version + 1 else _part_events(builder.current)
         case _:
-            assert_never(draft)
+            assert_never(builder)
 
 
-def _block(block: Block, *, stage: int, length: int) -> Iterator[e.Event]:
+def _block_events(block: BlockBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
     text = block.kind is TextPart
     name, metadata = block.id, block.metadata
     if not stage:
@@ -112,12 +112,12 @@ def _block(block: Block, *, stage: int, length: int) -> Iterator[e.Event]:
         yield e.TextEnd(name, metadata) if text else e.ReasoningEnd(name, metadata)
 
 
-def _call(call: Invocation, *, stage: int, length: int) -> Iterator[e.Event]:
+def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
     if stage > 1 and length == call.changes:
         return
-    part, stage = call.now, call.known(stage)
+    part, stage = call.current, call.delivered_stage(stage)
     if part.state == "output-error" and part.approval is None and stage <= 1:
-        yield _input_error(part)
+        yield _input_error_event(part)
         return
     if not stage:
         yield e.ToolInputStart(
@@ -129,13 +129,13 @@ def _call(call: Invocation, *, stage: int, length: int) -> Iterator[e.Event]:
             provider_metadata=part.call_provider_metadata,
         )
     if stage <= 1:
-        yield from _input(call, length)
-    yield from _approval(call, stage=stage, length=length)
-    yield from _output(part)
+        yield from _input_events(call, length)
+    yield from _approval_events(call, stage=stage, length=length)
+    yield from _output_events(part)
 
 
-def _input(call: Invocation, length: int) -> Iterator[e.Event]:
-    part, rest = call.now, call.raw()[length:]
+def _input_events(call: ToolCallBuilder, length: int) -> Iterator[e.Event]:
+    part, rest = call.current, call.input_text()[length:]
     if rest:
         yield e.ToolInputDelta(part.tool_call_id, rest)
     if part.state == "input-available":
@@ -150,7 +150,7 @@ def _input(call: Invocation, length: int) -> Iterator[e.Event]:
         )
 
 
-def _input_error(part: ToolPart) -> e.ToolInputError:
+def _input_error_event(part: ToolPart) -> e.ToolInputError:
     return e.ToolInputError(
         part.tool_call_id,
         part.name,
@@ -163,8 +163,8 @@ def _input_error(part: ToolPart) -> e.ToolInputError:
     )
 
 
-def _approval(call: Invocation, *, stage: int, length: int) -> Iterator[e.Event]:
-    part, approval = call.now, call.now.approval
+def _approval_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+    part, approval = call.current, call.current.approval
     if approval is None:
         return
     waits = part.state in ("approval-requested", "approval-responded")
@@ -176,7 +176,7 @@ def _approval(call: Invocation, *, stage: int, length: int) -> Iterator[e.Event]
         yield e.ToolApprovalResponse(approval.id, approval.approved, approval.reason)
 
 
-def _output(part: ToolPart) -> Iterator[e.Event]:
+def _output_events(part: ToolPart) -> Iterator[e.Event]:
     match part.state:
         case "output-available":
             yield e.ToolOutputAvailable(
@@ -201,29 +201,29 @@ def _output(part: ToolPart) -> Iterator[e.Event]:
             return
 
 
-def _standing(part: Part) -> Iterator[e.Event]:
+def _part_events(part: Part) -> Iterator[e.Event]:
     match part:
         case StepStartPart():
             yield e.StartStep()
         case TextPart() | ReasoningPart():
-            yield from _restored(part)
+            yield from _restored_block_events(part)
         case SourceUrlPart() | SourceDocumentPart() | FilePart():
-            yield _cited(part)
+            yield _source_event(part)
         case DataPart(type=kind, data=data, id=key):
             yield e.Data(kind, data, key)
         case ToolPart():
-            yield from _call(Invocation(part, 0), stage=0, length=0)
+            yield from _tool_call_events(ToolCallBuilder(part, 0), stage=0, length=0)
         case _:
             assert_never(part)
 
 
-def _restored(part: TextPart | ReasoningPart) -> Iterator[e.Event]:
-    block = Block(type(part), "retold", metadata=part.provider_metadata)
-    block.pieces, block.length, block.done = [part.text], len(part.text), True
-    return _block(block, stage=0, length=0)
+def _restored_block_events(part: TextPart | ReasoningPart) -> Iterator[e.Event]:
+    block = BlockBuilder(type(part), "retold", metadata=part.provider_metadata)
+    block.fragments, block.length, block.done = [part.text], len(part.text), True
+    return _block_events(block, stage=0, length=0)
 
 
-def _cited(part: SourceUrlPart | SourceDocumentPart | FilePart) -> e.Event:
+def _source_event(part: SourceUrlPart | SourceDocumentPart | FilePart) -> e.Event:
     match part:
         case SourceUrlPart():
             return e.SourceUrl(part.source_id, part.url, part.title, part.provider_metadata)

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.accounts.meter import Admission, Meter
-from dragoman.accounts.price import Price, Rates
-from dragoman.accounts.prices import Prices
+from dragoman.accounts.price import Price, TokenRates
+from dragoman.accounts.prices import PriceList
 from dragoman.accounts.spool import Spool
 from dragoman.accounts.table import LimitTable
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached
@@ -24,7 +24,7 @@ from dragoman.store.usage import UsageRecord
 from tests.accounts.conftest import NOON, Clock
 
 ANN = Identity(owner="ann", key_id="k")
-CENT = Price(name="test/cent", rates=(Rates(input=0, output=10_000_000_000),))  # one token, one cent
+CENT = Price(name="test/cent", rates=(TokenRates(input=0, output=10_000_000_000),))  # one token, one cent
 RECORD = UsageRecord(id="u", owner="ann", key_id="k", status="finished", started_at=NOON)
 DAY, TOTAL = "day:2026-11-22", "total"
 
@@ -32,12 +32,12 @@ DAY, TOTAL = "day:2026-11-22", "total"
 @pytest.fixture
 async def meter(store: Store, tmp_path: Path, clock: Clock) -> AsyncIterator[Meter]:
     spool = Spool(tmp_path / "usage.spool")
-    async with Meter(store, Prices(), spool=spool, clock=clock, ticks=clock) as made:
+    async with Meter(store, PriceList(), spool=spool, clock=clock, monotonic=clock) as made:
         yield made
 
 
 def limited(meter: Meter, limits: Limits, **others: Limits) -> None:
-    meter.replace(LimitTable(keys=limits, owner=others), meter.prices)
+    meter.reconfigure(LimitTable(default_key=limits, by_owner=others), meter.prices)
 
 
 async def ask(meter: Meter, *, price: Price | None = CENT, tokens: int = 1) -> Admission:
@@ -49,13 +49,13 @@ def answer(number: int = 0, *, output: int | None = 1, status: str = "finished")
 
 
 async def test_every_request_is_written_down_with_its_cost(meter: Meter, store: Store) -> None:
-    price = Price(name="openai/gpt-4o", rates=(Rates(input=2_500_000, output=10_000_000),))
+    price = Price(name="openai/gpt-4o", rates=(TokenRates(input=2_500_000, output=10_000_000),))
     admission = await ask(meter, price=price)
     tokens = Usage(input_tokens=1_000, output_tokens=200, estimated=True)
     settled = admission.settle(replace(RECORD, tokens=tokens))
     assert settled == replace(RECORD, tokens=tokens, cost=0.0045, price_model="openai/gpt-4o")
     await meter.ledger.close()
-    assert await store.usage.rows() == [settled]
+    assert await store.usage.list() == [settled]
 
 
 async def test_a_cost_that_nobody_knows_stays_unknown(meter: Meter) -> None:
@@ -72,7 +72,7 @@ async def test_a_request_is_settled_once(meter: Meter, store: Store) -> None:
     assert admission.settle(answer(output=9)) is first
     admission.release()
     await meter.ledger.close()
-    assert heard == await store.usage.rows() == [first]
+    assert heard == await store.usage.list() == [first]
 
 
 async def test_the_price_of_the_model_that_answered_is_the_one_that_is_paid(meter: Meter) -> None:
@@ -160,7 +160,7 @@ async def test_five_hundred_at_once_never_spend_more_than_a_budget_for_a_hundred
     let_in = sum(await asyncio.gather(*(request(number) for number in range(500))))
     await store.flush()
     assert let_in == 100
-    assert await store.budgets.standing("key:k", DAY) == (1_000_000_000, 0)
+    assert await store.budgets.get_balance("key:k", DAY) == (1_000_000_000, 0)
     with pytest.raises(
         BudgetExhausted, match=r"'k' may spend \$1.00 this day and has spent \$1.00"
     ) as refused:
@@ -183,7 +183,7 @@ async def test_who_is_refused_for_money_holds_nothing(meter: Meter, store: Store
     for _ in range(3):
         with pytest.raises(BudgetExhausted, match="the owner 'ann'"):
             await ask(meter)
-    assert await store.budgets.standing("key:k", TOTAL) == (0, 0)
+    assert await store.budgets.get_balance("key:k", TOTAL) == (0, 0)
 
 
 async def test_who_leaves_while_money_is_reserved_leaves_no_reservation(meter: Meter, store: Store) -> None:
@@ -196,7 +196,7 @@ async def test_who_leaves_while_money_is_reserved_leaves_no_reservation(meter: M
         await asking
     await ask(meter)
     await store.flush()
-    assert await store.budgets.standing("key:k", TOTAL) == (0, 10_000_000)
+    assert await store.budgets.get_balance("key:k", TOTAL) == (0, 10_000_000)
 
 
 @pytest.mark.parametrize(
@@ -214,17 +214,17 @@ async def test_a_budget_pays_for_what_was_consumed(
     limited(meter, Limits(usd_total=1.0))
     (await ask(meter)).settle(record)
     await store.flush()
-    assert await store.budgets.standing("key:k", TOTAL) == (spent, 0)
+    assert await store.budgets.get_balance("key:k", TOTAL) == (spent, 0)
 
 
 @pytest.mark.parametrize(("unpriced", "spent"), [("refuse", 10_000_000), ("allow", 0)])
 async def test_a_fallback_without_a_price_costs_what_was_reserved_unless_that_is_allowed(
     meter: Meter, store: Store, *, unpriced: Literal["refuse", "allow"], spent: int
 ) -> None:
-    meter.replace(LimitTable(keys=Limits(usd_total=1.0), unpriced=unpriced), meter.prices)
+    meter.reconfigure(LimitTable(default_key=Limits(usd_total=1.0), unpriced=unpriced), meter.prices)
     assert (await ask(meter)).settle(answer(), price=None).cost is None
     await store.flush()
-    assert await store.budgets.standing("key:k", TOTAL) == (spent, 0)
+    assert await store.budgets.get_balance("key:k", TOTAL) == (spent, 0)
 
 
 async def test_a_model_without_a_price_is_refused_where_money_is_limited(meter: Meter) -> None:
@@ -234,7 +234,7 @@ async def test_a_model_without_a_price_is_refused_where_money_is_limited(meter: 
         await meter.admit(ANN, price=None, model="gpt-99")
     assert refused.value.field == "model"
     assert "prices" in str(refused.value.hint)
-    meter.replace(LimitTable(keys=limits, unpriced="allow"), meter.prices)
+    meter.reconfigure(LimitTable(default_key=limits, unpriced="allow"), meter.prices)
     (await meter.admit(ANN, price=None, model="gpt-99")).settle(RECORD)
 
 

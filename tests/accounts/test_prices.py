@@ -14,12 +14,12 @@ from genai_prices import calc_price
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.accounts.price import Price, Rates
-from dragoman.accounts.prices import PriceOverride, Prices
+from dragoman.accounts.price import Price, TokenRates
+from dragoman.accounts.prices import PriceList, PriceOverride
 from dragoman.events import Usage
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-PRICES = Prices(clock=NOW.timestamp)
+PRICES = PriceList(clock=NOW.timestamp)
 OPENAI = "https://api.openai.com/v1"
 LOOPBACK = "http://127.0.0.1:8000/v1"
 
@@ -70,24 +70,24 @@ def test_the_address_tells_whose_prices_they_are() -> None:
 @pytest.mark.parametrize("type", ["local", "scripted", "ollama"])
 def test_models_on_machines_of_our_own_have_no_price_until_one_is_set(type: str) -> None:
     assert name("mistral", "mistral-large-latest", base_url=LOOPBACK, type=type) is None
-    prices = Prices({"mistral/*": PriceOverride(input=0, output=0)})
+    prices = PriceList({"mistral/*": PriceOverride(input=0, output=0)})
     price = prices.find("mistral", "mistral-large-latest", type=type)
     assert price is not None
     assert price.cost(Usage(input_tokens=7, output_tokens=9)) == 0
 
 
 def test_an_override_comes_before_the_library_and_one_without_a_star_before_one_with() -> None:
-    prices = Prices(
+    prices = PriceList(
         {
             "openai/*": PriceOverride(input=1, output=2),
             "gpt-4o": PriceOverride(input=3, output=4, cache_read=0.0375),
         }
     )
     assert prices.find("openai", "gpt-4o") == Price(
-        name="gpt-4o", rates=(Rates(input=3_000_000, output=4_000_000, cache_read=37_500),)
+        name="gpt-4o", rates=(TokenRates(input=3_000_000, output=4_000_000, cache_read=37_500),)
     )
     assert prices.find("openai", "o3") == Price(
-        name="openai/*", rates=(Rates(input=1_000_000, output=2_000_000),)
+        name="openai/*", rates=(TokenRates(input=1_000_000, output=2_000_000),)
     )
 
 
@@ -136,18 +136,18 @@ def test_a_cost_is_what_the_library_says(
     )
     assert ours is not None
     assert abs(Decimal(ours) - theirs.total_price * 10**9) <= Decimal("0.5")
-    assert ours <= price.ceiling(total, output)
+    assert ours <= price.max_cost(total, output)
 
 
 def test_a_price_that_depends_on_the_time_of_day_is_asked_again() -> None:
     clock = [datetime(2025, 3, 1, 12, tzinfo=UTC).timestamp()]
-    prices = Prices(clock=lambda: clock[0])
+    prices = PriceList(clock=lambda: clock[0])
     day = prices.find("deepseek", "deepseek-reasoner")
     clock[0] = datetime(2025, 3, 1, 20, tzinfo=UTC).timestamp()
     night = prices.find("deepseek", "deepseek-reasoner")
     assert day is not None
     assert night is not None
-    assert night.ceiling(1_000_000, 0) < day.ceiling(1_000_000, 0)
+    assert night.max_cost(1_000_000, 0) < day.max_cost(1_000_000, 0)
 
 
 async def test_the_library_is_loaded_when_it_is_needed_and_not_before() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, operation
-from dragoman.operations.approval import MemoryApprovals
+from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.outcome import Outcome
-from dragoman.operations.permission.guard import Guard
+from dragoman.operations.outcome import CallOutcome
+from dragoman.operations.permission.guard import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
 
 ANN = Identity(owner="ann", key_id="key_1")
@@ -45,14 +45,14 @@ class Post:
             return await context.call("mail.send", {"to": "eve"})
 
         self.registry = Registry(send, forward)
-        guard = Guard(Policy(self.rules), MemoryApprovals(time.time), clock=time.time)
+        guard = AccessControl(Policy(self.rules), MemoryApprovalStore(time.time), clock=time.time)
         async with (
             asyncio.timeout(20),
-            Calls(self.registry, self.ledger, guard=guard) as calls,
+            Calls(self.registry, self.ledger, access_control=guard) as calls,
         ):
             yield calls
 
-    async def call(self, hooks: Hooks, input: Any = SEND, **changes: Any) -> Outcome:
+    async def call(self, hooks: Hooks, input: Any = SEND, **changes: Any) -> CallOutcome:
         async with self.open() as calls:
             return await calls.call("mail.send", input, context=context_of(hooks, **changes))
 

@@ -66,7 +66,7 @@ def check_valid(messages: Sequence[Message]) -> None:
     request = ModelRequest(model="any", messages=go_on)
     for provider in LANGUAGES:
         assert list(provider.check(request)) == []
-        body = msgspec.json.decode(provider._language.encode(request, drop=()))
+        body = msgspec.json.decode(provider._adapter.encode(request, drop=()))
         check_pairs(body["messages"])
 
 
@@ -99,7 +99,7 @@ async def test_a_run_that_is_aborted_at_any_moment_leaves_a_valid_conversation_a
         before = tasks()
         run = agent.spawn(ASK)
         result = await aborted(run, chance.choice((0, chance.uniform(0, 0.06))))
-        await run.closed()
+        await run.wait_closed()
         words.add(result.exit_reason)
         check_valid(result.messages)
         assert tasks() <= before

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman import Context
-from dragoman.accounts.price import NANO
-from dragoman.accounts.prices import Prices
+from dragoman.accounts.price import NANOS_PER_DOLLAR
+from dragoman.accounts.prices import PriceList
 from dragoman.agent.agent import Agent
 from dragoman.agent.settings import RunLimits
 from dragoman.agent.turn import StepChange
@@ -53,9 +53,9 @@ async def test_a_cost_that_is_not_known_is_none() -> None:
 def test_cache_reads_and_writes_cost_what_each_provider_asks(
     provider: str, model: str, usage: Usage, usd: float
 ) -> None:
-    price = Prices().find(provider, model)
+    price = PriceList().find(provider, model)
     assert price is not None
-    assert (price.cost(usage) or 0) / NANO == pytest.approx(usd)
+    assert (price.cost(usage) or 0) / NANOS_PER_DOLLAR == pytest.approx(usd)
 
 
 async def test_a_step_that_could_not_fit_is_not_begun() -> None:
@@ -65,7 +65,7 @@ async def test_a_step_that_could_not_fit_is_not_begun() -> None:
     result = await run.result
     assert (result.exit_reason, result.steps, result.cost) == ("budget_exhausted", 0, None)
     assert "0.001000 left" in (result.stopped_by or "")
-    assert provider(agent).asked == []
+    assert provider(agent).requests == []
     assert [message.role for message in result.messages] == ["user"]
 
 
@@ -75,7 +75,7 @@ async def test_the_budget_is_asked_again_after_every_step() -> None:
     result = await agent.spawn(ASK).result
     assert (result.exit_reason, result.steps, result.text) == ("budget_exhausted", 1, "Let me")
     assert result.cost == pytest.approx(0.011)
-    assert len(provider(agent).asked) == 1
+    assert len(provider(agent).requests) == 1
 
 
 async def test_what_a_request_says_of_the_length_of_its_answer_is_believed() -> None:
@@ -155,17 +155,17 @@ async def test_an_aborted_answer_is_paid_for_and_gives_back_the_rest() -> None:
 
 def test_a_budget_within_a_budget_is_spent_out_of_both() -> None:
     above = Budget(usd=1.0)
-    inside = Budget(usd=0.5, above=above)
+    inside = Budget(usd=0.5, parent=above)
     inside.reserve(0.4)
-    assert inside.left == pytest.approx(0.1)
-    assert above.left == pytest.approx(0.6)
+    assert inside.remaining == pytest.approx(0.1)
+    assert above.remaining == pytest.approx(0.6)
     with pytest.raises(BudgetExhausted) as refused:
         inside.reserve(0.2)
     assert refused.value.transient
     inside.settle(0.4, 0.5)
     assert (inside.is_spent, above.is_spent) == (True, False)
-    assert above.left == pytest.approx(0.5)
-    other = Budget(above=above)
+    assert above.remaining == pytest.approx(0.5)
+    other = Budget(parent=above)
     other.reserve(0.5)
     with pytest.raises(BudgetExhausted):
         other.reserve(0.1)
@@ -174,11 +174,11 @@ def test_a_budget_within_a_budget_is_spent_out_of_both() -> None:
 
 def test_calls_within_a_budget_count_in_both() -> None:
     above = Budget(calls=3)
-    inside = Budget(calls=2, above=above)
-    inside.count()
-    inside.count()
+    inside = Budget(calls=2, parent=above)
+    inside.count_call()
+    inside.count_call()
     with pytest.raises(BudgetExhausted, match="2 calls"):
-        inside.count()
-    above.count()
+        inside.count_call()
+    above.count_call()
     with pytest.raises(BudgetExhausted, match="3 calls"):
-        Budget(above=above).count()
+        Budget(parent=above).count_call()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.agent.context.context import ContextPolicy, Dropped, Fitting, size
+from dragoman.agent.context.context import ContextFitter, ContextPolicy, Dropped, estimate_size
 from dragoman.agent.context.summary import Summariser, Summary, transcript
 from dragoman.errors import BudgetExhausted, ConfigError, ProviderError
 from dragoman.fold import Fold
@@ -68,7 +68,7 @@ async def test_above_the_margin_the_oldest_turns_go_and_the_event_says_which() -
     request = asking(*history(9), user("And?", "last"))
     fitted, dropped = await TRUNCATE.fit(request)
     assert dropped is not None
-    assert size(fitted) <= 1000 < 1700 < size(request)
+    assert estimate_size(fitted) <= 1000 < 1700 < estimate_size(request)
     assert [message.id for message in fitted.messages] == [
         "u5",
         "a5",
@@ -84,7 +84,14 @@ async def test_above_the_margin_the_oldest_turns_go_and_the_event_says_which() -
     assert [part.text for part in first if isinstance(part, TextPart)] == [NOTE, "question 5"]
     assert dropped.event() == e.Data(
         "data-context",
-        {"kind": "truncate", "dropped": 10, "from": "u0", "to": "a4", "tokens": 1900, "left": size(fitted)},
+        {
+            "kind": "truncate",
+            "dropped": 10,
+            "from": "u0",
+            "to": "a4",
+            "tokens": 1900,
+            "left": estimate_size(fitted),
+        },
     )
 
 
@@ -108,7 +115,7 @@ async def test_after_a_cut_each_request_begins_with_the_bytes_of_the_one_before_
             assert all(now.startswith(then) for now, then in zip(bytes_of(fitted), before, strict=True))
         cuts += dropped is not None
         before = bytes_of(fitted)
-        assert size(fitted) <= 1700
+        assert estimate_size(fitted) <= 1700
         said += [question, folded(turn(number)[1], dropped)]
     assert 4 <= cuts <= 6
 
@@ -135,7 +142,7 @@ async def test_steps_of_the_turn_under_way_go_too_and_its_question_stays() -> No
         fitted, dropped = await TRUNCATE.fit(asking(*history(2), question, under_way))
         under_way = folded(under_way, dropped)
         assert [message.id for message in fitted.messages if message.role == "user"][-1] == "u"
-        assert size(fitted) <= 1700
+        assert estimate_size(fitted) <= 1700
         if dropped is not None:
             cut.append(dropped.cut.steps)
             again, nothing = await TRUNCATE.fit(asking(*history(2), question, under_way))
@@ -166,18 +173,18 @@ async def test_the_limit_may_be_known_by_the_models_name() -> None:
 
 
 async def test_what_was_refused_as_too_long_is_cut_to_half_and_again_until_nothing_is_left_to_drop() -> None:
-    fitting = Fitting(ContextPolicy("truncate"))
+    fitting = ContextFitter(ContextPolicy("truncate"))
     context = Context(identity=LOCAL)
     request = asking(*history(9), user("And?", "last"))
     first, said = await fitting.fit(request, context)
     assert (list(first.messages), list(said)) == (list(request.messages), [])
-    sizes = [size(first)]
+    sizes = [estimate_size(first)]
     sent = first
     while True:
-        sent, said = await fitting.refit(sent, context)
+        sent, said = await fitting.shrink(sent, context)
         if not said:
             break
-        sizes.append(size(sent))
+        sizes.append(estimate_size(sent))
     assert all(after <= before * 0.5 + 30 for before, after in pairwise(sizes[:-1]))
     assert [message.id for message in sent.messages] == ["last"]
     assert [part.text for part in sent.messages[0].parts if isinstance(part, TextPart)] == [NOTE, "And?"]
@@ -219,7 +226,7 @@ async def test_a_model_is_asked_for_the_summary_with_the_conversation_as_materia
     model = ScriptedProvider([Step(text="They spoke.", usage=e.Usage(100, 5))])
     summary = await Summariser(model, "small")(turn(1, 10), "Before.")
     assert summary == Summary("They spoke.", e.Usage(100, 5))
-    (request,) = model.asked
+    (request,) = model.requests
     assert (request.model, request.tools) == ("small", ())
     text = str(request.messages[0].parts[0])
     assert "Before." in text
@@ -263,12 +270,12 @@ async def test_a_summary_that_cannot_be_paid_for_is_not_asked_for() -> None:
     policy = ContextPolicy("summarise", limit=2000, summarise=Summariser(model, "m", purse=Till(empty=True)))
     _, dropped = await policy.fit(asking(*history(9), user("And?", "last")))
     assert dropped is not None
-    assert (dropped.cut.problem, model.asked) == ("nothing is left", [])
+    assert (dropped.cut.problem, model.requests) == ("nothing is left", [])
 
 
 def test_a_transcript_is_bounded_and_holds_the_newest() -> None:
     long = ToolPart("tool-look", "c", "output-available", input={"q": 1}, output="z" * 9000)
-    told = transcript([*history(20), Message("a", "assistant", (long,))], longest=1000)
+    told = transcript([*history(20), Message("a", "assistant", (long,))], max_tokens=1000)
     assert told.startswith("[what was before is left out]\nuser: question")
     assert told.endswith('[called look {"q":1}: ' + "z" * 2000 + "… (7000 characters more)]")
     assert len(told) < 4200

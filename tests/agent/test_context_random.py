@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.context.context import ContextPolicy, Dropped, size
+from dragoman.agent.context.context import ContextPolicy, Dropped, estimate_size
 from dragoman.fold import Fold
 from dragoman.messages import Message
 from dragoman.request import ModelRequest
@@ -61,7 +61,7 @@ class Talk:
         request = asking(*self.history, answer)
         fitted, dropped = await self.policy.fit(request)
         if self.random.random() < 0.1:
-            fitted, again = await self.policy.fit(fitted, refused=size(fitted))
+            fitted, again = await self.policy.fit(fitted, refused=estimate_size(fitted))
             dropped = again or dropped
         checked(list(fitted.messages))
         assert [message.id for message in fitted.messages if message.role == "user"][-1] == question

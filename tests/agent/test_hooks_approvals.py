@@ -24,9 +24,9 @@ async def test_an_approval_is_for_what_runs_and_not_for_what_was_asked() -> None
     async with post.open() as calls:
         asked = await calls.call("mail.send", SEND, context=context_of(hooks))
         assert asked.approval_id is not None
-        approval = await calls.guard.approvals.get(asked.approval_id)
+        approval = await calls.access_control.approvals.get(asked.approval_id)
         assert [item.input for item in approval.items] == [{"to": "carol"}]
-        await calls.answer(asked.approval_id, approved=True, by=ANN)
+        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
         to[0] = "eve"  # the hook changes its mind: nobody approved that
         other = await calls.call("mail.send", SEND, context=context_of(hooks, approval=asked.approval_id))
         assert (other.status, post.sent) == ("pending", [])
@@ -38,7 +38,7 @@ async def test_an_approved_change_runs() -> None:
     hooks = Hooks().on("pre_tool_use", lambda _: Modify({"to": "carol"}))
     async with post.open() as calls:
         asked = await calls.call("mail.send", SEND, context=context_of(hooks))
-        await calls.answer(asked.approval_id or "", approved=True, by=ANN)
+        await calls.answer_approval(asked.approval_id or "", approved=True, by=ANN)
         done = await calls.call("mail.send", SEND, context=context_of(hooks, approval=asked.approval_id))
         assert (done.ok, post.sent) == (True, ["carol"])
 
@@ -52,9 +52,9 @@ async def test_a_hook_can_ask_for_approval_which_is_given_once(rules: tuple[Rule
     async with post.open() as calls:
         asked = await calls.call("mail.send", SEND, context=context_of(hooks))
         assert (asked.status, post.sent) == ("pending", [])
-        approval = await calls.guard.approvals.get(asked.approval_id or "")
+        approval = await calls.access_control.approvals.get(asked.approval_id or "")
         assert approval.answerers == (("boss",) if rules else ("owner",))
-        await calls.answer(asked.approval_id or "", approved=True, by=boss)
+        await calls.answer_approval(asked.approval_id or "", approved=True, by=boss)
         context = context_of(hooks, approval=asked.approval_id)
         other = await calls.call("mail.send", {"to": "eve"}, context=context)
         done = await calls.call("mail.send", SEND, context=context)

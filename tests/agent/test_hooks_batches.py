@@ -7,7 +7,7 @@ import pytest
 from dragoman.agent.hooks.events import Ask, Block, Modify, PreToolUse
 from dragoman.agent.hooks.guards.rates import rate_limit
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.operations.meta import Meta
+from dragoman.operations.meta import MetaTools
 from dragoman.operations.permission.policy import Rule
 from tests.agent.hooked import ANN, Post, context_of
 
@@ -31,7 +31,7 @@ async def test_each_call_of_a_batch_is_asked_about_once() -> None:
 
     async with post.open() as calls:
         context = context_of(Hooks().on("pre_tool_use", note))
-        outcome = await Meta(post.registry, calls).run(
+        outcome = await MetaTools(post.registry, calls).run(
             "hub_call", batch("ann", "bob", "eve"), context=context
         )
     assert [each["success"] for each in outcome.result] == [True, True, False]
@@ -44,12 +44,12 @@ async def test_a_batch_waits_for_what_a_hook_asks_and_then_runs_once() -> None:
     post = Post()
     hooks = Hooks().on("pre_tool_use", lambda e: Ask("it is bob") if e.input["to"] == "bob" else None)
     async with post.open() as calls:
-        meta = Meta(post.registry, calls)
+        meta = MetaTools(post.registry, calls)
         asked = await meta.run("hub_call", batch("ann", "bob"), context=context_of(hooks))
         assert (asked.status, post.sent) == ("pending", [])
-        approval = await calls.guard.approvals.get(asked.approval_id or "")
+        approval = await calls.access_control.approvals.get(asked.approval_id or "")
         assert [(item.input, item.reason) for item in approval.items] == [({"to": "bob"}, "it is bob")]
-        await calls.answer(approval.id, approved=True, by=ANN)
+        await calls.answer_approval(approval.id, approved=True, by=ANN)
         done = await meta.run(
             "hub_call", batch("ann", "bob"), context=context_of(hooks, approval=approval.id)
         )
@@ -64,11 +64,11 @@ async def test_a_batch_asks_for_what_will_run_and_not_for_what_was_written() -> 
     post, to = Post(Rule(decision="ask", operations=("mail.send",))), ["carol"]
     hooks = Hooks().on("pre_tool_use", lambda _: Modify({"to": to[0]}))
     async with post.open() as calls:
-        meta = Meta(post.registry, calls)
+        meta = MetaTools(post.registry, calls)
         asked = await meta.run("hub_call", batch("bob"), context=context_of(hooks))
-        approval = await calls.guard.approvals.get(asked.approval_id or "")
+        approval = await calls.access_control.approvals.get(asked.approval_id or "")
         assert [item.input for item in approval.items] == [{"to": "carol"}]
-        await calls.answer(approval.id, approved=True, by=ANN)
+        await calls.answer_approval(approval.id, approved=True, by=ANN)
         to[0] = "eve"
         other = await meta.run("hub_call", batch("bob"), context=context_of(hooks, approval=approval.id))
         assert (other.status, post.sent) == ("pending", [])
@@ -78,5 +78,7 @@ async def test_a_rate_counts_the_calls_of_a_batch_once() -> None:
     post = Post()
     async with post.open() as calls:
         context = context_of(Hooks().on("pre_tool_use", rate_limit("3/minute")))
-        outcome = await Meta(post.registry, calls).run("hub_call", batch("a", "b", "c", "d"), context=context)
+        outcome = await MetaTools(post.registry, calls).run(
+            "hub_call", batch("a", "b", "c", "d"), context=context
+        )
     assert [each["success"] for each in outcome.result] == [True, True, True, False]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dragoman.agent.hooks.events import Ask, Block, PreToolUse
-from dragoman.agent.hooks.guards.commands import LONGEST, confirm_destructive
+from dragoman.agent.hooks.guards.commands import MAX_LENGTH, confirm_destructive
 from dragoman.agent.hooks.guards.paths import path_guard
-from dragoman.agent.hooks.guards.rates import REMEMBERED, rate_limit
+from dragoman.agent.hooks.guards.rates import MAX_COUNTERS, rate_limit
 from dragoman.errors import ConfigError
 
 
@@ -265,8 +265,8 @@ def test_a_command_in_pieces_is_read_as_a_whole(input: dict[str, Any]) -> None:
 
 
 def test_what_is_too_long_to_be_looked_through_is_asked_about() -> None:
-    assert confirm_destructive()(calling({"text": "a" * (LONGEST + 1)})) is not None
-    assert confirm_destructive(ignore=["text"])(calling({"text": "a" * (LONGEST + 1)})) is None
+    assert confirm_destructive()(calling({"text": "a" * (MAX_LENGTH + 1)})) is not None
+    assert confirm_destructive(ignore=["text"])(calling({"text": "a" * (MAX_LENGTH + 1)})) is None
 
 
 def test_further_patterns_can_be_named() -> None:
@@ -323,9 +323,9 @@ async def test_an_owners_sessions_share_a_rate_that_is_per_owner() -> None:
 
 async def test_counts_of_old_sessions_are_forgotten_the_oldest_first() -> None:
     limit = rate_limit("1/day")
-    for number in range(REMEMBERED + 1):
+    for number in range(MAX_COUNTERS + 1):
         assert await limit(calling({}, session_id=f"s{number}")) is None
-    assert await limit(calling({}, session_id=f"s{REMEMBERED}")) is not None
+    assert await limit(calling({}, session_id=f"s{MAX_COUNTERS}")) is not None
     assert await limit(calling({}, session_id="s0")) is None
 
 

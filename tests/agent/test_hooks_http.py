@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.agent.hooks.events import Block, PostToolUse, PreModel, PreToolUse, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.hooks.http import body_of, http_hook
+from dragoman.agent.hooks.http import event_body, http_hook
 from dragoman.errors import ConfigError, Unauthorized
 from dragoman.events import Usage
 from dragoman.http.transport import Transport
@@ -202,10 +202,10 @@ async def test_a_secret_that_cannot_sign_is_refused(secret: str) -> None:
 
 def test_each_event_has_its_json() -> None:
     message = Message("u", "user", (TextPart("hi"), FilePart("image/png", "https://x.org/a.png")))
-    assert body_of(UserPromptSubmit(text="hi", message=message))["message"]["parts"] == message.parts
+    assert event_body(UserPromptSubmit(text="hi", message=message))["message"]["parts"] == message.parts
     usage = Usage(input_tokens=3, output_tokens=4)
-    said = body_of(RunEnd(reason="stop", steps=2, usage=usage, cost=0.5, run_id="run_1"))
+    said = event_body(RunEnd(reason="stop", steps=2, usage=usage, cost=0.5, run_id="run_1"))
     assert (said["event"], said["runId"], said["usage"], said["cost"]) == ("run_end", "run_1", usage, 0.5)
-    after = body_of(PostToolUse(tool="a_b", operation="a.b", input={}, status="failed", error="no"))
+    after = event_body(PostToolUse(tool="a_b", operation="a.b", input={}, status="failed", error="no"))
     assert (after["status"], after["error"], "output" in after) == ("failed", "no", False)
-    assert "keyId" not in body_of(PreToolUse(tool="a_b", operation="a.b", input={}))
+    assert "keyId" not in event_body(PreToolUse(tool="a_b", operation="a.b", input={}))

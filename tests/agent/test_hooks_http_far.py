@@ -17,7 +17,7 @@ from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.hooks.http import http_hook
 from dragoman.errors import Unauthorized
 from dragoman.http.transport import Transport
-from dragoman.http.webhook import Webhook, keys_of, signed, verify_webhook
+from dragoman.http.webhook import Webhook, signature_headers, signing_keys, verify_webhook
 from dragoman.operations.hook import CallEnd
 from tests.providers.servers import Peer, serving
 from tests.providers.test_dialer import certificate, tls
@@ -37,8 +37,8 @@ def anyio_backend() -> str:
 
 def test_a_signature_is_that_of_the_specification() -> None:
     """The vector of the specification's libraries, for the secret that they show."""
-    headers = signed(
-        keys_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+    headers = signature_headers(
+        signing_keys("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
         b'{"test": 2432232314}',
         id="msg_p5jXN8AQM9LWM0D4loKWxJek",
         now=1614265330,
@@ -71,7 +71,7 @@ async def test_the_receiver_of_the_page_decides_and_lets_nobody_else_in() -> Non
     async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as client:
 
         async def ask(body: bytes, *, secret: str = page["SECRET"], ago: float = 0) -> httpx.Response:
-            headers = signed(keys_of(secret), body, id="msg_1", now=time.time() - ago)
+            headers = signature_headers(signing_keys(secret), body, id="msg_1", now=time.time() - ago)
             return await client.post("/dragoman", content=body, headers=headers)
 
         good = b'{"event": "pre_tool_use", "input": {"to": "bob@example.org"}}'

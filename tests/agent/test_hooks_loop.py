@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.agent.hooks.events import Ask, Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.hooks.points import text_of, with_text
+from dragoman.agent.hooks.points import message_text, with_text
 from dragoman.agent.hooks.runner import in_turn
 from dragoman.messages import FilePart, Message, TextPart
 from dragoman.request import ModelRequest
@@ -31,7 +31,7 @@ async def test_what_a_user_says_can_be_changed_and_the_files_stay() -> None:
         return Modify(event.text.replace("1", "[card]"), "no cards")
 
     hooks.on("user_prompt_submit", lambda event: seen.append(event.text), watches=True)
-    event = await hooks.loop.user_prompt_submit(UserPromptSubmit(text=text_of(SAID), message=SAID))
+    event = await hooks.loop.user_prompt_submit(UserPromptSubmit(text=message_text(SAID), message=SAID))
     assert isinstance(event, UserPromptSubmit)
     assert (event.text, seen) == ("my card is [card]\nthanks", ["my card is [card]\nthanks"])
     assert event.message == Message("u", "user", (FILE, TextPart("my card is [card]\nthanks")))

@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.agent.hooks.events import Modify, PostToolUse, PreToolUse, UserPromptSubmit
 from dragoman.agent.hooks.guards.audit import AuditLog
-from dragoman.agent.hooks.guards.findings import secrets_in
+from dragoman.agent.hooks.guards.findings import find_secrets
 from dragoman.agent.hooks.guards.redaction import Redaction, redact
 from dragoman.agent.hooks.guards.secrets import MASK, SecretScan, secret_scan
 from dragoman.agent.hooks.hooks import Hooks
@@ -81,24 +81,24 @@ PLAIN = [
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("around", ["{}", "take {} and go", '{{"k": "{}"}}', "x={}\n", "<{}>"])
 def test_a_key_of_a_known_form_is_found(key: str, around: str) -> None:
-    assert secrets_in(around.format(key), entropy=False)
+    assert find_secrets(around.format(key), entropy=False)
 
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_what_is_no_secret_is_not_found(text: str) -> None:
-    assert secrets_in(text) == []
+    assert find_secrets(text) == []
 
 
 def test_a_word_that_is_too_random_is_found_by_its_entropy() -> None:
     word = "h7Kq2ZpX9vLm4RtB8nWc3JyD"
-    assert secrets_in(f"use {word} here") == [(4, 28)]
-    assert secrets_in(f"use {word} here", entropy=False) == []
+    assert find_secrets(f"use {word} here") == [(4, 28)]
+    assert find_secrets(f"use {word} here", entropy=False) == []
 
 
 @pytest.mark.parametrize("at", [0, 65_530, 65_536, 131_060, 200_000])
 def test_a_secret_is_found_wherever_it_stands_in_a_long_text(at: int) -> None:
     key = "ghp_" + mixed(36)
-    assert secrets_in(" " * at + key + " " * 1_000) == [(at, at + len(key))]
+    assert find_secrets(" " * at + key + " " * 1_000) == [(at, at + len(key))]
 
 
 HIDDEN = [
@@ -113,26 +113,26 @@ HIDDEN = [
 def test_a_key_that_is_hidden_is_found_all_the_same(hide: Any) -> None:
     key = "ghp_" + mixed(36)
     scan = SecretScan(entropy=False)
-    assert scan.finds({"x": [hide(key)]})
-    assert MASK in scan.blot({"x": [hide(key)]})["x"][0]
-    assert not scan.finds(scan.blot({"x": [hide(key)]}))
+    assert scan.has_secret({"x": [hide(key)]})
+    assert MASK in scan.redact({"x": [hide(key)]})["x"][0]
+    assert not scan.has_secret(scan.redact({"x": [hide(key)]}))
 
 
 def test_known_secrets_are_found_whatever_they_look_like() -> None:
     scan = SecretScan(["open sesame"])
-    assert scan.blot(["say open sesame", {"open sesame": 1}]) == [f"say {MASK}", {MASK: 1}]
+    assert scan.redact(["say open sesame", {"open sesame": 1}]) == [f"say {MASK}", {MASK: 1}]
     assert "sesame" not in repr(scan)
 
 
 def test_a_field_named_like_a_secret_is_blotted_where_it_is_wanted() -> None:
     value = {"password": "hi", "tokens": 5, "max_tokens": "9", "name": "x"}
-    assert SecretScan(fields=True).blot(value) == {
+    assert SecretScan(fields=True).redact(value) == {
         "password": MASK,
         "tokens": 5,
         "max_tokens": "9",
         "name": "x",
     }
-    assert SecretScan().blot(value) == value
+    assert SecretScan().redact(value) == value
 
 
 def called(input: Mapping[str, Any]) -> HookedCall:
@@ -180,7 +180,7 @@ async def test_secrets_and_patterns_are_blotted_out_together(together: str) -> N
 @pytest.mark.parametrize("text", ["a" * 1_000_000, "aB3" * 300_000, "eyJ" * 300_000, "-----BEGIN " * 90_000])
 def test_a_text_made_to_be_slow_is_scanned_in_time(text: str) -> None:
     began = time.process_time()
-    secrets_in(text)
+    find_secrets(text)
     assert time.process_time() - began < 30
 
 
@@ -273,9 +273,9 @@ async def test_those_that_watch_see_what_the_model_is_told() -> None:
 
 def test_a_runner_knows_whether_anybody_listens() -> None:
     runner = HookRunner(list(Hooks().on("pre_tool_use", lambda _: None, match="files.*")))
-    assert runner.has("pre_tool_use", operation="files.read")
-    assert not runner.has("pre_tool_use", operation="mail.send")
-    assert not runner.has("post_tool_use", operation="files.read")
+    assert runner.has_hooks("pre_tool_use", operation="files.read")
+    assert not runner.has_hooks("pre_tool_use", operation="mail.send")
+    assert not runner.has_hooks("post_tool_use", operation="files.read")
 
 
 def test_events_are_frozen() -> None:

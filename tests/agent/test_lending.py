@@ -26,7 +26,7 @@ from dragoman import (
     ToolPart,
     operation,
 )
-from dragoman.mcp.server.booth import booth
+from dragoman.mcp.server.booth import serve_locally
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.permission.policy import Rule
 from tests.providers import stand_in_claude
@@ -70,7 +70,7 @@ def outputs(run: Any) -> list[Any]:
 @pytest.mark.promise("claude-code-tools")
 async def test_a_lent_tool_is_a_call_of_the_run_with_its_hooks_and_its_record(model: Model) -> None:
     heard: list[tuple[Any, ...]] = []
-    hooks, ledger = Hooks(), MemoryLedger(keep=10)
+    hooks, ledger = Hooks(), MemoryLedger(max_calls=10)
 
     @hooks.pre_tool_use
     def hear(event: PreToolUse) -> None:
@@ -162,7 +162,7 @@ async def test_a_booth_opens_to_its_token_only_and_closes_with_its_block() -> No
     hello = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     both = {"accept": "application/json, text/event-stream"}
     async with httpx2.AsyncClient(trust_env=False) as http:
-        async with booth(Bare()) as place:
+        async with serve_locally(Bare()) as place:
             for said, status in ((None, 401), ("Bearer no", 401), (f"Bearer {place.token}", 200)):
                 headers = both if said is None else {**both, "authorization": said}
                 assert (await http.post(place.url, json=hello, headers=headers)).status_code == status

@@ -129,7 +129,7 @@ async def test_a_conversation_with_an_open_call_goes_on_with_its_output() -> Non
     again.add_tool_result("c1", 4)
     result = await again.result
     assert (result.text, len(result.messages)) == ("It is 4.", 2)
-    assert len(provider(agent).asked) == 1
+    assert len(provider(agent).requests) == 1
 
 
 async def test_a_run_that_waits_is_aborted_at_once() -> None:

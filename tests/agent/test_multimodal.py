@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.agent.attachments import Piece, file, image, tool_output, user_message
+from dragoman.agent.attachments import ContentPiece, file, image, tool_output, user_message
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.messages import FilePart, TextPart, ToolPart
-from dragoman.wire.outputs import files_in
+from dragoman.wire.outputs import read_multimodal_output
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 JPEG = b"\xff\xd8\xff\xe0" + bytes(24)
@@ -142,9 +142,9 @@ def test_a_file_that_cannot_be_read_is_refused() -> None:
 
 
 def test_texts_images_and_files_make_a_message_and_a_tools_output() -> None:
-    pieces: list[Piece] = ["Look:", image(PNG), image("https://a.example/b.png"), file(PDF)]
+    pieces: list[ContentPiece] = ["Look:", image(PNG), image("https://a.example/b.png"), file(PDF)]
     message = user_message(*pieces, id="m1")
     assert (message.id, message.role) == ("m1", "user")
     assert message.parts == (TextPart("Look:"), *pieces[1:])
     call = ToolPart("tool-draw", "c", "output-available", input={}, output=tool_output(*pieces))
-    assert list(files_in(call) or ()) == list(message.parts)
+    assert list(read_multimodal_output(call) or ()) == list(message.parts)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.agent.attachments import Piece, file, image, tool_output, user_message
+from dragoman.agent.attachments import ContentPiece, file, image, tool_output, user_message
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, StepStartPart, ToolPart
 from dragoman.request import ModelRequest
@@ -98,7 +98,7 @@ def test_images_of_a_tool_reach_each_family() -> None:
     assert (tool["content"], tool["images"]) == ("Here:", [B64])
 
 
-OTHERS: list[tuple[Piece, str]] = [
+OTHERS: list[tuple[ContentPiece, str]] = [
     (image(URL), f"file (image/png): {URL}"),
     (file(PDF, filename="p.pdf"), "[a file of the type application/pdf]"),
     (file(b"ID3\xff\0", filename="a.mp3"), "[a file of the type audio/mpeg]"),
@@ -107,7 +107,7 @@ OTHERS: list[tuple[Piece, str]] = [
 
 @pytest.mark.parametrize(("piece", "told"), OTHERS)
 def test_what_a_tool_gave_and_ollama_cannot_take_is_told_and_ends_no_conversation(
-    piece: Piece, told: str
+    piece: ContentPiece, told: str
 ) -> None:
     tool = sent(ollama_request, *drawn(tool_output("Here:", piece)))[2]
     assert (tool["content"], "images" in tool) == (f"Here:\n{told}", False)

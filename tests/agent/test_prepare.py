@@ -12,7 +12,7 @@ from dragoman.agent.agent import Agent
 from dragoman.agent.context.context import ContextPolicy
 from dragoman.agent.hooks.events import Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.hooks.http import body_of
+from dragoman.agent.hooks.http import event_body
 from dragoman.agent.structured import Output
 from dragoman.agent.turn import StepChange, StepContext
 from dragoman.messages import ToolPart
@@ -57,7 +57,7 @@ async def test_a_step_may_change_model_tools_messages_instructions_and_options_f
     assert (asked.tools, asked.instructions) == ((), "Be other.")
     assert asked.options == {"top_p": 1, "temperature": 0}
     assert asked.messages[0].parts[0].text == "Something else"
-    assert provider(agent).asked == []
+    assert provider(agent).requests == []
 
 
 async def test_a_tool_that_a_step_does_not_show_cannot_be_called_in_it() -> None:
@@ -122,7 +122,7 @@ async def test_a_hook_that_blocks_ends_the_run_with_its_reason(event: Any) -> No
         assert (await types(run))[-1] == "finish"
         result = await run.result
         assert (result.exit_reason, result.stopped_by) == ("aborted", "not on Sundays")
-        assert provider(agent).asked == []
+        assert provider(agent).requests == []
 
 
 async def test_a_hook_may_change_what_the_user_said_and_what_the_model_is_asked() -> None:
@@ -130,7 +130,7 @@ async def test_a_hook_may_change_what_the_user_said_and_what_the_model_is_asked(
     hooks.on("pre_model", lambda event: Modify(request=replace(event.request, options={"temperature": 1})))
     async with Agent(scripted("hi"), hooks=hooks) as agent:
         result = await agent.spawn("be loud").result
-        [asked] = provider(agent).asked
+        [asked] = provider(agent).requests
     assert asked.options == {"temperature": 1}
     assert asked.messages[0].parts[0].text == "BE LOUD"  # type: ignore[union-attr]
     assert result.messages[0] == asked.messages[0]
@@ -143,13 +143,13 @@ async def test_hooks_hear_of_runs_that_fail_or_are_aborted() -> None:
     crashing = Agent(scripted(Step(error=Failure("down"))), hooks=hooks)
     run = crashing.spawn("hi")
     await run.result
-    await run.closed()
+    await run.wait_closed()
     waiting = Agent(scripted(calling()), operations=[add], manual=True, hooks=hooks)
     run = waiting.spawn(ASK)
     async for event in run.events():
         if event.type == "tool-input-available":
             run.abort()
-    await run.closed()
+    await run.wait_closed()
     hooks.close()
     assert heard == ["down", ("error", "down"), ("aborted", None)]
 
@@ -159,7 +159,7 @@ async def test_a_conversation_that_is_too_long_is_cut_and_that_is_told() -> None
     agent = Agent(scripted("hi"), context=policy)
     run = agent.spawn(LONG)
     assert "data-context" in await types(run)
-    assert len(provider(agent).asked[0].messages) < len(LONG)
+    assert len(provider(agent).requests[0].messages) < len(LONG)
     assert (await run.result).exit_reason == "success"
 
 
@@ -168,7 +168,7 @@ async def test_what_a_provider_refuses_as_too_long_is_cut_and_asked_again() -> N
     agent = Agent(scripted(too_long, "hi"), context=ContextPolicy(kind="truncate"))
     result = await agent.spawn(LONG).result
     assert (result.exit_reason, result.text) == ("success", "hi")
-    first, second = provider(agent).asked
+    first, second = provider(agent).requests
     assert len(second.messages) < len(first.messages)
 
 
@@ -203,8 +203,8 @@ async def test_a_last_tool_gives_the_answer_where_a_provider_has_no_schemas() ->
     assert (await types(run)).count("tool-output-available") == 2
     result = await run.result
     assert (result.exit_reason, result.output, result.steps) == ("success", Sum(total=4), 3)
-    assert [tool.name for tool in provider(agent).asked[0].tools] == ["math_add", "final_answer"]
-    assert isinstance(provider(agent).asked[0].tools[0], Tool)
+    assert [tool.name for tool in provider(agent).requests[0].tools] == ["math_add", "final_answer"]
+    assert isinstance(provider(agent).requests[0].tools[0], Tool)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ async def test_a_json_schema_will_do_as_the_form_of_an_answer(
     agent = Agent(scripted(*said), output=schema)
     result = await agent.spawn(ASK).result
     assert (result.exit_reason, result.output) == ("success", value)
-    held = provider(agent).asked[0].options["response_format"]["json_schema"]["schema"]
+    held = provider(agent).requests[0].options["response_format"]["json_schema"]["schema"]
     assert (held["type"], "$schema" in held) == ("object", False)
 
 
@@ -252,10 +252,10 @@ async def test_hooks_hear_what_kind_of_failure_ended_a_run_and_when_to_try_again
     steps: list[Any] = [Step(error=busy), "fine"]
     for step in steps:
         run = Agent(scripted(step), hooks=hooks).spawn("hi")
-        await run.closed()
+        await run.wait_closed()
     failed, done = heard
     told: list[tuple[Any, ...]] = [
         (end.reason, end.error, end.category, end.transient, end.retry_delay) for end in (failed, done)
     ]
     assert told == [("error", "slow down", "rate_limit", True, 7), ("stop", None, None, None, None)]
-    assert body_of(failed)["retryDelay"] == 7
+    assert event_body(failed)["retryDelay"] == 7

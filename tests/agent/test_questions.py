@@ -14,7 +14,7 @@ from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.permission.policy import Policy, Rule
-from dragoman.tools.question import question, question_in
+from dragoman.tools.question import parse_question, question
 from tests.agent.team import answering, asked, driven, outputs, told
 
 WHERE = ("user_question", {"text": "Where to?", "options": ["Bonn", "Berlin", "Bonn"]})
@@ -125,7 +125,7 @@ async def test_a_question_that_a_program_asks_waits_for_its_answer_too() -> None
         waiting = await calls.call("user.question", {"text": "Where?"}, context=Context())
         assert (waiting.status, waiting.approval_id is not None) == ("pending", True)
         id = waiting.approval_id or ""
-        kept = await calls.answer(id, approved=True, by=Context().identity)
-        assert (kept.question, kept.answer) == (question_in({"text": "Where?"}), "yes")
+        kept = await calls.answer_approval(id, approved=True, by=Context().identity)
+        assert (kept.question, kept.answer) == (parse_question({"text": "Where?"}), "yes")
         done = await calls.call("user.question", {"text": "Where?"}, context=Context(approval=id))
         assert (done.result, done.call_id) == ("yes", waiting.call_id)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.agent.servers import specs_of
+from dragoman.agent.servers import server_specs
 from dragoman.errors import ConfigError, Conflict, Unavailable
 from dragoman.mcp.spec import ServerSpec
 from dragoman.providers.scripted import ScriptedCall
@@ -98,7 +98,7 @@ async def test_an_agent_that_is_not_connected_says_so() -> None:
     agent = Agent(scripted("hi"), mcp=[[sys.executable, str(SERVER), "stdio"]])
     with pytest.raises(Conflict, match="not connected"):
         agent.spawn("hi")
-    assert provider(agent).asked == []
+    assert provider(agent).requests == []
 
 
 async def test_a_server_that_does_not_start_is_told_with_its_reason() -> None:
@@ -112,7 +112,7 @@ async def test_a_server_that_does_not_start_is_told_with_its_reason() -> None:
 
 
 def test_servers_are_named_after_what_they_are() -> None:
-    specs = specs_of(
+    specs = server_specs(
         [
             str(SERVER),
             ["npx", "-y", "@modelcontextprotocol/server-filesystem", "/tmp"],
@@ -136,7 +136,7 @@ def test_servers_are_named_after_what_they_are() -> None:
 @pytest.mark.parametrize("given", ["", [], "nowhere.py", [1], [[]]])
 def test_what_is_no_server_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError):
-        specs_of([given])
+        server_specs([given])
 
 
 async def test_a_run_over_mcp_hides_nothing() -> None:

@@ -94,7 +94,7 @@ async def test_a_conversation_goes_on_from_the_result() -> None:
     second = await agent.spawn([*first.messages, {"role": "user", "content": "And twice that?"}]).result
     assert second.text == "8"
     assert [message.role for message in second.messages] == ["user", "assistant", "user", "assistant"]
-    asked = provider(agent).asked[-1].messages
+    asked = provider(agent).requests[-1].messages
     assert [message.role for message in asked] == ["user", "assistant", "user"]
 
 
@@ -122,7 +122,7 @@ async def test_messages_that_cannot_be_sent_are_refused_at_once(messages: Any, s
     with pytest.raises(BadRequest) as refused:
         agent.spawn(messages)
     assert says in refused.value.message
-    assert provider(agent).asked == []
+    assert provider(agent).requests == []
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def test_messages_that_cannot_be_sent_are_refused_at_once(messages: Any, s
 async def test_messages_may_be_written_in_many_ways(messages: Any) -> None:
     agent = Agent(scripted("ho"))
     assert (await agent.spawn(messages).result).text == "ho"
-    [asked] = provider(agent).asked
+    [asked] = provider(agent).requests
     [message] = asked.messages
     assert (message.role, message.parts) == ("user", (TextPart("hi"),))
 
@@ -156,7 +156,7 @@ async def test_calls_and_outputs_of_openai_messages_are_understood() -> None:
             {"role": "tool", "tool_call_id": "x", "content": "4"},
         ]
     ).result
-    [asked] = provider(agent).asked
+    [asked] = provider(agent).requests
     [part] = asked.messages[1].parts
     assert isinstance(part, ToolPart)
     assert (part.tool_call_id, part.state, part.output) == ("x", "output-available", "4")
@@ -166,7 +166,7 @@ async def test_system_takes_the_place_of_the_instructions() -> None:
     agent = Agent(scripted("a", "b"), instructions="Be brief.")
     await agent.spawn("hi").result
     await agent.spawn("hi", system="Be long.").result
-    assert [asked.instructions for asked in provider(agent).asked] == ["Be brief.", "Be long."]
+    assert [asked.instructions for asked in provider(agent).requests] == ["Be brief.", "Be long."]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_system_takes_the_place_of_the_instructions() -> None:
 async def test_allowed_tools_override_disallowed_ones(allowed: Any, disallowed: Any, shown: Any) -> None:
     agent = Agent(scripted("hi"), operations=[add, fail, send])
     await agent.spawn("hi", allowed_tools=allowed, disallowed_tools=disallowed).result
-    assert [tool.name for tool in provider(agent).asked[0].tools] == shown
+    assert [tool.name for tool in provider(agent).requests[0].tools] == shown
 
 
 @pytest.mark.parametrize("meta", [False, True])
@@ -203,7 +203,7 @@ async def test_a_tool_that_is_not_allowed_does_not_run_when_a_model_calls_it_all
 async def test_many_operations_are_shown_as_the_four_meta_tools() -> None:
     agent = Agent(scripted("hi", "ho"), operations=[add], meta_tools=True)
     await agent.spawn("hi").result
-    names = [tool.name for tool in provider(agent).asked[0].tools]
+    names = [tool.name for tool in provider(agent).requests[0].tools]
     assert names == ["hub_list", "hub_search", "hub_schema", "hub_call"]
 
 

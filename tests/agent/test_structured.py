@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from dragoman.agent.structured import Output, Problem
 from dragoman.errors import ConfigError
 from dragoman.messages import Message, TextPart, ToolPart
-from dragoman.request import ModelRequest, Named, Tool
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
 from dragoman.wire.anthropic import request as anthropic_request
 from dragoman.wire.ollama import request as ollama_request
 from dragoman.wire.openai import request as openai_request
@@ -221,7 +221,7 @@ def test_whoever_speaks_another_language_is_told_in_words() -> None:
 
 def test_the_way_may_be_chosen() -> None:
     request = Output(City, way="tool", name="city").prepare(asking("gpt-5"), "openai")
-    assert request.tool_choice == Named("city")
+    assert request.tool_choice == NamedToolChoice("city")
     assert Output(City, way="tool", name="city").read('{"name": "x"}') == City(name="x")
 
 

@@ -10,7 +10,7 @@ import pytest
 from dragoman import Agent, Context, ScriptedModel, operation
 from dragoman import events as e
 from dragoman.agent.settings import RunLimits
-from dragoman.agent.subagent import DEEPEST
+from dragoman.agent.subagent import MAX_DEPTH
 from dragoman.errors import ProviderError
 from dragoman.operations import Calls, Registry
 from dragoman.operations.ledger import MemoryLedger
@@ -130,14 +130,14 @@ async def test_an_agent_that_calls_itself_is_stopped_five_deep() -> None:
         """Call the agent again."""
         return await context.call("agents.worker", {"prompt": "Again."})
 
-    model = ScriptedModel([[("lab_again", {})]] * DEEPEST + ["I give up."] * DEEPEST)
+    model = ScriptedModel([[("lab_again", {})]] * MAX_DEPTH + ["I give up."] * MAX_DEPTH)
     agent = Agent(model, operations=[again], name="worker")
     held.append(agent.as_operation("It asks itself."))
-    agent._workshop.registry.add(held[0])
+    agent._tools.registry.add(held[0])
     async with Calls(Registry(held[0]), MemoryLedger()) as calls:
         done = await calls.call("agents.worker", {"prompt": "Begin."}, context=Context())
-    assert (done.ok, done.result, len(model.requests)) == (True, "I give up.", 2 * DEEPEST)
-    [error] = outputs(model.requests[DEEPEST])
+    assert (done.ok, done.result, len(model.requests)) == (True, "I give up.", 2 * MAX_DEPTH)
+    [error] = outputs(model.requests[MAX_DEPTH])
     assert error == (
         "agents have agents work for them 5 deep at most: worker > worker > worker > worker > worker > worker"
     )
@@ -177,4 +177,4 @@ async def test_its_calls_know_whose_they_are() -> None:
         await driven(run)
     [context] = seen
     assert (context.agent, context.run_id, context.session_id) == ("worker", run.id, "ses_1")
-    assert [above.agent for above in context.within] == ["lead"]
+    assert [above.agent for above in context.parent_agents] == ["lead"]

@@ -96,7 +96,7 @@ async def test_an_abort_at_any_moment_closes_the_sockets_of_agents_below(seed: i
             run.abort()
             watch = Stopwatch()
             result = await run.result
-            await run.closed()
+            await run.wait_closed()
             left = {task for task in tasks() - before if "tests/" not in repr(task)}
             await line.closed()
             took.append(watch.seconds())
@@ -199,7 +199,7 @@ async def test_what_an_agent_costs_stands_at_its_call_also_over_a_wait() -> None
     ledger = MemoryLedger()
     async with Calls(Registry(helper), ledger) as calls:
         waiting = await calls.call("agents.worker", {"prompt": "x"}, context=Context())
-        await calls.answer(waiting.approval_id or "", approved=True, by=Context().identity)
+        await calls.answer_approval(waiting.approval_id or "", approved=True, by=Context().identity)
         done = await calls.call("agents.worker", {"prompt": "x"}, context=Context())
     assert done.ok
     assert ledger.get(done.call_id).cost == pytest.approx(2 * (15e-6 + 1_000 * 10e-6))

@@ -10,9 +10,9 @@ from dragoman import Context, operation
 from dragoman import events as e
 from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Registry
-from dragoman.operations.approval import MemoryApprovals
+from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.permission.guard import Guard
+from dragoman.operations.permission.guard import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
 from dragoman.tools.question import question
 from tests.agent.lab import until
@@ -55,7 +55,7 @@ async def test_what_a_sub_agent_wants_approved_is_asked_of_the_callers_person() 
 
 
 async def test_the_request_says_whose_model_asks_for_what() -> None:
-    letters, approvals = Letters(), MemoryApprovals(lambda: 0.0)
+    letters, approvals = Letters(), MemoryApprovalStore(lambda: 0.0)
     helper, _ = worker([SEND], operations=letters.operations)
     agent, _ = lead([TASK], operations=[helper], approvals=approvals)
     async with agent:
@@ -228,7 +228,7 @@ async def test_a_program_calls_again_once_it_is_approved_and_the_agent_goes_on()
         assert (waiting.status, len(inner.requests)) == ("pending", 2)
         same = await calls.call("agents.worker", call, context=Context(approval=waiting.approval_id))
         assert (same.ok, same.error is not None) == (False, True), "nobody has said anything yet"
-        await calls.answer(waiting.approval_id or "", approved=True, by=Context().identity)
+        await calls.answer_approval(waiting.approval_id or "", approved=True, by=Context().identity)
         done = await calls.call("agents.worker", call, context=Context())
     assert (done.ok, done.result, done.call_id) == (True, "Sent.", waiting.call_id)
     assert (letters.noted, letters.sent, len(inner.requests)) == (["x"], ["bob"], 3)
@@ -236,13 +236,13 @@ async def test_a_program_calls_again_once_it_is_approved_and_the_agent_goes_on()
 
 async def test_a_program_that_is_refused_has_the_agent_go_on_as_well() -> None:
     letters, now = Letters(), [1_000.0]
-    approvals = MemoryApprovals(lambda: now[0])
-    guard = Guard(Policy(), approvals, clock=lambda: now[0], seconds=60)
+    approvals = MemoryApprovalStore(lambda: now[0])
+    guard = AccessControl(Policy(), approvals, clock=lambda: now[0], approval_seconds=60)
     helper, _ = worker([SEND], "No.", [SEND], "Late.", operations=letters.operations)
     call = {"prompt": "Write."}
-    async with Calls(Registry(helper), MemoryLedger(), guard=guard, clock=lambda: now[0]) as calls:
+    async with Calls(Registry(helper), MemoryLedger(), access_control=guard, clock=lambda: now[0]) as calls:
         first = await calls.call("agents.worker", call, context=Context())
-        await calls.answer(first.approval_id or "", approved=False, by=Context().identity)
+        await calls.answer_approval(first.approval_id or "", approved=False, by=Context().identity)
         denied = await calls.call("agents.worker", call, context=Context(approval=first.approval_id))
         second = await calls.call("agents.worker", call, context=Context())
         now[0] += 61

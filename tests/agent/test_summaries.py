@@ -93,7 +93,7 @@ async def test_a_summariser_of_your_own_is_paid_by_the_run_too() -> None:
     result = await agent(ANSWER, policy=policy, limits=RunLimits(max_budget_usd=1)).spawn(talk(9)).result
     assert result.usage.input_tokens == 1_200
     assert result.cost == pytest.approx(BOTH)
-    assert [asked.model for asked in small.asked] == ["small"]
+    assert [asked.model for asked in small.requests] == ["small"]
 
 
 async def test_a_budget_needs_the_price_of_the_model_that_summarises() -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dragoman.operations.approval import Approval, Item
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.operations.identity import LOCAL
 from dragoman.store.store import Store
 from tests.cli.conftest import Run
@@ -31,7 +31,7 @@ def within(folder: Path, work: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def asking(**fields: Any) -> Approval:
+def asking(**fields: Any) -> ApprovalRequest:
     id = f"apr_{next(numbers)}"
     given: dict[str, Any] = {
         "id": id,
@@ -39,18 +39,18 @@ def asking(**fields: Any) -> Approval:
         "operation": "mail.send",
         "input": {"to": HIDDEN},
         "input_hash": id,
-        "items": (Item("mail.send", {"to": HIDDEN}, id, reason="others see it"),),
+        "items": (ApprovalItem("mail.send", {"to": HIDDEN}, id, reason="others see it"),),
         "created_at": time.time(),
         "expires_at": time.time() + 7_200.5,
         "agent": "helper",
         **fields,
     }
-    return Approval(**given)
+    return ApprovalRequest(**given)
 
 
 def ask(folder: Path, **fields: Any) -> str:
     """The id of a new request."""
-    return within(folder, lambda store: store.approvals.ask(asking(**fields))).id
+    return within(folder, lambda store: store.approvals.create(asking(**fields))).id
 
 
 async def deny_all(store: Store) -> None:

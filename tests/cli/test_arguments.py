@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.ops import parse
+from dragoman.cli.ops import parse_arguments
 from dragoman.errors import BadRequest
 
 PROPERTIES: dict[str, Any] = {
@@ -32,10 +32,10 @@ PROPERTIES: dict[str, Any] = {
 def test_pairs_are_read_as_the_schema_says(
     raw: str | None, pairs: list[str], expected: dict[str, Any]
 ) -> None:
-    assert parse(raw, pairs, properties=PROPERTIES) == expected
+    assert parse_arguments(raw, pairs, properties=PROPERTIES) == expected
 
 
 @pytest.mark.parametrize(("raw", "pairs"), [("{", []), ("[1]", []), (None, ["text"]), (None, ["=x"])])
 def test_what_is_no_argument_is_refused(raw: str | None, pairs: list[str]) -> None:
     with pytest.raises(BadRequest):
-        parse(raw, pairs, properties=PROPERTIES)
+        parse_arguments(raw, pairs, properties=PROPERTIES)

@@ -14,8 +14,8 @@ import typer
 from typer.testing import CliRunner
 
 from dragoman.cli.calls import calls
-from dragoman.cli.tree import draw, seconds
-from dragoman.operations.ledger import CallRecord, Ended
+from dragoman.cli.tree import format_seconds, render_tree
+from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord
@@ -44,15 +44,15 @@ async def fill(store: Store) -> None:
     )
     await store.usage.add(usage)
     ends = {
-        "a": Ended(status="done", ended_at=1_003.0, result=1, notes=("`count` was text",)),
-        "b": Ended(
+        "a": CallCompletion(status="done", ended_at=1_003.0, result=1, notes=("`count` was text",)),
+        "b": CallCompletion(
             status="failed", ended_at=1_003.0, error=CallFailure(code="call_failed", message="it broke")
         ),
-        "c": Ended(status="pending"),
+        "c": CallCompletion(status="pending"),
     }
     for name, parent, at in (("a", None, 1.0), ("b", "a", 2.0), ("c", None, 4.0)):
-        await store.calls.begin(record(name, parent, at=at))
-        await store.calls.end(name, ends[name])
+        await store.calls.record_start(record(name, parent, at=at))
+        await store.calls.record_end(name, ends[name])
 
 
 def within(data: Path, work: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
@@ -106,10 +106,10 @@ def test_the_last_run_is_drawn_when_none_is_named(data: Path) -> None:
 
 def test_a_tree_goes_on_until_what_is_under_way_has_ended(data: Path) -> None:
     async def begin(store: Store) -> None:
-        await store.calls.begin(record("live", run_id=None, at=5.0))
+        await store.calls.record_start(record("live", run_id=None, at=5.0))
 
     async def end(store: Store) -> None:
-        await store.calls.end("live", Ended(status="done", ended_at=1_006.0))
+        await store.calls.record_end("live", CallCompletion(status="done", ended_at=1_006.0))
 
     within(data, begin)
     still = run("tree", "live", "--data", data, "--no-follow")
@@ -142,7 +142,7 @@ def test_a_long_tree_keeps_to_its_screen_while_it_is_live() -> None:
     node = {**child, "kind": "run", "children": [child] * 500}
     answer = {"tree": node, "path": [], "leftOut": 7}
     began = time.process_time()
-    table = draw(answer, 3.0, width=60, most=20)
+    table = render_tree(answer, 3.0, width=60, max_rows=20)
     assert (table.row_count, len(table.columns)) == (21, 4)
     assert time.process_time() - began < 2
 
@@ -151,4 +151,4 @@ def test_a_long_tree_keeps_to_its_screen_while_it_is_live() -> None:
     ("span", "said"), [(0.0123, "12 ms"), (0.9999, "1.0 s"), (3.14, "3.1 s"), (125, "2:05 min")]
 )
 def test_a_time_is_said_in_its_own_unit(span: float, said: str) -> None:
-    assert seconds(span) == said
+    assert format_seconds(span) == said

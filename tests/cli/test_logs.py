@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.cli.logs import set_up
+from dragoman.cli.logs import configure_logging
 from dragoman.config import ProviderConfig
 from dragoman.events import Usage
 from dragoman.operations import identity
-from dragoman.server.requests import access, identify
+from dragoman.server.requests import assign_request_id, log_request
 from dragoman.store.usage import UsageRecord
 
 Err = pytest.CaptureFixture[str]
@@ -99,24 +99,24 @@ def entries(err: Err) -> list[dict[str, Any]]:
 
 def test_a_request_keeps_the_id_that_its_client_gave_it() -> None:
     for asked in ("abc-1", "A.b_c-9", "x" * 128):
-        assert identify({"x-request-id": asked}) == asked
+        assert assign_request_id({"x-request-id": asked}) == asked
         assert identity.request_id.get() == asked
 
 
 def test_a_request_without_a_sane_id_gets_one() -> None:
     for asked in ("", "x" * 129, "a b", "a\nb", "é", "<script>"):
-        made = identify({"x-request-id": asked})
+        made = assign_request_id({"x-request-id": asked})
         assert re.fullmatch(r"req_[\w-]{18}", made)
         assert identity.request_id.get() == made
-    assert identify({}) != identify({})
+    assert assign_request_id({}) != assign_request_id({})
 
 
 async def test_every_line_of_a_request_has_its_id_in_tasks_and_threads_too(capsys: Err) -> None:
-    set_up("info", as_json=True)
+    configure_logging("info", as_json=True)
     log = logging.getLogger("dragoman.server.gateway.doors")
 
     async def serve(number: int) -> None:
-        identify({"x-request-id": f"r{number}"})
+        assign_request_id({"x-request-id": f"r{number}"})
         log.info("here")
         await asyncio.gather(asyncio.to_thread(log.info, "there"))
 
@@ -127,8 +127,8 @@ async def test_every_line_of_a_request_has_its_id_in_tasks_and_threads_too(capsy
 
 
 def test_a_line_for_programs_is_one_json_object(capsys: Err) -> None:
-    set_up("info", as_json=True)
-    identify({"x-request-id": "r1"})
+    configure_logging("info", as_json=True)
+    assign_request_id({"x-request-id": "r1"})
     logging.getLogger("dragoman.server.gateway.doors").warning("%s is\n%d", "one", 1)
     assert entries(capsys) == [
         {
@@ -141,9 +141,9 @@ def test_a_line_for_programs_is_one_json_object(capsys: Err) -> None:
 
 
 def test_a_line_for_people_says_when_where_for_whom_and_what(capsys: Err) -> None:
-    set_up("info", as_json=False)
+    configure_logging("info", as_json=False)
     logging.getLogger("dragoman.server.gateway.doors").warning("one")
-    identify({"x-request-id": "r1"})
+    assign_request_id({"x-request-id": "r1"})
     logging.getLogger("dragoman.server.gateway.doors").info("two", extra={"fields": {"a": 1, "b": "x"}})
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines] == [
@@ -153,10 +153,10 @@ def test_a_line_for_people_says_when_where_for_whom_and_what(capsys: Err) -> Non
 
 
 def test_a_request_that_ended_has_one_line_with_what_is_known(capsys: Err) -> None:
-    set_up("info", as_json=True)
-    identify({"x-request-id": "r1"})
-    access(RECORD)
-    access(UsageRecord(id="u", owner="ann", status="failed", started_at=1.0, error="timeout"))
+    configure_logging("info", as_json=True)
+    assign_request_id({"x-request-id": "r1"})
+    log_request(RECORD)
+    log_request(UsageRecord(id="u", owner="ann", status="failed", started_at=1.0, error="timeout"))
     head = {"level": "info", "logger": "dragoman.access", "event": "request", "request_id": "r1"}
     assert entries(capsys) == [
         {**head, **FIELDS},
@@ -165,20 +165,20 @@ def test_a_request_that_ended_has_one_line_with_what_is_known(capsys: Err) -> No
 
 
 def test_a_line_that_is_written_later_still_names_its_request(capsys: Err) -> None:
-    set_up("info", as_json=True)
-    access(UsageRecord(id="u", owner="ann", status="finished", started_at=1.0, request_id="r9"))
+    configure_logging("info", as_json=True)
+    log_request(UsageRecord(id="u", owner="ann", status="finished", started_at=1.0, request_id="r9"))
     assert [line["request_id"] for line in entries(capsys)] == ["r9"]
 
 
 def test_there_is_no_line_where_nobody_wants_it(capsys: Err) -> None:
-    set_up("warning", as_json=True)
-    access(RECORD)
+    configure_logging("warning", as_json=True)
+    log_request(RECORD)
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_whatever_is_logged_no_key_comes_through(capsys: Err, as_json: bool) -> None:
-    set_up("info", as_json=as_json, secrets={ODD})
+    configure_logging("info", as_json=as_json, secrets={ODD})
     log = logging.getLogger("dragoman.x")
     for shape in SHAPES:
         for key in (*KEYS, "plainvalue123", ODD):
@@ -194,7 +194,7 @@ def test_whatever_is_logged_no_key_comes_through(capsys: Err, as_json: bool) -> 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_traceback_is_told_without_its_keys(capsys: Err, as_json: bool) -> None:
-    set_up("info", as_json=as_json, secrets=[ODD])
+    configure_logging("info", as_json=as_json, secrets=[ODD])
     try:
         try:
             raise ValueError(f"the header was 'Bearer {KEYS[1]}'")
@@ -209,7 +209,7 @@ def test_a_traceback_is_told_without_its_keys(capsys: Err, as_json: bool) -> Non
 
 
 def test_a_providers_configuration_can_be_logged(capsys: Err) -> None:
-    set_up("info", as_json=True)
+    configure_logging("info", as_json=True)
     headers = {"authorization": "Bearer plain-secret", "x-api-key": "other-secret", "accept": "text/plain"}
     config = ProviderConfig(type="openai", base_url="https://models.example/v1", headers=headers)
     logging.getLogger("dragoman.x").info("%r %s", config, msgspec.to_builtins(config))
@@ -220,7 +220,7 @@ def test_a_providers_configuration_can_be_logged(capsys: Err) -> None:
 
 def test_a_secret_that_comes_later_is_hidden_from_then_on(capsys: Err) -> None:
     secrets: set[str] = set()
-    set_up("info", as_json=True, secrets=secrets)
+    configure_logging("info", as_json=True, secrets=secrets)
     log = logging.getLogger("dragoman.x")
     log.info("a %s", ODD)
     secrets.add(ODD)
@@ -229,7 +229,7 @@ def test_a_secret_that_comes_later_is_hidden_from_then_on(capsys: Err) -> None:
 
 
 def test_words_that_only_look_a_little_like_keys_stay(capsys: Err) -> None:
-    set_up("info", as_json=True)
+    configure_logging("info", as_json=True)
     said = (
         "input_tokens=123456 of run run_abcdefghijklmnop, task-1234567, 3 tokens: 1234567, risk-free-choice"
     )
@@ -238,14 +238,14 @@ def test_words_that_only_look_a_little_like_keys_stay(capsys: Err) -> None:
 
 
 def test_a_line_that_cannot_be_written_tells_none_of_its_arguments(capsys: Err) -> None:
-    set_up("info", as_json=True)
+    configure_logging("info", as_json=True)
     logging.getLogger("dragoman.x").info("%d", KEYS[0])
     told = capsys.readouterr().err
     assert re.fullmatch(r"a log line failed \(TypeError\), from .*test_logs\.py:\d+\n", told)
 
 
 def test_what_ends_the_program_or_a_thread_is_told_without_keys(capsys: Err) -> None:
-    set_up("info", as_json=True)
+    configure_logging("info", as_json=True)
     error = RuntimeError(f"with {KEYS[0]}")
     sys.excepthook(RuntimeError, error, None)
 
@@ -262,7 +262,7 @@ def test_what_ends_the_program_or_a_thread_is_told_without_keys(capsys: Err) -> 
 
 
 def test_nothing_that_others_wrote_looks_like_another_entry_or_steers_the_terminal(capsys: Err) -> None:
-    set_up("info", as_json=False)
+    configure_logging("info", as_json=False)
     evil = "x\n12:00:00 ERROR   auth: \x1b]0;pwned\x07\x9b31m\u202e"
     try:
         raise RuntimeError(evil)
@@ -277,6 +277,6 @@ def test_nothing_that_others_wrote_looks_like_another_entry_or_steers_the_termin
 
 
 def test_a_key_of_a_few_letters_blots_nothing_out(capsys: Err) -> None:
-    set_up("info", as_json=False, secrets={"x", "abc", "abcd"})
+    configure_logging("info", as_json=False, secrets={"x", "abc", "abcd"})
     logging.getLogger("test").info("request req_xabcx took abcd")
     assert capsys.readouterr().err.endswith("request req_xabcx took ***\n")

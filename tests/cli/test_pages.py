@@ -39,8 +39,8 @@ from dragoman.config.sections import (
 )
 from dragoman.errors import ConfigError
 from dragoman.limits import Limits
-from dragoman.server.reference.openapi import describe
-from dragoman.server.reference.page import routes
+from dragoman.server.reference.openapi import build_document
+from dragoman.server.reference.page import list_operations
 from tests.cli.test_help import COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -125,7 +125,7 @@ def test_the_page_has_every_command_and_option(name: str) -> None:
 
 def test_the_page_has_every_address_of_the_hub() -> None:
     text = (DOCS / "http.md").read_text(encoding="utf-8")
-    for verb, path, said in routes(describe()["paths"]):
+    for verb, path, said in list_operations(build_document()["paths"]):
         where = f"`{path}`" if "x-same-as" in said else f"### `{verb.upper()} {path}`\n"
         assert where in text, where
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.approvals import chosen
-from dragoman.operations.approval import Item, Question
+from dragoman.cli.approvals import resolve_answer
+from dragoman.operations.approval import ApprovalItem, Question
 from tests.cli.conftest import Run
 from tests.cli.program import Hub, Terminal, scripted, serving
 from tests.cli.program import run as program
@@ -22,7 +22,7 @@ ASK = {"text": "Which colour?", "options": ["red", "blue"]}
 
 def question(folder: Path, asked: Question = COLOUR) -> str:
     """The id of a new question."""
-    item = Item("user.question", {"text": asked.text}, "h", question=asked, agent="painter")
+    item = ApprovalItem("user.question", {"text": asked.text}, "h", question=asked, agent="painter")
     return ask(folder, operation="user.question", items=(item,), agent=None)
 
 
@@ -79,7 +79,7 @@ def test_what_is_no_answer_changes_nothing(run: Run, hub: Hub, where: tuple[str,
 def test_an_option_that_looks_like_a_number_is_itself() -> None:
     sizes = {"text": "Which size?", "options": ["38", "2", "40"]}
     typed = ["1", "2", "3", "40", "0", "9" * 30, "²"]
-    assert [chosen(sizes, each) for each in typed] == ["38", "2", "40", "40", "0", "9" * 30, "²"]
+    assert [resolve_answer(sizes, each) for each in typed] == ["38", "2", "40", "40", "0", "9" * 30, "²"]
 
 
 def test_the_terminal_asks_it(hub: Hub, where: tuple[str, ...]) -> None:

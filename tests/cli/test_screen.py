@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from dragoman import events as e
-from dragoman.cli.screen import DRAWINGS, LONGEST, Screen, duration, summary
-from dragoman.cli.terminal import console, printable
+from dragoman.cli.screen import MAX_SHOWN, RENDERERS, EventRenderer, describe_answer, format_duration
+from dragoman.cli.terminal import make_console, strip_controls
 
 UNDRAWN = {e.StartStep, e.TextStart, e.ReasoningStart, e.ToolApprovalResponse, e.FinishStep}
 CASES: dict[str, tuple[Sequence[e.Event], str, str]] = {
@@ -90,39 +90,39 @@ class Ticks:
 def test_what_happens_is_drawn(case: str) -> None:
     events, text, aside = CASES[case]
     streams = io.StringIO(), io.StringIO()
-    screen = Screen(console(streams[0]), console(streams[1]), clock=Ticks())
-    screen.draw(events)
-    screen.end()
+    screen = EventRenderer(make_console(streams[0]), make_console(streams[1]), clock=Ticks())
+    screen.render(events)
+    screen.end_line()
     assert (streams[0].getvalue(), streams[1].getvalue()) == (text, aside)
 
 
 def test_every_event_is_drawn_or_known_to_need_no_drawing() -> None:
-    assert set(DRAWINGS) | UNDRAWN == {*get_args(e.Tagged), e.Data}
+    assert set(RENDERERS) | UNDRAWN == {*get_args(e.FixedEvent), e.Data}
 
 
 def test_how_a_run_ended_is_known_afterwards() -> None:
-    screen = Screen(console(io.StringIO()), console(io.StringIO()))
-    screen.draw([e.Start("m", {"model": "a/b"}), e.MessageMetadata({"x": 1}), e.ErrorEvent("it fell")])
+    screen = EventRenderer(make_console(io.StringIO()), make_console(io.StringIO()))
+    screen.render([e.Start("m", {"model": "a/b"}), e.MessageMetadata({"x": 1}), e.ErrorEvent("it fell")])
     assert (screen.failed, screen.reason) == (True, None)
-    screen.draw([e.Finish("error", message_metadata={"steps": 2})])
+    screen.render([e.Finish("error", message_metadata={"steps": 2})])
     assert (screen.reason, screen.metadata) == ("error", {"model": "a/b", "x": 1, "steps": 2})
 
 
 def test_long_results_are_cut() -> None:
     out = io.StringIO()
-    screen = Screen(console(out), console(out), clock=None)
-    screen.draw([e.ToolInputAvailable("c", "look", {}), e.ToolOutputAvailable("c", "x" * 10_000)])
+    screen = EventRenderer(make_console(out), make_console(out), clock=None)
+    screen.render([e.ToolInputAvailable("c", "look", {}), e.ToolOutputAvailable("c", "x" * 10_000)])
     assert "…  look\n" in out.getvalue()
-    assert len(out.getvalue()) < LONGEST + 50
+    assert len(out.getvalue()) < MAX_SHOWN + 50
 
 
 def test_a_run_in_one_line() -> None:
     metadata = {"model": "a/b", "steps": 2, "usage": {"inputTokens": 5, "outputTokens": 0}, "duration": 0.25}
-    assert summary(metadata) == "a/b · 2 steps · 5 tokens in · 0 tokens out · 250 ms"
-    assert summary({"steps": 1}) == "1 step"
-    assert summary({}) == ""
-    assert duration(61.04) == "61.0 s"
+    assert describe_answer(metadata) == "a/b · 2 steps · 5 tokens in · 0 tokens out · 250 ms"
+    assert describe_answer({"steps": 1}) == "1 step"
+    assert describe_answer({}) == ""
+    assert format_duration(61.04) == "61.0 s"
 
 
 def test_what_would_steer_the_terminal_is_left_out() -> None:
-    assert printable("a\x1b[2J\x07b\tc\nd\x9be\ud800é👍") == "a[2Jb\tc\nde" + "é👍"
+    assert strip_controls("a\x1b[2J\x07b\tc\nd\x9be\ud800é👍") == "a[2Jb\tc\nde" + "é👍"

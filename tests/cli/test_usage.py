@@ -42,7 +42,7 @@ def data(tmp_path: Path) -> Path:
 
     async def fill() -> None:
         async with await Store.open(tmp_path / "hub") as store:
-            await store.write(store.usage.adding_many(calls(time.time())))
+            await store.write(store.usage.insert_missing_job(calls(time.time())))
 
     asyncio.run(fill())
     return tmp_path / "hub"
@@ -85,7 +85,7 @@ def test_what_costs_next_to_nothing_is_not_shown_as_free(run: Run, tmp_path: Pat
     async def fill() -> None:
         async with await Store.open(tmp_path / "hub") as store:
             record = UsageRecord(id="u", owner="ada", status="finished", started_at=time.time(), cost=0.00002)
-            await store.write(store.usage.adding_many([record]))
+            await store.write(store.usage.insert_missing_job([record]))
 
     asyncio.run(fill())
     assert "< $0.0001" in run("usage", "--data", tmp_path / "hub").out

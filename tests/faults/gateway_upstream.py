@@ -265,8 +265,8 @@ async def rows_of(hub: Hub, count: int = 1) -> Sequence[UsageRecord]:
     """The usage rows of a hub, once there are so many."""
     async with asyncio.timeout(DEADLINE):
         while True:
-            await hub.meter.ledger.catch_up()
-            rows = await hub.store.usage.rows()
+            await hub.meter.ledger.flush()
+            rows = await hub.store.usage.list()
             if len(rows) >= count:
                 return rows
 
@@ -278,7 +278,7 @@ async def opened(
     """A served hub, and where."""
     parsed = parse_config(dict(config))
     async with (
-        Hub.open(parsed, folder / "hub", keys=keys, environ=environ) as hub,
+        Hub.open(parsed, folder / "hub", require_keys=keys, environ=environ) as hub,
         listening(hub) as url,
     ):
         yield hub, url

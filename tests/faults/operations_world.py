@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from dragoman.cli.hosting import address_of, bind, hosted
+from dragoman.cli.hosting import bind_listener, host_hub, listener_url
 from dragoman.config import parse_config
 from dragoman.server.app import Hub
 from tests.serving import ask, write_script
@@ -94,12 +94,12 @@ def words(file: Path) -> Counter[str]:
 async def world(folder: Path, steps: Sequence[Mapping[str, Any]], **config: Any) -> AsyncIterator[World]:
     """A served hub, once its spoke and its MCP server are there."""
     parsed = parse_config(configured(folder, steps, **config))
-    listener = bind("127.0.0.1", 0)
-    url = address_of(listener)
+    listener = bind_listener("127.0.0.1", 0)
+    url = listener_url(listener)
     async with (
         spoke(url),
         httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
-        hosted(parsed, folder / "hub", listener=listener, keys=False) as served,
+        host_hub(parsed, folder / "hub", listener=listener, require_keys=False) as served,
     ):
         here = World(served.hub, http, folder)
         await until(lambda: {"far.relay", "raw.hang"} <= set(ids(served.hub)))
@@ -125,7 +125,7 @@ async def spoke(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 def ids(hub: Hub) -> Iterable[str]:
     """The operations that a hub has."""
-    return (each.id for each in hub._ground.registry.list())
+    return (each.id for each in hub._services.registry.list())
 
 
 def statuses(node: Json) -> dict[str, str]:

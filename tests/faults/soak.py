@@ -312,15 +312,15 @@ async def soak(folder: Path, *, seconds: float, clients: int, seed: int) -> Repo
 async def calm(hub: Hub, upstream: Upstream, book: Book, *, before: int) -> None:
     """All is over: no request under way, no task, no connection but those at rest."""
     with suppress(TimeoutError):
-        await until(lambda: not hub.gateway.busy and tasks(upstream) <= before)
+        await until(lambda: not hub.gateway.active and tasks(upstream) <= before)
     if tasks(upstream) > before:
         book.report.problems.append(f"tasks are left: {asyncio.all_tasks()}")
-    if hub.gateway.busy:
-        book.report.problems.append(f"{hub.gateway.busy} requests are under way for ever")
-    for transport in hub._setting.fleet.transports:
-        resting = sum(len(host._resting) for host in transport._hosts.values())
-        if len(transport._open) != resting:
-            book.report.problems.append(f"{len(transport._open)} connections, {resting} at rest")
+    if hub.gateway.active:
+        book.report.problems.append(f"{hub.gateway.active} requests are under way for ever")
+    for transport in hub._setup.providers.transports:
+        resting = sum(len(host._idle) for host in transport._hosts.values())
+        if len(transport._connections) != resting:
+            book.report.problems.append(f"{len(transport._connections)} connections, {resting} at rest")
 
 
 def tasks(upstream: Upstream) -> int:

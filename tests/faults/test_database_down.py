@@ -13,8 +13,8 @@ import pytest
 
 from dragoman.accounts import ledger
 from dragoman.accounts.meter import Meter
-from dragoman.accounts.price import Price, Rates
-from dragoman.accounts.prices import Prices
+from dragoman.accounts.price import Price, TokenRates
+from dragoman.accounts.prices import PriceList
 from dragoman.accounts.spool import Spool
 from dragoman.accounts.table import LimitTable
 from dragoman.errors import BudgetExhausted
@@ -22,13 +22,13 @@ from dragoman.events import Usage
 from dragoman.limits import Limits
 from dragoman.operations.identity import Identity
 from dragoman.store import sqlite
-from dragoman.store.store import FILE, Store
+from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.store.usage import UsageRecord
 
 DEADLINE = 120.0
 NOON = 1_795_348_800.0
 ANN = Identity(owner="ann", key_id="k")
-CENT = Price(name="test/cent", rates=(Rates(input=0, output=10_000_000_000),))  # one token, one cent
+CENT = Price(name="test/cent", rates=(TokenRates(input=0, output=10_000_000_000),))  # one token, one cent
 DIARY = "Dear diary, " * 1_000
 CENTS = 10_000_000
 
@@ -44,16 +44,16 @@ def anyio_backend() -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others' locks are waited for a moment only, and what was refused is soon tried again."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(ledger, "AGAIN", 0.05)
+    monkeypatch.setattr(ledger, "RETRY_SECONDS", 0.05)
 
 
 @contextmanager
 def garbage(folder: Path) -> Iterator[None]:
     """The file is something else for a while."""
-    (folder / FILE).write_text(DIARY)
+    (folder / DATABASE_FILE).write_text(DIARY)
     yield
-    assert (folder / FILE).read_text() == DIARY
-    (folder / FILE).unlink()
+    assert (folder / DATABASE_FILE).read_text() == DIARY
+    (folder / DATABASE_FILE).unlink()
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def replaced(folder: Path) -> Iterator[None]:
     """Somebody moves the file away and puts another one there, and back."""
     away = folder / "away"
     away.mkdir()
-    for file in folder.glob(FILE + "*"):
+    for file in folder.glob(DATABASE_FILE + "*"):
         file.rename(away / file.name)
     with garbage(folder):
         yield
@@ -73,7 +73,7 @@ def replaced(folder: Path) -> Iterator[None]:
 @contextmanager
 def busy(folder: Path) -> Iterator[None]:
     """Another program writes, and does not come to an end."""
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute("BEGIN IMMEDIATE")
         yield
 
@@ -102,29 +102,29 @@ class Rooms(NamedTuple):
     async def up(self) -> None:
         """The database is up, and nothing waits."""
         async with asyncio.timeout(DEADLINE):
-            await self.meter.ledger.catch_up()
-            while not self.store.database.up:
+            await self.meter.ledger.flush()
+            while not self.store.database.is_up:
                 self.risen.clear()
                 await self.risen.wait()
-                await self.meter.ledger.catch_up()
-        assert self.meter.ledger.spool.rows == 0
+                await self.meter.ledger.flush()
+        assert self.meter.ledger.spool.row_count == 0
 
     async def ids(self) -> list[str]:
-        return [row.id for row in await self.store.usage.rows()]
+        return [row.id for row in await self.store.usage.list()]
 
     async def spent(self) -> tuple[int, int]:
-        return await self.store.budgets.standing("key:k", "total")
+        return await self.store.budgets.get_balance("key:k", "total")
 
 
 @asynccontextmanager
 async def opened(folder: Path, limits: Limits | None = None) -> AsyncIterator[Rooms]:
-    async with await Store.open(folder, patient=True, clock=lambda: NOON) as store:
-        table = LimitTable(keys=limits or Limits())
+    async with await Store.open(folder, tolerate_outages=True, clock=lambda: NOON) as store:
+        table = LimitTable(default_key=limits or Limits())
         spool = Spool(folder / "usage.spool")
-        meter = Meter(store, Prices(), spool=spool, limits=table, clock=lambda: NOON)
+        meter = Meter(store, PriceList(), spool=spool, limits=table, clock=lambda: NOON)
         risen = asyncio.Event()
         async with meter:
-            store.database.on_up(risen.set)
+            store.database.on_recovery(risen.set)
             yield Rooms(store, meter, risen)
 
 
@@ -139,9 +139,9 @@ async def test_what_was_asked_while_the_database_was_down_at_the_start_is_writte
         async with opened(tmp_path) as rooms:
             for number in range(10):
                 await rooms.ask(number)
-            assert not rooms.store.database.up
+            assert not rooms.store.database.is_up
         async with opened(tmp_path) as rooms:
-            assert rooms.meter.ledger.spool.rows == 10
+            assert rooms.meter.ledger.spool.row_count == 10
             await rooms.ask(10)
     async with opened(tmp_path) as rooms:
         await rooms.up()

@@ -16,7 +16,7 @@ from dragoman.accounts import ledger
 from dragoman.server import auth
 from dragoman.server.app import Hub
 from dragoman.store import sqlite
-from dragoman.store.store import FILE
+from dragoman.store.store import DATABASE_FILE
 from tests.faults.gateway_upstream import DEADLINE, OPENAI, PATHS, Way, ask, opened, provider
 from tests.faults.test_database_down import busy, replaced
 from tests.providers.servers import Peer, ok, serving
@@ -34,8 +34,8 @@ def anyio_backend() -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks are waited for a moment only, what was refused is soon tried again, keys are looked up."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(ledger, "AGAIN", 0.05)
-    monkeypatch.setattr(auth, "FRESH_FOR", 0.0)
+    monkeypatch.setattr(ledger, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(auth, "RECHECK_INTERVAL", 0.0)
 
 
 async def script(peer: Peer) -> None:
@@ -72,14 +72,14 @@ class Rooms:
         """The database is up, and nothing waits."""
         async with asyncio.timeout(DEADLINE):
             ledger = self.hub.meter.ledger
-            await ledger.catch_up()
-            while ledger.spool.rows or not self.hub.store.database.up:
-                await ledger.catch_up()
+            await ledger.flush()
+            while ledger.spool.row_count or not self.hub.store.database.is_up:
+                await ledger.flush()
                 await asyncio.sleep(0)
 
     async def ids(self) -> list[str | None]:
         """The requests in the database."""
-        return [row.request_id for row in await self.hub.store.usage.rows()]
+        return [row.request_id for row in await self.hub.store.usage.list()]
 
 
 @asynccontextmanager
@@ -96,11 +96,11 @@ def unreadable(folder: Path) -> Iterator[None]:
     """Nobody may open the file: it is a folder."""
     away = folder / "away"
     away.mkdir()
-    for file in folder.glob(FILE + "*"):
+    for file in folder.glob(DATABASE_FILE + "*"):
         file.rename(away / file.name)
-    (folder / FILE).mkdir()
+    (folder / DATABASE_FILE).mkdir()
     yield
-    (folder / FILE).rmdir()
+    (folder / DATABASE_FILE).rmdir()
     for file in away.iterdir():
         file.rename(folder / file.name)
     away.rmdir()
@@ -136,7 +136,7 @@ async def test_a_hub_that_starts_without_its_database_serves_who_was_seen_before
             async with rooms(tmp_path, upstream.url) as it:
                 status, said = await it.ready()
                 assert (status, said["status"]) == (503, "unavailable")
-                assert FILE in said["store"]
+                assert DATABASE_FILE in said["store"]
                 asked += await check_down(it, known=known, unknown=unknown)
                 assert await it.waiting() == "2 usage records wait for the database"
         async with rooms(tmp_path, upstream.url) as it:

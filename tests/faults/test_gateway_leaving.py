@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.events import Usage
-from dragoman.providers.relay import Relay
+from dragoman.providers.relay import RelayedResponse
 from dragoman.store.usage import UsageRecord
 from tests.faults.gateway_upstream import (
     MAIN,
@@ -54,7 +54,7 @@ async def leave_again(
 
         assert await median(measure, TIMES) < AT_ONCE
         await baseline.back()
-        assert it.hub.gateway.busy == 0
+        assert it.hub.gateway.active == 0
         return await it.rows(TIMES)
 
 
@@ -131,7 +131,7 @@ async def test_usage_behind_the_finish_is_waited_for_when_the_client_has_left(
     """A client of the other door hears of the finish only with the usage, and cannot leave between them."""
     way, left = Way("openai", "openai"), asyncio.Event()
 
-    async def rest(relay: Relay, seconds: float) -> bytes:
+    async def rest(relay: RelayedResponse, seconds: float) -> bytes:
         left.set()
         return await resting(relay, seconds)
 
@@ -142,8 +142,8 @@ async def test_usage_behind_the_finish_is_waited_for_when_the_client_has_left(
         await peer.send(chunk(OPENAI.usage + OPENAI.ending))
         await peer.gone()
 
-    resting = Relay.rest
-    monkeypatch.setattr(Relay, "rest", rest)
+    resting = RelayedResponse.read_for
+    monkeypatch.setattr(RelayedResponse, "read_for", rest)
     async with house(tmp_path, way.family, script) as it:
         client = await Client.ask(it.url, way.path, ask(stream=True))
         await client.until(b'"stop"')

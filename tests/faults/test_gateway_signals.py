@@ -51,7 +51,7 @@ class Upstream:
 async def rows(folder: Path) -> Mapping[str | None, UsageRecord]:
     """The usage rows of a hub that has ended, by model."""
     async with await Store.open(folder / "data") as store:
-        return {row.model_asked: row for row in await store.usage.rows()}
+        return {row.model_asked: row for row in await store.usage.list()}
 
 
 @pytest.mark.parametrize("way", MAIN, ids=str)

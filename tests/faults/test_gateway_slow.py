@@ -97,11 +97,11 @@ async def test_clients_that_read_nothing_cost_bounded_memory_and_hold_nobody_up(
         grown = resident() - memory
         print(f"{way}: {grown:.1f} MB for {CLIENTS} clients, {hose.sent / 1e6:.1f} MB sent")
         assert grown < EACH * CLIENTS
-        assert it.hub.gateway.busy == CLIENTS
+        assert it.hub.gateway.active == CLIENTS
         for client in clients:
             client.leave()
         await baseline.back()
-        assert it.hub.gateway.busy == 0
+        assert it.hub.gateway.active == 0
         rows = await it.rows(CLIENTS + 1)
         assert [row.status for row in rows].count("aborted") == CLIENTS
 

@@ -106,11 +106,11 @@ async def told(folder: Path, way: Way, faults: Mapping[str, Fault], *, stream: b
 
 async def all_closed(hub: Hub) -> None:
     """Nothing is under way at a provider, and no connection is left that has no use any more."""
-    assert hub.gateway.busy == 0
-    for transport in hub._setting.fleet.transports:
+    assert hub.gateway.active == 0
+    for transport in hub._setup.providers.transports:
         async with asyncio.timeout(10):
-            await transport.quiet()
-        assert all(connection.is_closing() or not connection._incoming for connection in transport._open)
+            await transport.wait_idle()
+        assert all(connection.is_closing() or not connection._parser for connection in transport._connections)
 
 
 def error_in(door: str, body: bytes) -> Mapping[str, Any]:

@@ -42,7 +42,7 @@ async def check(here: World, session: str, *, times: int = 1) -> None:
     async with asyncio.timeout(120):
         while await here.open_calls():  # of a client that left nobody waits for what is written down
             pass
-    assert here.hub.outside.switchboard.status()[0]["calls"] == 0
+    assert here.hub.external.switchboard.status()[0]["calls"] == 0
     tree = await here.tree(await here.run(session))
     assert tree["status"] == "aborted"
     assert {name: status for name, status in statuses(tree).items() if name in STOPPED} == STOPPED
@@ -85,7 +85,7 @@ async def test_a_client_that_hangs_up_leaves_the_chain_running_for_the_grace(tmp
         await here.under_way()
         chatting.cancel()
         await asyncio.wait([chatting])
-        await until(lambda: here.hub.runs.active("s").tail.followers == 0)  # type: ignore[union-attr]
+        await until(lambda: here.hub.runs.get_active("s").tail.follower_count == 0)  # type: ignore[union-attr]
         assert here.count("stopped wait") == 0
         assert (await here.http.post("/api/chat/s/stop")).json()["stopped"]
         await check(here, "s")

@@ -58,7 +58,7 @@ async def begun(log: Path, word: str, calling: Any) -> asyncio.Task[Any]:
 
 async def up(hub: Served) -> None:
     """The database is up again, and what waited is written."""
-    await until(lambda: hub.hub.store.database.up)
+    await until(lambda: hub.hub.store.database.is_up)
     await hub.hub.store.flush()
 
 
@@ -142,11 +142,11 @@ async def test_what_an_answer_said_while_the_database_was_down_is_written_with_i
     slow = {"text": [f"word{number} " for number in range(40)], "delay": 0.05}
     async with serving(tmp_path, [HOLD[0], slow], operations=["tests.faults.operations_chain"]) as hub:
         chatting = await begun(log, "hold", hub.chat("go"))
-        run = hub.hub.runs.active("s")
+        run = hub.hub.runs.get_active("s")
         assert run is not None
         with replaced(tmp_path / "hub"):
             operations_chain.released.set()
-            await until(lambda: len(run.fold.entries) > 3)
+            await until(lambda: len(run.fold.builders) > 3)
         await up(hub)
         assert not chatting.done()
         assert (await chatting)[-1]["finishReason"] == "stop"

@@ -13,7 +13,7 @@ import pytest
 import websockets
 
 from dragoman.operations.identity import Identity
-from dragoman.spokes.client.dialing import door_of
+from dragoman.spokes.client.dialing import endpoint_url
 from dragoman.spokes.hub.settings import SpokeSettings
 from tests.serving import Served, ask, frames_in, serving, types
 
@@ -61,7 +61,7 @@ async def answer(hub: Served, headers: Mapping[str, str], id: str, approved: boo
 async def parts_of(hub: Served, headers: Mapping[str, str]) -> list[dict[str, Any]]:
     """The parts of the last answer, once nothing runs any more."""
     async with asyncio.timeout(10):
-        while (run := hub.hub.runs.active("s")) is not None:
+        while (run := hub.hub.runs.get_active("s")) is not None:
             await run.done.wait()
     said = (await hub.http.get("/api/sessions/s/messages", headers=headers)).json()
     parts: list[dict[str, Any]] = said["messages"][-1]["parts"]
@@ -154,8 +154,8 @@ async def test_a_chat_that_goes_on_after_an_approval_stays_under_its_key(tmp_pat
         wiped, sent = [each["output"] for each in await parts_of(hub, ann) if "output" in each]
         assert wiped == [{"success": True, "result": "wiped a"}]
         assert sent[0]["error"]["code"] == "call_denied"
-        await hub.hub.meter.ledger.catch_up()
-        rows = await hub.hub.store.usage.rows(filters={"owner": "ann"}, limit=10)
+        await hub.hub.meter.ledger.flush()
+        rows = await hub.hub.store.usage.list(filters={"owner": "ann"}, limit=10)
         assert len(rows) == 3
         assert None not in {row.key_id for row in rows}
 
@@ -216,7 +216,7 @@ async def test_a_spoke_lends_nobody_s_rights_to_its_owner(tmp_path: Path) -> Non
     policy = [{"deny": "mail", "identity": "eve"}]
     async with serving(tmp_path, operations=[PREY], policy=policy, keys=True) as hub:
         ann, eve = await key_of(hub, "ann"), await key_of(hub, "eve", "operations")
-        async with websockets.connect(door_of(hub.url), additional_headers=eve) as socket:
+        async with websockets.connect(endpoint_url(hub.url), additional_headers=eve) as socket:
             await hello(socket)
             calling = asyncio.ensure_future(call(hub, ann, "gift.open"))
             handed = await heard(socket, "call")
@@ -234,7 +234,7 @@ async def test_a_spoke_does_not_take_the_place_of_a_server_that_is_down(tmp_path
         root, eve = await key_of(hub, "root", "admin"), await key_of(hub, "eve", "operations")
         down = {"name": "gift", "url": "http://127.0.0.1:9/"}
         assert (await hub.http.post("/api/mcp/servers", headers=root, json=down)).status_code == 201
-        async with websockets.connect(door_of(hub.url), additional_headers=eve) as socket:
+        async with websockets.connect(endpoint_url(hub.url), additional_headers=eve) as socket:
             await say(socket, type="hello", protocol=1, id="eve")
             assert await offered(socket) == []
             await hub.http.delete("/api/mcp/servers/gift", headers=root)
@@ -244,12 +244,14 @@ async def test_a_spoke_does_not_take_the_place_of_a_server_that_is_down(tmp_path
 async def test_those_who_do_not_say_who_they_are_keep_no_spoke_out(tmp_path: Path) -> None:
     async with serving(tmp_path, operations=[PREY], keys=True) as hub, AsyncExitStack() as stack:
         eve = await key_of(hub, "eve", "operations")
-        silent = [websockets.connect(door_of(hub.url)) for _ in range(SpokeSettings().unknown)]
+        silent = [
+            websockets.connect(endpoint_url(hub.url)) for _ in range(SpokeSettings().max_unauthenticated)
+        ]
         for socket in silent:
             await stack.enter_async_context(socket)
         with pytest.raises(websockets.InvalidStatus):
-            await stack.enter_async_context(websockets.connect(door_of(hub.url)))
-        async with websockets.connect(door_of(hub.url), additional_headers=eve) as known:
+            await stack.enter_async_context(websockets.connect(endpoint_url(hub.url)))
+        async with websockets.connect(endpoint_url(hub.url), additional_headers=eve) as known:
             await hello(known)
 
 

@@ -18,7 +18,7 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dragoman.cli.logs import ForPeople, ForPrograms
+from dragoman.cli.logs import JsonFormatter, TextFormatter
 from dragoman.config import parse_config
 from dragoman.errors import DragomanError
 from dragoman.server.app import Hub
@@ -26,7 +26,7 @@ from dragoman.store import sqlite
 from dragoman.store.sealing import MasterKey
 from dragoman.store.store import Store
 from dragoman.tracing.telemetry import open_spans
-from dragoman.tracing.tracing import Telemetry
+from dragoman.tracing.tracing import TelemetrySettings
 from tests.cli.program import environ, run
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, Fault, failed, play, speech_at, talk
 from tests.faults.gateway_process import started
@@ -179,7 +179,7 @@ async def hub_with(vault: Vault, folder: Path, tracing: Any) -> AsyncIterator[tu
     async with serving(script) as upstream:
         config = parse_config(config_of(vault, folder, upstream.url))
         vault.hear(repr(config), config, *map(repr, config.providers.values()))
-        async with await Store.open(folder / "hub", master=MasterKey.from_text(vault.master)) as store:
+        async with await Store.open(folder / "hub", master_key=MasterKey.from_text(vault.master)) as store:
             await store.secrets.put("table", vault.table)
         secrets: set[str] = set()
         async with (
@@ -196,20 +196,20 @@ async def hub_with(vault: Vault, folder: Path, tracing: Any) -> AsyncIterator[tu
 
 def objects(hub: Hub) -> Iterator[str]:
     """What the objects that hold secrets say of themselves."""
-    setting, ground = hub._setting, hub._ground
+    setting, ground = hub._setup, hub._services
     yield repr(setting)
     yield repr(ground)
-    yield repr(ground.place)
+    yield repr(ground.environment)
     yield repr(hub.store.secrets)
-    for provider in setting.fleet.remote().values():
+    for provider in setting.providers.remote_providers().values():
         yield repr(provider)
         yield repr(provider.server)
         yield repr(provider.keys)
-        yield repr(provider.keys.take().key)
-        yield repr(provider._language)
+        yield repr(provider.keys.acquire().key)
+        yield repr(provider._adapter)
         yield repr(provider._transport)
-    for transport in setting.fleet.transports:
-        for connection in transport._open:
+    for transport in setting.providers.transports:
+        for connection in transport._connections:
             yield repr(connection)
 
 
@@ -285,7 +285,7 @@ async def test_whatever_fails_no_secret_is_shown(
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     caplog.set_level(logging.DEBUG)
     vault, exporter = Vault(), InMemorySpanExporter()
-    tracing = open_spans(Telemetry(), SimpleSpanProcessor(exporter))
+    tracing = open_spans(TelemetrySettings(), SimpleSpanProcessor(exporter))
     async with hub_with(vault, tmp_path, tracing) as (hub, http):
         _, key = await hub.store.keys.create("ann")
         vault.hub.append(key)
@@ -302,8 +302,8 @@ async def test_whatever_fails_no_secret_is_shown(
         vault.hear(raised.value, repr(raised.value))
     vault.hear_files(tmp_path / "hub")
     vault.hear(*(span.to_json() for span in exporter.get_finished_spans()))
-    vault.hear(caplog.text, *(ForPeople().format(record) for record in caplog.records))
-    vault.hear(*(ForPrograms().format(record) for record in caplog.records))
+    vault.hear(caplog.text, *(TextFormatter().format(record) for record in caplog.records))
+    vault.hear(*(JsonFormatter().format(record) for record in caplog.records))
     assert exporter.get_finished_spans()
     assert "***" in "\n".join(vault.said)  # they were there to be seen
     vault.search()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.server.app import chores
-from dragoman.store.store import FILE
-from dragoman.store.writer import Writer
+from dragoman.store.store import DATABASE_FILE
+from dragoman.store.writer import DatabaseWriter
 from tests.faults.asking import BATCH, configure
 from tests.serving import Served, ask, hub_of
 
@@ -29,11 +29,11 @@ class Copies:
 
     def take(self) -> None:
         data = self._folder / f"copy{len(self.taken)}"
-        with closing(sqlite3.connect(self._data / FILE)) as source:
+        with closing(sqlite3.connect(self._data / DATABASE_FILE)) as source:
             if not source.execute("select count(*) from approvals").fetchone()[0]:
                 return
             data.mkdir(parents=True)
-            with closing(sqlite3.connect(data / FILE)) as copy:
+            with closing(sqlite3.connect(data / DATABASE_FILE)) as copy:
                 source.backup(copy)
         self.taken.append(data)
 
@@ -62,16 +62,16 @@ async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
-    monkeypatch.setattr(chores, "LOOK", 0.05)
+    monkeypatch.setattr(chores, "POLL_INTERVAL", 0.05)
     config, copies = configure(tmp_path, BATCH), Copies(tmp_path / "hub", tmp_path / "copies")
-    tell = Writer._tell
+    tell = DatabaseWriter._notify
 
-    def copying(writer: Writer, settled: Any) -> bool:
+    def copying(writer: DatabaseWriter, settled: Any) -> bool:
         copies.take()
         return tell(writer, settled)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Writer, "_tell", copying)
+        patched.setattr(DatabaseWriter, "_notify", copying)
         async with hub_of(config, tmp_path / "hub") as hub:
             await hub.post(ask("paint it"))
             assert (await play(hub))["parts"][-1]["text"] == "All done."

@@ -58,7 +58,7 @@ async def test_a_step_of_another_model_is_written_down_and_paid_as_that_models(t
         assert (second["modelAsked"], second["provider"], second["cost"]) == ("dear/big", "dear", 0.02)
         assert second["step"] == 2
         assert frames[-1]["messageMetadata"]["cost"] == pytest.approx(0.0202)
-        asked = hub.hub.runs.roster.routing.providers["dear"].asked[0]  # type: ignore[attr-defined]
+        asked = hub.hub.runs.agents.routing.providers["dear"].asked[0]  # type: ignore[attr-defined]
         assert ([tool.name for tool in asked.tools], asked.options, asked.model) == (
             ["time_now"],
             {"top_p": 1},
@@ -78,8 +78,8 @@ async def test_a_step_goes_to_no_model_that_its_key_may_not_ask(tmp_path: Path) 
             headers={"authorization": f"Bearer {secret}"},
         )
         assert "on_prepare_step: this key may not ask the model 'dear/big'; it may ask sim/*" in response.text
-        await hub.hub.meter.ledger.catch_up()
-        [row] = await hub.hub.store.usage.rows()
+        await hub.hub.meter.ledger.flush()
+        [row] = await hub.hub.store.usage.list()
         assert row.provider == "sim"
 
 
@@ -98,7 +98,7 @@ async def test_an_answer_in_a_form_is_asked_for_until_it_fits(kind: str, tmp_pat
     async with serving(tmp_path, steps, agents=agents) as hub:
         frames = await hub.chat("Which city?")
         [_, answer] = await hub.messages()
-        asked = hub.hub.runs.roster.routing.providers["sim"].asked  # type: ignore[attr-defined]
+        asked = hub.hub.runs.agents.routing.providers["sim"].asked  # type: ignore[attr-defined]
     texts = [part["text"] for part in answer["parts"] if part["type"] == "text"]
     assert (texts[-1], len(texts), frames[-1]["finishReason"]) == (BONN, 3, "stop")
     assert asked[0].options["response_format"]["json_schema"]["schema"] == CITY
@@ -157,17 +157,17 @@ async def test_a_chat_waits_for_pinned_operations_of_a_server_that_is_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = tmp_path / "go"
-    monkeypatch.setattr(ground, "ARRIVAL", 60.0)
+    monkeypatch.setattr(ground, "ARRIVAL_TIMEOUT", 60.0)
     steps: list[dict[str, Any]] = [{"tools": [{"name": "raw_echo", "input": {"a": 1}}]}, {"text": "Done."}]
     async with serving(tmp_path, steps, play="turns", **starting(tmp_path, go)) as hub:
-        calls = hub.hub._ground.calls
-        waiting = calls.arrived
+        calls = hub.hub._services.calls
+        waiting = calls.wait_for_operations
 
         async def arrived(ids: Sequence[str], context: Context) -> None:
             go.touch()  # the chat waits now, so the server may start
             await waiting(ids, context)
 
-        monkeypatch.setattr(calls, "arrived", arrived)
+        monkeypatch.setattr(calls, "wait_for_operations", arrived)
         frames = await hub.chat()
     outputs = [frame["output"] for frame in frames if frame["type"] == "tool-output-available"]
     assert (outputs, types(frames)[-1]) == (['{"a": 1}'], "finish")
@@ -176,10 +176,10 @@ async def test_a_chat_waits_for_pinned_operations_of_a_server_that_is_starting(
 async def test_a_chat_does_not_wait_for_ever_for_a_server_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ground, "ARRIVAL", 0.01)
+    monkeypatch.setattr(ground, "ARRIVAL_TIMEOUT", 0.01)
     async with serving(tmp_path, [{"text": "Hi."}], **starting(tmp_path, tmp_path / "never")) as hub:
         assert text_of(await hub.chat()) == "Hi."
-        [asked] = hub.hub.runs.roster.routing.providers["sim"].asked  # type: ignore[attr-defined]
+        [asked] = hub.hub.runs.agents.routing.providers["sim"].asked  # type: ignore[attr-defined]
         assert "raw_echo" not in [tool.name for tool in asked.tools]
 
 

@@ -38,8 +38,8 @@ def given(frames: Frames) -> Any:
 
 def first_words(hub: Served) -> list[str]:
     """What each request says first of what a user said."""
-    provider = cast(ScriptedProvider, hub.hub.runs.roster.routing.providers["sim"])
-    return [words(request.messages) for request in provider.asked]
+    provider = cast(ScriptedProvider, hub.hub.runs.agents.routing.providers["sim"])
+    return [words(request.messages) for request in provider.requests]
 
 
 def words(messages: Sequence[Message]) -> str:
@@ -137,8 +137,10 @@ async def test_an_agent_that_works_for_another_one_does_not_look_into_its_conver
         frames = await hub.chat("Have the code found.")
         [answer] = [f["output"] for f in frames if f["type"] == "tool-output-available"][-1]
         assert answer["result"] == "There is none."
-        provider = cast(ScriptedProvider, hub.hub.runs.roster.routing.providers["sim"])
-        asked = [part.output for part in provider.asked[4].messages[-1].parts if isinstance(part, ToolPart)]
+        provider = cast(ScriptedProvider, hub.hub.runs.agents.routing.providers["sim"])
+        asked = [
+            part.output for part in provider.requests[4].messages[-1].parts if isinstance(part, ToolPart)
+        ]
         assert len(asked) == 2
         for [result] in asked:
             assert result["error"]["code"] == "bad_request"
@@ -147,7 +149,7 @@ async def test_an_agent_that_works_for_another_one_does_not_look_into_its_conver
 
 async def test_a_search_over_http_says_what_it_has_not_looked_at_yet(tmp_path: Path) -> None:
     async with serving(tmp_path, [FILLER, FILLER]) as hub:
-        hub.hub.store.history.patience = 0
+        hub.hub.store.history.indexing_seconds = 0
         for session in ("one", "two"):
             await hub.chat(SECRET, session=session)
         answers = [(await hub.http.get("/api/search", params={"q": "vault"})).json() for _ in range(2)]

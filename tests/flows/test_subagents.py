@@ -159,7 +159,7 @@ async def test_a_key_may_ask_its_models_only_also_through_an_agent(tmp_path: Pat
     async with serving(tmp_path, **team(tmp_path)) as hub:
         ann = Identity(owner="ann", models=("sim/*",))
         context = Context(identity=ann)
-        done = await hub.hub._ground.calls.call("agents.helper", {"prompt": "x"}, context=context)
+        done = await hub.hub._services.calls.call("agents.helper", {"prompt": "x"}, context=context)
         assert done.error is not None
         assert (done.ok, "help/any" in done.error.message) == (False, True)
 
@@ -294,7 +294,7 @@ async def test_an_agent_that_cannot_be_an_operation_is_refused_and_a_reload_chan
 ) -> None:
     config = team(tmp_path)
     async with serving(tmp_path, **config) as hub:
-        before, policy = await described(hub), hub.hub._ground.calls.guard.policy
+        before, policy = await described(hub), hub.hub._services.calls.access_control.policy
         wrong = {
             **config,
             "agents": {**config["agents"], **agents},
@@ -303,7 +303,7 @@ async def test_an_agent_that_cannot_be_an_operation_is_refused_and_a_reload_chan
         }
         with pytest.raises(ConfigError, match=said):
             await hub.hub.reload(parse_config(wrong))
-        assert (await described(hub), hub.hub._ground.calls.guard.policy) == (before, policy)
+        assert (await described(hub), hub.hub._services.calls.access_control.policy) == (before, policy)
     with pytest.raises(ConfigError, match=said):
         async with serving(tmp_path / "b", **{k: v for k, v in wrong.items() if k != "model"}):
             pass
@@ -341,7 +341,7 @@ async def test_an_approval_below_is_given_at_the_hub_and_the_chat_goes_on(
         assert "state" not in approval
         given = await hub.http.post(f"/api/approvals/{approval['id']}", json={"approved": approved})
         assert given.status_code == 200, given.text
-        run = hub.hub.runs.active("s")
+        run = hub.hub.runs.get_active("s")
         if run is not None:
             await run.done.wait()
         kept = (await hub.messages())[1]["parts"]

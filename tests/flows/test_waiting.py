@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.loop import Loop
-from dragoman.operations.approval import Approval
+from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.identity import LOCAL
 from tests.faults.asking import ASK, CLERK, configure
 from tests.serving import Served, ask, frames_in, hub_of, text_of
@@ -40,16 +40,16 @@ async def test_a_run_that_waits_costs_nothing(
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     async with hub_of(configure(tmp_path, asks), tmp_path / "hub") as served:
         before = len(asyncio.all_tasks())
-        held, loops = count(Approval), count(Loop)
+        held, loops = count(ApprovalRequest), count(Loop)
         for number in range(40):
             frames = await served.chat("paint", session=f"s{number}")
             assert frames[-1]["finishReason"] == "tool-calls"
         assert len(asyncio.all_tasks()) <= before + 2, tasks()
-        assert served.hub.runs.count == 0
+        assert served.hub.runs.active_count == 0
         waiting = await served.hub.store.approvals.list(status="pending")
         assert len(waiting) == 40
         assert max(len(each.state or b"") for each in waiting) < 10_000
-        assert count(Approval) - held <= len(waiting), "none is held but those that were listed here"
+        assert count(ApprovalRequest) - held <= len(waiting), "none is held but those that were listed here"
         assert count(Loop) - loops <= 1, "the last one may not be cleared away yet"
 
 

@@ -131,8 +131,8 @@ class Desk:
 
     async def rows(self, count: int | None = None) -> list[UsageRecord]:
         """All that was written down, the oldest first; so many."""
-        await self.hub.meter.ledger.catch_up()
-        found = list(await self.hub.store.usage.rows())
+        await self.hub.meter.ledger.flush()
+        found = list(await self.hub.store.usage.list())
         assert count is None or len(found) == count, found
         return found
 
@@ -177,7 +177,7 @@ async def served(
 ) -> AsyncIterator[Desk]:
     """A hub with this configuration."""
     async with (
-        Hub.open(config, data, keys=keys, environ=environ or {}) as hub,
+        Hub.open(config, data, require_keys=keys, environ=environ or {}) as hub,
         listening(hub) as url,
         httpx2.AsyncClient(
             base_url=url,

@@ -172,8 +172,8 @@ async def until(at: Desk, key: dict[str, str], status: int) -> httpx2.Response:
 async def test_a_revoked_key_is_refused_within_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert auth.FRESH_FOR <= 5.0
-    monkeypatch.setattr(auth, "FRESH_FOR", 0.05)
+    assert auth.RECHECK_INTERVAL <= 5.0
+    monkeypatch.setattr(auth, "RECHECK_INTERVAL", 0.05)
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         key = await at.key()
         assert (await at.chat(key=key)).status_code == 200
@@ -185,7 +185,7 @@ async def test_a_revoked_key_is_refused_within_seconds(
 async def test_after_a_rotation_both_secrets_are_good_and_later_the_new_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "FRESH_FOR", 0.05)
+    monkeypatch.setattr(auth, "RECHECK_INTERVAL", 0.05)
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         old = await at.key()
         [held] = await at.hub.store.keys.list()

@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
-from dragoman.accounts.price import Price, Rates
+from dragoman.accounts.price import Price, TokenRates
 from dragoman.limits import Limits
 from tests.providers.servers import Peer
 
@@ -156,7 +156,7 @@ async def test_however_a_request_ends_there_is_room_for_the_next(tmp_path: Path)
 
 async def ended(at: Desk) -> None:
     """Return when no request is under way."""
-    await wait(lambda: at.hub.gateway.busy == 0)
+    await wait(lambda: at.hub.gateway.active == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -165,7 +165,7 @@ async def test_a_client_that_leaves_makes_room(tmp_path: Path, *, stream: bool) 
     async with desk(tmp_path, keys=True, up=Site(holding(start), completion())) as at:
         key = await at.key(limits=Limits(parallel=1))
         asked = asyncio.ensure_future(at.chat(key=key, stream=stream))
-        await wait(lambda: at.hub.gateway.busy == 1 and len(at.sites["up"].asked) == 1)
+        await wait(lambda: at.hub.gateway.active == 1 and len(at.sites["up"].asked) == 1)
         assert (await at.chat(key=key)).status_code == 429
         asked.cancel()
         await ended(at)
@@ -223,11 +223,11 @@ async def test_no_length_of_an_answer_makes_room_or_an_accident(tmp_path: Path) 
         for most in (-1, -(10**9), 0, 10**30, 2**63):
             response = await at.chat(key=key, max_tokens=most)
             assert response.status_code == (429 if most > 0 else 400)
-            await at.hub.meter.ledger.catch_up()
-            assert await at.hub.store.budgets.standing(f"key:{held.id}", "total") == (0, 0)
+            await at.hub.meter.ledger.flush()
+            assert await at.hub.store.budgets.get_balance(f"key:{held.id}", "total") == (0, 0)
 
 
 def test_a_ceiling_is_never_below_nothing_nor_beyond_the_database() -> None:
-    price = Price(name="m", rates=(Rates(input=1_000_000, output=2_000_000),))
-    assert price.ceiling(10, -5) == price.ceiling(10, None) == 10_000 + 1024 * 2000
-    assert price.ceiling(10, 10**40) == 2**62
+    price = Price(name="m", rates=(TokenRates(input=1_000_000, output=2_000_000),))
+    assert price.max_cost(10, -5) == price.max_cost(10, None) == 10_000 + 1024 * 2000
+    assert price.max_cost(10, 10**40) == 2**62

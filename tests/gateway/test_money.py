@@ -46,11 +46,11 @@ async def wait(condition: Callable[[], bool]) -> None:
 
 async def standing(at: Desk, window: str = "total") -> tuple[int, int]:
     """What the only key has spent and reserved, in nano-dollars, when all is written."""
-    await wait(lambda: at.hub.gateway.busy == 0)
-    await at.hub.meter.ledger.catch_up()
+    await wait(lambda: at.hub.gateway.active == 0)
+    await at.hub.meter.ledger.flush()
     await at.hub.store.flush()
     [held] = await at.hub.store.keys.list()
-    return await at.hub.store.budgets.standing(f"key:{held.id}", window)
+    return await at.hub.store.budgets.get_balance(f"key:{held.id}", window)
 
 
 @pytest.mark.parametrize("used", [100, 60], ids=["as reserved", "less than reserved"])
@@ -112,12 +112,12 @@ async def test_a_crash_leaves_nothing_reserved(tmp_path: Path) -> None:
             await hub.kill(signal.SIGKILL)
             await asyncio.gather(asked, return_exceptions=True)
         async with await Store.open(tmp_path / "data", exclusive=False) as store:
-            assert (await store.budgets.standing("owner:local", "total"))[1] > 0
+            assert (await store.budgets.get_balance("owner:local", "total"))[1] > 0
         async with started(config, tmp_path / "data") as hub:
             assert (await hub.http.post("/v1/chat/completions", json=body)).status_code == 200
             await hub.kill(signal.SIGTERM)
         async with await Store.open(tmp_path / "data", exclusive=False) as store:
-            assert await store.budgets.standing("owner:local", "total") == (1_000_000, 0)
+            assert await store.budgets.get_balance("owner:local", "total") == (1_000_000, 0)
 
 
 async def test_a_request_that_fails_gives_all_of_its_reservation_back(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_usage_that_comes_just_behind_the_finish_is_waited_for_when_the_cl
                 if 'finish_reason":"stop' in piece:
                     break
         gate.set()
-        await wait(lambda: at.hub.gateway.busy == 0)
+        await wait(lambda: at.hub.gateway.active == 0)
         row = await at.row()
         assert (row.tokens.input_tokens, row.tokens.output_tokens, row.tokens.estimated) == (77, 33, False)
 

@@ -106,7 +106,7 @@ async def test_idle_connections_of_the_old_providers_are_closed_at_once(tmp_path
 async def test_what_a_hub_that_closes_has_left_of_an_old_configuration_is_closed_too(tmp_path: Path) -> None:
     old = Site(holding(b""))
     async with serving(old.script) as server, AsyncExitStack() as stack:
-        hub = await stack.enter_async_context(Hub.open(config(server.url), tmp_path, keys=False))
+        hub = await stack.enter_async_context(Hub.open(config(server.url), tmp_path, require_keys=False))
         url = await stack.enter_async_context(listening(hub))
         http = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, trust_env=False))
         reading = asyncio.ensure_future(
@@ -170,8 +170,8 @@ async def test_a_configuration_that_cannot_be_changes_nothing(tmp_path: Path) ->
     async with placed(up), served(tmp_path, configured({"up": up}, aliases={"fast": "up/m"})) as at:
         assert (await at.chat("fast")).status_code == 200
         before = (
-            at.hub.gateway.book,
-            at.hub.runs.roster,
+            at.hub.gateway.catalog,
+            at.hub.runs.agents,
             at.hub.runs.till,
             at.hub.meter.limits,
             at.hub.meter.prices,
@@ -181,8 +181,8 @@ async def test_a_configuration_that_cannot_be_changes_nothing(tmp_path: Path) ->
                 await at.hub.reload(parse_config(wrong))
             assert (await at.chat("fast")).status_code == 200, case
         after = (
-            at.hub.gateway.book,
-            at.hub.runs.roster,
+            at.hub.gateway.catalog,
+            at.hub.runs.agents,
             at.hub.runs.till,
             at.hub.meter.limits,
             at.hub.meter.prices,
@@ -201,4 +201,4 @@ async def test_many_reloads_leave_nothing_open(tmp_path: Path) -> None:
             await at.hub.reload(config(server.url))
             await server.wait_closed(number)
         assert server.connections == 10
-        await wait(lambda: not at.hub._chores)
+        await wait(lambda: not at.hub._tasks)

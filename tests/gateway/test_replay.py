@@ -85,7 +85,7 @@ async def talking(data: Path, heard: list[Received]) -> Any:
         place = {"type": "anthropic", "base_url": server.url, "options": {"max_tokens": 3000}}
         config = parse_config({"providers": {"ant": place}, "model": "ant/claude-x"})
         async with (
-            Hub.open(config, data, keys=False) as hub,
+            Hub.open(config, data, require_keys=False) as hub,
             listening(hub) as url,
             httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
         ):

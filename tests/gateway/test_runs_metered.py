@@ -140,7 +140,7 @@ async def test_a_run_is_not_begun_on_a_spent_budget(tmp_path: Path) -> None:
         options: dict[str, Any] = {}
         assert error_of(await at.run("one", key, **options)) != ""  # up to 1024 tokens of answer are reserved
         up.replies(tokens("ok", counts=usage(1000, 0)))
-        spent, reserved = await at.hub.store.budgets.standing("owner:ada", "total")
+        spent, reserved = await at.hub.store.budgets.get_balance("owner:ada", "total")
         assert (spent, reserved, up.asked) == (0, 0, [])
 
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dragoman.config import parse_config
 from dragoman.server.app import Hub
 from dragoman.tracing.telemetry import open_spans
-from dragoman.tracing.tracing import Telemetry
+from dragoman.tracing.tracing import TelemetrySettings
 from tests.providers.servers import Peer, Received, ok
 from tests.providers.servers import serving as upstream
 from tests.serving import ask, listening, write_script
@@ -74,9 +74,9 @@ async def watching(data: Path) -> AsyncIterator[Watched]:
             "sim": {"type": "scripted", "script": str(script_file)},
         }
         config = parse_config({"providers": providers, "model": "sim/any"})
-        tracing = open_spans(Telemetry(), SimpleSpanProcessor(watched.exporter))
+        tracing = open_spans(TelemetrySettings(), SimpleSpanProcessor(watched.exporter))
         async with (
-            Hub.open(config, data / "hub", keys=False, tracing=tracing) as hub,
+            Hub.open(config, data / "hub", require_keys=False, tracing=tracing) as hub,
             listening(hub) as url,
             httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
         ):

@@ -261,7 +261,7 @@ async def test_who_left_has_a_row(tmp_path: Path) -> None:
             while not at.sites["up"].asked:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             asked.cancel()
-            while at.hub.gateway.busy:  # noqa: ASYNC110
+            while at.hub.gateway.active:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         row = await at.row()
         assert (row.status, row.first_byte, row.tokens.output_tokens, row.tokens.estimated) == (

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, Forbidden, NotFound
-from dragoman.operations.approval import Approval, Approvals, Item, MemoryApprovals
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest, ApprovalStore, MemoryApprovalStore
 from dragoman.operations.identity import Identity
 from dragoman.store.store import Store
 
@@ -33,15 +33,17 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["memory", "store"])
-async def approvals(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Approvals]:
+async def approvals(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+) -> AsyncIterator[ApprovalStore]:
     if request.param == "memory":
-        yield MemoryApprovals(clock)
+        yield MemoryApprovalStore(clock)
         return
     async with await Store.open(tmp_path, clock=clock) as store:
         yield store.approvals
 
 
-def asking(id: str = "a", **fields: Any) -> Approval:
+def asking(id: str = "a", **fields: Any) -> ApprovalRequest:
     """A request that expires at 1100."""
     given: dict[str, Any] = {
         "id": id,
@@ -49,12 +51,12 @@ def asking(id: str = "a", **fields: Any) -> Approval:
         "operation": "mail.send",
         "input": {"to": ["x", 1, None], "é": "ß"},
         "input_hash": "h1",
-        "items": (Item("mail.send", {"to": 1}, "h1", reason="others see it"),),
+        "items": (ApprovalItem("mail.send", {"to": 1}, "h1", reason="others see it"),),
         "created_at": 1_000.0,
         "expires_at": 1_100.0,
         **fields,
     }
-    return Approval(**given)
+    return ApprovalRequest(**given)
 
 
 FULL = asking(
@@ -74,16 +76,16 @@ async def refused(kind: type[DragomanError], attempt: Any) -> str:
     return str(raised.value)
 
 
-async def test_a_request_comes_back_as_it_was_asked(approvals: Approvals) -> None:
-    assert await approvals.ask(FULL) == FULL
+async def test_a_request_comes_back_as_it_was_asked(approvals: ApprovalStore) -> None:
+    assert await approvals.create(FULL) == FULL
     assert await approvals.get("a") == FULL
     assert list(await approvals.list()) == [FULL]
     assert "'b'" in await refused(NotFound, approvals.get("b"))
-    await refused(Conflict, approvals.ask(replace(FULL, input_hash="h2")))
+    await refused(Conflict, approvals.create(replace(FULL, input_hash="h2")))
 
 
-async def test_an_approval_is_good_for_one_use(approvals: Approvals, clock: Clock) -> None:
-    await approvals.ask(asking())
+async def test_an_approval_is_good_for_one_use(approvals: ApprovalStore, clock: Clock) -> None:
+    await approvals.create(asking())
     await refused(Conflict, approvals.use("a", **CALL))
     clock.now = 1_050.0
     given = await approvals.answer("a", approved=True, by=ANN, reason="go")
@@ -94,8 +96,8 @@ async def test_an_approval_is_good_for_one_use(approvals: Approvals, clock: Cloc
     assert (await approvals.get("a")).status == "used"
 
 
-async def test_a_denied_call_is_not_run_and_the_answer_stands(approvals: Approvals) -> None:
-    await approvals.ask(asking())
+async def test_a_denied_call_is_not_run_and_the_answer_stands(approvals: ApprovalStore) -> None:
+    await approvals.create(asking())
     assert (await approvals.answer("a", approved=False, by=ANN)).status == "denied"
     assert "is denied already" in await refused(Conflict, approvals.answer("a", approved=True, by=ANN))
     assert "is denied" in await refused(Conflict, approvals.use("a", **CALL))
@@ -103,9 +105,9 @@ async def test_a_denied_call_is_not_run_and_the_answer_stands(approvals: Approva
 
 @pytest.mark.promise("approval-bound")
 async def test_a_changed_a_foreign_and_a_replayed_use_are_refused_and_the_right_one_still_passes(
-    approvals: Approvals,
+    approvals: ApprovalStore,
 ) -> None:
-    await approvals.ask(asking(tool_call_id="t1"))
+    await approvals.create(asking(tool_call_id="t1"))
     await approvals.answer("a", approved=True, by=ANN)
     await refused(Conflict, approvals.use("a", **{**CALL, "input_hash": "h2"}))
     await refused(Conflict, approvals.use("a", **{**CALL, "operation": "mail.read"}))
@@ -116,11 +118,11 @@ async def test_a_changed_a_foreign_and_a_replayed_use_are_refused_and_the_right_
     await refused(Conflict, approvals.use("a", **CALL, tool_call_id="t1"))
 
 
-async def test_only_those_who_may_can_answer(approvals: Approvals) -> None:
-    await approvals.ask(asking("a"))
-    await approvals.ask(asking("b", answerers=("bob",), input_hash="h2"))
-    await approvals.ask(asking("c", answerers=(), input_hash="h3"))
-    await approvals.ask(asking("d", owner="owner", input_hash="h4"))
+async def test_only_those_who_may_can_answer(approvals: ApprovalStore) -> None:
+    await approvals.create(asking("a"))
+    await approvals.create(asking("b", answerers=("bob",), input_hash="h2"))
+    await approvals.create(asking("c", answerers=(), input_hash="h3"))
+    await approvals.create(asking("d", owner="owner", input_hash="h4"))
     for id, by in (("a", BOB), ("b", ANN), ("b", Identity("owner")), ("c", ANN), ("d", ANN)):
         await refused(Forbidden, approvals.answer(id, approved=True, by=by))
         assert (await approvals.get(id)).status == "pending"
@@ -130,10 +132,10 @@ async def test_only_those_who_may_can_answer(approvals: Approvals) -> None:
 
 
 async def test_what_is_not_answered_or_not_used_in_time_has_expired(
-    approvals: Approvals, clock: Clock
+    approvals: ApprovalStore, clock: Clock
 ) -> None:
-    await approvals.ask(asking("a"))
-    await approvals.ask(asking("b", input_hash="h2"))
+    await approvals.create(asking("a"))
+    await approvals.create(asking("b", input_hash="h2"))
     await approvals.answer("b", approved=True, by=ANN)
     clock.now = 1_100.0
     assert [each.status for each in await approvals.list()] == ["expired", "expired"]
@@ -142,9 +144,9 @@ async def test_what_is_not_answered_or_not_used_in_time_has_expired(
     assert (await approvals.get("b")).status == "expired"
 
 
-async def test_the_same_waiting_call_is_asked_about_once(approvals: Approvals, clock: Clock) -> None:
-    first = await approvals.ask(asking("a", tool_call_id="t", run_id="r"))
-    assert await approvals.ask(asking("b", tool_call_id="t", run_id="r", created_at=1_001.0)) == first
+async def test_the_same_waiting_call_is_asked_about_once(approvals: ApprovalStore, clock: Clock) -> None:
+    first = await approvals.create(asking("a", tool_call_id="t", run_id="r"))
+    assert await approvals.create(asking("b", tool_call_id="t", run_id="r", created_at=1_001.0)) == first
     others: list[dict[str, Any]] = [
         {"owner": "bob"},
         {"run_id": "r2"},
@@ -157,55 +159,57 @@ async def test_the_same_waiting_call_is_asked_about_once(approvals: Approvals, c
     ]
     for number, changed in enumerate(others):
         other = asking(**{"id": f"c{number}", "tool_call_id": "t", "run_id": "r", **changed})
-        assert await approvals.ask(other) == other
+        assert await approvals.create(other) == other
     assert len(await approvals.list()) == len(others) + 1
     clock.now = 1_100.0
     late = asking("late", tool_call_id="t", run_id="r", expires_at=1_200.0)
-    assert await approvals.ask(late) == late  # the first has expired
+    assert await approvals.create(late) == late  # the first has expired
     await approvals.answer("late", approved=True, by=ANN)
     again = replace(late, id="again")
-    assert await approvals.ask(again) == again  # the one before is answered
+    assert await approvals.create(again) == again  # the one before is answered
 
 
-async def test_a_request_outside_of_runs_is_asked_once_too(approvals: Approvals) -> None:
-    first = await approvals.ask(asking("a"))
-    assert await approvals.ask(asking("b")) == first
+async def test_a_request_outside_of_runs_is_asked_once_too(approvals: ApprovalStore) -> None:
+    first = await approvals.create(asking("a"))
+    assert await approvals.create(asking("b")) == first
 
 
 async def test_what_was_approved_is_found_for_the_very_same_call_outside_of_runs(
-    approvals: Approvals, clock: Clock
+    approvals: ApprovalStore, clock: Clock
 ) -> None:
-    await approvals.ask(asking("run", run_id="r", tool_call_id="t"))
+    await approvals.create(asking("run", run_id="r", tool_call_id="t"))
     await approvals.answer("run", approved=True, by=ANN)
-    assert await approvals.find(**CALL) is None
+    assert await approvals.find_approved(**CALL) is None
     for id, at in (("old", 1_001.0), ("new", 1_002.0)):
-        await approvals.ask(asking(id, created_at=at))
-        assert await approvals.find(**CALL) in (None, await approvals.get("old"))
+        await approvals.create(asking(id, created_at=at))
+        assert await approvals.find_approved(**CALL) in (None, await approvals.get("old"))
         await approvals.answer(id, approved=True, by=ANN)
-    found = await approvals.find(**CALL)
+    found = await approvals.find_approved(**CALL)
     assert found == await approvals.get("new")
     for changed in ({"owner": "bob"}, {"operation": "mail.read"}, {"input_hash": "h2"}):
-        assert await approvals.find(**{**CALL, **changed}) is None
+        assert await approvals.find_approved(**{**CALL, **changed}) is None
     await approvals.use("new", **CALL)
-    found = await approvals.find(**CALL)
+    found = await approvals.find_approved(**CALL)
     assert found is not None
     assert found.id == "old"
     clock.now = 1_100.0
-    assert await approvals.find(**CALL) is None
+    assert await approvals.find_approved(**CALL) is None
 
 
-async def test_they_are_listed_by_status_and_by_whom_they_concern(approvals: Approvals, clock: Clock) -> None:
-    await approvals.ask(asking("used", created_at=1.0))
+async def test_they_are_listed_by_status_and_by_whom_they_concern(
+    approvals: ApprovalStore, clock: Clock
+) -> None:
+    await approvals.create(asking("used", created_at=1.0))
     await approvals.answer("used", approved=True, by=ANN)
     await approvals.use("used", **CALL)
-    await approvals.ask(asking("denied", created_at=2.0))
+    await approvals.create(asking("denied", created_at=2.0))
     await approvals.answer("denied", approved=False, by=ANN)
-    await approvals.ask(asking("expired", created_at=3.0, expires_at=1_010.0))
+    await approvals.create(asking("expired", created_at=3.0, expires_at=1_010.0))
     clock.now = 1_020.0
-    await approvals.ask(asking("approved", created_at=4.0))
+    await approvals.create(asking("approved", created_at=4.0))
     await approvals.answer("approved", approved=True, by=ANN)
-    await approvals.ask(asking("pending", created_at=5.0))
-    await approvals.ask(asking("bobs", owner="bob", created_at=6.0, answerers=("bob", 'o%_"/ß')))
+    await approvals.create(asking("pending", created_at=5.0))
+    await approvals.create(asking("bobs", owner="bob", created_at=6.0, answerers=("bob", 'o%_"/ß')))
     for status in ("pending", "approved", "denied", "expired", "used"):
         found = await approvals.list(owner="ann", status=status)
         assert [(each.id, each.status) for each in found] == [(status, status)]
@@ -215,32 +219,32 @@ async def test_they_are_listed_by_status_and_by_whom_they_concern(approvals: App
 
 
 @pytest.mark.promise("approval-once")
-async def test_of_twenty_uses_and_of_twenty_answers_at_once_one_passes(approvals: Approvals) -> None:
-    await approvals.ask(asking())
+async def test_of_twenty_uses_and_of_twenty_answers_at_once_one_passes(approvals: ApprovalStore) -> None:
+    await approvals.create(asking())
     answers = (approvals.answer("a", approved=number % 2 == 0, by=ANN) for number in range(20))
     said = await asyncio.gather(*answers, return_exceptions=True)
     assert sorted(type(each).__name__ for each in said) == ["Approval"] + ["Conflict"] * 19
-    winner = next(each for each in said if isinstance(each, Approval))
+    winner = next(each for each in said if isinstance(each, ApprovalRequest))
     assert await approvals.get("a") == winner
-    await approvals.ask(asking("b", input_hash="h2"))
+    await approvals.create(asking("b", input_hash="h2"))
     await approvals.answer("b", approved=True, by=ANN)
     uses = (approvals.use("b", **{**CALL, "input_hash": "h2"}) for _ in range(20))
     said = await asyncio.gather(*uses, return_exceptions=True)
     assert sorted(type(each).__name__ for each in said) == ["Approval"] + ["Conflict"] * 19
 
 
-async def test_twenty_asks_of_the_same_call_at_once_make_one_request(approvals: Approvals) -> None:
-    kept = await asyncio.gather(*(approvals.ask(asking(f"a{number}")) for number in range(20)))
+async def test_twenty_asks_of_the_same_call_at_once_make_one_request(approvals: ApprovalStore) -> None:
+    kept = await asyncio.gather(*(approvals.create(asking(f"a{number}")) for number in range(20)))
     assert len({each.id for each in kept}) == 1
     assert len(await approvals.list()) == 1
 
 
-async def test_old_ones_are_forgotten_once_nothing_can_come_of_them(approvals: Approvals) -> None:
-    await approvals.ask(asking("over", created_at=10.0, expires_at=20.0))
-    await approvals.ask(asking("waits", created_at=10.0, expires_at=9_999.0))
-    await approvals.ask(asking("answered", created_at=10.0, input_hash="h2", expires_at=9_999.0))
+async def test_old_ones_are_forgotten_once_nothing_can_come_of_them(approvals: ApprovalStore) -> None:
+    await approvals.create(asking("over", created_at=10.0, expires_at=20.0))
+    await approvals.create(asking("waits", created_at=10.0, expires_at=9_999.0))
+    await approvals.create(asking("answered", created_at=10.0, input_hash="h2", expires_at=9_999.0))
     await approvals.answer("answered", approved=False, by=ANN)
-    await approvals.ask(asking("fresh", created_at=990.0, input_hash="h3", expires_at=999.0))
+    await approvals.create(asking("fresh", created_at=990.0, input_hash="h3", expires_at=999.0))
     assert await approvals.purge(100.0) == 2
     assert {each.id for each in await approvals.list()} == {"waits", "fresh"}
     assert await approvals.purge(100.0) == 0

@@ -11,10 +11,10 @@ from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Operation, Registry
 from dragoman.operations.builder import tool
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.outcome import Outcome
+from dragoman.operations.outcome import CallOutcome
 
 
-async def run(operation: Operation, input: dict[str, Any]) -> Outcome:
+async def run(operation: Operation, input: dict[str, Any]) -> CallOutcome:
     async with asyncio.timeout(10), Calls(Registry(operation), MemoryLedger()) as calls:
         return await calls.call(operation.id, input, context=Context())
 

@@ -18,8 +18,8 @@ from dragoman.errors import CallError, NotFound, StoreError
 from dragoman.operations import Calls, Context, Operation, Registry, current, operation
 from dragoman.operations.call import CallSettings
 from dragoman.operations.identity import Identity
-from dragoman.operations.ledger import CallRecord, Ended, Entry, MemoryLedger, hash_input
-from dragoman.operations.outcome import Outcome
+from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry, MemoryLedger, hash_input
+from dragoman.operations.outcome import CallOutcome
 
 ALICE = Identity(owner="alice")
 
@@ -36,7 +36,9 @@ def block(number: int) -> tuple[int, bool]:
     return number, threading.current_thread() is not threading.main_thread()
 
 
-async def once(thing: Any, input: Any = None, *, context: Context | None = None, **options: Any) -> Outcome:
+async def once(
+    thing: Any, input: Any = None, *, context: Context | None = None, **options: Any
+) -> CallOutcome:
     """The outcome of one call to a lone operation."""
     registry = Registry(thing)
     (found,) = registry.list()
@@ -60,7 +62,7 @@ def giving(value: Any) -> Operation:
 
 async def test_a_call_is_written_down_before_it_runs_and_when_it_has_ended() -> None:
     ledger = MemoryLedger()
-    seen: list[Entry] = []
+    seen: list[LedgerEntry] = []
 
     @operation("t", effect="idempotent")
     async def look(word: str, context: Context) -> str:
@@ -88,9 +90,11 @@ async def test_a_call_is_written_down_before_it_runs_and_when_it_has_ended() -> 
         session_id="s_1",
         tool_call_id="tc_1",
     )
-    assert seen == [Entry(record=record, status="running")]
-    assert ledger.get(outcome.call_id) == Entry(record=record, status="done", ended_at=12.5, result="HI")
-    assert outcome == Outcome(call_id=record.id, operation="t.look", ok=True, result="HI")
+    assert seen == [LedgerEntry(record=record, status="running")]
+    assert ledger.get(outcome.call_id) == LedgerEntry(
+        record=record, status="done", ended_at=12.5, result="HI"
+    )
+    assert outcome == CallOutcome(call_id=record.id, operation="t.look", ok=True, result="HI")
 
 
 def test_the_hash_of_an_input_does_not_depend_on_the_order_of_its_keys() -> None:
@@ -274,18 +278,18 @@ class BrokenLedger(MemoryLedger):
         super().__init__()
         self._broken = broken
 
-    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
+    async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
         if self._broken == "begin":
             raise StoreError("disk full")
-        await super().begin(record)
+        await super().record_start(record)
 
-    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
+    async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
         if self._broken == "end":
             raise StoreError("disk full")
-        await super().end(call_id, ended, wait=wait)
+        await super().record_end(call_id, completion, wait=wait)
 
 
-async def run_on(ledger: MemoryLedger) -> tuple[Outcome, list[str]]:
+async def run_on(ledger: MemoryLedger) -> tuple[CallOutcome, list[str]]:
     ran: list[str] = []
 
     @operation("t")
@@ -310,7 +314,7 @@ async def test_the_result_of_a_call_whose_end_cannot_be_written_down_is_not_lost
 
 
 async def test_a_memory_ledger_forgets_the_oldest_calls() -> None:
-    ledger = MemoryLedger(keep=2)
+    ledger = MemoryLedger(max_calls=2)
     async with Calls(Registry(add), ledger) as calls:
         ids = [(await calls.call("t.add", {"first": 1}, context=Context())).call_id for _ in range(3)]
     with pytest.raises(NotFound):

@@ -13,10 +13,10 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.embedding import Embedder, HashedWords, describe, needed
-from dragoman.operations.search.meanings import Meanings
-from dragoman.operations.search.search import Search
-from dragoman.operations.search.wordllama import WordLlama
+from dragoman.operations.search.embedding import Embedder, HashingEmbedder, embedding_text, import_extra
+from dragoman.operations.search.meanings import SemanticIndex
+from dragoman.operations.search.search import OperationSearch
+from dragoman.operations.search.wordllama import WordLlamaEmbedder
 
 pytestmark = pytest.mark.anyio
 
@@ -30,15 +30,15 @@ def made(id: str, description: str = "") -> Operation:
 
 def test_a_package_that_is_missing_is_said_with_what_to_install() -> None:
     with pytest.raises(ConfigError, match="'no_such_package'") as caught:
-        needed("no_such_package")
+        import_extra("no_such_package")
     assert caught.value.hint == "install dragoman[semantic], or set search.embeddings to none"
 
 
 def test_texts_with_the_same_words_have_the_same_vector() -> None:
-    one, other, third = HashedWords().embed(["paint a wall", "wall, painted", "send mail"])
+    one, other, third = HashingEmbedder().embed(["paint a wall", "wall, painted", "send mail"])
     assert one == other != third
     assert sum(each * each for each in one) == pytest.approx(1.0)
-    assert HashedWords(8).embed([""]) == [[0.0] * 8]
+    assert HashingEmbedder(8).embed([""]) == [[0.0] * 8]
 
 
 def test_an_operation_is_described_by_name_place_text_and_parameters() -> None:
@@ -48,7 +48,7 @@ def test_an_operation_is_described_by_name_place_text_and_parameters() -> None:
     painted = Operation.from_schema(
         nothing, schema, namespace="home", name="paint_wall", description="With a brush."
     )
-    assert describe(painted) == "paint wall home: With a brush. (colour)"
+    assert embedding_text(painted) == "paint wall home: With a brush. (colour)"
 
 
 class Synonyms:
@@ -59,7 +59,7 @@ class Synonyms:
         self.gate.set()
         self.asked: list[str] = []
         self.failures = 0
-        self._words = HashedWords(256)
+        self._words = HashingEmbedder(256)
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         if threading.current_thread() is not threading.main_thread():
@@ -74,11 +74,11 @@ class Synonyms:
 @asynccontextmanager
 async def searching(
     embedder: Embedder, *operations: Operation
-) -> AsyncIterator[tuple[Registry, Search, Any]]:
+) -> AsyncIterator[tuple[Registry, OperationSearch, Any]]:
     """A search with meanings that keeps up."""
-    registry, meanings = Registry(*operations), Meanings(embedder, retry=0.01)
-    search = Search(registry, meanings=meanings)
-    task = asyncio.create_task(meanings.keep_up())
+    registry, meanings = Registry(*operations), SemanticIndex(embedder, retry_seconds=0.01)
+    search = OperationSearch(registry, semantic_index=meanings)
+    task = asyncio.create_task(meanings.run())
     try:
         yield registry, search, meanings
     finally:
@@ -94,7 +94,7 @@ async def settled(meanings: Any) -> None:
 GARAGE = (made("garage.rent", "Rent a car."), made("town.walk", "Walk the town."))
 
 
-def names(search: Search, q: str) -> list[str]:
+def names(search: OperationSearch, q: str) -> list[str]:
     return [each.id for each in search.rank(q, 10)]
 
 
@@ -150,10 +150,10 @@ async def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again(
 async def test_hidden_operations_and_other_namespaces_stay_out_of_it() -> None:
     async with searching(Synonyms(), *GARAGE, made("dealer.buy", "Buy a car.")) as (_, search, meanings):
         await settled(meanings)
-        allowed = search.find("automobile", allow=lambda each: each.namespace != "dealer")
+        allowed = search.search("automobile", allow=lambda each: each.namespace != "dealer")
         assert [hit.tool for hit in allowed.tools] == ["garage.rent"]
         assert allowed.namespaces == {"garage": 1}
-        assert [hit.tool for hit in search.find("automobile", namespace="dealer").tools] == ["dealer.buy"]
+        assert [hit.tool for hit in search.search("automobile", namespace="dealer").tools] == ["dealer.buy"]
 
 
 async def test_equals_by_meaning_are_ordered_by_id() -> None:
@@ -166,7 +166,7 @@ async def test_equals_by_meaning_are_ordered_by_id() -> None:
 
 def test_static_vectors_from_a_wheel_know_that_words_are_akin() -> None:
     car, automobile, soup, nothing = (
-        list(each) for each in WordLlama().embed(["car", "automobile", "tomato soup", ""])
+        list(each) for each in WordLlamaEmbedder().embed(["car", "automobile", "tomato soup", ""])
     )
     assert len(car) == 256
 

@@ -15,7 +15,7 @@ from dragoman.operations import heavy
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.outcome import Outcome
+from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.registry import Registry
 
 LIMIT = 120.0
@@ -28,7 +28,7 @@ class World:
         self.ledger = MemoryLedger()
         self.calls = Calls(Registry(*things), self.ledger)
 
-    def begin(self, id: str, context: Context | None = None) -> asyncio.Task[Outcome]:
+    def begin(self, id: str, context: Context | None = None) -> asyncio.Task[CallOutcome]:
         """A call in a task of its own."""
         made = self.calls.call(id, {}, context=context or Context())
         return asyncio.ensure_future(made)
@@ -122,7 +122,7 @@ async def test_a_deadline_ends_what_called_an_operation_that_will_not_be_cancell
 async def test_a_task_whose_call_would_not_be_stopped_can_still_be_stopped_call_by_call() -> None:
     async with world(deaf, hang) as made:
 
-        async def both() -> tuple[Outcome, Outcome]:
+        async def both() -> tuple[CallOutcome, CallOutcome]:
             first = await made.calls.call("x.deaf", {}, context=Context())
             return first, await made.calls.call("x.hang", {}, context=Context())
 
@@ -166,7 +166,7 @@ async def test_whatever_is_raised_a_call_has_an_end_in_the_record() -> None:
 
 @pytest.mark.promise("abort-cannot-be-swallowed")
 async def test_one_that_never_ends_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heavy, "END_SECONDS", 0.05)
+    monkeypatch.setattr(heavy, "CANCEL_GRACE_SECONDS", 0.05)
     over = asyncio.Event()
 
     @operation("x", effect="once")

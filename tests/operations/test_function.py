@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Operation, Registry, operation
-from dragoman.operations.function import from_function, operation_of
+from dragoman.operations.function import from_function, marked_operation
 from dragoman.operations.ledger import MemoryLedger
 
 
@@ -142,7 +142,7 @@ def test_a_decorated_function_is_still_the_function() -> None:
     decorated = operation("math", effect="read", name="twice", timeout=2, approval=True)(double)
     assert decorated is double
     assert decorated(4) == 8
-    found = operation_of(decorated)
+    found = marked_operation(decorated)
     assert found is not None
     assert (found.id, found.effect, found.timeout, found.approval) == ("math.twice", "read", 2, True)
 

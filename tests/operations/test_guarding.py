@@ -11,16 +11,16 @@ import pytest
 
 from dragoman.errors import ConfigError, Forbidden, Unavailable
 from dragoman.operations import Calls, Context, Operation, Registry, operation
-from dragoman.operations.approval import MemoryApprovals
+from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.budget import Budget
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import Meta
-from dragoman.operations.permission.guard import Guard
+from dragoman.operations.meta import MetaTools
+from dragoman.operations.permission.guard import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
 
 ANN, BOB = Identity(owner="ann"), Identity(owner="bob")
-MODEL = Context(identity=ANN, told=True, run_id="run_1", tool_call_id="tc_1")
+MODEL = Context(identity=ANN, for_model=True, run_id="run_1", tool_call_id="tc_1")
 
 
 class Post:
@@ -48,16 +48,19 @@ class Post:
         return [send, count, forward]
 
     @asynccontextmanager
-    async def open(self, policy: Policy | None = None) -> AsyncIterator[tuple[Calls, Meta]]:
+    async def open(self, policy: Policy | None = None) -> AsyncIterator[tuple[Calls, MetaTools]]:
         registry = Registry(*self.operations())
-        guard = Guard(
-            policy or Policy(), MemoryApprovals(lambda: self.now), clock=lambda: self.now, seconds=60
+        guard = AccessControl(
+            policy or Policy(),
+            MemoryApprovalStore(lambda: self.now),
+            clock=lambda: self.now,
+            approval_seconds=60,
         )
         async with (
             asyncio.timeout(10),
-            Calls(registry, self.ledger, guard=guard, clock=lambda: self.now) as calls,
+            Calls(registry, self.ledger, access_control=guard, clock=lambda: self.now) as calls,
         ):
-            yield calls, Meta(registry, calls)
+            yield calls, MetaTools(registry, calls)
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ async def test_a_call_that_wants_approval_waits_and_runs_once_it_is_approved(pos
         assert (asked.ok, asked.status, post.sent) == (False, "pending", [])
         assert post.ledger.get(asked.call_id).status == "pending"
         assert asked.approval_id is not None
-        await calls.answer(asked.approval_id, approved=True, by=ANN)
+        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
         done = await calls.call("mail.send", {"to": "bob"}, context=with_approval(asked.approval_id))
         assert (done.ok, done.result, done.call_id) == (True, "sent to bob", asked.call_id)
         assert post.ledger.get(asked.call_id).status == "done"
@@ -98,7 +101,7 @@ async def test_a_changed_or_foreign_approval_is_refused(
     async with post.open() as (calls, _):
         asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
         assert asked.approval_id is not None
-        await calls.answer(asked.approval_id, approved=True, by=ANN)
+        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
         context = with_approval(**{"id": asked.approval_id, **changes})
         outcome = await calls.call("mail.send", input, context=context)
         assert outcome.error is not None
@@ -110,7 +113,7 @@ async def test_an_approval_is_good_for_one_call(post: Post) -> None:
     async with post.open() as (calls, _):
         asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
         assert asked.approval_id is not None
-        await calls.answer(asked.approval_id, approved=True, by=ANN)
+        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
         context = with_approval(asked.approval_id)
         outcomes = await asyncio.gather(
             *(calls.call("mail.send", {"to": "bob"}, context=context) for _ in range(5))
@@ -124,8 +127,8 @@ async def test_an_answer_that_comes_too_late_or_from_another_does_not_count(post
         asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
         assert asked.approval_id is not None
         with pytest.raises(Forbidden):
-            await calls.answer(asked.approval_id, approved=True, by=BOB)
-        await calls.answer(asked.approval_id, approved=True, by=ANN)
+            await calls.answer_approval(asked.approval_id, approved=True, by=BOB)
+        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
         post.now += 61
         late = await calls.call("mail.send", {"to": "bob"}, context=with_approval(asked.approval_id))
         assert late.error is not None
@@ -136,7 +139,7 @@ async def test_a_declined_call_is_denied(post: Post) -> None:
     async with post.open() as (calls, _):
         asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
         assert asked.approval_id is not None
-        await calls.answer(asked.approval_id, approved=False, by=ANN, reason="not today")
+        await calls.answer_approval(asked.approval_id, approved=False, by=ANN, reason="not today")
         entry = post.ledger.get(asked.call_id)
         assert (entry.status, entry.error and entry.error.hint) == ("denied", "not today")
 
@@ -147,9 +150,9 @@ async def test_nothing_of_a_batch_runs_until_what_needs_it_is_approved(post: Pos
         asked = await meta.run("hub_call", batch, context=MODEL)
         assert (asked.status, post.ledger.children(asked.call_id)) == ("pending", ())
         assert asked.approval_id is not None
-        approval = await calls.guard.approvals.get(asked.approval_id)
+        approval = await calls.access_control.approvals.get(asked.approval_id)
         assert [(item.operation, item.input) for item in approval.items] == [("mail.send", {"to": "bob"})]
-        await calls.answer(asked.approval_id, approved=True, by=ANN)
+        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
         done = await meta.run("hub_call", batch, context=with_approval(asked.approval_id))
         assert done.result == [
             {"success": True, "result": 0},
@@ -164,7 +167,7 @@ async def test_a_caller_without_a_run_repeats_the_call_after_it_was_approved(pos
         again = await calls.call("mail.send", {"to": "bob"}, context=program)
         assert again.approval_id == asked.approval_id
         assert asked.approval_id is not None
-        await calls.answer(asked.approval_id, approved=True, by=ANN)
+        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
         done = await calls.call("mail.send", {"to": "bob"}, context=program)
         more = await calls.call("mail.send", {"to": "bob"}, context=program)
         assert (done.ok, more.status, post.sent) == (True, "pending", ["bob"])
@@ -207,7 +210,7 @@ async def test_the_budget_of_a_tree_bounds_its_calls_and_its_money() -> None:
         outcomes = [await calls.call("t.pay", context=Context(budget=budget)) for _ in range(5)]
     assert [each.ok for each in outcomes] == [True, True, False, False, False]
     assert ledger.get(outcomes[0].call_id).cost == 0.4
-    assert (budget.made, round(budget.spent, 2)) == (3, 1.2)
+    assert (budget.calls_made, round(budget.spent, 2)) == (3, 1.2)
 
 
 async def test_a_transient_failure_is_tried_again_with_the_same_key_where_that_is_harmless() -> None:

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dragoman.operations import Calls, Context, Registry, operation
-from dragoman.operations.artifact import MemoryArtifacts
-from dragoman.operations.heavy import BIG, weigh
+from dragoman.operations.artifact import MemoryArtifactStore
+from dragoman.operations.heavy import LARGE_SIZE, estimate_size
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.spill import Spill
+from dragoman.operations.spill import ArtifactOverflow
 
 ROWS = [
     {"row": number, "words": "lorem ipsum dolor sit amet " * 3, "part": number / 7}
@@ -39,27 +39,33 @@ async def test_many_big_results_at_once_leave_the_event_loop_to_others() -> None
         return ROWS
 
     async with asyncio.timeout(60), Calls(Registry(pile), MemoryLedger()) as calls:
-        making = (calls.call("t.pile", context=Context(told=True)) for _ in range(TIMES))
+        making = (calls.call("t.pile", context=Context(for_model=True)) for _ in range(TIMES))
         piling = asyncio.create_task(asyncio.wait([asyncio.ensure_future(each) for each in making]))
         assert await longest_pause(piling) < 1.0
         done, _ = piling.result()
         told = [task.result().result for task in done]
-        kept = await calls.spill.artifacts.read(told[0]["artifact"], owner="local")
+        kept = await calls.overflow.artifacts.read(told[0]["artifact"], owner="local")
     assert {each["size"] for each in told} == {len(msgspec.json.encode(ROWS))}
     assert msgspec.json.decode(kept) == ROWS
 
 
 @pytest.mark.parametrize(
     "value",
-    ["x" * BIG, ["x" * 20] * 10_000, {"a": 1, "text": "x" * BIG}, [{"a": {"b": "x" * 200}}] * 1_000, ROWS],
+    [
+        "x" * LARGE_SIZE,
+        ["x" * 20] * 10_000,
+        {"a": 1, "text": "x" * LARGE_SIZE},
+        [{"a": {"b": "x" * 200}}] * 1_000,
+        ROWS,
+    ],
 )
 def test_what_is_big_is_known_without_reading_all_of_it(value: Any) -> None:
-    assert weigh(value) >= BIG
+    assert estimate_size(value) >= LARGE_SIZE
 
 
 @pytest.mark.parametrize("value", [None, 7, "", "x" * 1_000, [], {}, [1, 2, 3], {"a": [{"b": "c"}] * 20}])
 def test_what_is_small_is_done_at_once(value: Any) -> None:
-    assert weigh(value) < BIG
+    assert estimate_size(value) < LARGE_SIZE
 
 
 async def test_a_big_result_for_a_program_is_given_whole() -> None:
@@ -76,6 +82,6 @@ async def test_a_big_result_that_fits_a_generous_limit_reaches_the_model_whole()
     async def pile() -> list[dict[str, Any]]:
         return ROWS
 
-    spill = Spill(MemoryArtifacts(), limit=50_000_000)
-    async with Calls(Registry(pile), MemoryLedger(), spill=spill) as calls:
-        assert (await calls.call("t.pile", context=Context(told=True))).result == ROWS
+    spill = ArtifactOverflow(MemoryArtifactStore(), limit=50_000_000)
+    async with Calls(Registry(pile), MemoryLedger(), overflow=spill) as calls:
+        assert (await calls.call("t.pile", context=Context(for_model=True))).result == ROWS

@@ -11,8 +11,8 @@ from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.budget import Budget
 from dragoman.operations.hook import CallEnd, CallHooks, HookedCall, Revision, Ruling
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import Meta
-from dragoman.operations.outcome import Outcome
+from dragoman.operations.meta import MetaTools
+from dragoman.operations.outcome import CallOutcome
 
 
 class Noting:
@@ -42,12 +42,12 @@ class Breaking:
         raise ValueError("broken")
 
 
-async def called(hooks: CallHooks, input: dict[str, Any], **changes: Any) -> Outcome:
+async def called(hooks: CallHooks, input: dict[str, Any], **changes: Any) -> CallOutcome:
     @operation("t")
     async def half(number: int) -> int:
         return number // 2
 
-    context = Context(told=True, hooks=hooks, **changes)
+    context = Context(for_model=True, hooks=hooks, **changes)
     async with asyncio.timeout(10), Calls(Registry(half), MemoryLedger()) as calls:
         return await calls.call("t.half", input, context=context)
 
@@ -68,7 +68,7 @@ async def test_an_input_that_does_not_fit_is_refused_before_hooks_are_asked() ->
 async def test_a_blocked_call_takes_nothing_of_a_budget() -> None:
     budget = Budget(calls=5)
     outcome = await called(Noting(Ruling(block="no")), {"number": 8}, budget=budget)
-    assert (outcome.status, budget.made) == ("denied", 0)
+    assert (outcome.status, budget.calls_made) == ("denied", 0)
 
 
 async def test_what_was_ruled_already_is_not_asked_again() -> None:
@@ -95,7 +95,7 @@ async def test_meta_tools_are_not_asked_about_but_what_they_call_is() -> None:
 
     hooks, registry = Noting(), Registry(half)
     async with asyncio.timeout(10), Calls(registry, MemoryLedger()) as calls:
-        meta, context = Meta(registry, calls), Context(told=True, hooks=hooks)
+        meta, context = MetaTools(registry, calls), Context(for_model=True, hooks=hooks)
         await meta.run("hub_search", {"q": "half"}, context=context)
         batch = {"calls": [{"tool": "t.half", "input": {"number": 2}}]}
         assert (await meta.run("hub_call", batch, context=context)).result == [{"success": True, "result": 1}]

@@ -11,7 +11,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.loading import load
+from dragoman.operations.loading import load_operations
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = '''
@@ -38,7 +38,7 @@ def write(folder: Path, source: str, name: str = "shop.py") -> str:
 
 
 def ids(reference: str) -> list[str]:
-    return [each.id for each in load(reference)]
+    return [each.id for each in load_operations(reference)]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_operations_that_a_module_only_imports_are_not_its_own(
     source = "from imported_shop_module import order, price\n"
     assert ids(write(tmp_path, source + '__all__ = ["order"]')) == ["shop.order"]
     with pytest.raises(ConfigError, match="holds none"):
-        load(write(tmp_path, source, "without.py"))
+        load_operations(write(tmp_path, source, "without.py"))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_operations_that_a_module_only_imports_are_not_its_own(
 )
 def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, source: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        load(write(tmp_path, source))
+        load_operations(write(tmp_path, source))
     assert said in str(error.value)
 
 
@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, sou
 )
 def test_a_reference_that_leads_nowhere_says_so(reference: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        load(reference)
+        load_operations(reference)
     assert said in str(error.value)
 
 
@@ -123,13 +123,13 @@ CALLS: list[tuple[str, dict[str, Any], Any]] = [
 async def test_the_examples_do_what_they_say() -> None:
     registry = Registry()
     for path in sorted(EXAMPLES.glob("*.py")):
-        for operation in load(path):
+        for operation in load_operations(path):
             assert operation.description, operation.id
             registry.add(operation)
     async with Calls(registry, MemoryLedger()) as calls:
         for name, input, result in CALLS:
             outcome = await calls.call(name, input, context=Context())
             if outcome.approval_id is not None:
-                await calls.answer(outcome.approval_id, approved=True, by=LOCAL)
+                await calls.answer_approval(outcome.approval_id, approved=True, by=LOCAL)
                 outcome = await calls.call(name, input, context=Context(approval=outcome.approval_id))
             assert outcome.to_json() == {"success": True, "result": result}

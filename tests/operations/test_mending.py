@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.operations.arguments.mending import Mended, mend
-from dragoman.operations.arguments.repair import repair
+from dragoman.operations.arguments.mending import RepairedArguments, repair_arguments
+from dragoman.operations.arguments.repair import repair_json
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -78,7 +78,7 @@ MENDED: dict[str, tuple[Any, Any, str]] = {
 def test_what_nearly_fits_is_taken_as_meant_and_told(case: str) -> None:
     input, value, note = MENDED[case]
     before = msgspec.json.encode(input)
-    assert mend(input, SCHEMA) == Mended(value, (note,))
+    assert repair_arguments(input, SCHEMA) == RepairedArguments(value, (note,))
     assert msgspec.json.encode(input) == before
 
 
@@ -104,18 +104,18 @@ def test_what_nearly_fits_is_taken_as_meant_and_told(case: str) -> None:
     ],
 )
 def test_what_could_only_be_guessed_is_left_to_the_model(input: Any) -> None:
-    assert mend(input, SCHEMA) is None
+    assert repair_arguments(input, SCHEMA) is None
 
 
 def test_a_required_field_is_not_dropped_and_two_ways_are_none() -> None:
-    assert mend({"a": None}, {"properties": {"a": {"type": "string"}}, "required": ["a"]}) is None
+    assert repair_arguments({"a": None}, {"properties": {"a": {"type": "string"}}, "required": ["a"]}) is None
     either = {"properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "array"}]}}}
-    assert mend({"a": "3"}, either) is None
+    assert repair_arguments({"a": "3"}, either) is None
 
 
 def test_a_name_is_left_alone_where_any_name_is_let_in() -> None:
     schema = {"properties": {"fileName": {"type": "string"}, "n": {"type": "integer"}}}
-    mended = mend({"file_name": "x", "n": "1"}, schema)
+    mended = repair_arguments({"file_name": "x", "n": "1"}, schema)
     assert mended is not None
     assert mended.value == {"file_name": "x", "n": 1}
 
@@ -133,7 +133,7 @@ REPAIRED: dict[str, Any] = {
 
 @pytest.mark.parametrize("text", REPAIRED)
 def test_broken_json_is_read_as_meant(text: str) -> None:
-    assert repair(text) == REPAIRED[text]
+    assert repair_json(text) == REPAIRED[text]
 
 
 @pytest.mark.parametrize(
@@ -154,21 +154,21 @@ def test_broken_json_is_read_as_meant(text: str) -> None:
     ],
 )
 def test_nothing_is_lost_or_made_up_in_a_repair(text: str) -> None:
-    assert repair(text) is None
+    assert repair_json(text) is None
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, 2]', '{"a": {"b": 1}', '{"a": "x",'])
 def test_what_is_known_to_be_cut_off_is_not_completed(text: str) -> None:
-    assert repair(text, cut=True) is None
-    assert repair('{"a": 1}', cut=True) == {"a": 1}
+    assert repair_json(text, truncated=True) is None
+    assert repair_json('{"a": 1}', truncated=True) == {"a": 1}
 
 
 @pytest.mark.parametrize("piece", ['{"a":[', "{", "[", '{"a": "x"y", ', "'", '\\"', "("])
 def test_no_text_takes_long_to_repair(piece: str) -> None:
     began = time.process_time()
     for start in ("", '{"k": "'):
-        repair((start + piece * 900_000)[:900_000] + "}")
-        repair((start + piece * 4_000)[:3_990] + "}")
+        repair_json((start + piece * 900_000)[:900_000] + "}")
+        repair_json((start + piece * 4_000)[:3_990] + "}")
     assert time.process_time() - began < 10
 
 
@@ -224,10 +224,10 @@ rules = st.recursive(
 def test_what_is_mended_fits_and_what_fitted_is_left_as_it_was(schema: Any, input: Any) -> None:
     validator = jsonschema_rs.validator_for(schema)
     before = repr(input)
-    mended = mend(input, schema)
+    mended = repair_arguments(input, schema)
     assert repr(input) == before
     if validator.is_valid(input):
-        assert mended == Mended(input)
+        assert mended == RepairedArguments(input)
         assert repr(mended.value) == before
     elif mended is not None:
         assert validator.is_valid(mended.value)

@@ -17,8 +17,8 @@ from pydantic import Field
 from dragoman.errors import CallError, NotFound
 from dragoman.operations import Calls, Context, Operation, Registry, operation
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import META_TOOLS, Meta, meta_name
-from dragoman.operations.outcome import Outcome
+from dragoman.operations.meta import META_TOOLS, MetaTools, meta_tool_id
+from dragoman.operations.outcome import CallOutcome
 
 BYTES = "0dcd07715cec3c0124ad9012eb24dd2052e2372350e9250804b21d2c54e37301"
 ALONE = "`calls` must be a list; this was one call, and was taken as a list of it"
@@ -45,10 +45,10 @@ class Hub:
     """The meta-tools over a registry, with everything that they wrote down."""
 
     def __init__(self, registry: Registry, calls: Calls, ledger: MemoryLedger) -> None:
-        self.meta = Meta(registry, calls)
+        self.meta = MetaTools(registry, calls)
         self.ledger = ledger
 
-    async def run(self, name: str, input: Mapping[str, Any]) -> Outcome:
+    async def run(self, name: str, input: Mapping[str, Any]) -> CallOutcome:
         place = Context(run_id="run", tool_call_id="tool")
         return await self.meta.run(name, input, context=place)
 
@@ -95,7 +95,7 @@ def test_the_meta_tools_have_names_that_every_wire_lets_through() -> None:
     ],
 )
 def test_both_spellings_of_a_meta_tool_are_known_and_no_others(name: str, canonical: str | None) -> None:
-    assert meta_name(name) == canonical
+    assert meta_tool_id(name) == canonical
 
 
 async def test_what_is_no_meta_tool_is_refused() -> None:

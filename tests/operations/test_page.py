@@ -14,7 +14,7 @@ from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.budget import Budget
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.loading import load
+from dragoman.operations.loading import load_operations
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -26,7 +26,7 @@ async def examples(folder: Path) -> AsyncIterator[Calls]:
     assert len(found) == 2
     for number, text in enumerate(found):
         (folder / f"example{number}.py").write_text(text, encoding="utf-8")
-    operations = [each for number in range(2) for each in load(folder / f"example{number}.py")]
+    operations = [each for number in range(2) for each in load_operations(folder / f"example{number}.py")]
     async with Calls(Registry(*operations), MemoryLedger()) as calls:
         yield calls
 
@@ -36,7 +36,7 @@ async def test_an_order_is_asked_about_and_calls_for_the_price(tmp_path: Path) -
         input = {"item": "tea", "count": 2}
         asked = await calls.call("shop.order", input, context=Context())
         assert (asked.status, asked.approval_id is not None) == ("pending", True)
-        await calls.answer(asked.approval_id or "", approved=True, by=LOCAL)
+        await calls.answer_approval(asked.approval_id or "", approved=True, by=LOCAL)
         assert (await calls.call("shop.order", input, context=Context())).result == {"paid": 7.0}
 
 
@@ -48,7 +48,7 @@ async def test_a_report_tells_how_far_it_is_and_what_it_costs(tmp_path: Path) ->
         made = await calls.call("reports.publish", {"pages": 2}, context=context, on_progress=heard.append)
     assert made.result == "2 pages, published under k1"
     assert heard == ["building", {"page": 1, "of": 2}, {"page": 2, "of": 2}]
-    assert (budget.made, budget.spent) == (2, 0.01)
+    assert (budget.calls_made, budget.spent) == (2, 0.01)
 
 
 @pytest.mark.parametrize("name", ["concurrency", "rate", "timeout", "retries"])

@@ -105,7 +105,7 @@ def test_patterns_are_ids_globs_namespaces_or_everything(pattern: str, id: str, 
         with pytest.raises(ConfigError, match="no pattern of operations"):
             Policy([rule("deny", pattern)])
         return
-    assert Policy([rule("deny", pattern)]).visible(op(id), identity=ANN) is not fits
+    assert Policy([rule("deny", pattern)]).is_visible(op(id), identity=ANN) is not fits
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_rule_is_for_whom_it_names(
     narrowed: dict[str, Any], identity: Identity, agent: str | None, fits: bool
 ) -> None:
     policy = Policy([rule("deny", "mail.send", **narrowed)])
-    assert policy.visible(SEND, identity=identity, agent=agent) is not fits
+    assert policy.is_visible(SEND, identity=identity, agent=agent) is not fits
 
 
 A, OWNER, KEY = {"agents": ("a",)}, {"identities": ("ann",)}, {"identities": ("key:key_1",)}
@@ -185,23 +185,23 @@ def test_where_no_rule_fits_the_agents_default_holds_else_the_hubs() -> None:
     assert policy.decide(op("a.b"), identity=ANN, agent="other") == Verdict("ask")
     assert policy.decide(op("a.b"), identity=ANN, agent="guest") == Verdict("deny")
     assert policy.decide(SEND, identity=ANN, agent="guest").decision == "allow"
-    assert not policy.visible(op("a.b"), identity=ANN, agent="guest")
+    assert not policy.is_visible(op("a.b"), identity=ANN, agent="guest")
     assert Policy().decide(SEND, identity=ANN) == Verdict("allow")
 
 
 def test_the_meta_tools_are_open_unless_a_rule_names_them() -> None:
     call = op("hub.call")
     closed = Policy([rule("deny", "*"), rule("deny", "*.call")], default="deny")
-    assert closed.visible(call, identity=ANN)
-    assert Policy(default="deny").visible(call, identity=ANN)
-    assert not Policy([rule("deny", "hub.call")]).visible(call, identity=ANN)
-    assert not Policy([rule("deny", "hub", agents=("a",))]).visible(call, identity=ANN, agent="a")
+    assert closed.is_visible(call, identity=ANN)
+    assert Policy(default="deny").is_visible(call, identity=ANN)
+    assert not Policy([rule("deny", "hub.call")]).is_visible(call, identity=ANN)
+    assert not Policy([rule("deny", "hub", agents=("a",))]).is_visible(call, identity=ANN, agent="a")
 
 
 def test_an_operation_that_changes_is_decided_about_anew() -> None:
     policy = Policy([rule("deny", "mail", effects=("once",))])
-    assert not policy.visible(SEND, identity=ANN)
-    assert policy.visible(op("mail.send", effect="read"), identity=ANN)
+    assert not policy.is_visible(SEND, identity=ANN)
+    assert policy.is_visible(op("mail.send", effect="read"), identity=ANN)
     assert policy.decide(op("mail.send", effect="read", approval=True), identity=ANN).decision == "ask"
 
 
@@ -212,7 +212,7 @@ def test_it_forgets_before_it_grows_and_still_decides_the_same(monkeypatch: pyte
     policy = Policy(rules)
     for _ in range(2):
         for owner, space in itertools.product(range(10), range(10)):
-            seen = policy.visible(op(f"n{space}.x"), identity=Identity(f"o{owner}"))
+            seen = policy.is_visible(op(f"n{space}.x"), identity=Identity(f"o{owner}"))
             assert seen is (owner != space)
     held = [getattr(policy, name) for name in ("_callers", "_tables", "_verdicts")]
     assert max(map(len, held)) <= 3
@@ -224,10 +224,10 @@ def test_a_hundred_thousand_operations_are_decided_about_in_a_moment() -> None:
     ]
     rules = [rule("deny", "*.delete_*"), rule("ask", effects=("once",)), rule("allow", "n1", "n2.*")]
     policy = Policy([*rules, *(rule("deny", f"n{number}.get_1") for number in range(1_000))])
-    policy.visible(operations[0], identity=ANN)
+    policy.is_visible(operations[0], identity=ANN)
     for limit in (5.0, 1.0):  # the first time, and from then on; measured: 0.3 s and 0.04 s
         began = time.process_time()
-        seen = [policy.visible(operation, identity=ANN, agent="a") for operation in operations]
+        seen = [policy.is_visible(operation, identity=ANN, agent="a") for operation in operations]
         assert time.process_time() - began < limit
         assert sum(seen) == 50_000 - 1  # but for `n0.get_1`, which has a rule of its own
 
@@ -323,12 +323,12 @@ def test_what_is_told_first_is_what_decides_and_only_what_is_denied_is_hidden(
     policy = Policy(rules, default=default, agents={"other": "deny"})
     verdict = decided(policy, call)
     assert policy.matches(operation, identity=identity, agent=agent)[0].verdict == verdict
-    assert policy.visible(operation, identity=identity, agent=agent) is (verdict.decision != "deny")
+    assert policy.is_visible(operation, identity=identity, agent=agent) is (verdict.decision != "deny")
     assert decided(policy, call) == verdict  # remembered
 
 
 def test_decisions_of_one_caller_are_not_those_of_another() -> None:
     policy = Policy([rule("deny", "mail", identities=("bob",))])
-    assert policy.visible(SEND, identity=ANN)
-    assert not policy.visible(SEND, identity=Identity("bob"))
-    assert policy.visible(SEND, identity=ANN)
+    assert policy.is_visible(SEND, identity=ANN)
+    assert not policy.is_visible(SEND, identity=Identity("bob"))
+    assert policy.is_visible(SEND, identity=ANN)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import Meta
+from dragoman.operations.meta import MetaTools
 
 
 @operation("t", effect="read")
@@ -70,7 +70,7 @@ async def test_a_batch_tells_of_all_its_calls_in_one_list() -> None:
     registry = Registry(count, tell)
     batch = {"calls": [{"tool": "t.count", "input": {"to": 1}}, {"tool": "t.nothing"}]}
     async with Calls(registry, MemoryLedger()) as calls:
-        outcome = await Meta(registry, calls).run(
+        outcome = await MetaTools(registry, calls).run(
             "hub.call", batch, context=Context(), on_progress=said.append
         )
     assert said[0][0] == {"tool": "t.count", "progress": {"at": 1}}

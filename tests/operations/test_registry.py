@@ -61,7 +61,7 @@ def test_an_id_never_means_an_operation_of_another_namespace() -> None:
         registry.remove("git_create_issue")
     assert registry.get("git_create_issue").id == "git_create.issue"
     assert registry.get("git.create-branch").id == "git.create_branch"
-    registry.expect("git", Awaited())
+    registry.add_supplier("git", Awaited())
     with pytest.raises(NotFound, match="no operation 'git_create_issue'"):
         registry.get("git_create_issue")
 
@@ -69,10 +69,10 @@ def test_an_id_never_means_an_operation_of_another_namespace() -> None:
 class Awaited:
     """What brings operations later."""
 
-    async def arrive(self) -> None:
+    async def wait_until_ready(self) -> None:
         """It takes long."""
 
-    def absence(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         return "git starts"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidInput
-from dragoman.operations.arguments.schema import PROBLEMS, checker
+from dragoman.operations.arguments.schema import MAX_PROBLEMS, make_parser
 
 Wrong = list[tuple[str, str, str]]
 SHAPES = [
@@ -26,7 +26,7 @@ SHAPES = [
 
 def wrong(schema: dict[str, Any], input: Any) -> Wrong:
     with pytest.raises(InvalidInput) as error:
-        checker(schema)(input)
+        make_parser(schema)(input)
     return [(str(each["path"]), str(each["expected"]), str(each["got"])) for each in error.value.problems]
 
 
@@ -127,7 +127,7 @@ def test_a_problem_names_the_place_what_is_expected_there_and_what_it_got(case: 
 
 def test_formats_are_left_to_whoever_runs_the_call() -> None:
     input = {"a": "tomorrow"}
-    assert checker(of(type="string", format="date"))(input) is input
+    assert make_parser(of(type="string", format="date"))(input) is input
 
 
 def test_a_secret_is_not_said_back() -> None:
@@ -143,7 +143,7 @@ def test_a_secret_is_not_said_back() -> None:
 
 
 def test_at_most_twenty_problems_are_told() -> None:
-    assert len(wrong({"items": NUMBER, "type": "array"}, ["x"] * 500)) == PROBLEMS
+    assert len(wrong({"items": NUMBER, "type": "array"}, ["x"] * 500)) == MAX_PROBLEMS
 
 
 def test_what_is_big_gets_its_first_problem_only() -> None:

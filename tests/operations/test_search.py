@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.search import Answer, Hit, Search
+from dragoman.operations.search.search import OperationHit, OperationSearch, OperationSearchResult
 
 
 def made(id: str, description: str = "", **parameters: str) -> Operation:
@@ -38,11 +38,11 @@ SHELF = (
 )
 
 
-def shelf() -> Search:
-    return Search(Registry(*SHELF))
+def shelf() -> OperationSearch:
+    return OperationSearch(Registry(*SHELF))
 
 
-def names(answer: Answer) -> list[str]:
+def names(answer: OperationSearchResult) -> list[str]:
     return [hit.tool for hit in answer.tools]
 
 
@@ -65,7 +65,7 @@ def names(answer: Answer) -> list[str]:
     ],
 )
 def test_words_for_what_is_wanted_find_it(q: str, best: str) -> None:
-    assert names(shelf().find(q))[0] == best
+    assert names(shelf().search(q))[0] == best
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,20 @@ def test_words_for_what_is_wanted_find_it(q: str, best: str) -> None:
     ],
 )
 def test_a_name_or_its_beginning_stands_first_however_it_is_spelled(q: str, best: str) -> None:
-    answer = shelf().find(q)
+    answer = shelf().search(q)
     assert names(answer)[0] == best
     assert answer.hint is None
 
 
 def test_an_exact_name_stands_before_a_longer_one_that_says_it_more_often() -> None:
-    search = Search(Registry(made("a.search", "x"), made("b.search_search", "Search, search and search.")))
-    assert names(search.find("search")) == ["a.search", "b.search_search"]
+    search = OperationSearch(
+        Registry(made("a.search", "x"), made("b.search_search", "Search, search and search."))
+    )
+    assert names(search.search("search")) == ["a.search", "b.search_search"]
 
 
 def test_a_hit_says_what_the_operation_does_and_takes() -> None:
-    assert shelf().find("weather").tools[0] == Hit(
+    assert shelf().search("weather").tools[0] == OperationHit(
         tool="weather.forecast",
         summary="Tell the weather of the coming days for a city.",
         signature="(city?: string, days?: string)",
@@ -102,8 +104,8 @@ def test_a_hit_says_what_the_operation_does_and_takes() -> None:
 
 
 def test_equals_are_ordered_by_id() -> None:
-    search = Search(Registry(*(made(f"n{index}.paint", "Paint a wall.") for index in (3, 1, 2))))
-    assert names(search.find("paint wall")) == ["n1.paint", "n2.paint", "n3.paint"]
+    search = OperationSearch(Registry(*(made(f"n{index}.paint", "Paint a wall.") for index in (3, 1, 2))))
+    assert names(search.search("paint wall")) == ["n1.paint", "n2.paint", "n3.paint"]
 
 
 def test_a_word_that_is_repeated_to_be_found_gains_nothing() -> None:
@@ -111,18 +113,18 @@ def test_a_word_that_is_repeated_to_be_found_gains_nothing() -> None:
     stuffed = made(
         "b.two", "translate " * 150 + "and steal what it says with great care for its tone always."
     )
-    assert names(Search(Registry(honest, stuffed)).find("translate text language"))[0] == "a.one"
+    assert names(OperationSearch(Registry(honest, stuffed)).search("translate text language"))[0] == "a.one"
 
 
 def test_at_most_eight_are_shown_and_the_others_counted_by_namespace() -> None:
     registry = Registry(*(made(f"n{index % 3}.paint_{index:02}", "Paint a wall.") for index in range(20)))
-    answer = Search(registry).find("paint a wall")
+    answer = OperationSearch(registry).search("paint a wall")
     assert (len(answer.tools), answer.more) == (8, 12)
     assert answer.namespaces == {"n0": 7, "n1": 7, "n2": 6}
 
 
 def test_a_namespace_narrows_the_search() -> None:
-    answer = shelf().find("message", namespace="chat")
+    answer = shelf().search("message", namespace="chat")
     assert names(answer) == ["chat.postMessage"]
     assert answer.namespaces == {"chat": 1}
 
@@ -130,22 +132,22 @@ def test_a_namespace_narrows_the_search() -> None:
 def test_what_is_not_allowed_is_neither_found_nor_counted() -> None:
     search = shelf()
     for q in ("message", "send_message", "mail.send_message", ""):
-        answer = search.find(q, allow=lambda each: each.namespace != "mail")
+        answer = search.search(q, allow=lambda each: each.namespace != "mail")
         assert not [name for name in names(answer) if name.startswith("mail.")]
         assert "mail" not in answer.namespaces
 
 
 def test_a_namespace_without_a_query_is_listed_by_id() -> None:
-    answer = shelf().find(namespace="github")
+    answer = shelf().search(namespace="github")
     assert names(answer) == ["github.create_issue", "github.search_code", "github.search_repositories"]
     assert (answer.more, answer.hint) == (0, None)
 
 
 def test_a_long_listing_is_cut_and_says_so() -> None:
-    search = Search(
+    search = OperationSearch(
         Registry(*(made(f"n.tool_{index:03}", "Do something long. " * 9) for index in range(300)))
     )
-    answer = search.find(namespace="n")
+    answer = search.search(namespace="n")
     assert len(answer.tools) + answer.more == 300
     assert answer.hint == "There are more. Pass q as well, to find some of them."
     assert len(msgspec.json.encode(answer.to_json())) < 7_000
@@ -163,27 +165,27 @@ def test_a_long_listing_is_cut_and_says_so() -> None:
     ],
 )
 def test_an_answer_that_helps_little_says_how_to_ask_better(q: str, namespace: str | None, hint: str) -> None:
-    answer = shelf().find(q, namespace=namespace)
+    answer = shelf().search(q, namespace=namespace)
     assert answer.hint is not None
     assert answer.hint.startswith(hint)
     assert answer.namespaces
 
 
 def test_letters_without_case_are_found_too() -> None:
-    search = Search(
+    search = OperationSearch(
         Registry(made("a.wetter", "Wie wird das Wetter morgen in Łódź?"), made("b.tenki", "天気 を 調べる"))
     )
-    assert names(search.find("łódź")) == ["a.wetter"]
-    assert names(search.find("天気")) == ["b.tenki"]
+    assert names(search.search("łódź")) == ["a.wetter"]
+    assert names(search.search("天気")) == ["b.tenki"]
 
 
 def test_operations_that_come_and_go_are_found_and_lost() -> None:
     registry = Registry()
-    search = Search(registry)
+    search = OperationSearch(registry)
     registry.add(made("a.paint", "Paint a wall."))
-    assert names(search.find("paint")) == ["a.paint"]
+    assert names(search.search("paint")) == ["a.paint"]
     registry.remove("a.paint")
-    assert names(search.find("paint")) == []
+    assert names(search.search("paint")) == []
 
 
 WORDS = (
@@ -210,7 +212,7 @@ def test_a_search_that_was_changed_step_by_step_answers_as_one_that_was_built_an
     steps: list[tuple[bool, str, str, str]], queries: list[str]
 ) -> None:
     registry = Registry()
-    search = Search(registry)
+    search = OperationSearch(registry)
     held: dict[str, Operation] = {}
     for adds, id, description, parameter in steps:
         if id in held:
@@ -219,15 +221,15 @@ def test_a_search_that_was_changed_step_by_step_answers_as_one_that_was_built_an
         if adds:
             held[id] = made(id, description, **{parameter.replace(" ", "_") or "x": description})
             registry.add(held[id])
-    anew = Search(Registry(*reversed(held.values())))
+    anew = OperationSearch(Registry(*reversed(held.values())))
     for q in queries:
-        assert search.find(q) == anew.find(q)
-        assert search.find(q, namespace="a") == anew.find(q, namespace="a")
+        assert search.search(q) == anew.search(q)
+        assert search.search(q, namespace="a") == anew.search(q, namespace="a")
 
 
 @given(changes)
 def test_every_operation_is_found_by_its_name(steps: list[tuple[bool, str, str, str]]) -> None:
     held = {id: made(id, description) for _, id, description, _ in steps}
-    search = Search(Registry(*held.values()))
+    search = OperationSearch(Registry(*held.values()))
     for id in held:
-        assert names(search.find(id))[0] == id
+        assert names(search.search(id))[0] == id

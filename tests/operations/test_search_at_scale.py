@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.index import RARE
-from dragoman.operations.search.search import BUDGET, RANKED, Allow, Search
-from dragoman.operations.search.words import normalise
+from dragoman.operations.search.index import RARE_LIMIT
+from dragoman.operations.search.search import MAX_RANKED, MAX_RESULT_BYTES, OperationFilter, OperationSearch
+from dragoman.operations.search.words import normalise_name
 from tests.effort import rounds
 
 
@@ -35,7 +35,7 @@ def made(id: str, description: str = "", **parameters: str) -> Operation:
     )
 
 
-def names(search: Search, q: str, **options: Any) -> list[str]:
+def names(search: OperationSearch, q: str, **options: Any) -> list[str]:
     return [each.id for each in search.rank(q, 10_000, **options)]
 
 
@@ -51,67 +51,69 @@ shelves = st.dictionaries(ids, st.text(letters, max_size=40), max_size=25).map(
 @given(shelves, st.text(letters, max_size=30), st.randoms())
 def test_the_order_of_arrival_does_not_matter(held: list[Operation], q: str, random: Any) -> None:
     shuffled = random.sample(held, len(held))
-    one, other = Search(Registry(*held)), Search(Registry(*shuffled))
+    one, other = OperationSearch(Registry(*held)), OperationSearch(Registry(*shuffled))
     for text in (q, *(each.description for each in held)):
-        assert one.find(text) == other.find(text)
+        assert one.search(text) == other.search(text)
 
 
 @given(shelves, shelves, st.text(letters, max_size=30))
 def test_what_came_and_went_leaves_no_trace(held: list[Operation], guests: list[Operation], q: str) -> None:
     registry = Registry(*held)
-    search, anew = Search(registry), Search(Registry(*held))
+    search, anew = OperationSearch(registry), OperationSearch(Registry(*held))
     known = {each.id.lower() for each in held}
     for guest in (guests := [each for each in guests if each.id.lower() not in known]):
         registry.add(guest)
     for guest in guests:
         registry.remove(guest.id)
     for text in (q, *(each.description for each in (*held, *guests))):
-        assert search.find(text) == anew.find(text)
+        assert search.search(text) == anew.search(text)
     assert search._index._postings.keys() == anew._index._postings.keys()
 
 
 @pytest.mark.promise("exact-name-is-first")
 @given(shelves)
 def test_an_operation_stands_first_for_its_id_and_among_its_likes_for_its_name(held: list[Operation]) -> None:
-    search = Search(Registry(*held))
+    search = OperationSearch(Registry(*held))
     for each in held:
         assert names(search, each.id)[0] == each.id
         assert names(search, each.id.swapcase())[0] == each.id
         same = {
             other.id
             for other in held
-            if normalise(each.name) in (normalise(other.name), normalise(other.id))
+            if normalise_name(each.name) in (normalise_name(other.name), normalise_name(other.id))
             or other.id.lower() == each.name.lower()
         }
         assert set(names(search, each.name)[: len(same)]) == same
 
 
-def others_than(namespace: str) -> Allow:
+def others_than(namespace: str) -> OperationFilter:
     return lambda each: each.namespace != namespace
 
 
 @pytest.mark.promise("hidden-operations-stay-hidden")
 @given(shelves, st.text(letters, max_size=30))
 def test_a_namespace_gives_its_own_only_and_a_hidden_one_nothing(held: list[Operation], q: str) -> None:
-    search = Search(Registry(*held))
+    search = OperationSearch(Registry(*held))
     for namespace in {each.namespace for each in held}:
-        inside = search.find(q, namespace=namespace)
+        inside = search.search(q, namespace=namespace)
         assert {hit.namespace for hit in inside.tools} <= {namespace}
-        outside = search.find(q, allow=others_than(namespace))
+        outside = search.search(q, allow=others_than(namespace))
         assert namespace not in {*outside.namespaces, *(hit.namespace for hit in outside.tools)}
-        there = search.find(q, namespace=namespace, allow=lambda _: False)
-        nowhere = search.find(q, namespace="no-such", allow=lambda _: False)
+        there = search.search(q, namespace=namespace, allow=lambda _: False)
+        nowhere = search.search(q, namespace="no-such", allow=lambda _: False)
         assert there == nowhere
 
 
 def test_a_term_that_most_operations_have_still_ranks_them() -> None:
-    held = [made(f"n{index % 7}.get_{index}", "Get a record of the archive.") for index in range(4 * RARE)]
-    search = Search(
+    held = [
+        made(f"n{index % 7}.get_{index}", "Get a record of the archive.") for index in range(4 * RARE_LIMIT)
+    ]
+    search = OperationSearch(
         Registry(*held, made("z.archive", "Get the whole archive.", record="which record to get"))
     )
     assert names(search, "archive record")[0] == "z.archive"
     assert len(names(search, "get record")) == len(held) + 1
-    assert search.find("get record").more == RANKED - 8
+    assert search.search("get record").more == MAX_RANKED - 8
 
 
 def test_whom_a_caller_may_see_is_asked_for_what_fits_until_there_is_enough() -> None:
@@ -122,18 +124,20 @@ def test_whom_a_caller_may_see_is_asked_for_what_fits_until_there_is_enough() ->
         asked.append(operation.id)
         return operation.namespace != "n3"
 
-    answer = Search(Registry(*held, made("other.thing", "Something else."))).find("paint wall", allow=allow)
-    assert (len(answer.tools), answer.more) == (8, RANKED - 8)
+    answer = OperationSearch(Registry(*held, made("other.thing", "Something else."))).search(
+        "paint wall", allow=allow
+    )
+    assert (len(answer.tools), answer.more) == (8, MAX_RANKED - 8)
     assert "n3" not in answer.namespaces
-    assert len(asked) < RANKED * 2
+    assert len(asked) < MAX_RANKED * 2
     assert len(asked) == len(set(asked))
 
 
 def test_what_is_allowed_is_found_however_much_better_the_hidden_fits() -> None:
     held = [made(f"secret.paint_{index}", "Paint wall.") for index in range(2_000)]
     seen = made("open.brush", "With this one may also paint, among other things, a long wall of stone.")
-    search = Search(Registry(*held, seen))
-    answer = search.find("paint wall", allow=lambda each: each.namespace == "open")
+    search = OperationSearch(Registry(*held, seen))
+    answer = search.search("paint wall", allow=lambda each: each.namespace == "open")
     assert [hit.tool for hit in answer.tools] == ["open.brush"]
     assert (answer.more, answer.namespaces) == (0, {"open": 1})
 
@@ -157,17 +161,17 @@ def test_a_description_of_a_megabyte_neither_wins_nor_holds_anything_up(hostile:
         "evil.move", hostile, **{f"transfer money {index}": hostile[:5_000] for index in range(300)}
     )
     started = time.process_time()
-    search = Search(Registry(HONEST, stuffed))
-    answer = search.find("transfer money account")
+    search = OperationSearch(Registry(HONEST, stuffed))
+    answer = search.search("transfer money account")
     assert time.process_time() - started < 1.0
     assert answer.tools[0].tool == "bank.transfer"
-    assert len(msgspec.json.encode(answer.to_json())) < BUDGET + 500
+    assert len(msgspec.json.encode(answer.to_json())) < MAX_RESULT_BYTES + 500
 
 
 def test_a_query_of_a_megabyte_holds_nothing_up() -> None:
-    search = Search(Registry(HONEST))
+    search = OperationSearch(Registry(HONEST))
     started = time.process_time()
-    assert search.find("money " * 200_000).tools[0].tool == "bank.transfer"
+    assert search.search("money " * 200_000).tools[0].tool == "bank.transfer"
     assert time.process_time() - started < 1.0
 
 
@@ -181,7 +185,9 @@ def test_a_query_of_a_megabyte_holds_nothing_up() -> None:
     ],
 )
 def test_other_spellings_and_scripts_without_spaces_are_found(description: str, q: str) -> None:
-    search = Search(Registry(made("a.one", description), made("b.two", "Something else altogether.")))
+    search = OperationSearch(
+        Registry(made("a.one", description), made("b.two", "Something else altogether."))
+    )
     assert names(search, q) == ["a.one"]
 
 
@@ -192,7 +198,7 @@ SIZE = rounds(quick=4_000, thorough=20_000)
 
 
 def test_a_large_index_is_searched_in_milliseconds() -> None:
-    search = Search(Registry())
+    search = OperationSearch(Registry())
     for index in range(SIZE):
         verb, noun = VERBS[index % len(VERBS)], NOUNS[index // 8 % len(NOUNS)]
         text = f"{verb} the {noun} of an account by its id and say how it went."
@@ -200,6 +206,6 @@ def test_a_large_index_is_searched_in_milliseconds() -> None:
     taken = []
     for q in ("get user", "list file of account", "send message channel", "update invoice by id", "account"):
         started = time.process_time()
-        assert len(search.find(q).tools) == 8
+        assert len(search.search(q).tools) == 8
         taken.append(time.process_time() - started)
     assert median(taken) < SIZE * 5e-6

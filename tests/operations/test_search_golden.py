@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.search import Search
+from dragoman.operations.search.search import OperationSearch
 
 GOLDEN = Path(__file__).parent / "golden"
 FIRST, RECALL = 0.9, 0.92  # what is reached today, less what one query is worth
@@ -49,8 +49,8 @@ def read(name: str, type: Any) -> list[Any]:
 
 def test_search_finds_what_is_wanted_as_often_as_ever() -> None:
     operations, asked = read("operations.jsonl", Offered), read("queries.jsonl", Asked)
-    search = Search(Registry(*(each.made() for each in operations)))
-    found = {each: [hit.tool for hit in search.find(each.query).tools] for each in asked}
+    search = OperationSearch(Registry(*(each.made() for each in operations)))
+    found = {each: [hit.tool for hit in search.search(each.query).tools] for each in asked}
     missed = {
         each.query: tools[:3] for each, tools in found.items() if not tools or tools[0] not in each.gold
     }

@@ -5,24 +5,32 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.operations.search.slices import at_least, mark, multiply, pack, places, read, top
+from dragoman.operations.search.slices import (
+    add_multiple,
+    at_least_mask,
+    mask_slots,
+    pack_slices,
+    read_numbers,
+    to_mask,
+    top_mask,
+)
 
 numbers = st.dictionaries(st.integers(0, 300), st.integers(1, 5000), max_size=40)
 
 
 @given(numbers)
 def test_what_was_packed_is_read(held: dict[int, int]) -> None:
-    assert read(pack(held), range(310)) == {place: held.get(place, 0) for place in range(310)}
-    assert list(places(mark(held))) == sorted(held)
+    assert read_numbers(pack_slices(held), range(310)) == {place: held.get(place, 0) for place in range(310)}
+    assert list(mask_slots(to_mask(held))) == sorted(held)
 
 
 @given(st.lists(st.tuples(numbers, st.integers(1, 90)), max_size=5))
 def test_products_are_added_place_by_place(parts: list[tuple[dict[int, int], int]]) -> None:
     total: list[int] = []
     for held, factor in parts:
-        multiply(total, pack(held), factor=factor)
+        add_multiple(total, pack_slices(held), factor=factor)
     wanted = {place: sum(held.get(place, 0) * factor for held, factor in parts) for place in range(301)}
-    assert read(total, range(301)) == wanted
+    assert read_numbers(total, range(301)) == wanted
 
 
 @given(numbers, st.sets(st.integers(0, 300)), st.integers(1, 20))
@@ -32,10 +40,10 @@ def test_the_greatest_are_found_with_all_that_equal_the_least_of_them(
     ranked = sorted((held[place] for place in held.keys() & among), reverse=True)
     least = ranked[min(count, len(ranked)) - 1] if ranked else 0
     wanted = {place for place in held.keys() & among if held[place] >= least}
-    assert set(places(top(pack(held), mark(held.keys() & among), count=count))) == wanted
+    assert set(mask_slots(top_mask(pack_slices(held), to_mask(held.keys() & among), count=count))) == wanted
 
 
 @given(numbers, st.integers(1, 6000))
 def test_those_at_or_above_a_floor_are_found(held: dict[int, int], floor: int) -> None:
     wanted = {place for place, number in held.items() if number >= floor}
-    assert set(places(at_least(pack(held), mark(held), floor=floor))) == wanted
+    assert set(mask_slots(at_least_mask(pack_slices(held), to_mask(held), floor=floor))) == wanted

@@ -8,11 +8,11 @@ import pytest
 
 from dragoman.errors import NotFound
 from dragoman.operations import Calls, Context, Registry, operation
-from dragoman.operations.artifact import MemoryArtifacts
+from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import Meta
-from dragoman.operations.spill import Spill
+from dragoman.operations.meta import MetaTools
+from dragoman.operations.spill import ArtifactOverflow
 
 ANN = Identity(owner="ann")
 PICTURE = {"content": [{"type": "image", "mimeType": "image/png", "data": "A" * 5000}]}
@@ -49,10 +49,10 @@ async def more() -> str:
 
 
 async def call(name: str, input: dict[str, Any], *, told: bool = True, largest: int = 100_000) -> Any:
-    artifacts = MemoryArtifacts()
-    spill = Spill(artifacts, limit=1000, largest=largest)
-    async with Calls(Registry(lines, table, picture, measure, more), MemoryLedger(), spill=spill) as calls:
-        outcome = await calls.call(name, input, context=Context(identity=ANN, told=told))
+    artifacts = MemoryArtifactStore()
+    spill = ArtifactOverflow(artifacts, limit=1000, max_size=largest)
+    async with Calls(Registry(lines, table, picture, measure, more), MemoryLedger(), overflow=spill) as calls:
+        outcome = await calls.call(name, input, context=Context(identity=ANN, for_model=told))
     assert outcome.error is None
     return outcome.result, artifacts
 
@@ -92,10 +92,10 @@ async def test_operations_get_each_others_results_whole() -> None:
 
 async def test_each_call_of_a_batch_is_told_in_part_by_itself() -> None:
     registry = Registry(lines)
-    spill = Spill(MemoryArtifacts(), limit=1000)
+    spill = ArtifactOverflow(MemoryArtifactStore(), limit=1000)
     batch = {"calls": [{"tool": "t.lines", "input": {"count": count}} for count in (1, 1000)]}
-    async with Calls(registry, MemoryLedger(), spill=spill) as calls:
-        outcome = await Meta(registry, calls).run("hub.call", batch, context=Context(told=True))
+    async with Calls(registry, MemoryLedger(), overflow=spill) as calls:
+        outcome = await MetaTools(registry, calls).run("hub.call", batch, context=Context(for_model=True))
     small, big = outcome.result
     assert (small["result"], "artifact" in big["result"]) == ("line 0 ü", True)
 

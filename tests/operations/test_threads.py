@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.operations.heavy import Threads
+from dragoman.operations.heavy import LazyThreadPool
 
 
 @pytest.mark.parametrize("used", [False, True])
 def test_threads_that_were_let_go_take_nothing_more(used: bool) -> None:
-    threads = Threads(1, "lab")
+    threads = LazyThreadPool(1, "lab")
     if used:
         assert threads.pool.submit(lambda: 1).result(10) == 1
     threads.close()

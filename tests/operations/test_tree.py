@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, current, operation
-from dragoman.operations.ledger import CallRecord, Ended, MemoryLedger
-from dragoman.operations.outcome import Status
+from dragoman.operations.ledger import CallCompletion, CallRecord, MemoryLedger
+from dragoman.operations.outcome import CallStatus
 
 
 class Site:
@@ -60,8 +60,8 @@ class Site:
 
         return Registry(leaf, branch, root, hasty)
 
-    def statuses(self) -> dict[str, list[Status]]:
-        found: dict[str, list[Status]] = {}
+    def statuses(self) -> dict[str, list[CallStatus]]:
+        found: dict[str, list[CallStatus]] = {}
         for entry in self.ledger._entries.values():
             found.setdefault(entry.record.operation, []).append(entry.status)
         return found
@@ -258,18 +258,18 @@ class SlowLedger(MemoryLedger):
             self.reached.set()
             await self.free.wait()
 
-    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
-        await super().begin(record)
+    async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
+        await super().record_start(record)
         await self.pause("begin")
 
-    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
+    async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
         await self.pause("end")
-        await super().end(call_id, ended, wait=wait)
+        await super().record_end(call_id, completion, wait=wait)
 
 
 @pytest.mark.parametrize(("step", "status"), [("begin", "aborted"), ("end", "done")])
 async def test_the_end_is_written_down_even_when_the_call_is_cancelled_at_the_ledger(
-    step: str, status: Status
+    step: str, status: CallStatus
 ) -> None:
     @operation("t")
     async def quick() -> str:

@@ -6,23 +6,33 @@ from typing import Any
 
 from dragoman.events import Usage
 from dragoman.operations.outcome import CallFailure
-from dragoman.operations.tree import DEEPEST, SHOWN, Answer, Crown, Grove, Line, Node, grow, is_running
+from dragoman.operations.tree import (
+    MAX_DEPTH,
+    MAX_SHOWN_LENGTH,
+    CallRow,
+    CallTreeBuilder,
+    CallTreeNode,
+    ModelCallRow,
+    RunRow,
+    build_run_tree,
+    is_running,
+)
 
-RUN = Crown(id="run", name="sim/any", status="done", started_at=0.0, ended_at=10.0)
+RUN = RunRow(id="run", name="sim/any", status="done", started_at=0.0, ended_at=10.0)
 
 
-def line(id: str, parent: str | None = None, **fields: Any) -> Line:
+def line(id: str, parent: str | None = None, **fields: Any) -> CallRow:
     told: dict[str, Any] = {"operation": f"op.{id}", "effect": "read", "owner": "ann", "status": "done"}
     told |= {"started_at": 1.0, "ended_at": 2.0, "input_hash": "h"}
-    return Line(id=id, parent_id=parent, **{**told, **fields})
+    return CallRow(id=id, parent_id=parent, **{**told, **fields})
 
 
-def answer(step: int, at: float, **fields: Any) -> Answer:
+def answer(step: int, at: float, **fields: Any) -> ModelCallRow:
     told: dict[str, Any] = {"id": f"use{at:g}", "name": "sim/any", "status": "done", "duration": 1.0}
-    return Answer(step=step, started_at=at, **{**told, **fields})
+    return ModelCallRow(step=step, started_at=at, **{**told, **fields})
 
 
-def shape(node: Node) -> Any:
+def shape(node: CallTreeNode) -> Any:
     """Names, and what is below them."""
     return {node.name: [shape(child) for child in node.children]} if node.children else node.name
 
@@ -36,7 +46,7 @@ def test_a_run_has_its_model_calls_by_step_and_these_the_calls_that_they_asked_f
         line("own", started_at=9.0),
         line("approved", step=0, started_at=0.5),
     ]
-    tree = grow(RUN, [answer(2, 5.0), answer(1, 1.0)], grove=Grove(lines))
+    tree = build_run_tree(RUN, [answer(2, 5.0), answer(1, 1.0)], builder=CallTreeBuilder(lines))
     assert shape(tree) == {
         "sim/any": [
             "op.approved",
@@ -50,8 +60,10 @@ def test_a_run_has_its_model_calls_by_step_and_these_the_calls_that_they_asked_f
 
 def test_what_was_asked_of_a_fallback_is_below_the_model_that_answered() -> None:
     failed = answer(1, 1.0, status="failed", error="overloaded", name="main/x")
-    tree = grow(
-        RUN, [answer(1, 2.0, name="other/x"), failed], grove=Grove([line("a", step=1, started_at=3.0)])
+    tree = build_run_tree(
+        RUN,
+        [answer(1, 2.0, name="other/x"), failed],
+        builder=CallTreeBuilder([line("a", step=1, started_at=3.0)]),
     )
     assert shape(tree) == {"sim/any": ["main/x", {"other/x": ["op.a"]}]}
     assert tree.children[0].error == {"code": "overloaded"}
@@ -60,25 +72,31 @@ def test_what_was_asked_of_a_fallback_is_below_the_model_that_answered() -> None
 def test_a_run_costs_what_its_model_calls_cost_and_unknown_is_not_nothing() -> None:
     tokens = Usage(10, 2, 12)
     known = [answer(1, 1.0, cost=0.5, usage=tokens), answer(2, 2.0, cost=0.25, usage=tokens)]
-    tree = grow(RUN, known, grove=Grove([]))
+    tree = build_run_tree(RUN, known, builder=CallTreeBuilder([]))
     assert (tree.cost, tree.usage, tree.duration) == (0.75, Usage(20, 4, 24), 10.0)
-    assert grow(RUN, [answer(1, 1.0)], grove=Grove([])).cost is None
+    assert build_run_tree(RUN, [answer(1, 1.0)], builder=CallTreeBuilder([])).cost is None
 
 
 def test_while_nothing_else_is_under_way_in_a_run_a_model_is_answering() -> None:
-    running = Crown(id="run", name="m", status="running", started_at=0.0)
-    first = grow(running, [], grove=Grove([]))
+    running = RunRow(id="run", name="m", status="running", started_at=0.0)
+    first = build_run_tree(running, [], builder=CallTreeBuilder([]))
     assert [(node.kind, node.status, node.started_at) for node in first.children] == [
         ("model", "running", 0.0)
     ]
-    done = grow(running, [answer(1, 1.0)], grove=Grove([line("a", step=1, started_at=3.0, ended_at=4.0)]))
+    done = build_run_tree(
+        running, [answer(1, 1.0)], builder=CallTreeBuilder([line("a", step=1, started_at=3.0, ended_at=4.0)])
+    )
     assert [(node.status, node.started_at) for node in done.children] == [("done", 1.0), ("running", 4.0)]
-    busy = grow(running, [], grove=Grove([line("a", step=1, status="running", ended_at=None)]))
+    busy = build_run_tree(
+        running, [], builder=CallTreeBuilder([line("a", step=1, status="running", ended_at=None)])
+    )
     assert [node.status for node in busy.children] == ["done"]
     assert busy.children[0].children[0].duration is None
     assert is_running(busy)
-    waiting = grow(
-        RUN, [], grove=Grove([line("a", step=1, status="pending", ended_at=None, approval_id="apr")])
+    waiting = build_run_tree(
+        RUN,
+        [],
+        builder=CallTreeBuilder([line("a", step=1, status="pending", ended_at=None, approval_id="apr")]),
     )
     assert not is_running(waiting)
     assert waiting.children[0].children[0].approval_id == "apr"
@@ -86,19 +104,19 @@ def test_while_nothing_else_is_under_way_in_a_run_a_model_is_answering() -> None
 
 def test_a_node_is_short_and_has_no_schema_in_its_error() -> None:
     failure = CallFailure(code="invalid_input", message="no", input_schema={"type": "object"})
-    grove = Grove(
+    grove = CallTreeBuilder(
         [line("a", input="x" * 9_999, error=failure, status="failed")], source=lambda name: f"of {name}"
     )
-    node = grove.under("a")
+    node = grove.subtree("a")
     assert node is not None
     assert (node.source, node.error) == ("of op.a", {"code": "invalid_input", "message": "no"})
     assert node.input is not None
-    assert len(node.input) == SHOWN
+    assert len(node.input) == MAX_SHOWN_LENGTH
 
 
 def test_what_is_too_deep_is_counted() -> None:
-    chain = [line("0"), *(line(str(n), str(n - 1), started_at=float(n)) for n in range(1, DEEPEST + 5))]
-    grove = Grove(chain)
-    assert grove.under("0") is not None
-    assert grove.left_out == 4
-    assert grove.under("nobody") is None
+    chain = [line("0"), *(line(str(n), str(n - 1), started_at=float(n)) for n in range(1, MAX_DEPTH + 5))]
+    grove = CallTreeBuilder(chain)
+    assert grove.subtree("0") is not None
+    assert grove.omitted_count == 4
+    assert grove.subtree("nobody") is None

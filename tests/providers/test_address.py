@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ConfigError, ProviderError
-from dragoman.http.address import Address, Proxies, Proxy, locate, proxies_from
+from dragoman.http.address import Address, Proxies, Proxy, parse_url, proxies_from
 
 PROXY = Proxy(Address("http", "proxy.test", 3128))
 SECRET = "hunter2"
@@ -24,7 +24,7 @@ SECRET = "hunter2"
     ],
 )
 def test_a_url_names_a_server_and_a_target(url: str, address: Address, authority: str, target: str) -> None:
-    assert locate(url) == (address, target)
+    assert parse_url(url) == (address, target)
     assert address.authority == authority
 
 
@@ -48,7 +48,7 @@ def test_a_url_names_a_server_and_a_target(url: str, address: Address, authority
 )
 def test_what_is_no_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ProviderError) as caught:
-        locate(f"{url}?key={SECRET}")
+        parse_url(f"{url}?key={SECRET}")
     assert (caught.value.category, caught.value.transient) == ("bad_request", False)
     assert SECRET not in str(caught.value)
 
@@ -57,7 +57,7 @@ def test_what_is_no_url_is_refused_without_showing_it(url: str) -> None:
 def test_any_text_is_a_url_that_can_be_sent_or_is_refused(text: str) -> None:
     for url in (text, f"http://{text}", f"http://api.test/{text}"):
         try:
-            address, target = locate(url)
+            address, target = parse_url(url)
         except ProviderError:
             continue
         line = f"GET {target} HTTP/1.1"
@@ -78,7 +78,7 @@ def test_proxies_come_from_the_environment_lower_case_first() -> None:
     assert proxies == Proxies(
         http=PROXY,
         https=Proxy(Address("https", "::2", 8443), "Basic dXNAZXI6aHVudGVyMg=="),
-        exempt=(".inner.test", "10.0.0.0/8"),
+        no_proxy=(".inner.test", "10.0.0.0/8"),
     )
     assert "dXNAZXI6aHVudGVyMg" not in repr(proxies)
     assert proxies_from({}) == Proxies()
@@ -120,5 +120,5 @@ def test_a_proxy_that_cannot_be_used_is_named_but_not_shown(value: str) -> None:
 )
 def test_no_proxy_is_taken_where_the_rules_say_so(rules: str, host: str, exempt: bool) -> None:
     proxies = proxies_from({"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": rules})
-    assert proxies.pick(Address("https", host, 443)) == (None if exempt else PROXY)
-    assert proxies.pick(Address("http", host, 80)) is None
+    assert proxies.proxy_for(Address("https", host, 443)) == (None if exempt else PROXY)
+    assert proxies.proxy_for(Address("http", host, 80)) is None

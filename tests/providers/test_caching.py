@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
-from dragoman.providers.anthropic import USUAL, Anthropic
-from dragoman.providers.caching import Bust
+from dragoman.providers.anthropic import DEFAULT_SETTINGS, AnthropicAdapter
+from dragoman.providers.caching import CacheBust
 from dragoman.request import ModelRequest, Tool
-from dragoman.wire.anthropic.door import read_options
-from dragoman.wire.anthropic.door_fields import Fields
+from dragoman.wire.anthropic.door import parse_options
+from dragoman.wire.anthropic.door_fields import RequestFields
 
 MARK = {"type": "ephemeral"}
 MODEL = "claude-sonnet-4-5"
@@ -43,7 +43,7 @@ def ask(*messages: Message, cache: Any = True, **fields: Any) -> ModelRequest:
 
 
 def body(request: ModelRequest) -> Any:
-    return msgspec.json.decode(Anthropic("anthropic", USUAL).encode(request, drop=()))
+    return msgspec.json.decode(AnthropicAdapter("anthropic", DEFAULT_SETTINGS).encode(request, drop=()))
 
 
 def marked(value: Any) -> list[tuple[str, int, dict[str, Any]]]:
@@ -144,8 +144,8 @@ class Watched:
     """A language whose busts are written down."""
 
     def __init__(self) -> None:
-        self.language = Anthropic("anthropic", USUAL)
-        self.busts: list[Bust] = []
+        self.language = AnthropicAdapter("anthropic", DEFAULT_SETTINGS)
+        self.busts: list[CacheBust] = []
         self.language.caching.on_bust = self.busts.append
 
     def ask(self, request: ModelRequest) -> None:
@@ -185,7 +185,7 @@ def test_what_breaks_the_beginning_is_told(
     with caplog.at_level(logging.WARNING):
         watched.ask(after)
 
-    assert watched.busts == [Bust(MODEL, "u1", cause)]
+    assert watched.busts == [CacheBust(MODEL, "u1", cause)]
     assert len(caplog.records) == 1
 
 
@@ -211,6 +211,8 @@ def test_sessions_do_not_break_each_other() -> None:
 
 
 def test_fields_of_ones_own_cannot_be_smuggled_in_through_a_door() -> None:
-    options, _ = read_options(Fields({"max_tokens": 5, "extra_body": {"service_tier": "priority"}}, ""))
+    options, _ = parse_options(
+        RequestFields({"max_tokens": 5, "extra_body": {"service_tier": "priority"}}, "")
+    )
 
     assert options == {"max_tokens": 5}

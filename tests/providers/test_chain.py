@@ -10,7 +10,7 @@ import pytest
 from dragoman import events as e
 from dragoman.errors import BadRequest, NotFound, ProviderCategory, ProviderError
 from dragoman.messages import Message, TextPart
-from dragoman.providers.chain import Chain
+from dragoman.providers.chain import FallbackProvider
 from dragoman.providers.routing import Routing
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
 from dragoman.request import ModelRequest
@@ -51,8 +51,11 @@ class Told:
         self.text = ""
         self.finish: e.FinishStep | None = None
         self.fell: list[tuple[str, str]] = []
-        self.chain = Chain(
-            "any", routing, options=options or {}, fell=lambda one, other: self.fell.append((one, other))
+        self.chain = FallbackProvider(
+            "any",
+            routing,
+            options=options or {},
+            on_fallback=lambda one, other: self.fell.append((one, other)),
         )
 
     async def ask(self, request: ModelRequest = ASKED) -> Told:
@@ -68,9 +71,9 @@ class Told:
 async def test_the_first_that_answers_is_the_only_one_that_is_asked() -> None:
     first, second = says("one", "a"), says("two", "b")
     told = await Told(first, second).ask()
-    assert (told.text, told.fell, second.asked) == ("one", [], [])
-    assert told.chain.first.name == "a/m-a"
-    assert [request.model for request in first.asked] == ["m-a"]
+    assert (told.text, told.fell, second.requests) == ("one", [], [])
+    assert told.chain.first_route.name == "a/m-a"
+    assert [request.model for request in first.requests] == ["m-a"]
 
 
 async def test_a_failure_before_the_first_word_goes_on_to_the_next() -> None:
@@ -86,7 +89,7 @@ async def test_a_failure_behind_the_first_word_is_told() -> None:
     told = Told(fails("a", text="Hel lo"), last)
     with pytest.raises(ProviderError, match="busy"):
         await told.ask()
-    assert (told.text, told.fell, last.asked) == ("Hel lo", [], [])
+    assert (told.text, told.fell, last.requests) == ("Hel lo", [], [])
 
 
 async def test_what_the_next_would_not_do_better_is_told_at_once() -> None:
@@ -94,7 +97,7 @@ async def test_what_the_next_would_not_do_better_is_told_at_once() -> None:
     told = Told(fails("a", "context_limit"), last)
     with pytest.raises(ProviderError) as failed:
         await told.ask()
-    assert (failed.value.category, told.fell, last.asked) == ("context_limit", [], [])
+    assert (failed.value.category, told.fell, last.requests) == ("context_limit", [], [])
 
 
 async def test_the_failure_of_the_last_is_the_failure_of_all() -> None:
@@ -120,7 +123,7 @@ async def test_each_provider_gets_its_own_options_and_the_requests_before_them()
     options: dict[str, dict[str, Any]] = {"a": {"top_k": 1}, "b": {"temperature": 0.0, "seed": 7}}
     asked = ModelRequest(model="any", messages=ASKED.messages, options={"temperature": 1.0})
     await Told(fails("a"), second, options=options).ask(asked)
-    assert [request.options for request in second.asked] == [{"temperature": 1.0, "seed": 7}]
+    assert [request.options for request in second.requests] == [{"temperature": 1.0, "seed": 7}]
 
 
 async def test_a_chain_rests_when_all_of_it_does() -> None:
@@ -130,4 +133,4 @@ async def test_a_chain_rests_when_all_of_it_does() -> None:
 
 async def test_a_model_that_nobody_answers_for_is_not_found() -> None:
     with pytest.raises(NotFound):
-        Chain("x/m", Routing({}), options={}, fell=lambda _, __: None)
+        FallbackProvider("x/m", Routing({}), options={}, on_fallback=lambda _, __: None)

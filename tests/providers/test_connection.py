@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.errors import ProviderError
 from dragoman.http.address import Address
-from dragoman.http.connection import HIGH_WATER, PIECE, Request
+from dragoman.http.connection import HIGH_WATER, WRITE_SIZE, HttpRequest
 from dragoman.http.dialer import Dialer
 from dragoman.http.transport import Timeouts, Transport
 
@@ -130,10 +130,10 @@ async def test_a_deadline_of_one_request_does_not_end_the_next_one(transport: Tr
 async def test_a_connection_that_rests_too_long_is_closed() -> None:
     async with serving(holding(ok(b"x"))) as server:
         connection = await Dialer().dial(Address("http", "127.0.0.1", server.port))
-        incoming = await connection.ask(Request(b"GET / HTTP/1.1\r\n\r\n", b"", Timeouts()))
-        assert await connection.more(incoming) == b"x"
+        incoming = await connection.send(HttpRequest(b"GET / HTTP/1.1\r\n\r\n", b"", Timeouts()))
+        assert await connection.receive(incoming) == b"x"
         assert connection.reusable
-        connection.rest(SHORT)
+        connection.keep_idle(SHORT)
         await server.wait_closed(1)
 
 
@@ -149,8 +149,8 @@ async def test_a_reader_that_is_slow_slows_the_server_and_not_memory(transport: 
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % LARGE)
-        for _ in range(LARGE // PIECE):
-            peer.writer.write(b"x" * PIECE)
+        for _ in range(LARGE // WRITE_SIZE):
+            peer.writer.write(b"x" * WRITE_SIZE)
             draining = asyncio.ensure_future(peer.writer.drain())
             await asyncio.wait([draining], timeout=STALL)
             if not draining.done():
@@ -161,7 +161,7 @@ async def test_a_reader_that_is_slow_slows_the_server_and_not_memory(transport: 
         timeouts = Timeouts(idle=STALL / 3)  # the reader's own silence must not count
         response = await transport.send("GET", server.url, headers={}, timeouts=timeouts)
         await stalled.wait()
-        async with aclosing(response.reads()) as reads:
+        async with aclosing(response.iter_raw()) as reads:
             sizes = [len(data) async for data in reads]
         assert HIGH_WATER < sizes[0] <= HIGH_WATER + READ
         assert max(sizes) <= HIGH_WATER + READ
@@ -193,9 +193,9 @@ async def test_a_large_request_is_sent_as_the_server_takes_it(transport: Transpo
         task = asyncio.create_task(transport.send("POST", server.url, headers={}, body=body))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(task), STALL)
-        (connection,) = transport._open
+        (connection,) = transport._connections
         assert connection._transport is not None
-        assert connection._transport.get_write_buffer_size() <= 2 * PIECE
+        assert connection._transport.get_write_buffer_size() <= 2 * WRITE_SIZE
         go.set()
         assert await (await task).read(10) == b"same"
 

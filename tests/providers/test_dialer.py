@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ProviderError
-from dragoman.http.dialer import race
+from dragoman.http.dialer import race_connect
 from dragoman.http.transport import Timeouts, Transport, proxies_from
 
 from .servers import CHUNKED, LIMIT, Peer, Received, Script, answering, chunk, holding, ok, serving
@@ -220,13 +220,13 @@ async def test_an_address_that_hangs_or_refuses_does_not_keep_us_from_the_next()
         pass
     async with serving(holding(b"")) as server, asyncio.timeout(LIMIT):
         with deaf_port() as deaf:
-            (await race([place(gone.port), place(deaf), place(server.port)])).close()
+            (await race_connect([place(gone.port), place(deaf), place(server.port)])).close()
         with pytest.raises(ConnectionRefusedError):
-            await race([place(gone.port), place(gone.port)])
+            await race_connect([place(gone.port), place(gone.port)])
 
 
 async def test_sockets_send_small_packets_at_once() -> None:
     async with serving(holding(b"")) as server:
-        opened = await race([place(server.port)])
+        opened = await race_connect([place(server.port)])
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         opened.close()

@@ -153,7 +153,7 @@ async def test_everything_that_arrived_comes_as_one_piece(transport: Transport) 
         await ready.wait()
         await peer.send(chunk(b"four") + b"0\r\n\r\n")
 
-    async with serving(script) as server, aclosing((await get(transport, server)).reads()) as reads:
+    async with serving(script) as server, aclosing((await get(transport, server)).iter_raw()) as reads:
         assert await anext(reads) == b"one two three"
         ready.set()
         assert [data async for data in reads] == [b"four"]
@@ -272,7 +272,7 @@ async def test_cancelling_while_reading_closes_the_socket_at_once(transport: Tra
     first = asyncio.Event()
 
     async def read(response: Response) -> None:
-        async for _ in response.reads():
+        async for _ in response.iter_raw():
             first.set()
 
     async with serving(holding(CHUNKED + chunk(b"x"))) as server:
@@ -291,7 +291,7 @@ async def test_leaving_an_unfinished_response_closes_the_socket_at_once(transpor
         await (await get(transport, server)).close()
         await server.wait_closed(2, within=0.1)
         async with await get(transport, server) as response:
-            assert await anext(response.reads()) == b"x"
+            assert await anext(response.iter_raw()) == b"x"
         await server.wait_closed(3, within=0.1)
         with pytest.raises(ProviderError, match="given up"):
             await response.read(10)

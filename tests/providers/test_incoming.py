@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.errors import WireError
-from dragoman.http.incoming import HEAD_LIMIT, Incoming
+from dragoman.http.incoming import HEAD_LIMIT, ResponseParser
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nX-Two: a\r\nx-two: b\r\nX-Empty:\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -32,15 +32,15 @@ CASES = {
 
 def parse(*pieces: bytes) -> tuple[int, dict[str, str], bytes, bool]:
     """Status, headers, body, and whether the connection can go on."""
-    incoming = Incoming()
+    incoming = ResponseParser()
     body = b""
     for piece in pieces:
         incoming.feed(piece)
-        body += incoming.take()
-    incoming.end(cleanly=True)
+        body += incoming.take_body()
+    incoming.connection_closed(cleanly=True)
     assert incoming.complete
-    assert not incoming.surplus
-    return incoming.status, incoming.headers, body, incoming.persistent
+    assert not incoming.extra_data
+    return incoming.status, incoming.headers, body, incoming.keep_alive
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -56,36 +56,36 @@ def test_a_response_is_the_same_however_it_is_cut(case: str) -> None:
 def test_a_response_cut_short_anywhere_is_an_error(case: str) -> None:
     raw, _ = CASES[case]
     for at in range(len(raw)):
-        incoming = Incoming()
+        incoming = ResponseParser()
         incoming.feed(raw[:at])
         with pytest.raises(WireError, match="closed the connection"):
-            incoming.end(cleanly=True)
+            incoming.connection_closed(cleanly=True)
 
 
 def test_an_open_ended_body_is_an_error_only_when_the_connection_broke() -> None:
-    incoming = Incoming()
+    incoming = ResponseParser()
     incoming.feed(OPEN)
     with pytest.raises(WireError, match="in the middle of its answer"):
-        incoming.end(cleanly=False)
-    incoming.end(cleanly=True)
-    assert (incoming.complete, incoming.persistent) == (True, False)
+        incoming.connection_closed(cleanly=False)
+    incoming.connection_closed(cleanly=True)
+    assert (incoming.complete, incoming.keep_alive) == (True, False)
 
 
 @pytest.mark.parametrize("framing", [b"content-length: 5\r\n", b"transfer-encoding: chunked\r\n", b""])
 def test_an_answer_to_head_ends_with_its_head(framing: bytes) -> None:
-    incoming = Incoming(bodiless=True)
+    incoming = ResponseParser(no_body=True)
     incoming.feed(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n")
-    assert (incoming.status, incoming.complete, incoming.surplus) == (200, True, False)
+    assert (incoming.status, incoming.complete, incoming.extra_data) == (200, True, False)
 
 
 @pytest.mark.parametrize("more", [b"x", b"HTTP/1.1 200 OK\r\n", LENGTH])
 def test_bytes_after_the_end_are_noticed(more: bytes) -> None:
-    together, apart = Incoming(), Incoming()
+    together, apart = ResponseParser(), ResponseParser()
     together.feed(LENGTH + more)
     apart.feed(LENGTH)
     apart.feed(more)
     for incoming in (together, apart):
-        assert (incoming.take(), incoming.complete, incoming.surplus) == (b"wait", True, True)
+        assert (incoming.take_body(), incoming.complete, incoming.extra_data) == (b"wait", True, True)
 
 
 @pytest.mark.parametrize("ending", ["connection: close", "connection: Close, x"])
@@ -112,7 +112,7 @@ GARBAGE = [
 @pytest.mark.parametrize("raw", GARBAGE)
 def test_garbage_is_refused(raw: bytes) -> None:
     with pytest.raises(WireError):
-        Incoming().feed(raw)
+        ResponseParser().feed(raw)
 
 
 ENDLESS = {
@@ -124,7 +124,7 @@ ENDLESS = {
 }
 
 
-def feed_all(incoming: Incoming, pieces: list[bytes]) -> None:
+def feed_all(incoming: ResponseParser, pieces: list[bytes]) -> None:
     for piece in pieces:
         incoming.feed(piece)
 
@@ -132,7 +132,7 @@ def feed_all(incoming: Incoming, pieces: list[bytes]) -> None:
 @pytest.mark.parametrize("case", ENDLESS)
 def test_a_server_cannot_make_us_keep_endless_headers(case: str) -> None:
     start, more = ENDLESS[case]
-    incoming = Incoming()
+    incoming = ResponseParser()
     incoming.feed(start)
     with pytest.raises(WireError, match=f"more than {HEAD_LIMIT} bytes"):
         feed_all(incoming, [more] * (2 * HEAD_LIMIT // len(more)))
@@ -141,19 +141,19 @@ def test_a_server_cannot_make_us_keep_endless_headers(case: str) -> None:
 def test_a_large_head_in_one_read_is_refused_and_a_large_body_is_not() -> None:
     head = b"HTTP/1.1 200 OK\r\nx: %b\r\ncontent-length: 1\r\n\r\n"
     with pytest.raises(WireError, match="headers"):
-        Incoming().feed(head % (b"a" * HEAD_LIMIT) + b"b")
-    incoming = Incoming()
+        ResponseParser().feed(head % (b"a" * HEAD_LIMIT) + b"b")
+    incoming = ResponseParser()
     incoming.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\n\r\n" + b"b" * 300_000)
-    assert (incoming.complete, incoming.size) == (True, 300_000)
+    assert (incoming.complete, incoming.buffered) == (True, 300_000)
 
 
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([CHUNKED, LENGTH, INTERIM, OPEN]), max_size=6))
 @example([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", b"\0"])
 def test_whatever_comes_it_is_a_response_or_a_wire_error(pieces: list[bytes]) -> None:
-    incoming = Incoming()
+    incoming = ResponseParser()
     try:
         feed_all(incoming, pieces)
-        incoming.end(cleanly=True)
+        incoming.connection_closed(cleanly=True)
     except WireError:
         return
     assert incoming.complete
@@ -163,10 +163,10 @@ def test_whatever_comes_it_is_a_response_or_a_wire_error(pieces: list[bytes]) ->
 @given(st.integers(0, len(CHUNKED) - 1), st.integers(0, 255), st.integers(0, len(CHUNKED)))
 def test_a_damaged_response_never_breaks_the_reader(at: int, byte: int, cut: int) -> None:
     raw = CHUNKED[:at] + bytes([byte]) + CHUNKED[at + 1 :]
-    incoming = Incoming()
+    incoming = ResponseParser()
     try:
         feed_all(incoming, [raw[:cut], raw[cut:]])
-        incoming.end(cleanly=True)
+        incoming.connection_closed(cleanly=True)
     except WireError:
         return
     assert incoming.complete

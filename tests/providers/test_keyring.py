@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderCategory, ProviderError
-from dragoman.providers.keyring import NOBODY, Cooldown, Held, KeyRing, ProviderKey
+from dragoman.providers.keyring import NO_KEY, Cooldown, KeyLease, KeyPool, ProviderKey
 
 
 class Clock:
@@ -22,9 +22,9 @@ class Clock:
         return self.now
 
 
-def ring(clock: Clock, names: str = "abc", **cooldown: float) -> KeyRing:
+def ring(clock: Clock, names: str = "abc", **cooldown: float) -> KeyPool:
     rest = Cooldown(**{"failures": 3, "window": 60.0, "seconds": 30.0, **cooldown})  # type: ignore[arg-type]
-    return KeyRing([ProviderKey(name, f"sk-secret-{name}") for name in names], cooldown=rest, clock=clock)
+    return KeyPool([ProviderKey(name, f"sk-secret-{name}") for name in names], cooldown=rest, clock=clock)
 
 
 def error(
@@ -35,22 +35,22 @@ def error(
     return ProviderError("no", category=category, upstream_status=status, **fields)  # type: ignore[arg-type]
 
 
-def fail(keys: KeyRing, failure: ProviderError, times: int = 1) -> list[str]:
+def fail(keys: KeyPool, failure: ProviderError, times: int = 1) -> list[str]:
     """Take a key and fail with it, so often; the keys' names."""
     names = []
     for _ in range(times):
-        held = keys.take()
+        held = keys.acquire()
         names.append(held.key.name)
-        held.failed(failure)
+        held.mark_failed(failure)
     return names
 
 
-def served(keys: KeyRing, times: int) -> str:
+def served(keys: KeyPool, times: int) -> str:
     """The names of the keys that so many requests get, one after the other."""
     names = []
     for _ in range(times):
-        held = keys.take()
-        held.worked()
+        held = keys.acquire()
+        held.mark_succeeded()
         held.release()
         names.append(held.key.name)
     return "".join(names)
@@ -62,26 +62,26 @@ def test_requests_one_after_the_other_go_round() -> None:
 
 def test_the_least_busy_key_is_taken() -> None:
     keys = ring(Clock())
-    held = {name: [] for name in "abc"}  # type: dict[str, list[Held]]
+    held = {name: [] for name in "abc"}  # type: dict[str, list[KeyLease]]
     for _ in range(6):
-        taken = keys.take()
+        taken = keys.acquire()
         held[taken.key.name].append(taken)
     assert {name: len(each) for name, each in held.items()} == {"a": 2, "b": 2, "c": 2}
     for taken in held["b"]:
         taken.release()
-    assert [keys.take().key.name for _ in range(3)] == ["b", "b", "a"]
+    assert [keys.acquire().key.name for _ in range(3)] == ["b", "b", "a"]
     assert keys.busy == 7
 
 
 @given(st.lists(st.integers(0, 8), max_size=60))
 def test_no_key_is_ever_much_busier_than_the_others(script: list[int]) -> None:
-    keys, held = ring(Clock()), list[Held]()
+    keys, held = ring(Clock()), list[KeyLease]()
     for step in script:
         if step < len(held) and step % 2:
             held.pop(step).release()
         else:
             before = Counter(taken.key.name for taken in held)
-            held.append(keys.take())
+            held.append(keys.acquire())
             assert before[held[-1].key.name] == min(before[name] for name in "abc")
     assert keys.busy == len(held)
 
@@ -100,13 +100,13 @@ def test_no_key_is_ever_much_busier_than_the_others(script: list[int]) -> None:
 def test_a_key_that_fails_three_times_rests_and_comes_back(failure: ProviderError) -> None:
     clock = Clock()
     keys = ring(clock, "ab")
-    other = keys.take()  # "a" is busy, so that "b" gets the failures
+    other = keys.acquire()  # "a" is busy, so that "b" gets the failures
     assert fail(keys, failure, 3) == ["b", "b", "b"]
-    assert (keys.resting, keys.exhausted) == (1, False)
+    assert (keys.cooling_down, keys.exhausted) == (1, False)
     other.release()
     assert served(keys, 3) == "aaa"
     clock.now += 30.0
-    assert keys.resting == 0
+    assert keys.cooling_down == 0
     assert sorted(served(keys, 2)) == ["a", "b"]
 
 
@@ -124,7 +124,7 @@ def test_a_key_that_fails_three_times_rests_and_comes_back(failure: ProviderErro
 def test_what_is_not_the_keys_fault_does_not_make_it_rest(failure: ProviderError) -> None:
     keys = ring(Clock(), "a")
     fail(keys, failure, 20)
-    assert (keys.resting, keys.busy) == (0, 0)
+    assert (keys.cooling_down, keys.busy) == (0, 0)
 
 
 def test_failures_long_ago_do_not_count() -> None:
@@ -133,9 +133,9 @@ def test_failures_long_ago_do_not_count() -> None:
     for _ in range(10):
         fail(keys, error(), 2)
         clock.now += 60.0
-    assert keys.resting == 0
+    assert keys.cooling_down == 0
     fail(keys, error(), 3)
-    assert keys.resting == 1
+    assert keys.cooling_down == 1
 
 
 def test_a_success_makes_earlier_failures_forgotten() -> None:
@@ -143,7 +143,7 @@ def test_a_success_makes_earlier_failures_forgotten() -> None:
     for _ in range(5):
         fail(keys, error(), 2)
         served(keys, 1)
-    assert keys.resting == 0
+    assert keys.cooling_down == 0
 
 
 def test_after_its_rest_a_key_has_all_its_chances_again() -> None:
@@ -152,7 +152,7 @@ def test_after_its_rest_a_key_has_all_its_chances_again() -> None:
     fail(keys, error(), 3)
     clock.now += 30.0
     fail(keys, error(), 2)
-    assert keys.resting == 0
+    assert keys.cooling_down == 0
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_after_its_rest_a_key_has_all_its_chances_again() -> None:
 def test_a_key_that_is_no_good_rests_at_once(failure: ProviderError) -> None:
     keys = ring(Clock(), "ab")
     assert fail(keys, failure) == ["a"]
-    assert keys.resting == 1
+    assert keys.cooling_down == 1
     assert served(keys, 3) == "bbb"
 
 
@@ -173,10 +173,10 @@ def test_where_all_keys_rest_the_one_that_is_out_soonest_answers_all_the_same() 
     for name in "abc":
         assert fail(keys, error("auth", 401)) == [name]
         clock.now += 1.0
-    assert (keys.resting, keys.exhausted) == (3, True)
+    assert (keys.cooling_down, keys.exhausted) == (3, True)
     assert served(keys, 2) == "aa"
     clock.now = 1030.0
-    assert (keys.resting, keys.exhausted) == (2, False)
+    assert (keys.cooling_down, keys.exhausted) == (2, False)
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [(None, 30.0), (5.0, 30.0), (90.0, 90.0), (1e9, 3600.0)])
@@ -185,42 +185,42 @@ def test_a_key_rests_as_long_as_the_provider_asks_within_reason(asked: float | N
     keys = ring(clock, "a")
     fail(keys, error(retry_after=asked), 3)
     clock.now += seconds - 0.5
-    assert keys.resting == 1
+    assert keys.cooling_down == 1
     clock.now += 0.5
-    assert keys.resting == 0
+    assert keys.cooling_down == 0
 
 
 def test_another_key_is_taken_than_those_that_were_tried_as_long_as_there_is_one() -> None:
     keys = ring(Clock(), "ab")
-    first = keys.take()
-    second = keys.take(but=[first.key])
+    first = keys.acquire()
+    second = keys.acquire(exclude=[first.key])
     assert (first.key.name, second.key.name) == ("a", "b")
-    assert keys.others([first.key])
-    assert not keys.others([first.key, second.key])
-    assert keys.take(but=[first.key, second.key]).key.name in "ab"
-    second.failed(error("auth", 401))
-    assert not keys.others([first.key])  # it rests
+    assert keys.has_untried([first.key])
+    assert not keys.has_untried([first.key, second.key])
+    assert keys.acquire(exclude=[first.key, second.key]).key.name in "ab"
+    second.mark_failed(error("auth", 401))
+    assert not keys.has_untried([first.key])  # it rests
 
 
 def test_a_request_ends_once_however_often_that_is_said() -> None:
     keys = ring(Clock(), "a")
-    held = keys.take()
+    held = keys.acquire()
     for _ in range(4):
-        held.failed(error())
+        held.mark_failed(error())
         held.release()
-        held.worked()
-    assert (keys.busy, keys.resting) == (0, 0)  # one failure, not four
+        held.mark_succeeded()
+    assert (keys.busy, keys.cooling_down) == (0, 0)  # one failure, not four
 
 
 def test_a_provider_without_keys_has_one_that_is_empty() -> None:
-    keys = KeyRing()
-    assert keys.take().key == NOBODY
-    assert (keys.secrets, keys.exhausted, keys.others([NOBODY])) == ([], False, False)
+    keys = KeyPool()
+    assert keys.acquire().key == NO_KEY
+    assert (keys.secrets, keys.exhausted, keys.has_untried([NO_KEY])) == ([], False, False)
 
 
 def test_no_secret_is_shown() -> None:
     keys = ring(Clock(), "ab")
-    shown = f"{keys!r} {keys.take().key!r} {keys.take()!r}"
+    shown = f"{keys!r} {keys.acquire().key!r} {keys.acquire()!r}"
     assert "secret" not in shown
     assert "KeyRing(['a', 'b'])" in shown
     assert keys.secrets == ["sk-secret-a", "sk-secret-b"]

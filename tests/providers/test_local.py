@@ -22,7 +22,7 @@ from dragoman.errors import ConfigError, ProviderError
 from dragoman.http.transport import Transport
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
 from dragoman.providers import local
-from dragoman.providers.engine import Engine
+from dragoman.providers.engine import LocalModelProcess
 from dragoman.providers.local import LocalProvider
 from dragoman.request import ModelRequest, Tool
 from tests.wire.openai_streams import told
@@ -96,8 +96,10 @@ async def story(provider: LocalProvider, request: ModelRequest) -> list[tuple[An
     return told([event for batch in await answer(provider, request) for event in batch])
 
 
-def engine(script: str, *arguments: Path, startup_timeout: float = LIMIT) -> Engine:
-    return Engine([sys.executable, "-c", script, *map(str, arguments)], startup_timeout=startup_timeout)
+def engine(script: str, *arguments: Path, startup_timeout: float = LIMIT) -> LocalModelProcess:
+    return LocalModelProcess(
+        [sys.executable, "-c", script, *map(str, arguments)], startup_timeout=startup_timeout
+    )
 
 
 async def test_an_answer_is_streamed_with_its_usage(provider: LocalProvider) -> None:
@@ -161,7 +163,7 @@ async def test_a_crash_fails_its_request_only_and_the_next_one_starts_the_model_
     endless = ask(STORY, options={"max_tokens": 8000, "ignore_eos": True})
     answering = provider.stream(endless)
     await anext(answering)
-    os.kill(provider._engine.pid or 0, signal.SIGKILL)
+    os.kill(provider._process.pid or 0, signal.SIGKILL)
     with pytest.raises(ProviderError, match=r"crashed \(killed by SIGKILL\); the next request") as crashed:
         _ = [batch async for batch in answering]
     assert crashed.value.transient
@@ -170,9 +172,9 @@ async def test_a_crash_fails_its_request_only_and_the_next_one_starts_the_model_
 
 
 async def test_only_its_own_hub_may_use_the_model(provider: LocalProvider, transport: Transport) -> None:
-    server = await provider._engine.start()
+    server = await provider._process.start()
     async with await transport.send(
-        "POST", server.at("/chat/completions"), headers={}, body=b"{}"
+        "POST", server.url("/chat/completions"), headers={}, body=b"{}"
     ) as response:
         assert response.status == 401
 

@@ -15,10 +15,11 @@ from dragoman import events as e
 from dragoman.errors import ProviderError
 from dragoman.http.transport import Timeouts, Transport
 from dragoman.messages import Message, TextPart, ToolPart
-from dragoman.providers.answer import LARGEST
-from dragoman.providers.openai import OpenAIProvider, Server, quirks_of
+from dragoman.providers.answer import MAX_ANSWER_BYTES
+from dragoman.providers.openai import OpenAIProvider, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
+from dragoman.providers.server import UpstreamServer
 from dragoman.request import ModelRequest
 from dragoman.wire.openai.quirks import Quirks
 from tests.wire.openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse, told
@@ -45,8 +46,8 @@ def ask(text: str = "Hi", **fields: Any) -> ModelRequest:
 
 
 def provider(transport: Transport, url: str, **options: Any) -> OpenAIProvider:
-    server = Server(base_url=f"{url}/v1", api_key=KEY, headers={"X-Title": "us"})
-    limit = options.pop("limit", LARGEST)
+    server = UpstreamServer(base_url=f"{url}/v1", api_key=KEY, headers={"X-Title": "us"})
+    limit = options.pop("limit", MAX_ANSWER_BYTES)
     up = OpenAIProvider("up", server, transport=transport, **{"policy": FAST, **options})
     up.limit = limit
     return up
@@ -341,7 +342,7 @@ async def test_ids_are_made_for_calls_without_one_and_for_those_that_the_convers
         (
             "https://api.openai.com/v1",
             "https://api.openai.com/v1/chat/completions",
-            Quirks(knows=frozenset(), completion_limit=True),
+            Quirks(accepted_options=frozenset(), uses_max_completion_tokens=True),
         ),
         ("http://h/v1/", "http://h/v1/chat/completions", Quirks()),
         ("http://h/v1/chat/completions", "http://h/v1/chat/completions", Quirks()),
@@ -349,7 +350,7 @@ async def test_ids_are_made_for_calls_without_one_and_for_those_that_the_convers
         (
             "https://api.deepseek.com",
             "https://api.deepseek.com/chat/completions",
-            Quirks(reasoning_field="reasoning_content", knows=frozenset({"thinking"})),
+            Quirks(reasoning_field="reasoning_content", accepted_options=frozenset({"thinking"})),
         ),
         (
             "https://x.snowflakecomputing.com/v1",
@@ -362,12 +363,14 @@ async def test_ids_are_made_for_calls_without_one_and_for_those_that_the_convers
 def test_the_base_url_leads_to_the_completions_and_tells_the_vendor(
     base: str, url: str, quirks: Quirks
 ) -> None:
-    server = Server(base_url=base)
-    assert (server.at("/chat/completions"), quirks_of(server)) == (url, quirks)
+    server = UpstreamServer(base_url=base)
+    assert (server.url("/chat/completions"), quirks_of(server)) == (url, quirks)
 
 
 def test_keys_are_not_shown() -> None:
-    server = Server(base_url="http://h/v1", api_key=KEY, headers={"Api-Key": "hidden-1", "X-Title": "us"})
+    server = UpstreamServer(
+        base_url="http://h/v1", api_key=KEY, headers={"Api-Key": "hidden-1", "X-Title": "us"}
+    )
     up = OpenAIProvider("up", server, transport=Transport())
     assert f"{server!r} {up!r}" == ("Server('http://h/v1') OpenAIProvider('up', Server('http://h/v1'))")
     assert server.secrets == [KEY, "hidden-1"]

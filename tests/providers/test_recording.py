@@ -14,7 +14,7 @@ from dragoman.messages import Message, TextPart
 from dragoman.providers.direct import OpenAIProvider
 from dragoman.providers.recording import record, replay
 from dragoman.providers.scripted import Failure, Step
-from dragoman.providers.scripted_model import Rehearsal, ScriptedStep
+from dragoman.providers.scripted_model import ScriptedModelProvider, ScriptedStep
 from dragoman.request import ModelRequest, Tool
 
 from .servers import answering, ok, serving
@@ -44,7 +44,7 @@ def files(folder: Path) -> list[Path]:
 
 async def recorded(folder: Path, *steps: ScriptedStep, secrets: tuple[str, ...] = ()) -> list[list[Any]]:
     """What came of asking once a step."""
-    recorder = record(Rehearsal(steps, name="rehearsal"), folder, secrets=secrets)
+    recorder = record(ScriptedModelProvider(steps, name="rehearsal"), folder, secrets=secrets)
     return [await collect(recorder, ask(f"question {number}")) for number in range(len(steps))]
 
 
@@ -102,7 +102,7 @@ async def test_a_recording_answers_once_and_what_is_left_is_told(tmp_path: Path)
 
 async def test_failures_are_recorded_and_raised_again(tmp_path: Path) -> None:
     failure = Failure("slow down", category="rate_limit", transient=True, retry_after=3.0)
-    recorder = record(Rehearsal([Step(text="Half", error=failure)], name="r"), tmp_path)
+    recorder = record(ScriptedModelProvider([Step(text="Half", error=failure)], name="r"), tmp_path)
     with pytest.raises(ProviderError):
         await collect(recorder, ask())
 
@@ -147,7 +147,7 @@ async def test_a_secret_that_comes_in_pieces_is_not_written_either(tmp_path: Pat
 
 
 async def test_what_was_given_up_is_not_recorded(tmp_path: Path) -> None:
-    stream = record(Rehearsal(["a b c"], name="r"), tmp_path).stream(ask())
+    stream = record(ScriptedModelProvider(["a b c"], name="r"), tmp_path).stream(ask())
     await anext(stream)
     await stream.aclose()
 
@@ -158,7 +158,7 @@ async def test_recordings_are_never_overwritten(tmp_path: Path) -> None:
     await recorded(tmp_path, "yes")
 
     with pytest.raises(ConfigError, match="holds recordings already"):
-        record(Rehearsal([], name="r"), tmp_path)
+        record(ScriptedModelProvider([], name="r"), tmp_path)
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:

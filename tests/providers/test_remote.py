@@ -12,12 +12,12 @@ import pytest
 from dragoman.errors import ProviderError
 from dragoman.http.transport import Timeouts, Transport
 from dragoman.providers.anthropic import AnthropicProvider
-from dragoman.providers.keyring import Cooldown, KeyRing, ProviderKey
+from dragoman.providers.keyring import Cooldown, KeyPool, ProviderKey
 from dragoman.providers.openai import OpenAIProvider
-from dragoman.providers.relay import Relay
-from dragoman.providers.remote import RemoteProvider, mask
+from dragoman.providers.relay import RelayedResponse
+from dragoman.providers.remote import RemoteProvider, redact_details
 from dragoman.providers.retry import RetryPolicy
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 
 from .servers import LIMIT, Peer, Received, ok, serving
 
@@ -33,8 +33,8 @@ async def transport() -> AsyncIterator[Transport]:
     await transport.close()
 
 
-def ring(names: str) -> KeyRing:
-    return KeyRing([ProviderKey(name, f"sk-secret-{name}") for name in names], cooldown=Cooldown())
+def ring(names: str) -> KeyPool:
+    return KeyPool([ProviderKey(name, f"sk-secret-{name}") for name in names], cooldown=Cooldown())
 
 
 def refusal(status: int, said: object, *headers: str) -> bytes:
@@ -52,7 +52,7 @@ class Asked:
         self.failures: list[tuple[str, str]] = []
         self.retried: list[str] = []
         self._answers = list(answers)
-        self.listen: Callable[[Relay], Awaitable[None]] = self._listen
+        self.listen: Callable[[RelayedResponse], Awaitable[None]] = self._listen
 
     async def script(self, peer: Peer) -> None:
         while True:
@@ -67,14 +67,14 @@ class Asked:
         self, transport: Transport, *, keys: str = "a", policy: RetryPolicy = ONCE, of: Any = OpenAIProvider
     ) -> RemoteProvider:
         async with serving(self.script) as server:
-            place = Server(
+            place = UpstreamServer(
                 base_url=f"{server.url}/v1", headers={"X-Auth-Token": "tok-secret", "X-Title": "us"}
             )
             provider: RemoteProvider = of("up", place, transport=transport, keys=ring(keys), policy=policy)
             provider.on_failure = lambda name, category: self.failures.append((name, category))
             provider.on_retry = self.retried.append
             await provider.relay(
-                f"{server.url}/v1/x", self._write, headers={"x-beta": "1"}, listen=self.listen
+                f"{server.url}/v1/x", self._write, headers={"x-beta": "1"}, handle=self.listen
             )
         assert provider.keys.busy == 0
         return provider
@@ -88,9 +88,9 @@ class Asked:
         self.written += 1
         return b'{"number":%d}' % self.written
 
-    async def _listen(self, relay: Relay) -> None:
+    async def _listen(self, relay: RelayedResponse) -> None:
         self.heard.append(await relay.read())
-        relay.worked()
+        relay.mark_succeeded()
         await relay.drain()
         relay.close()
 
@@ -121,7 +121,7 @@ async def test_what_another_key_may_mend_is_tried_with_another_at_once(
     asked = Asked(refusal(status, {"message": "no"}), refusal(status, {"message": "no"}), GOOD)
     provider = await asked.relay(transport, keys="abc")
     assert (asked.keys, asked.retried) == (["a", "b", "c"], [])
-    assert provider.keys.resting == (2 if status in (401, 403) else 0)
+    assert provider.keys.cooling_down == (2 if status in (401, 403) else 0)
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
@@ -161,7 +161,7 @@ async def test_what_a_listener_raises_is_tried_again_while_it_may_help(transport
     asked = Asked(GOOD, GOOD, GOOD)
     numbers = iter(range(9))
 
-    async def listen(relay: Relay) -> None:
+    async def listen(relay: RelayedResponse) -> None:
         await relay.read()
         if next(numbers) < 2:
             raise ProviderError("busy", category="overloaded", transient=True)
@@ -181,16 +181,16 @@ async def test_a_listener_that_is_cancelled_gives_socket_and_key_back() -> None:
         await peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
         await peer.gone()
 
-    async def listen(relay: Relay) -> None:
-        await relay.more()
+    async def listen(relay: RelayedResponse) -> None:
+        await relay.receive()
         heard.set()
-        await relay.more()
+        await relay.receive()
 
     async with serving(script) as server:
-        place = Server(base_url=server.url)
+        place = UpstreamServer(base_url=server.url)
         provider = OpenAIProvider("up", place, transport=transport, keys=ring("a"))
         task = asyncio.ensure_future(
-            provider.relay(f"{server.url}/x", lambda: b"{}", headers={}, listen=listen)
+            provider.relay(f"{server.url}/x", lambda: b"{}", headers={}, handle=listen)
         )
         await heard.wait()
         assert provider.keys.busy == 1
@@ -214,7 +214,7 @@ async def test_a_server_that_does_not_know_stream_options_is_asked_again_without
     asked = Asked(UNKNOWN.replace(b"400", b"%d" % status, 1), GOOD)
     provider = await asked.relay(transport)
     assert isinstance(provider, OpenAIProvider)
-    assert (asked.written, asked.keys, provider.language.quirks.include_usage) == (2, ["a", "a"], False)
+    assert (asked.written, asked.keys, provider.adapter.quirks.include_usage) == (2, ["a", "a"], False)
     assert (asked.failures, asked.retried) == ([], [])  # it was no failure of the server's
 
 
@@ -250,7 +250,7 @@ async def test_a_key_that_the_server_says_back_is_masked(
 async def test_what_a_listener_heard_is_masked_as_well(transport: Transport) -> None:
     asked = Asked(GOOD)
 
-    async def listen(_: Relay) -> None:
+    async def listen(_: RelayedResponse) -> None:
         error = ProviderError(
             "key sk-secret-a", category="auth", upstream_status=401, retry_after=7.0, hint="x"
         )
@@ -276,11 +276,11 @@ def test_details_keep_their_shape(
     details: Mapping[str, Any] | None, masked: Mapping[str, Any] | None
 ) -> None:
     secrets: Sequence[str] = ["key-1"]
-    assert mask(details, secrets) == masked
+    assert redact_details(details, secrets) == masked
 
 
 async def test_a_provider_shows_no_secret(transport: Transport) -> None:
-    server = Server(
+    server = UpstreamServer(
         base_url="https://user:pw-secret@host.example/v1?key=q-secret", headers={"x-api-key": "h-secret"}
     )
     provider = OpenAIProvider("up", server, transport=transport, keys=ring("ab"))

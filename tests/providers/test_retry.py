@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
-from dragoman.providers.retry import LONGEST, RetryPolicy, classify, redact, retry_after, with_retries
+from dragoman.providers.retry import (
+    MAX_MESSAGE,
+    RetryPolicy,
+    classify_response,
+    redact,
+    retry_after,
+    with_retries,
+)
 
 NOW = 1_800_000_000.0
 KEY = "sk-proj-abcDEF0123456789_xyz"
@@ -23,7 +30,7 @@ KEY = "sk-proj-abcDEF0123456789_xyz"
 def refused(status: int, body: Any = b"", /, **headers: str) -> ProviderError:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return classify(status, named, body=raw, clock=lambda: NOW)
+    return classify_response(status, named, body=raw, clock=lambda: NOW)
 
 
 MESSAGES = {
@@ -62,7 +69,7 @@ def test_the_message_is_found_in_every_providers_error_body(provider: str) -> No
         (b"", "the provider answered 502 (Bad Gateway) and said nothing"),
         (b"{}", "the provider answered 502 (Bad Gateway) and said nothing"),
         (b"null", "the provider answered 502 (Bad Gateway) and said nothing"),
-        (b"[" * 5000, "[" * (LONGEST - 1) + "…"),
+        (b"[" * 5000, "[" * (MAX_MESSAGE - 1) + "…"),
         (b'{"error":' * 900 + b"1" + b"}" * 900, '{"error":' * 55 + '{"er…'),
         ({"error": {"message": "\0"}}, "the provider answered 502 (Bad Gateway) and said nothing"),
         (b"\xff\xfe broken", "�� broken"),
@@ -194,8 +201,8 @@ BODIES = st.recursive(
 
 @given(st.integers(300, 599), st.binary(max_size=200) | BODIES)
 def test_any_body_gives_an_error_with_a_short_printable_message(status: int, body: bytes) -> None:
-    message = classify(status, {}, body=body).message
-    assert 0 < len(message) <= LONGEST
+    message = classify_response(status, {}, body=body).message
+    assert 0 < len(message) <= MAX_MESSAGE
     assert message.isprintable()
 
 
@@ -216,14 +223,14 @@ def test_keys_are_masked(text: str, shown: str) -> None:
 
 
 @given(
-    before=st.integers(0, LONGEST + 20),
+    before=st.integers(0, MAX_MESSAGE + 20),
     key=st.sampled_from([KEY, "my own/secret"]),
     kind=st.sampled_from(["json", "text", "html"]),
 )
 def test_a_key_that_the_provider_echoes_is_never_shown(before: int, key: str, kind: str) -> None:
     text = f"{'word ' * (before // 5)}no {key[:4]}\0{key[4:]} {key}"
     body = {"json": json.dumps({"error": {"message": text}}), "text": text, "html": f"<p>{text}</p>"}[kind]
-    message = classify(401, {}, body=body.encode(), secrets=["my own/secret"]).message
+    message = classify_response(401, {}, body=body.encode(), secrets=["my own/secret"]).message
     assert key[4:12] not in message
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError, TooLarge
-from dragoman.providers.routing import FALL_ON, Routing, permit
+from dragoman.providers.routing import FALLBACK_CATEGORIES, Routing, require_model_access
 from dragoman.providers.scripted import ScriptedProvider
 
 
@@ -31,7 +31,7 @@ def routing(names: Sequence[str] = ("a", "b", "c"), **rules: Any) -> Routing:
 
 
 def found(of: Routing, asked: str) -> list[str]:
-    return [route.name for route in of.find(asked)]
+    return [route.name for route in of.find_routes(asked)]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_bare_name_is_a_model_of_the_default_provider() -> None:
 @pytest.mark.parametrize("asked", ["gpt-x", "d/m", "a/", "/m", "a", "", "/"])
 def test_what_leads_nowhere_is_told_with_what_there_is(asked: str) -> None:
     with pytest.raises(NotFound) as refused:
-        routing(aliases={"fast": ["a/m"]}).find(asked)
+        routing(aliases={"fast": ["a/m"]}).find_routes(asked)
     assert refused.value.message == f"there is no model {asked!r}; the hub knows a/..., b/..., c/..., fast"
     assert refused.value.hint == "a model is written provider/model, or is an alias of dragoman.yaml"
 
@@ -97,7 +97,7 @@ def test_a_provider_may_have_no_other_models_than_those_listed() -> None:
     assert [found(known, asked) for asked in ("a/m", "n", "b/x")] == [["a/m"], ["a/n"], ["b/x"]]
     for asked in ("a/x", "x", "odd"):
         with pytest.raises(NotFound):
-            known.find(asked)
+            known.find_routes(asked)
 
 
 def test_a_provider_whose_keys_all_rest_comes_last_until_they_are_back() -> None:
@@ -115,13 +115,13 @@ def test_names_that_clients_make_up_take_a_bounded_space() -> None:
     known = routing(default="a")
     for number in range(5000):
         assert found(known, f"m-{number}") == [f"a/m-{number}"]
-    assert len(known._found) < 5000
+    assert len(known._cache) < 5000
 
 
 @pytest.mark.parametrize(
     ("error", "falls"),
     [
-        *((ProviderError("no", category=category), True) for category in FALL_ON),  # type: ignore[arg-type]
+        *((ProviderError("no", category=category), True) for category in FALLBACK_CATEGORIES),  # type: ignore[arg-type]
         (ProviderError("no", category="bad_request"), False),
         (ProviderError("no such model", category="bad_request", upstream_status=404), True),
         (ProviderError("no", category="context_limit"), False),
@@ -133,13 +133,13 @@ def test_names_that_clients_make_up_take_a_bounded_space() -> None:
     ids=str,
 )
 def test_what_another_provider_may_do_better_goes_on_to_it(error: DragomanError, *, falls: bool) -> None:
-    assert routing().falls(error) is falls
+    assert routing().allows_fallback(error) is falls
 
 
 def test_the_classes_of_errors_to_fall_on_can_be_chosen() -> None:
     known = routing(fall_on=["context_limit"])
-    assert known.falls(ProviderError("long", category="context_limit"))
-    assert not known.falls(ProviderError("busy", category="overloaded"))
+    assert known.allows_fallback(ProviderError("long", category="context_limit"))
+    assert not known.allows_fallback(ProviderError("busy", category="overloaded"))
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_the_classes_of_errors_to_fall_on_can_be_chosen() -> None:
 def test_a_key_asks_what_its_patterns_fit(patterns: list[str] | None, asked: str, *, may: bool) -> None:
     known = routing(aliases={"fast": ["b/small", "a/m"]})
     if may:
-        permit(patterns, asked, routing=known)
+        require_model_access(patterns, asked, routing=known)
         return
     with pytest.raises(Forbidden) as refused:
-        permit(patterns, asked, routing=known)
+        require_model_access(patterns, asked, routing=known)
     allowed = ", ".join(patterns or ()) or "none"
     assert refused.value.message == f"this key may not ask the model {asked!r}; it may ask {allowed}"
 
@@ -173,6 +173,6 @@ def test_who_may_ask_does_not_depend_on_which_provider_rests() -> None:
     providers = places("a", "b")
     known = Routing(providers, aliases={"fast": ["a/m", "b/m"]})
     providers["a"].rests = True
-    permit(["a/*"], "fast", routing=known)
+    require_model_access(["a/*"], "fast", routing=known)
     with pytest.raises(Forbidden):
-        permit(["b/*"], "fast", routing=known)
+        require_model_access(["b/*"], "fast", routing=known)

@@ -24,12 +24,12 @@ from dragoman.operations.call import CallSettings
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import Failure, ScriptedCall, ScriptedProvider, Step
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 from dragoman.request import ModelRequest
-from dragoman.tracing.place import Place, place_of
-from dragoman.tracing.spans import Spans
-from dragoman.tracing.telemetry import open_spans, open_tracing, traces_at
-from dragoman.tracing.tracing import OFF, Telemetry
+from dragoman.tracing.place import ModelEndpoint, endpoint_of
+from dragoman.tracing.spans import OpenTelemetryTracing
+from dragoman.tracing.telemetry import open_spans, open_tracing, traces_url
+from dragoman.tracing.tracing import NO_TRACING, TelemetrySettings
 
 USAGE = e.Usage(input_tokens=90, output_tokens=7, reasoning_tokens=3, cached_input_tokens=60)
 MAIN = ScriptedProvider([], name="main")
@@ -56,7 +56,9 @@ class Seen:
         self.exporter = InMemorySpanExporter()
         secrets = settings.pop("secrets", ())
         processor = SimpleSpanProcessor(self.exporter)
-        self.tracing: Spans = open_spans(Telemetry(**settings), processor, secrets=secrets)
+        self.tracing: OpenTelemetryTracing = open_spans(
+            TelemetrySettings(**settings), processor, secrets=secrets
+        )
 
     def spans(self) -> dict[str, ReadableSpan]:
         """The finished spans by name, each name once."""
@@ -89,7 +91,7 @@ def request(text: str = "hi", **options: Any) -> ModelRequest:
     return ModelRequest(model="gpt-x", messages=[message], options=options)
 
 
-async def play(tracing: Spans, *steps: Step, ask: ModelRequest | None = None) -> list[e.Event]:
+async def play(tracing: OpenTelemetryTracing, *steps: Step, ask: ModelRequest | None = None) -> list[e.Event]:
     asked = ask or request()
     batches = tracing.stream(asked, ScriptedProvider(steps, name="main"))
     return [event async for batch in batches for event in batch]
@@ -183,10 +185,10 @@ async def test_content_has_the_shapes_of_the_conventions_and_no_keys() -> None:
 async def test_the_clients_trace_goes_on_through_the_hub_to_the_provider() -> None:
     seen = Seen()
     provider = Listening([Step(text="Hello.")], name="main")
-    with seen.tracing.door("POST", "/v1/messages", headers={"traceparent": INCOMING}) as door:
+    with seen.tracing.request("POST", "/v1/messages", headers={"traceparent": INCOMING}) as door:
         async for _ in seen.tracing.stream(request(), provider):
             assert identity.traceparent.get() is None
-        door.answered(200)
+        door.set_status(200)
     spans = seen.spans()
     outer, inner = spans["POST /v1/messages"], spans["chat gpt-x"]
     assert outer.parent is not None
@@ -209,10 +211,10 @@ async def carried() -> str | None:
 
 async def test_a_relay_marks_its_span_by_hand() -> None:
     seen = Seen()
-    with seen.tracing.model("gpt-x", MAIN, kind="embeddings") as span:
+    with seen.tracing.model_call("gpt-x", MAIN, kind="embeddings") as span:
         assert re.fullmatch("00-[0-9a-f]{32}-[0-9a-f]{16}-0[13]", span.headers["traceparent"])
-        assert await span.during(carried()) == span.headers["traceparent"]
-        span.first()
+        assert await span.propagate(carried()) == span.headers["traceparent"]
+        span.first_byte()
         span.finish(e.FinishStep(None, usage=e.Usage(input_tokens=4, estimated=True), model="served"))
     known = facts(seen.only())
     assert (seen.only().name, known["gen_ai.response.model"]) == ("embeddings gpt-x", "served")
@@ -221,11 +223,11 @@ async def test_a_relay_marks_its_span_by_hand() -> None:
 
 async def test_a_relay_that_fails_or_is_cancelled_ends_its_span() -> None:
     seen = Seen()
-    with pytest.raises(ProviderError), seen.tracing.model("a", MAIN):
+    with pytest.raises(ProviderError), seen.tracing.model_call("a", MAIN):
         raise ProviderError("it hangs", category="timeout")
-    with pytest.raises(asyncio.CancelledError), seen.tracing.model("b", MAIN):
+    with pytest.raises(asyncio.CancelledError), seen.tracing.model_call("b", MAIN):
         raise asyncio.CancelledError
-    with pytest.raises(ZeroDivisionError), seen.tracing.model("c", MAIN):
+    with pytest.raises(ZeroDivisionError), seen.tracing.model_call("c", MAIN):
         raise ZeroDivisionError(KEY)
     ends = {name: facts(span).get("error.type") for name, span in seen.spans().items()}
     assert ends == {"chat a": "timeout", "chat b": None, "chat c": "ZeroDivisionError"}
@@ -246,7 +248,7 @@ async def test_a_run_has_its_model_requests_and_calls_below_it_and_counts_no_tok
 
     seen = Seen()
     calls = Calls(Registry(inner, outer), MemoryLedger(), settings=CallSettings(tracer=seen.tracing))
-    with seen.tracing.agent("helper", run_id="run_1", session_id="s", model="main/gpt-x"):
+    with seen.tracing.run("helper", run_id="run_1", session_id="s", model="main/gpt-x"):
         await play(seen.tracing, Step(text="Hello.", usage=USAGE))
         async with calls:
             outcome = await calls.call("t.outer", context=Context(run_id="run_1", tool_call_id="tc"))
@@ -301,8 +303,8 @@ async def test_a_failed_call_says_so_and_content_holds_what_went_in_and_out() ->
 
 async def test_a_run_that_failed_is_marked() -> None:
     seen = Seen()
-    with seen.tracing.agent("helper", run_id="run_1", session_id="s") as run:
-        run.failed("overloaded", "too busy")
+    with seen.tracing.run("helper", run_id="run_1", session_id="s") as run:
+        run.set_error("overloaded", "too busy")
     span = seen.only()
     assert (facts(span)["error.type"], span.status.description) == ("overloaded", "too busy")
 
@@ -310,8 +312,8 @@ async def test_a_run_that_failed_is_marked() -> None:
 async def test_a_trace_that_its_caller_does_not_keep_is_not_kept_but_goes_on() -> None:
     seen = Seen(sample=1.0)
     headers = {"traceparent": f"{INCOMING[:-2]}00"}
-    with seen.tracing.door("POST", "/v1/messages", headers=headers):
-        with seen.tracing.model("gpt-x", MAIN) as span:
+    with seen.tracing.request("POST", "/v1/messages", headers=headers):
+        with seen.tracing.model_call("gpt-x", MAIN) as span:
             span.finish(e.FinishStep("stop"))
         assert span.headers["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
         assert span.headers["traceparent"].endswith("-00")
@@ -322,47 +324,52 @@ async def test_a_trace_that_its_caller_does_not_keep_is_not_kept_but_goes_on() -
 
 
 async def test_tracing_that_is_off_hands_the_stream_through_and_sees_nothing() -> None:
-    assert open_tracing(Telemetry()) is OFF
-    batches = OFF.stream(request(), ScriptedProvider([Step(text="Hello.")]))
+    assert open_tracing(TelemetrySettings()) is NO_TRACING
+    batches = NO_TRACING.stream(request(), ScriptedProvider([Step(text="Hello.")]))
     assert [event async for batch in batches for event in batch][-1] == e.FinishStep(
         "stop", model="gpt-x", provider="scripted"
     )
-    with OFF.door("GET", "/v1/models", headers={}) as door, OFF.model("m", MAIN) as span:
-        door.answered(200)
-        assert await span.during(asyncio.sleep(0, "done")) == "done"
-        span.first()
+    with (
+        NO_TRACING.request("GET", "/v1/models", headers={}) as door,
+        NO_TRACING.model_call("m", MAIN) as span,
+    ):
+        door.set_status(200)
+        assert await span.propagate(asyncio.sleep(0, "done")) == "done"
+        span.first_byte()
         span.fail(ProviderError("no"))
-    with OFF.agent("a", run_id="r", session_id="s") as run:
-        run.failed("x", "y")
+    with NO_TRACING.run("a", run_id="r", session_id="s") as run:
+        run.set_error("x", "y")
     assert span.headers == {}
-    await OFF.close()
+    await NO_TRACING.close()
 
 
 def test_configured_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError) as caught:
-        open_tracing(Telemetry(endpoint="http://127.0.0.1:4318"))
+        open_tracing(TelemetrySettings(endpoint="http://127.0.0.1:4318"))
     assert caught.value.hint == "pip install 'dragoman[otel]'"
 
 
 def remote(name: str, base_url: str) -> OpenAIProvider:
-    return OpenAIProvider(name, Server(base_url=base_url), transport=Transport())
+    return OpenAIProvider(name, UpstreamServer(base_url=base_url), transport=Transport())
 
 
 def test_a_place_is_named_as_the_conventions_name_it() -> None:
     known = {
-        "https://models.example/v1": Place("x", "openai", "models.example", 443),
-        "https://api.deepseek.com/v1": Place("x", "deepseek", "api.deepseek.com", 443),
-        "https://mine.openai.azure.com/v1": Place("x", "azure.ai.openai", "mine.openai.azure.com", 443),
-        "http://user:pass@127.0.0.1:8080/v1": Place("x", "openai", "127.0.0.1", 8080),
+        "https://models.example/v1": ModelEndpoint("x", "openai", "models.example", 443),
+        "https://api.deepseek.com/v1": ModelEndpoint("x", "deepseek", "api.deepseek.com", 443),
+        "https://mine.openai.azure.com/v1": ModelEndpoint(
+            "x", "azure.ai.openai", "mine.openai.azure.com", 443
+        ),
+        "http://user:pass@127.0.0.1:8080/v1": ModelEndpoint("x", "openai", "127.0.0.1", 8080),
     }
-    assert {url: place_of(remote("x", url)) for url in known} == known
-    assert place_of(MAIN) == Place("main", "main")
+    assert {url: endpoint_of(remote("x", url)) for url in known} == known
+    assert endpoint_of(MAIN) == ModelEndpoint("main", "main")
 
 
 async def test_where_a_request_went_is_on_its_span() -> None:
     seen = Seen()
-    with seen.tracing.model("gpt-x", remote("up", "https://models.example/v1")) as span:
+    with seen.tracing.model_call("gpt-x", remote("up", "https://models.example/v1")) as span:
         span.finish(e.FinishStep("stop"))
     assert facts(seen.only()) == {
         "gen_ai.operation.name": "chat",
@@ -376,5 +383,5 @@ async def test_where_a_request_went_is_on_its_span() -> None:
 
 
 def test_a_collector_is_named_by_its_base_url() -> None:
-    assert traces_at("http://collector:4318/") == "http://collector:4318/v1/traces"
-    assert traces_at("http://collector:4318/v1/traces") == "http://collector:4318/v1/traces"
+    assert traces_url("http://collector:4318/") == "http://collector:4318/v1/traces"
+    assert traces_url("http://collector:4318/v1/traces") == "http://collector:4318/v1/traces"

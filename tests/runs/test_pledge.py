@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from dragoman.accounts.payment import Pledge
-from dragoman.accounts.price import NANO, Price, Rates
+from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, TokenRates
 from dragoman.errors import BudgetExhausted
 from dragoman.operations.budget import Budget
 from tests.serving import Served, ask, serving, text_of, types, usage, write_script
 
-PRICE = Price(name="p", rates=(Rates(input=1_000_000, output=10_000_000),))  # 1 and 10 dollars a million
+PRICE = Price(name="p", rates=(TokenRates(input=1_000_000, output=10_000_000),))  # 1 and 10 dollars a million
 PRICES = {"sim/*": {"input": 1.0, "output": 10.0}}
 ANSWER = 1_024 * 10e-6
 
@@ -72,7 +72,7 @@ def test_without_a_price_it_is_paid_when_the_cost_is_told() -> None:
 def test_without_a_budget_nothing_is_kept_back() -> None:
     pledge = Pledge(None, PRICE)
     pledge.take(lambda: 100, None)
-    pledge.note(NANO)
+    pledge.note(NANOS_PER_DOLLAR)
     pledge.settle(1.0, answered=True)
 
 

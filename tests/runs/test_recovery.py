@@ -7,9 +7,9 @@ import pytest
 from msgspec import UNSET
 
 from dragoman import messages as m
-from dragoman.operations.approval import Approval, ApprovalStatus, Item, Question
-from dragoman.operations.ledger import CallRecord, Entry
-from dragoman.runs.recovery import close_message, restored
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest, ApprovalStatus, Question
+from dragoman.operations.ledger import CallRecord, LedgerEntry
+from dragoman.runs.recovery import close_message, restore_approvals
 
 CALL = m.ToolPart("tool-agents_clerk", "c", "output-available", input={}, output="so far", preliminary=True)
 ANSWERED = m.DataPart(
@@ -28,17 +28,19 @@ RECORD = CallRecord(
     started_at=1.0,
     tool_call_id="c",
 )
-WAITS = Entry(record=RECORD, status="pending")
+WAITS = LedgerEntry(record=RECORD, status="pending")
 
 
-def asked(question: Question | None, *, status: ApprovalStatus = "pending", id: str = "apr") -> Approval:
-    return Approval(
+def asked(
+    question: Question | None, *, status: ApprovalStatus = "pending", id: str = "apr"
+) -> ApprovalRequest:
+    return ApprovalRequest(
         id=id,
         owner="ann",
         operation="agents.clerk",
         input={},
         input_hash="h",
-        items=(Item("user.question", {}, "h", question=question),),
+        items=(ApprovalItem("user.question", {}, "h", question=question),),
         created_at=1.0,
         expires_at=2.0,
         status=status,
@@ -48,9 +50,9 @@ def asked(question: Question | None, *, status: ApprovalStatus = "pending", id: 
     )
 
 
-def after_crash(*parts: m.Part, approval: Approval) -> tuple[m.Part, ...]:
+def after_crash(*parts: m.Part, approval: ApprovalRequest) -> tuple[m.Part, ...]:
     message = m.Message("msg", "assistant", parts)
-    return close_message(restored(message, [approval], calls=[WAITS]), [WAITS]).parts
+    return close_message(restore_approvals(message, [approval], calls=[WAITS]), [WAITS]).parts
 
 
 @pytest.mark.parametrize("status", ["pending", "approved", "denied", "expired"])

@@ -8,10 +8,10 @@ from typing import Any
 import httpx2
 import jsonschema_rs
 
-from dragoman.server.reference.openapi import describe
+from dragoman.server.reference.openapi import build_document
 from tests.serving import Served
 
-DOCUMENT = describe()
+DOCUMENT = build_document()
 JSON = "application/json"
 
 

@@ -15,15 +15,15 @@ from dragoman.config.sections import McpServerConfig
 from dragoman.mcp.spec import ServerStatus
 from dragoman.operations import Registry
 from dragoman.operations import operation as mark
-from dragoman.operations.approval import Approval
+from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.artifact import Artifact
 from dragoman.operations.identity import LOCAL
-from dragoman.operations.ledger import CallRecord, Entry
-from dragoman.operations.outcome import CallFailure, Outcome
-from dragoman.operations.tree import Node
-from dragoman.server.approvals import to_json
-from dragoman.server.calls import whole
-from dragoman.server.servers import camel
+from dragoman.operations.ledger import CallRecord, LedgerEntry
+from dragoman.operations.outcome import CallFailure, CallOutcome
+from dragoman.operations.tree import CallTreeNode
+from dragoman.server.approvals import approval_to_json
+from dragoman.server.calls import call_to_json
+from dragoman.server.servers import to_camel_case
 from dragoman.spokes import Spoke
 from tests.server.described import check, fields, refused
 from tests.serving import Served, serving
@@ -80,20 +80,20 @@ async def call(served: Served, id: str, input: Any = None, **more: Any) -> Any:
 def test_the_document_names_every_field_that_is_said() -> None:
     stated: dict[str, Any] = {"id": "x", "owner": "o", "operation": "a.b", "input": {}, "input_hash": "h"}
     record = CallRecord(**stated, effect="read", idempotency_key="k", started_at=0.0)
-    asked = Approval(**stated, items=(), created_at=0.0, expires_at=1.0)
-    assert fields("CallNode") == set(Node.__struct_encode_fields__)
+    asked = ApprovalRequest(**stated, items=(), created_at=0.0, expires_at=1.0)
+    assert fields("CallNode") == set(CallTreeNode.__struct_encode_fields__)
     assert fields("CallLine") == {*fields("CallNode"), "owner", "runId", "sessionId"}
-    assert fields("Call") == {*whole(Entry(record=record)), "source", "approvalId"}
-    assert fields("CallApproval") == set(to_json(asked, LOCAL))
-    assert fields("Artifact") == {camel(name) for name in Artifact.__struct_fields__} - {"owner"}
-    assert fields("McpServer") == {camel(name) for name in ServerStatus.__struct_fields__}
+    assert fields("Call") == {*call_to_json(LedgerEntry(record=record)), "source", "approvalId"}
+    assert fields("CallApproval") == set(approval_to_json(asked, LOCAL))
+    assert fields("Artifact") == {to_camel_case(name) for name in Artifact.__struct_fields__} - {"owner"}
+    assert fields("McpServer") == {to_camel_case(name) for name in ServerStatus.__struct_fields__}
     assert fields("NewMcpServer") == {"name", *McpServerConfig.__struct_fields__}
     failure = CallFailure(code="c", message="m", hint="h", transient=True, problems=[{}], input_schema={})
     assert fields("Failure") == set(failure.to_json())
     said = {"callId", "status", "approvalId", "notes", "success", "result", "error"}
     assert fields("Outcome") == said
     inside = {"ok", "operation", "waiting"}
-    assert {camel(name) for name in Outcome.__struct_fields__} - inside == said - {"success"}
+    assert {to_camel_case(name) for name in CallOutcome.__struct_fields__} - inside == said - {"success"}
 
 
 async def test_calls_and_trees_answer_as_the_document_says(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_artifacts_answer_as_the_document_says(tmp_path: Path) -> None:
 async def test_mcp_servers_answer_as_the_document_says(tmp_path: Path) -> None:
     raw = {"command": [sys.executable, "-S", "-E", str(RAW), str(tmp_path / "raw.txt")], "trust": "ask"}
     async with shop(tmp_path, mcp_servers={"raw": raw}) as served:
-        await served.hub.outside.servers.settled("raw")
+        await served.hub.external.servers.wait_until_started("raw")
         (listed,) = (await check(served, "get", "/api/mcp/servers"))["servers"]
         shown = await check(served, "get", "/api/mcp/servers/{name}", name="raw")
         assert (listed["state"], listed["tools"], shown["waiting"]) == ("ready", 0, len(shown["changes"]))
@@ -213,7 +213,7 @@ async def test_mcp_servers_answer_as_the_document_says(tmp_path: Path) -> None:
 async def test_an_approval_that_is_spelled_wrongly_approves_of_nothing(tmp_path: Path, body: Any) -> None:
     raw = {"command": [sys.executable, "-S", "-E", str(RAW), str(tmp_path / "raw.txt")], "trust": "ask"}
     async with shop(tmp_path, mcp_servers={"raw": raw}) as served:
-        (settled,) = await served.hub.outside.servers.settled("raw")
+        (settled,) = await served.hub.external.servers.wait_until_started("raw")
         path = "/api/mcp/servers/{name}/approve"
         assert await refused(served, "post", path, name="raw", json=body) == 400
         shown = await check(served, "get", "/api/mcp/servers/{name}", name="raw")
@@ -229,7 +229,7 @@ async def test_adding_and_removing_a_server_answers_as_the_document_says(tmp_pat
         assert await refused(served, *add, json={**nowhere, "name": "a b"}) == 400
         assert await refused(served, *add, json={**nowhere, "name": "b", "colour": "red"}) == 400
         assert await refused(served, *add, json={"name": "sh", "command": ["sh"]}) == 403
-        (settled,) = await served.hub.outside.servers.settled("far")
+        (settled,) = await served.hub.external.servers.wait_until_started("far")
         assert settled.state == "failed"
         assert await check(served, "delete", "/api/mcp/servers/{name}", name="far") is None
         assert (await check(served, "get", "/api/mcp/servers"))["servers"] == []

@@ -14,11 +14,11 @@ import httpx2
 import pytest
 from starlette.routing import Route, Router
 
-from dragoman.operations.approval import Approval, Item
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.server.app import Hub
-from dragoman.server.approvals import Approvals
+from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.exchange import Door
+from dragoman.server.exchange import HttpEndpoint
 from dragoman.store.store import Store
 from tests.serving import listening
 
@@ -50,34 +50,34 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *waiting: Approval, keys: bool = True) -> AsyncIterator[Served]:
+async def serving(folder: Path, *waiting: ApprovalRequest, keys: bool = True) -> AsyncIterator[Served]:
     async with await Store.open(folder) as store:
         for approval in waiting:
-            await store.approvals.ask(approval)
+            await store.approvals.create(approval)
         auth = Auth(store.keys, required=keys)
-        doors = Approvals(store.approvals)
+        doors = ApprovalHandlers(store.approvals)
         routes = [
-            Route("/api/approvals", Door({"GET": doors.list}, auth=auth)),
-            Route("/api/approvals/{id}", Door({"GET": doors.get, "POST": doors.answer}, auth=auth)),
+            Route("/api/approvals", HttpEndpoint({"GET": doors.list}, auth=auth)),
+            Route("/api/approvals/{id}", HttpEndpoint({"GET": doors.get, "POST": doors.answer}, auth=auth)),
         ]
         hub = cast(Hub, SimpleNamespace(app=Router(routes)))
         async with listening(hub) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             yield Served(store, http)
 
 
-def asking(id: str = "a", *, owner: str = "ann", **fields: Any) -> Approval:
+def asking(id: str = "a", *, owner: str = "ann", **fields: Any) -> ApprovalRequest:
     given: dict[str, Any] = {
         "id": id,
         "owner": owner,
         "operation": "mail.send",
         "input": {"to": "x"},
         "input_hash": id,
-        "items": (Item("mail.send", {"to": "x"}, id, reason="others see it"),),
+        "items": (ApprovalItem("mail.send", {"to": "x"}, id, reason="others see it"),),
         "created_at": NOW,
         "expires_at": NOW + DAY,
         **fields,
     }
-    return Approval(**given)
+    return ApprovalRequest(**given)
 
 
 async def test_an_approval_is_told_with_all_that_somebody_decides_by(tmp_path: Path) -> None:

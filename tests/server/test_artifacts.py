@@ -14,9 +14,9 @@ from starlette.routing import Route, Router
 
 from dragoman.operations.artifact import Artifact
 from dragoman.server.app import Hub
-from dragoman.server.artifacts import Artifacts
+from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.exchange import Door
+from dragoman.server.exchange import HttpEndpoint
 from dragoman.store.store import Store
 from tests.serving import listening
 
@@ -33,11 +33,11 @@ async def serving(
         kept = Artifact(
             id="a", owner="ann", media_type=media_type, size=len(body), created_at=5.0, call_id="c"
         )
-        await store.artifacts.keep(kept, body)
-        auth, doors = Auth(store.keys, required=True), Artifacts(store.artifacts)
+        await store.artifacts.save(kept, body)
+        auth, doors = Auth(store.keys, required=True), ArtifactHandlers(store.artifacts)
         routes = [
-            Route("/api/artifacts/{id}", Door({"GET": doors.get}, auth=auth)),
-            Route("/api/artifacts/{id}/content", Door({"GET": doors.content}, auth=auth)),
+            Route("/api/artifacts/{id}", HttpEndpoint({"GET": doors.get}, auth=auth)),
+            Route("/api/artifacts/{id}/content", HttpEndpoint({"GET": doors.content}, auth=auth)),
         ]
         hub = cast(Hub, SimpleNamespace(app=Router(routes)))
         _, secret = await store.keys.create("ann")

@@ -11,8 +11,8 @@ import pytest
 from dragoman.errors import Unauthorized, Unavailable
 from dragoman.limits import Limits
 from dragoman.operations.identity import LOCAL, Identity
-from dragoman.server.auth import FRESH_FOR, Auth
-from dragoman.server.known import BELIEVED_FOR, MOST, KnownKeys
+from dragoman.server.auth import RECHECK_INTERVAL, Auth
+from dragoman.server.known import MAX_AGE, MAX_KEYS, KeyCache
 from dragoman.store.store import Store
 
 LIMITS = Limits(parallel=2)
@@ -107,7 +107,7 @@ async def test_while_the_database_is_down_known_keys_go_on_and_the_others_are_to
     running = asking(store, clock, tmp_path)
     seen = await running.identify(bearer(known))
     await store.close()
-    clock.now += FRESH_FOR
+    clock.now += RECHECK_INTERVAL
     restarted = asking(store, clock, tmp_path)
     for auth in (running, restarted):
         assert (
@@ -140,7 +140,7 @@ async def test_a_key_that_was_seen_to_be_revoked_is_not_known_any_more(tmp_path:
     auth = asking(store, clock, tmp_path)
     await auth.identify(bearer(secret))
     await store.keys.revoke(key.id)
-    clock.now += FRESH_FOR
+    clock.now += RECHECK_INTERVAL
     with pytest.raises(Unauthorized, match="revoked"):
         await auth.identify(bearer(secret))
     await store.close()
@@ -154,7 +154,7 @@ async def test_what_was_changed_of_a_known_key_is_known(tmp_path: Path) -> None:
     store = await Store.open(tmp_path, clock=clock)
     key, secret = await store.keys.create("ann")
     await asking(store, clock, tmp_path).identify(bearer(secret))
-    await store.keys.change(key.id, limits=LIMITS)
+    await store.keys.update(key.id, limits=LIMITS)
     await asking(store, clock, tmp_path).identify(bearer(secret))
     await store.close()
     assert (await asking(store, clock, tmp_path).identify(bearer(secret))).limits == LIMITS
@@ -166,28 +166,28 @@ async def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content
     async with await Store.open(tmp_path) as store:
         _, secret = await store.keys.create("ann")
         assert (await asking(store, Clock(), tmp_path).identify(bearer(secret))).owner == "ann"
-    restarted = KnownKeys(tmp_path / "keys.cache", clock=Clock())
+    restarted = KeyCache(tmp_path / "keys.cache", clock=Clock())
     assert restarted.get("x") is None
 
 
 async def test_a_key_that_the_database_has_not_confirmed_for_a_week_is_not_believed(tmp_path: Path) -> None:
     clock = Clock()
-    known = KnownKeys(tmp_path / "keys.cache", clock=clock)
-    await known.keep("h", LOCAL, expires_at=None)
-    clock.now += BELIEVED_FOR
+    known = KeyCache(tmp_path / "keys.cache", clock=clock)
+    await known.put("h", LOCAL, expires_at=None)
+    clock.now += MAX_AGE
     assert known.get("h") is not None
     clock.now += 1
     assert known.get("h") is None
-    await known.keep("h", LOCAL, expires_at=None)
-    assert KnownKeys(tmp_path / "keys.cache", clock=clock).get("h") is not None
+    await known.put("h", LOCAL, expires_at=None)
+    assert KeyCache(tmp_path / "keys.cache", clock=clock).get("h") is not None
 
 
 async def test_only_so_many_keys_are_known_and_the_last_that_asked_stay() -> None:
-    known = KnownKeys(None, clock=Clock())
-    for number in range(MOST):
-        await known.keep(f"h{number}", LOCAL, expires_at=None)
-    await known.keep("h0", LOCAL, expires_at=None)
-    await known.keep("new", LOCAL, expires_at=None)
+    known = KeyCache(None, clock=Clock())
+    for number in range(MAX_KEYS):
+        await known.put(f"h{number}", LOCAL, expires_at=None)
+    await known.put("h0", LOCAL, expires_at=None)
+    await known.put("new", LOCAL, expires_at=None)
     assert [known.get(hashed) is None for hashed in ("h0", "h1", "h2", "new")] == [False, True, False, False]
 
 

@@ -16,13 +16,13 @@ from dragoman.cli.calls import Folder, Remote
 from dragoman.cli.client import HubClient
 from dragoman.events import Usage
 from dragoman.messages import Message
-from dragoman.operations.ledger import CallRecord, Ended
+from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
-from dragoman.server.calls import Calls, Reader
-from dragoman.server.exchange import Door
-from dragoman.store.runs import Ending, Run
+from dragoman.server.calls import CallHandlers, CallReader
+from dragoman.server.exchange import HttpEndpoint
+from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord
@@ -61,7 +61,7 @@ class Served:
 async def serving(folder: Path, *, keys: bool = False) -> AsyncIterator[Served]:
     async with await Store.open(folder) as store:
         served = Served(store)
-        calls = Calls(store, abort=served.stop, source=lambda name: f"of {name}", clock=lambda: NOW)
+        calls = CallHandlers(store, abort=served.stop, source=lambda name: f"of {name}", clock=lambda: NOW)
         auth = Auth(store.keys, required=keys)
         routes = {
             "/api/calls": {"GET": calls.list},
@@ -69,7 +69,7 @@ async def serving(folder: Path, *, keys: bool = False) -> AsyncIterator[Served]:
             "/api/calls/{id}/tree": {"GET": calls.tree},
             "/api/calls/{id}/abort": {"POST": calls.abort},
         }
-        router = Router([Route(path, Door(handlers, auth=auth)) for path, handlers in routes.items()])
+        router = Router([Route(path, HttpEndpoint(handlers, auth=auth)) for path, handlers in routes.items()])
         async with listening(cast(Hub, SimpleNamespace(app=router))) as served.url:
             yield served
 
@@ -93,14 +93,16 @@ def call(
 
 async def fill(store: Store, *, owner: str = "local") -> None:
     """A run whose model asked for c1, which called c2, which is under way; and c9 of no run."""
-    run = Run(id="run", session_id="s", message_id="m", owner=owner, model="sim/any", started_at=1.0)
+    run = RunRecord(id="run", session_id="s", message_id="m", owner=owner, model="sim/any", started_at=1.0)
     session = Session(id="s", owner=owner, created_at=1.0, updated_at=1.0)
-    await store.runs.begin(run, assistant=Message(id="m", role="assistant"), session=session)
+    await store.runs.create(run, assistant=Message(id="m", role="assistant"), session=session)
     for record in (call("c1", owner=owner), call("c2", "c1", owner=owner, at=3.0)):
-        await store.calls.begin(record)
-    await store.calls.begin(call("c9", owner=owner, at=9.0, run_id=None, session_id=None, step=None))
+        await store.calls.record_start(record)
+    await store.calls.record_start(call("c9", owner=owner, at=9.0, run_id=None, session_id=None, step=None))
     failure = CallFailure(code="invalid_input", message="no", input_schema={})
-    await store.calls.end("c9", Ended(status="failed", ended_at=9.5, error=failure, notes=("mended",)))
+    await store.calls.record_end(
+        "c9", CallCompletion(status="failed", ended_at=9.5, error=failure, notes=("mended",))
+    )
     used = UsageRecord(
         id="u", owner=owner, status="finished", started_at=1.0, run_id="run", step=1, provider="sim"
     )
@@ -152,8 +154,8 @@ async def test_a_tree_that_is_known_already_is_not_sent_again(tmp_path: Path) ->
         same = await hub.json(f"/run/tree?since={version}")
         assert same == {"version": version, "running": True, "now": NOW}
         for id in ("c2", "c1"):
-            await hub.store.calls.end(id, Ended(status="done", ended_at=4.0, result=[1]))
-        await hub.store.runs.finish("run", Ending(status="stopped", finished_at=5.0, usage=Usage(1, 2, 3)))
+            await hub.store.calls.record_end(id, CallCompletion(status="done", ended_at=4.0, result=[1]))
+        await hub.store.runs.finish("run", RunEnding(status="stopped", finished_at=5.0, usage=Usage(1, 2, 3)))
         news = await hub.json(f"/run/tree?since={version}")
         assert news["version"] != version
         assert (news["running"], news["tree"]["status"]) == (False, "aborted")
@@ -162,7 +164,7 @@ async def test_a_tree_that_is_known_already_is_not_sent_again(tmp_path: Path) ->
 async def test_the_tree_of_a_run_outlives_its_session(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         await fill(hub.store)
-        await hub.store.runs.finish("run", Ending(status="finished", finished_at=5.0))
+        await hub.store.runs.finish("run", RunEnding(status="finished", finished_at=5.0))
         await hub.store.sessions.delete("s")
         assert kinds((await hub.json("/run/tree"))["tree"])["run run done"]
 
@@ -171,8 +173,8 @@ async def test_of_a_big_tree_the_beginning_is_shown_and_the_rest_is_counted(tmp_
     async with await Store.open(tmp_path) as store:
         await fill(store)
         for number in range(20):
-            await store.calls.begin(call(f"d{number:02}", "c1", at=5.0 + number))
-        reader = Reader(store, most=10)
+            await store.calls.record_start(call(f"d{number:02}", "c1", at=5.0 + number))
+        reader = CallReader(store, max_nodes=10)
         assert [(await reader.tree(id))["leftOut"] for id in ("run", "c1", "c2")] == [12, 12, 0]
 
 

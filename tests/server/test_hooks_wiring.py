@@ -13,7 +13,7 @@ from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import ConfigError
 from dragoman.http.transport import Transport
 from dragoman.operations.hook import CallEnd, HookedCall
-from dragoman.server.app.hooks import READY, hooks_of
+from dragoman.server.app.hooks import BUILTIN_HOOKS, build_hooks
 
 MODULE = """
 from dragoman.agent.hooks.events import Block
@@ -64,7 +64,7 @@ def place(tmp_path: Path) -> str:
 
 
 def made(*said: Said, transport: Transport, environ: Mapping[str, str] | None = None) -> Hooks:
-    return hooks_of(said, environ=environ or {}, transport=transport)
+    return build_hooks(said, environ=environ or {}, transport=transport)
 
 
 async def block(hooks: Hooks, operation: str = "mail.send", **input: Any) -> str | None:
@@ -98,9 +98,9 @@ async def test_ready_made_hooks_go_by_their_names(tmp_path: Path, transport: Tra
         "audit_log": {"path": str(tmp_path / "audit.jsonl")},
         "redact": {"names": ["email"]},
     }
-    said = [Said(use=name, options=options.get(name, {})) for name in READY]
+    said = [Said(use=name, options=options.get(name, {})) for name in BUILTIN_HOOKS]
     hooks = made(*said, transport=transport)
-    assert {hook.name for hook in hooks} == {*READY, "redaction"} - {"redact"}
+    assert {hook.name for hook in hooks} == {*BUILTIN_HOOKS, "redaction"} - {"redact"}
     assert "leads out" in (await block(hooks, path="/etc/passwd") or "")
     end = CallEnd(status="done", result="ann@example.org")
     call = HookedCall(operation="mail.send", input={}, effect="once", owner="ann")

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from dragoman.events import Usage
 from dragoman.server.exchange import Exchange
-from dragoman.server.metrics import Metrics, Watched
+from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.version import version
 from dragoman.store.usage import UsageRecord
 
@@ -68,9 +68,9 @@ async def samples(metrics: Metrics) -> dict[str, float]:
 
 
 async def test_a_request_that_ended_is_counted_with_its_time_tokens_and_money() -> None:
-    metrics = Metrics(Watched())
-    metrics.note(record())
-    metrics.note(record(cost=None, tokens=Usage(), first_byte=None, duration=2.5))
+    metrics = Metrics(MetricSources())
+    metrics.count_request(record())
+    metrics.count_request(record(cost=None, tokens=Usage(), first_byte=None, duration=2.5))
     assert await samples(metrics) == {
         "dragoman_requests_total{door=openai,model=gpt-x-1,provider=main,status=finished}": 2.0,
         "dragoman_request_duration_seconds_count{door=openai,provider=main}": 2.0,
@@ -87,16 +87,16 @@ async def test_a_request_that_ended_is_counted_with_its_time_tokens_and_money() 
 
 async def test_what_happens_on_the_way_is_counted_too() -> None:
     cooldowns = {"main": 2}
-    watched = Watched(
+    watched = MetricSources(
         cooldowns=lambda: cooldowns, runs=lambda: 3, spool=lambda: 4, database=lambda: bool(cooldowns)
     )
     metrics = Metrics(watched)
-    metrics.began("openai")
-    metrics.began("openai")
-    metrics.ended("openai")
-    metrics.failed("main", "rate_limit")
-    metrics.retried("main")
-    metrics.fell_back("main", "other")
+    metrics.request_started("openai")
+    metrics.request_started("openai")
+    metrics.request_ended("openai")
+    metrics.attempt_failed("main", "rate_limit")
+    metrics.attempt_retried("main")
+    metrics.provider_fell_back("main", "other")
     expected = {
         "dragoman_requests_in_progress{door=openai}": 1.0,
         "dragoman_provider_errors_total{category=rate_limit,provider=main}": 1.0,
@@ -115,9 +115,9 @@ async def test_what_happens_on_the_way_is_counted_too() -> None:
 
 
 async def test_durations_fall_into_buckets_that_add_up() -> None:
-    metrics = Metrics(Watched())
+    metrics = Metrics(MetricSources())
     for duration in (0.005, 0.01, 0.3, 1e6):
-        metrics.note(record(duration=duration))
+        metrics.count_request(record(duration=duration))
     _, text = await scrape(metrics)
     (family,) = [found for found in parse(text) if found.name == "dragoman_request_duration_seconds"]
     buckets = {s.labels["le"]: s.value for s in family.samples if s.name.endswith("_bucket")}
@@ -127,8 +127,8 @@ async def test_durations_fall_into_buckets_that_add_up() -> None:
 
 
 async def test_the_scraper_chooses_the_format() -> None:
-    metrics = Metrics(Watched())
-    metrics.note(record(status='a "b"\nc\\'))
+    metrics = Metrics(MetricSources())
+    metrics.count_request(record(status='a "b"\nc\\'))
     plain, text = await scrape(metrics)
     assert plain == "text/plain; version=0.0.4; charset=utf-8"
     assert (await scrape(metrics, "text/html"))[0] == plain
@@ -141,15 +141,15 @@ async def test_the_scraper_chooses_the_format() -> None:
 
 
 async def test_what_the_process_uses_is_there() -> None:
-    _, text = await scrape(Metrics(Watched()))
+    _, text = await scrape(Metrics(MetricSources()))
     names = {sample.name for family in parse(text) for sample in family.samples}
     if platform.system() == "Linux":
         assert {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"} <= names
 
 
 async def test_two_hubs_in_one_process_count_apart() -> None:
-    one, other = Metrics(Watched()), Metrics(Watched())
-    one.retried("main")
+    one, other = Metrics(MetricSources()), Metrics(MetricSources())
+    one.attempt_retried("main")
     assert await samples(one) == {"dragoman_provider_retries_total{provider=main}": 1.0}
     assert await samples(other) == {}
 
@@ -160,29 +160,29 @@ def models(metrics: Metrics) -> set[str]:
 
 
 def test_a_model_that_nobody_serves_gets_no_series() -> None:
-    metrics = Metrics(Watched(), known={"fast"})
+    metrics = Metrics(MetricSources(), models={"fast"})
     for number in range(1000):
         name = f"made-up-{number}"
-        metrics.note(record(status="failed", model_asked=f"main/{name}", model_served=name))
+        metrics.count_request(record(status="failed", model_asked=f"main/{name}", model_served=name))
     assert models(metrics) == {"other"}
-    metrics.note(record(status="failed", model_served=None))
+    metrics.count_request(record(status="failed", model_served=None))
     assert models(metrics) == {"other", "fast"}
-    metrics.note(record(status="refused", model_asked=None, model_served=None, provider=None))
+    metrics.count_request(record(status="refused", model_asked=None, model_served=None, provider=None))
     assert models(metrics) == {"other", "fast", ""}
 
 
 def test_a_failure_counts_for_the_model_that_served_the_same_wish_before() -> None:
-    metrics = Metrics(Watched())
-    metrics.note(record())
-    metrics.note(record(status="failed", model_served=None))
-    metrics.note(record(status="aborted", model_served="gpt-x"))
+    metrics = Metrics(MetricSources())
+    metrics.count_request(record())
+    metrics.count_request(record(status="failed", model_served=None))
+    metrics.count_request(record(status="aborted", model_served="gpt-x"))
     assert models(metrics) == {"gpt-x-1"}
 
 
 def test_the_number_of_models_is_bounded_whatever_servers_echo() -> None:
-    metrics = Metrics(Watched(), limit=20)
+    metrics = Metrics(MetricSources(), limit=20)
     for number in range(1000):
-        metrics.note(record(model_asked=f"main/m{number}", model_served=f"m{number}" * 100))
-        metrics.note(record(status="failed", model_asked=f"main/m{number}", model_served=None))
+        metrics.count_request(record(model_asked=f"main/m{number}", model_served=f"m{number}" * 100))
+        metrics.count_request(record(status="failed", model_asked=f"main/m{number}", model_served=None))
     assert len(models(metrics)) == 21
     assert max(len(name) for name in models(metrics)) == 120

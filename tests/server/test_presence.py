@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 
 from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import Presence
+from dragoman.server.streaming import DisconnectWatch
 
 GONE: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"", "more_body": False}
@@ -55,9 +55,9 @@ async def settled(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def run(client: Client, work: Callable[[Presence], Awaitable[None]]) -> Presence:
+async def run(client: Client, work: Callable[[DisconnectWatch], Awaitable[None]]) -> DisconnectWatch:
     """Do the work while the client is there, as a request's own task."""
-    presence = Presence(client.exchange)
+    presence = DisconnectWatch(client.exchange)
 
     async def serve() -> None:
         async with presence:
@@ -73,46 +73,46 @@ async def test_a_client_that_goes_ends_the_work_and_is_no_error() -> None:
     client.messages.put_nowait(MORE)  # what still comes of a request says nothing
     client.leave()
     presence = await run(client, lambda _: wait(ended=ended))
-    assert (presence.gone, ended) == (True, ["cancelled"])
+    assert (presence.disconnected, ended) == (True, ["cancelled"])
 
 
 async def test_work_that_ends_by_itself_is_left_alone_and_nobody_watches_any_more() -> None:
     client, done = Client(), list[str]()
 
-    async def work(_: Presence) -> None:
+    async def work(_: DisconnectWatch) -> None:
         await settled(lambda: client.watched == 1)
         done.append("done")
 
     presence = await run(client, work)
     await settled(lambda: client.watched == 0)
-    assert (presence.gone, done) == (False, ["done"])
+    assert (presence.disconnected, done) == (False, ["done"])
 
 
 async def test_the_end_of_the_channel_behind_the_last_of_an_answer_is_no_going() -> None:
     client, done = Client(), list[str]()
 
-    async def work(presence: Presence) -> None:
+    async def work(presence: DisconnectWatch) -> None:
         await settled(lambda: client.watched == 1)
-        presence.over = True
+        presence.response_complete = True
         client.leave()
         await settled(lambda: client.watched == 0)
         await asyncio.sleep(0)
         done.append("sent")
 
     presence = await run(client, work)
-    assert (presence.gone, done) == (False, ["sent"])
+    assert (presence.disconnected, done) == (False, ["sent"])
 
 
 async def test_work_may_settle_what_it_has_done_before_it_ends() -> None:
     client, told = Client(), list[str]()
     client.leave()
 
-    async def work(presence: Presence) -> None:
+    async def work(presence: DisconnectWatch) -> None:
         try:
             await wait(ended=told)
         except asyncio.CancelledError:
             await asyncio.sleep(0)
-            told.append(f"settled, gone: {presence.gone}")
+            told.append(f"settled, gone: {presence.disconnected}")
             raise
 
     await run(client, work)
@@ -122,13 +122,13 @@ async def test_work_may_settle_what_it_has_done_before_it_ends() -> None:
 async def test_an_error_of_the_work_is_raised_also_when_the_client_goes() -> None:
     client = Client()
 
-    async def work(_: Presence) -> None:
+    async def work(_: DisconnectWatch) -> None:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         await run(client, work)
 
-    async def fails_while_leaving(_: Presence) -> None:
+    async def fails_while_leaving(_: DisconnectWatch) -> None:
         try:
             await wait(ended=[])
         except asyncio.CancelledError:
@@ -141,7 +141,7 @@ async def test_an_error_of_the_work_is_raised_also_when_the_client_goes() -> Non
 
 async def test_being_cancelled_by_others_is_passed_on() -> None:
     client, ended = Client(), list[str]()
-    presence = Presence(client.exchange)
+    presence = DisconnectWatch(client.exchange)
 
     async def serve() -> None:
         async with presence:
@@ -153,4 +153,4 @@ async def test_being_cancelled_by_others_is_passed_on() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await settled(lambda: client.watched == 0)
-    assert (presence.gone, ended) == (False, ["cancelled"])
+    assert (presence.disconnected, ended) == (False, ["cancelled"])

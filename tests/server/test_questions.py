@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.operations.approval import Approval, Item, Question
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
 from tests.server.described import refused
 from tests.server.test_approvals import asking, serving
 from tests.serving import serving as hub_serving
@@ -15,8 +15,8 @@ from tests.serving import serving as hub_serving
 ASKED = Question("Which colour?", ("red", "blue"))
 
 
-def question(id: str = "q", **fields: Any) -> Approval:
-    item = Item("user.question", {"text": "Which colour?"}, id, question=ASKED, agent="painter")
+def question(id: str = "q", **fields: Any) -> ApprovalRequest:
+    item = ApprovalItem("user.question", {"text": "Which colour?"}, id, question=ASKED, agent="painter")
     return asking(id, items=(item,), operation="user.question", **fields)
 
 
@@ -103,7 +103,7 @@ async def test_a_question_is_not_answered_by_whom_it_does_not_concern(
 
 async def test_the_document_knows_what_is_refused(tmp_path: Path) -> None:
     async with hub_serving(tmp_path) as served:
-        await served.hub.store.approvals.ask(question(owner="local"))
+        await served.hub.store.approvals.create(question(owner="local"))
         place = {"verb": "post", "path": "/api/approvals/{id}", "id": "q"}
         assert await refused(served, **place, json={"answer": ""}) == 400
         assert await refused(served, **place, json={}) == 400

@@ -15,41 +15,41 @@ import yaml
 
 from dragoman import events as e
 from dragoman.mcp.server.door import METHODS
-from dragoman.server.approvals import Approvals
-from dragoman.server.artifacts import Artifacts
-from dragoman.server.calls import Calls
-from dragoman.server.chat import Chat
-from dragoman.server.doors import MCP, SPOKE, Rooms, guarded, models, public
+from dragoman.server.approvals import ApprovalHandlers
+from dragoman.server.artifacts import ArtifactHandlers
+from dragoman.server.calls import CallHandlers
+from dragoman.server.chat import ChatHandlers
+from dragoman.server.doors import MCP_PATH, SPOKE_PATH, ApiHandlers, api_routes, gateway_routes, public_routes
 from dragoman.server.gateway.doors import Gateway
-from dragoman.server.health import Health
+from dragoman.server.health import HealthHandlers
 from dragoman.server.metrics import Metrics
-from dragoman.server.operations import Operations
-from dragoman.server.reference.openapi import vocabulary
-from dragoman.server.reference.page import VERBS, draw_reference, routes
-from dragoman.server.reference.reference import Reference
-from dragoman.server.servers import Servers
-from dragoman.server.sessions import Sessions
-from dragoman.server.usage import Usage
-from dragoman.wire.ui import UIStream
+from dragoman.server.operations import OperationHandlers
+from dragoman.server.reference.openapi import vocabulary_schemas
+from dragoman.server.reference.page import VERBS, list_operations, render_reference
+from dragoman.server.reference.reference import ReferenceHandlers
+from dragoman.server.servers import McpServerHandlers
+from dragoman.server.sessions import SessionHandlers
+from dragoman.server.usage import UsageHandlers
+from dragoman.wire.ui import UIStreamEncoder
 from tests.server.described import DOCUMENT, check, resolve, validator
 from tests.serving import ask, serving
 
 MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
 ROOMS: Any = {
-    "chat": Chat,
-    "sessions": Sessions,
-    "operations": Operations,
+    "chat": ChatHandlers,
+    "sessions": SessionHandlers,
+    "operations": OperationHandlers,
     "gateway": Gateway,
-    "calls": Calls,
-    "approvals": Approvals,
-    "artifacts": Artifacts,
-    "servers": Servers,
+    "calls": CallHandlers,
+    "approvals": ApprovalHandlers,
+    "artifacts": ArtifactHandlers,
+    "servers": McpServerHandlers,
     "mcp": None,
     "spokes": None,
-    "usage": Usage,
+    "usage": UsageHandlers,
     "metrics": Metrics,
-    "health": Health,
-    "reference": Reference,
+    "health": HealthHandlers,
+    "reference": ReferenceHandlers,
 }
 EVENTS: tuple[e.Event, ...] = (
     e.Start("m1", {"model": "a/b"}),
@@ -99,21 +99,25 @@ def written(path: str) -> str:
 
 @pytest.mark.promise("every-address-is-described")
 def test_the_document_has_every_door_of_the_hub_and_says_which_want_a_key() -> None:
-    rooms = Rooms(**ROOMS)
-    said = {(verb, path, said.get("security") != []) for verb, path, said in routes(DOCUMENT["paths"])}
-    wanted = {(verb.lower(), path, True) for path, handlers, _ in guarded(rooms) for verb in handlers}
-    wanted |= {
-        (verb.lower(), written(path), True) for path, handlers, _ in models(rooms) for verb in handlers
+    rooms = ApiHandlers(**ROOMS)
+    said = {
+        (verb, path, said.get("security") != []) for verb, path, said in list_operations(DOCUMENT["paths"])
     }
-    wanted |= {(verb.lower(), MCP, True) for verb in METHODS.split(", ") if verb != "OPTIONS"}
-    open_ones = {(verb.lower(), path, False) for path, handlers in public(rooms) for verb in handlers}
+    wanted = {(verb.lower(), path, True) for path, handlers, _ in api_routes(rooms) for verb in handlers}
+    wanted |= {
+        (verb.lower(), written(path), True)
+        for path, handlers, _ in gateway_routes(rooms)
+        for verb in handlers
+    }
+    wanted |= {(verb.lower(), MCP_PATH, True) for verb in METHODS.split(", ") if verb != "OPTIONS"}
+    open_ones = {(verb.lower(), path, False) for path, handlers in public_routes(rooms) for verb in handlers}
     assert said == wanted | open_ones | {("get", "/metrics", False)}
 
 
 def test_the_document_tells_in_words_of_the_socket_that_openapi_has_no_form_for() -> None:
     told = " ".join(tag["description"] for tag in DOCUMENT["tags"])
-    assert SPOKE not in DOCUMENT["paths"]
-    assert f"`{SPOKE}`" in told
+    assert SPOKE_PATH not in DOCUMENT["paths"]
+    assert f"`{SPOKE_PATH}`" in told
 
 
 def test_every_reference_within_the_document_leads_somewhere() -> None:
@@ -131,12 +135,12 @@ def test_every_schema_is_one(name: str) -> None:
 
 def test_no_shape_written_by_hand_has_the_name_of_one_from_the_vocabulary() -> None:
     text = files("dragoman.server").joinpath("openapi.yaml").read_text(encoding="utf-8")
-    assert set(yaml.safe_load(text)["components"]["schemas"]) & set(vocabulary()) == set()
+    assert set(yaml.safe_load(text)["components"]["schemas"]) & set(vocabulary_schemas()) == set()
 
 
 def test_operations_have_names_of_their_own_and_say_what_they_are() -> None:
     tags = {tag["name"] for tag in DOCUMENT["tags"]}
-    said = [operation for _, _, operation in routes(DOCUMENT["paths"])]
+    said = [operation for _, _, operation in list_operations(DOCUMENT["paths"])]
     names = [each["operationId"] for each in said]
     assert sorted(set(names)) == sorted(names)
     assert all(each["summary"] and set(each["tags"]) <= tags for each in said)
@@ -144,7 +148,7 @@ def test_operations_have_names_of_their_own_and_say_what_they_are() -> None:
 
 
 def test_every_parameter_of_a_path_is_described() -> None:
-    for _, path, said in routes(DOCUMENT["paths"]):
+    for _, path, said in list_operations(DOCUMENT["paths"]):
         parameters = [
             resolve(each["$ref"]) if "$ref" in each else each for each in said.get("parameters", ())
         ]
@@ -165,9 +169,9 @@ def test_every_example_fits_its_schema() -> None:
     assert checked > 10
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=e.name)
+@pytest.mark.parametrize("event", EVENTS, ids=e.event_type)
 def test_what_a_stream_says_fits_the_document(event: e.Event) -> None:
-    frames = UIStream(sdk=7).encode([event]).removeprefix(b"data: ").strip()
+    frames = UIStreamEncoder(sdk=7).encode([event]).removeprefix(b"data: ").strip()
     said = msgspec.json.decode(frames)
     validator(DOCUMENT["components"]["schemas"]["StreamEvent"]).validate(said)
     shape = DOCUMENT["components"]["schemas"][type(event).__name__]
@@ -285,7 +289,7 @@ async def test_failures_answer_as_the_document_says(tmp_path: Path) -> None:
 
 async def test_the_reference_is_open_to_those_without_a_key(tmp_path: Path) -> None:
     async with serving(tmp_path, keys=True) as served:
-        for _, path, said in routes(DOCUMENT["paths"]):
+        for _, path, said in list_operations(DOCUMENT["paths"]):
             public = said.get("security") == []
             verb = next(verb for verb in VERBS if verb in DOCUMENT["paths"][path])
             response = await served.http.request(verb.upper(), path)
@@ -308,7 +312,7 @@ ALONE = {"meta", "br"}
 
 
 def test_the_page_is_whole_and_asks_nothing_of_other_hosts() -> None:
-    page = draw_reference(DOCUMENT)
+    page = render_reference(DOCUMENT)
     stack: list[str] = []
     for closing, tag in TAG.findall(page):
         if closing:
@@ -323,5 +327,5 @@ def test_the_page_is_whole_and_asks_nothing_of_other_hosts() -> None:
     assert all(link.startswith(("/", "#")) for link in links)
     assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
     assert sorted(set(ids)) == sorted(ids)
-    for _, path, _ in routes(DOCUMENT["paths"]):
+    for _, path, _ in list_operations(DOCUMENT["paths"]):
         assert f"<code>{path}</code>" in page

@@ -16,8 +16,8 @@ import pytest
 from dragoman.events import Usage as Tokens
 from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
-from dragoman.server.exchange import Door
-from dragoman.server.usage import Usage
+from dragoman.server.exchange import HttpEndpoint
+from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord
 from tests.serving import listening
@@ -50,9 +50,9 @@ class Served:
 @asynccontextmanager
 async def serving(folder: Path, *records: UsageRecord, keys: bool = False) -> AsyncIterator[Served]:
     async with await Store.open(folder) as store:
-        await store.write(store.usage.adding_many(records))
+        await store.write(store.usage.insert_missing_job(records))
         auth = Auth(store.keys, required=keys)
-        door = Door({"GET": Usage(store, clock=lambda: NOON + HOUR).show}, auth=auth)
+        door = HttpEndpoint({"GET": UsageHandlers(store, clock=lambda: NOON + HOUR).get}, auth=auth)
         hub = cast(Hub, SimpleNamespace(app=door))
         async with listening(hub) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             yield Served(store, http)

@@ -14,33 +14,33 @@ from starlette.types import ASGIApp
 from dragoman.errors import Unauthorized
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.identity import Identity
-from dragoman.operations.ledger import Entry, MemoryLedger
-from dragoman.operations.outcome import Outcome
-from dragoman.spokes.hub.door import SpokeDoor
-from dragoman.spokes.hub.permits import Permits
+from dragoman.operations.ledger import LedgerEntry, MemoryLedger
+from dragoman.operations.outcome import CallOutcome
+from dragoman.spokes.hub.door import SpokeEndpoint
+from dragoman.spokes.hub.permits import NamespacePermissions
 from dragoman.spokes.hub.settings import SpokeSettings
-from dragoman.spokes.hub.switchboard import Switchboard
+from dragoman.spokes.hub.switchboard import SpokeServer
 
 KEYS = {
     "key-a": Identity(owner="ann", key_id="a"),
     "key-b": Identity(owner="bob", key_id="b"),
     "key-chat": Identity(owner="ann", key_id="c", scopes=frozenset({"chat"})),
 }
-QUICK = SpokeSettings(grace=5.0, claim=1.0, heartbeat=0.2, timeout=2.0)
+QUICK = SpokeSettings(grace=5.0, claim_timeout=1.0, heartbeat=0.2, timeout=2.0)
 LIMIT = 120.0
 
 
 class House:
     """A hub in this process."""
 
-    def __init__(self, settings: SpokeSettings, permits: Permits, *things: Any) -> None:
+    def __init__(self, settings: SpokeSettings, permits: NamespacePermissions, *things: Any) -> None:
         self.registry = Registry(*things)
         self.ledger = MemoryLedger()
         self.calls = Calls(self.registry, self.ledger)
-        self.board = Switchboard(self.registry, permits=permits, settings=settings)
+        self.board = SpokeServer(self.registry, permissions=permits, settings=settings)
         self.keys: dict[str, Identity] = dict(KEYS)
         self.url = ""
-        self.door = SpokeDoor(self.board, identify=self.identify)
+        self.door = SpokeEndpoint(self.board, identify=self.identify)
 
     async def identify(self, headers: Mapping[str, str]) -> Identity:
         secret = headers.get("authorization", "").removeprefix("Bearer ")
@@ -48,7 +48,9 @@ class House:
             raise Unauthorized("this key is unknown")
         return self.keys[secret]
 
-    async def call(self, operation: str, input: Mapping[str, Any] | None = None, **context: Any) -> Outcome:
+    async def call(
+        self, operation: str, input: Mapping[str, Any] | None = None, **context: Any
+    ) -> CallOutcome:
         """The outcome of a call."""
         return await self.calls.call(operation, input, context=Context(**context))
 
@@ -57,7 +59,7 @@ class House:
         async with asyncio.timeout(LIMIT):
             return (await self.call(operation, input, **context)).unwrap()
 
-    def running(self) -> list[Entry]:
+    def running(self) -> list[LedgerEntry]:
         """The calls that have not ended."""
         return [each for each in self.ledger._entries.values() if each.ended_at is None]
 
@@ -74,11 +76,11 @@ class House:
 async def house(
     *things: Any,
     settings: SpokeSettings = QUICK,
-    permits: Permits | None = None,
+    permits: NamespacePermissions | None = None,
     port: int = 0,
 ) -> AsyncIterator[House]:
     """A hub that is served."""
-    here = House(settings, permits or Permits(), *things)
+    here = House(settings, permits or NamespacePermissions(), *things)
     async with here.calls, served(here.door, settings, port=port) as url:
         here.url = url
         try:

@@ -110,7 +110,7 @@ async def test_pages_of_other_sites_are_kept_out_and_those_named_are_let_in() ->
 
 
 async def test_who_says_nothing_is_let_go() -> None:
-    async with house(settings=SpokeSettings(hello=0.2)) as hub, raw(hub) as spoke:
+    async with house(settings=SpokeSettings(hello_timeout=0.2)) as hub, raw(hub) as spoke:
         assert (await spoke.hear("refused"))["error"]["message"] == "the spoke did not say hello in time"
         assert await spoke.end() == 4400
 
@@ -180,7 +180,7 @@ async def test_an_input_over_what_a_spoke_takes_is_refused_and_the_place_is_free
 
 
 async def test_a_spoke_that_does_not_read_costs_no_more_than_its_room() -> None:
-    settings = SpokeSettings(window=400, room=200_000, heartbeat=0.5, timeout=3.0, grace=0.1)
+    settings = SpokeSettings(window=400, outbox_limit=200_000, heartbeat=0.5, timeout=3.0, grace=0.1)
     async with house(settings=settings) as hub, raw(hub) as spoke:
         await spoke.join(message=1_000_000)
         spoke.socket.transport.pause_reading()
@@ -188,14 +188,14 @@ async def test_a_spoke_that_does_not_read_costs_no_more_than_its_room() -> None:
             asyncio.create_task(hub.calls.call("raw.work", {"text": "x" * 100_000}, context=Context()))
             for _ in range(200)
         ]
-        remote = hub.board._remotes["raw"]
-        assert remote.line is not None
-        outbox = remote.line.outbox
+        remote = hub.board._spokes["raw"]
+        assert remote.connection is not None
+        outbox = remote.connection.outbox
         held: list[int] = []
 
         def is_gone() -> bool:
-            held.append(outbox._held)
-            return remote.line is None
+            held.append(outbox._queued_size)
+            return remote.connection is None
 
         await until(is_gone)
         assert 0 < max(held) <= 200_000 + 101_000

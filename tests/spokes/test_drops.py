@@ -61,7 +61,7 @@ async def test_a_call_that_reads_waits_for_its_spoke_to_come_back_under_any_id(t
 
 
 async def test_operations_go_when_their_spoke_does_not_come_back_within_the_grace(tmp_path: Path) -> None:
-    settings = SpokeSettings(grace=0.5, claim=0.1)
+    settings = SpokeSettings(grace=0.5, claim_timeout=0.1)
     async with house(settings=settings) as hub:
         async with process(hub.url, "one", tmp_path / "log"):
             await hub.has("far.echo")
@@ -166,5 +166,5 @@ async def test_a_spoke_comes_back_by_itself_when_the_hub_is_started_again() -> N
 
 async def cut(spoke: Spoke) -> None:
     """Break the spoke's connection as a failing network would."""
-    assert spoke._session is not None
-    spoke._session._socket.transport.abort()
+    assert spoke._connection is not None
+    spoke._connection._socket.transport.abort()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.operations import Context, Registry
-from dragoman.tools.builtin import builtin
+from dragoman.tools.builtin import builtin_operations
 from tests.spokes.hubs import LIMIT, House, house, until
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ async def test_the_javascript_spoke_comes_back_when_the_hub_does() -> None:
 
 
 async def test_the_python_spoke_describes_its_machine_and_uses_the_hub_s_calculator() -> None:
-    held = Registry(*builtin(None))
+    held = Registry(*builtin_operations(None))
     async with (
         house(*held.list()) as hub,
         program(sys.executable, str(ROOT / "examples" / "spoke.py"), hub.url, DRAGOMAN_KEY="key-a"),

@@ -38,7 +38,7 @@ async def paced(hub: House, count: int, *, rate: float) -> list[str]:
 async def test_200_calls_a_second_go_through_a_spoke_without_loss_in_flat_memory(tmp_path: Path) -> None:
     async with house() as hub, process(hub.url, "one", tmp_path / "log") as spoke:
         await hub.has("far.echo")
-        hub.ledger._keep = 100
+        hub.ledger._max_calls = 100
         await paced(hub, WARM, rate=1_000)
         before = memory(os.getpid()), memory(spoke.pid)
         count = RATE * SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import Forbidden
-from dragoman.spokes.hub.permits import Permits
+from dragoman.spokes.hub.permits import NamespacePermissions
 
 SAID = {"ann": ["tools-*", "web"], "bob": "deploy"}
 
@@ -22,7 +22,7 @@ SAID = {"ann": ["tools-*", "web"], "bob": "deploy"}
     ],
 )
 def test_what_is_free_or_granted_is_allowed(owner: str, namespace: str, holder: str | None) -> None:
-    Permits(SAID, reserved=["kept"]).check(owner, namespace, holder=holder)
+    NamespacePermissions(SAID, reserved=["kept"]).check(owner, namespace, current_owner=holder)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_what_is_taken_kept_or_granted_to_others_is_not(
     owner: str, namespace: str, holder: str | None
 ) -> None:
     with pytest.raises(Forbidden):
-        Permits(SAID, reserved=["kept"]).check(owner, namespace, holder=holder)
+        NamespacePermissions(SAID, reserved=["kept"]).check(owner, namespace, current_owner=holder)
 
 
 def test_a_star_is_for_owners_that_are_not_named_and_lets_nobody_into_what_is_held() -> None:
-    permits = Permits({"*": ["open-*"], "ann": ["own"]})
-    permits.check("eve", "open-a", holder=None)
+    permits = NamespacePermissions({"*": ["open-*"], "ann": ["own"]})
+    permits.check("eve", "open-a", current_owner=None)
     for namespace, holder in (("other", None), ("open-a", "ann"), ("own", None)):
         with pytest.raises(Forbidden):
-            permits.check("eve", namespace, holder=holder)
+            permits.check("eve", namespace, current_owner=holder)

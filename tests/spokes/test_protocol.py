@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import FrameTooLong, TooLarge, WireError
 from dragoman.spokes import protocol as p
-from dragoman.spokes.outbox import Joiner, Sizes
+from dragoman.spokes.outbox import FrameSizes, PartJoiner
 
 DOCS = Path(__file__).parents[2] / "docs" / "spokes.md"
 ids = st.text(min_size=1, max_size=20)
@@ -26,7 +26,7 @@ values = st.recursive(
 objects = st.dictionaries(st.text(max_size=10), values, max_size=4)
 seconds = st.none() | st.floats(0.001, 1e6)
 failures = st.builds(
-    p.Failure,
+    p.SpokeFailure,
     code=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True),
     message=st.text(),
     transient=st.booleans(),
@@ -35,7 +35,7 @@ failures = st.builds(
     retry_after=seconds,
 )
 offers = st.builds(
-    p.Offer,
+    p.OperationOffer,
     namespace=st.text(),
     name=st.text(),
     input_schema=objects,
@@ -46,20 +46,20 @@ offers = st.builds(
     approval=st.booleans(),
 )
 both = [
-    st.builds(p.Progress, id=ids, value=values),
-    st.builds(p.Result, id=ids, result=values, cost=st.floats(0, 10)),
-    st.builds(p.Error, id=ids, error=failures),
-    st.builds(p.Abort, id=ids),
-    st.builds(p.Aborted, id=ids),
-    st.builds(p.Ping, n=st.integers(0, 9)),
-    st.builds(p.Pong, n=st.integers(0, 9)),
-    st.builds(p.Part, text=st.text(), last=st.booleans()),
-    st.builds(p.Bye, code=st.text(), message=st.text(), again=st.booleans()),
+    st.builds(p.ProgressFrame, id=ids, value=values),
+    st.builds(p.ResultFrame, id=ids, result=values, cost=st.floats(0, 10)),
+    st.builds(p.ErrorFrame, id=ids, error=failures),
+    st.builds(p.AbortFrame, id=ids),
+    st.builds(p.AbortedFrame, id=ids),
+    st.builds(p.PingFrame, n=st.integers(0, 9)),
+    st.builds(p.PongFrame, n=st.integers(0, 9)),
+    st.builds(p.PartFrame, text=st.text(), last=st.booleans()),
+    st.builds(p.ByeFrame, code=st.text(), message=st.text(), again=st.booleans()),
 ]
 spokes = st.one_of(
     *both,
     st.builds(
-        p.Hello,
+        p.HelloFrame,
         protocol=st.integers(),
         id=spoke_ids,
         name=st.none() | spoke_ids,
@@ -68,21 +68,23 @@ spokes = st.one_of(
         message=st.none() | st.integers(1024, 9999),
         calls=st.lists(ids, max_size=3).map(tuple),
     ),
-    st.builds(p.Register, id=ids, operations=st.lists(offers, max_size=2).map(tuple), all=st.booleans()),
-    st.builds(p.Unregister, operations=st.lists(st.text(), max_size=2).map(tuple)),
-    st.builds(p.Subcall, id=ids, parent=ids, operation=st.text(), input=values),
+    st.builds(p.RegisterFrame, id=ids, operations=st.lists(offers, max_size=2).map(tuple), all=st.booleans()),
+    st.builds(p.UnregisterFrame, operations=st.lists(st.text(), max_size=2).map(tuple)),
+    st.builds(p.SubcallFrame, id=ids, parent=ids, operation=st.text(), input=values),
 )
 hubs = st.one_of(
     *both,
-    st.builds(p.Refused, error=failures),
+    st.builds(p.RefusedFrame, error=failures),
     st.builds(
-        p.Registered,
+        p.RegisteredFrame,
         id=ids,
         operations=st.lists(st.text(), max_size=2).map(tuple),
-        refused=st.lists(st.builds(p.Refusal, operation=st.text(), error=failures), max_size=2).map(tuple),
+        refused=st.lists(st.builds(p.RefusedOperation, operation=st.text(), error=failures), max_size=2).map(
+            tuple
+        ),
     ),
     st.builds(
-        p.Call,
+        p.CallFrame,
         id=ids,
         operation=st.text(),
         input=values,
@@ -100,40 +102,42 @@ hubs = st.one_of(
 
 @given(spokes)
 def test_what_a_spoke_says_is_read_as_it_was_meant(frame: Any) -> None:
-    assert p.from_spoke(p.encode(frame)) == plain(frame)
+    assert p.decode_from_spoke(p.encode_frame(frame)) == plain(frame)
 
 
 @given(hubs)
 def test_what_a_hub_says_is_read_as_it_was_meant(frame: Any) -> None:
-    assert p.from_hub(p.encode(frame).decode()) == plain(frame)
+    assert p.decode_from_hub(p.encode_frame(frame).decode()) == plain(frame)
 
 
 @given(values, st.integers(100, 400))
 def test_a_message_in_parts_is_the_same_message(value: Any, size: int) -> None:
-    frame = p.Result(id="c", result=value)
-    texts = Sizes(frame=size, message=1_000_000).cut(frame)
+    frame = p.ResultFrame(id="c", result=value)
+    texts = FrameSizes(frame=size, message=1_000_000).split(frame)
     assert all(len(text.encode()) <= size for text in texts)
     if len(texts) == 1:
-        assert p.from_spoke(texts[0]) == frame
+        assert p.decode_from_spoke(texts[0]) == frame
         return
-    joiner = Joiner(1_000_000)
-    joined = [joiner.add(part) for text in texts if isinstance(part := p.from_spoke(text), p.Part)]
+    joiner = PartJoiner(1_000_000)
+    joined = [
+        joiner.add(part) for text in texts if isinstance(part := p.decode_from_spoke(text), p.PartFrame)
+    ]
     assert joined[:-1] == [None] * (len(texts) - 1)
-    assert p.from_spoke(joined[-1] or "") == frame
+    assert p.decode_from_spoke(joined[-1] or "") == frame
 
 
 def test_a_message_over_the_limit_is_neither_sent_nor_joined() -> None:
     with pytest.raises(TooLarge):
-        Sizes(frame=100, message=200).cut(p.Result(id="c", result="x" * 300))
-    joiner = Joiner(10)
+        FrameSizes(frame=100, message=200).split(p.ResultFrame(id="c", result="x" * 300))
+    joiner = PartJoiner(10)
     with pytest.raises(FrameTooLong):
-        joiner.add(p.Part(text="x" * 11))
+        joiner.add(p.PartFrame(text="x" * 11))
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_garbage_is_a_wire_error(data: bytes) -> None:
     with pytest.raises(WireError):
-        p.from_spoke(data)
+        p.decode_from_spoke(data)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +154,11 @@ def test_garbage_is_a_wire_error(data: bytes) -> None:
 )
 def test_frames_that_break_the_rules_are_wire_errors(text: str) -> None:
     with pytest.raises(WireError):
-        p.from_spoke(text)
+        p.decode_from_spoke(text)
 
 
 def test_a_token_is_not_shown() -> None:
-    assert "secret" not in repr(p.Hello(protocol=1, id="a", token="secret"))
+    assert "secret" not in repr(p.HelloFrame(protocol=1, id="a", token="secret"))
 
 
 def test_every_example_of_the_documents_is_a_frame_that_the_code_reads() -> None:
@@ -164,14 +168,17 @@ def test_every_example_of_the_documents_is_a_frame_that_the_code_reads() -> None
     said = [(who, line) for who, block in blocks for line in block.splitlines() if line.strip()]
     assert len(said) >= 20
     seen = {
-        (who, (p.from_spoke(line) if who == "spoke" else p.from_hub(line)).__struct_config__.tag)
+        (
+            who,
+            (p.decode_from_spoke(line) if who == "spoke" else p.decode_from_hub(line)).__struct_config__.tag,
+        )
         for who, line in said
     }
-    for who, union in (("spoke", p.FromSpoke), ("hub", p.FromHub)):
+    for who, union in (("spoke", p.FrameFromSpoke), ("hub", p.FrameFromHub)):
         tags = {each.__struct_config__.tag for each in union.__args__}
         assert {tag for speaker, tag in seen if speaker == who} == tags
     for who, line in said:  # nothing in an example is a field that nobody reads
-        frame = p.from_spoke(line) if who == "spoke" else p.from_hub(line)
+        frame = p.decode_from_spoke(line) if who == "spoke" else p.decode_from_hub(line)
         known = {field.encode_name for field in msgspec.structs.fields(frame)} | {"type"}
         assert set(msgspec.json.decode(line)) <= known
 

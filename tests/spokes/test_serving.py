@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import Conflict, Forbidden, NotFound, Unauthorized
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
-from dragoman.spokes.hub.permits import Permits
+from dragoman.spokes.hub.permits import NamespacePermissions
 from tests.spokes.hubs import house, until
 
 
@@ -228,7 +228,7 @@ async def test_a_key_that_is_revoked_ends_the_connection() -> None:
 
 
 async def test_only_granted_namespaces_are_taken() -> None:
-    permits = Permits({"bob": ["bob-*"]}, reserved=["kept"])
+    permits = NamespacePermissions({"bob": ["bob-*"]}, reserved=["kept"])
     async with house(greet, permits=permits) as hub:
 
         @operation("kept")

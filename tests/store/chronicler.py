@@ -22,7 +22,7 @@ async def chronicle(store: Store, session_id: str) -> None:
     """One turn after the other, each part acknowledged, some of them posted before."""
     for turn in itertools.count():
         run_id, answer = f"{session_id}-{turn}", f"a{turn}"
-        await store.runs.begin(
+        await store.runs.create(
             run(run_id, session_id=session_id, message_id=answer, at=float(turn)),
             session=session(session_id),
             user=user(f"u{turn}", f"q{turn}"),
@@ -31,8 +31,10 @@ async def chronicle(store: Store, session_id: str) -> None:
         tell(session_id, f"u{turn}", 0, f"q{turn}")
         for position in range(PARTS):
             part = [(position, text(f"t{position}"))]
-            store.post(store.messages.put_parts(session_id, answer, changed=[(position, text("half"))]))
-            await store.write(store.messages.put_parts(session_id, answer, changed=part))
+            store.enqueue(
+                store.messages.write_parts_job(session_id, answer, changed=[(position, text("half"))])
+            )
+            await store.write(store.messages.write_parts_job(session_id, answer, changed=part))
             tell(session_id, answer, position, f"t{position}")
         await store.runs.finish(run_id, FINISHED)
         tell(session_id, "run", turn, run_id)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.messages import Message, TextPart, encode_part
-from dragoman.store.runs import Ending, Run
+from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 
-FINISHED = Ending(status="finished", finished_at=9.0)
+FINISHED = RunEnding(status="finished", finished_at=9.0)
 
 
 def session(id: str = "s", *, owner: str = "ann", at: float = 1.0, **fields: Any) -> Session:
     return Session(id=id, owner=owner, created_at=at, updated_at=at, **fields)
 
 
-def run(id: str = "r", *, session_id: str = "s", message_id: str = "a", at: float = 1.0) -> Run:
-    return Run(id=id, session_id=session_id, message_id=message_id, owner="ann", started_at=at)
+def run(id: str = "r", *, session_id: str = "s", message_id: str = "a", at: float = 1.0) -> RunRecord:
+    return RunRecord(id=id, session_id=session_id, message_id=message_id, owner="ann", started_at=at)
 
 
 def user(id: str, *texts: str) -> Message:
@@ -36,11 +36,11 @@ async def converse(store: Store, *questions: str, session_id: str = "s") -> None
     """A session in which each question was asked and answered with "yes"."""
     for index, question in enumerate(questions):
         answer = f"a{index}"
-        await store.runs.begin(
+        await store.runs.create(
             run(f"{session_id}-r{index}", session_id=session_id, message_id=answer, at=float(index)),
             session=session(session_id),
             user=user(f"u{index}", question),
             assistant=assistant(answer),
         )
-        yes = store.messages.put_parts(session_id, answer, changed=[(0, text("yes"))])
-        await store.runs.finish(f"{session_id}-r{index}", FINISHED, also=yes)
+        yes = store.messages.write_parts_job(session_id, answer, changed=[(0, text("yes"))])
+        await store.runs.finish(f"{session_id}-r{index}", FINISHED, extra_job=yes)

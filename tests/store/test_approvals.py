@@ -9,21 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.operations.approval import Approval, Item, Question
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
 from dragoman.operations.identity import LOCAL
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.samples import session
 
 
-def asking(id: str = "a", *, session_id: str | None = None, input_hash: str = "h") -> Approval:
-    return Approval(
+def asking(id: str = "a", *, session_id: str | None = None, input_hash: str = "h") -> ApprovalRequest:
+    return ApprovalRequest(
         id=id,
         owner="local",
         operation="mail.send",
         input={"to": "ß"},
         input_hash=input_hash,
-        items=(Item("mail.send", {"to": "ß"}, input_hash, reason="r"),),
+        items=(ApprovalItem("mail.send", {"to": "ß"}, input_hash, reason="r"),),
         created_at=1_000.0,
         expires_at=2_000.0,
         session_id=session_id,
@@ -32,7 +32,7 @@ def asking(id: str = "a", *, session_id: str | None = None, input_hash: str = "h
 
 async def test_an_answer_outlives_a_restart(folder: Path, clock: Clock) -> None:
     async with await Store.open(folder, clock=clock) as store:
-        await store.approvals.ask(asking())
+        await store.approvals.create(asking())
         given = await store.approvals.answer("a", approved=True, by=LOCAL)
     async with await Store.open(folder, clock=clock) as store:
         assert await store.approvals.get("a") == given
@@ -47,23 +47,23 @@ async def test_two_stores_beside_each_other_give_one_answer_and_one_use(folder: 
         await Store.open(folder, clock=clock) as hub,
         await Store.open(folder, clock=clock, exclusive=False) as command,
     ):
-        await hub.approvals.ask(asking())
+        await hub.approvals.create(asking())
         stores = [hub, command] * 10
         answers = (store.approvals.answer("a", approved=True, by=LOCAL) for store in stores)
         said = await asyncio.gather(*answers, return_exceptions=True)
-        assert [type(each) for each in said if not isinstance(each, Approval)] == [Conflict] * 19
+        assert [type(each) for each in said if not isinstance(each, ApprovalRequest)] == [Conflict] * 19
         call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
         uses = await asyncio.gather(
             *(store.approvals.use("a", **call) for store in stores), return_exceptions=True
         )
-        assert [type(each) for each in uses if not isinstance(each, Approval)] == [Conflict] * 19
+        assert [type(each) for each in uses if not isinstance(each, ApprovalRequest)] == [Conflict] * 19
 
 
 async def test_a_session_takes_its_approvals_with_it(store: Store) -> None:
     await store.sessions.create(session())
-    await store.approvals.ask(asking("mine", session_id="s"))
-    await store.approvals.ask(asking("other", session_id="t", input_hash="h2"))
-    await store.approvals.ask(asking("none", input_hash="h3"))
+    await store.approvals.create(asking("mine", session_id="s"))
+    await store.approvals.create(asking("other", session_id="t", input_hash="h2"))
+    await store.approvals.create(asking("none", input_hash="h3"))
     assert await store.sessions.delete("s") is True
     assert {each.id for each in await store.approvals.list()} == {"other", "none"}
     with pytest.raises(NotFound):
@@ -76,7 +76,7 @@ async def test_the_state_of_a_call_that_waits_is_kept_until_it_goes_on_and_used_
 ) -> None:
     call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
     async with await Store.open(folder, clock=clock) as store:
-        await store.approvals.ask(replace(asking(), state=b"half done"))
+        await store.approvals.create(replace(asking(), state=b"half done"))
         if said == "expired":
             clock.now = 3_000.0
         else:
@@ -92,9 +92,9 @@ async def test_the_state_of_a_call_that_waits_is_kept_until_it_goes_on_and_used_
 
 
 async def test_a_question_and_whose_it_is_are_kept(folder: Path, clock: Clock) -> None:
-    item = Item("user.question", {}, "h", question=Question("Where?", ("Bonn",)), agent="clerk")
+    item = ApprovalItem("user.question", {}, "h", question=Question("Where?", ("Bonn",)), agent="clerk")
     async with await Store.open(folder, clock=clock) as store:
-        await store.approvals.ask(replace(asking(), items=(item,)))
+        await store.approvals.create(replace(asking(), items=(item,)))
         answered = await store.approvals.answer("a", approved=True, by=LOCAL, reason="Bonn")
         assert (answered.question, answered.answer) == (item.question, "Bonn")
         assert await store.approvals.get("a") == answered
@@ -108,11 +108,11 @@ async def test_two_calls_cannot_both_go_on_from_a_state_that_nobody_approved(
         await Store.open(folder, clock=clock) as hub,
         await Store.open(folder, clock=clock, exclusive=False) as command,
     ):
-        await hub.approvals.ask(replace(asking(), state=b"half done"))
+        await hub.approvals.create(replace(asking(), state=b"half done"))
         await hub.approvals.answer("a", approved=False, by=LOCAL)
         uses = [store.approvals.use("a", **call) for store in [hub, command] * 5]
         said = await asyncio.gather(*uses, return_exceptions=True)
-        assert [type(each) for each in said if not isinstance(each, Approval)] == [Conflict] * 9
+        assert [type(each) for each in said if not isinstance(each, ApprovalRequest)] == [Conflict] * 9
 
 
 async def test_what_was_answered_or_has_expired_since_then_is_found_and_what_was_used_is_not(
@@ -122,13 +122,13 @@ async def test_what_was_answered_or_has_expired_since_then_is_found_and_what_was
         call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
         for id in ("yes", "no", "used", "open", "outside"):
             run = None if id == "outside" else f"run_{id}"
-            await store.approvals.ask(replace(asking(id), run_id=run, state=b"far"))
+            await store.approvals.create(replace(asking(id), run_id=run, state=b"far"))
         for id in ("yes", "no", "used", "outside"):
             await store.approvals.answer(id, approved=id != "no", by=LOCAL)
         await store.approvals.use("used", **call)
 
         async def found(since: float) -> dict[str, str]:
-            return {each.id: each.status for each in await store.approvals.settled(since)}
+            return {each.id: each.status for each in await store.approvals.list_settled(since)}
 
         assert await found(0.0) == {"yes": "approved", "no": "denied"}
         assert await found(clock.now + 1) == {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadRequest, Conflict, NotFound
-from dragoman.operations.artifact import Artifact, Artifacts, MemoryArtifacts
+from dragoman.operations.artifact import Artifact, ArtifactStore, MemoryArtifactStore
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.samples import session
@@ -17,8 +17,8 @@ BODY = bytes(range(256)) * 4
 
 
 @pytest.fixture(params=["memory", "store"])
-def artifacts(request: pytest.FixtureRequest, store: Store, clock: Clock) -> Artifacts:
-    return store.artifacts if request.param == "store" else MemoryArtifacts(clock=clock)
+def artifacts(request: pytest.FixtureRequest, store: Store, clock: Clock) -> ArtifactStore:
+    return store.artifacts if request.param == "store" else MemoryArtifactStore(clock=clock)
 
 
 def described(id: str = "a", *, size: int = len(BODY), **fields: Any) -> Artifact:
@@ -26,18 +26,18 @@ def described(id: str = "a", *, size: int = len(BODY), **fields: Any) -> Artifac
     return Artifact(id=id, size=size, **given)
 
 
-async def test_an_artifact_comes_back_as_it_was_kept(artifacts: Artifacts) -> None:
+async def test_an_artifact_comes_back_as_it_was_kept(artifacts: ArtifactStore) -> None:
     full = described(operation="web.fetch", call_id="c", run_id="r", session_id="s")
-    await artifacts.keep(full, BODY)
-    await artifacts.keep(described("empty", size=0), b"")
+    await artifacts.save(full, BODY)
+    await artifacts.save(described("empty", size=0), b"")
     assert await artifacts.get("a", owner="ann") == full
     assert await artifacts.read("a", owner="ann") == BODY
     assert await artifacts.read("empty", owner="ann") == b""
 
 
 @pytest.mark.parametrize("id", ["a", "b"])
-async def test_anothers_artifact_is_as_one_that_is_not_there(artifacts: Artifacts, id: str) -> None:
-    await artifacts.keep(described("a"), BODY)
+async def test_anothers_artifact_is_as_one_that_is_not_there(artifacts: ArtifactStore, id: str) -> None:
+    await artifacts.save(described("a"), BODY)
     with pytest.raises(NotFound, match=repr(id)):
         await artifacts.get(id, owner="bob")
     with pytest.raises(NotFound, match=repr(id)):
@@ -47,23 +47,23 @@ async def test_anothers_artifact_is_as_one_that_is_not_there(artifacts: Artifact
 @pytest.mark.parametrize("offset", [0, 1, 255, 1_023, 1_024, 1_025, 2**31 - 1, 2**31, 10**12])
 @pytest.mark.parametrize("limit", [None, 0, 1, 256, 1_024, 2**31, 10**12])
 async def test_a_piece_is_the_bytes_between_and_none_past_the_end(
-    artifacts: Artifacts, offset: int, limit: int | None
+    artifacts: ArtifactStore, offset: int, limit: int | None
 ) -> None:
-    await artifacts.keep(described(), BODY)
+    await artifacts.save(described(), BODY)
     end = None if limit is None else offset + limit
     assert await artifacts.read("a", owner="ann", offset=offset, limit=limit) == BODY[offset:end]
 
 
-async def test_a_piece_that_cannot_be_is_refused(artifacts: Artifacts) -> None:
-    await artifacts.keep(described(), BODY)
+async def test_a_piece_that_cannot_be_is_refused(artifacts: ArtifactStore) -> None:
+    await artifacts.save(described(), BODY)
     for piece in ({"offset": -1}, {"limit": -1}, {"offset": -1, "limit": 3}):
         with pytest.raises(BadRequest):
             await artifacts.read("a", owner="ann", **piece)
 
 
-async def test_old_artifacts_are_forgotten(artifacts: Artifacts, clock: Clock) -> None:
+async def test_old_artifacts_are_forgotten(artifacts: ArtifactStore, clock: Clock) -> None:
     for number in range(7):
-        await artifacts.keep(described(f"a{number}", created_at=1_000.0 + number), BODY)
+        await artifacts.save(described(f"a{number}", created_at=1_000.0 + number), BODY)
     clock.now = 1_010.0
     assert await artifacts.purge(6.0) == 4
     assert await artifacts.purge(6.0) == 0
@@ -77,22 +77,22 @@ async def test_old_artifacts_are_forgotten(artifacts: Artifacts, clock: Clock) -
 
 async def test_more_than_one_transactions_worth_is_forgotten(store: Store, clock: Clock) -> None:
     for number in range(120):
-        await store.artifacts.keep(described(f"a{number}", size=1), b"x")
+        await store.artifacts.save(described(f"a{number}", size=1), b"x")
     clock.now = 2_000.0
     assert await store.artifacts.purge(1.0) == 120
 
 
 async def test_an_id_is_taken_once(store: Store) -> None:
-    await store.artifacts.keep(described(), BODY)
+    await store.artifacts.save(described(), BODY)
     with pytest.raises(Conflict):
-        await store.artifacts.keep(described(), b"other")
+        await store.artifacts.save(described(), b"other")
     assert await store.artifacts.read("a", owner="ann") == BODY
 
 
 async def test_a_session_takes_its_artifacts_with_it(store: Store) -> None:
     await store.sessions.create(session())
-    await store.artifacts.keep(described("mine", session_id="s"), BODY)
-    await store.artifacts.keep(described("other", session_id="t"), BODY)
+    await store.artifacts.save(described("mine", session_id="s"), BODY)
+    await store.artifacts.save(described("other", session_id="t"), BODY)
     assert await store.sessions.delete("s") is True
     assert await store.artifacts.read("other", owner="ann") == BODY
     with pytest.raises(NotFound):
@@ -101,7 +101,7 @@ async def test_a_session_takes_its_artifacts_with_it(store: Store) -> None:
 
 async def test_a_piece_of_a_big_artifact_is_all_that_python_holds(store: Store) -> None:
     size = 30_000_000
-    await store.artifacts.keep(described(size=size), bytes(size))
+    await store.artifacts.save(described(size=size), bytes(size))
     tracemalloc.start()
     try:
         assert len(await store.artifacts.read("a", owner="ann", offset=size - 1_000, limit=65_536)) == 1_000

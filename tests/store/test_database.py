@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import Conflict, StoreError, Unavailable
-from dragoman.store.connection import Connection, Job
-from dragoman.store.database import MAX_POSTED, Database
-from dragoman.store.store import FILE, Store
+from dragoman.store.connection import DatabaseConnection, DatabaseJob
+from dragoman.store.database import MAX_QUEUED, Database
+from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.samples import session
 
 PUT = "INSERT INTO keys (id, hash, prefix, owner, scopes, created_at) VALUES (:id, :id, '', '', '[]', 0)"
@@ -30,20 +30,20 @@ def database(store: Store) -> Database:
     return store.database
 
 
-def put(id: str) -> Job[int]:
-    return lambda connection: connection.run(PUT, {"id": id})
+def put(id: str) -> DatabaseJob[int]:
+    return lambda connection: connection.execute(PUT, {"id": id})
 
 
-def put_and_fail(id: str) -> Job[None]:
-    def job(connection: Connection) -> None:
-        connection.run(PUT, {"id": id})
+def put_and_fail(id: str) -> DatabaseJob[None]:
+    def job(connection: DatabaseConnection) -> None:
+        connection.execute(PUT, {"id": id})
         raise Broken(id)
 
     return job
 
 
 async def ids(database: Database) -> list[str]:
-    return [row[0] for row in await database.read(lambda connection: connection.all(IDS, {}))]
+    return [row[0] for row in await database.read(lambda connection: connection.fetch_all(IDS, {}))]
 
 
 @asynccontextmanager
@@ -51,11 +51,11 @@ async def held(database: Database) -> AsyncIterator[None]:
     """The writer is busy inside, so that all that is written there waits and makes one group."""
     entered, free = threading.Event(), threading.Event()
 
-    def job(_: Connection) -> None:
+    def job(_: DatabaseConnection) -> None:
         entered.set()
         free.wait(DEADLINE)
 
-    database.post(job)
+    database.enqueue(job)
     assert await asyncio.to_thread(entered.wait, DEADLINE)
     try:
         yield
@@ -84,10 +84,10 @@ async def test_a_failing_write_does_not_fail_its_neighbours(database: Database) 
 async def test_writes_that_wait_together_are_one_transaction(database: Database) -> None:
     seen: list[int] = []
 
-    def look(connection: Connection) -> None:
-        seen.append(len(connection.all(IDS, {})))
+    def look(connection: DatabaseConnection) -> None:
+        seen.append(len(connection.fetch_all(IDS, {})))
 
-    async def write(job: Job[object]) -> int:
+    async def write(job: DatabaseJob[object]) -> int:
         await database.write(job)
         return len(await ids(database))
 
@@ -101,12 +101,12 @@ async def test_writes_that_wait_together_are_one_transaction(database: Database)
 async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(database: Database) -> None:
     done: list[int] = []
 
-    def note(number: int) -> Job[None]:
+    def note(number: int) -> DatabaseJob[None]:
         return lambda _: done.append(number)
 
     for number in range(1_000):
         if number % 10:
-            database.post(note(number))
+            database.enqueue(note(number))
         else:
             await database.write(note(number))
     await database.flush()
@@ -126,8 +126,8 @@ async def test_what_a_cancelled_caller_asked_for_is_written_all_the_same(databas
 async def test_a_posted_write_that_fails_is_reported_and_the_next_ones_are_done(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.post(put_and_fail("a"))
-    store.post(put("b"))
+    store.enqueue(put_and_fail("a"))
+    store.enqueue(put("b"))
     await store.flush()
     assert await ids(store.database) == ["b"]
     assert "a posted write failed: a" in caplog.text
@@ -137,8 +137,8 @@ async def test_who_posted_a_write_may_hear_that_it_failed(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[Exception] = []
-    store.post(put_and_fail("a"), failed=heard.append)
-    store.post(put("b"), failed=heard.append)
+    store.enqueue(put_and_fail("a"), on_failure=heard.append)
+    store.enqueue(put("b"), on_failure=heard.append)
     await store.flush()
     assert [str(error) for error in heard] == ["a"]
     assert caplog.text == ""
@@ -146,12 +146,12 @@ async def test_who_posted_a_write_may_hear_that_it_failed(
 
 async def test_posting_more_than_the_database_can_keep_up_with_is_refused(database: Database) -> None:
     async with held(database):
-        for _ in range(MAX_POSTED - 1):
-            database.post(lambda _: None)
+        for _ in range(MAX_QUEUED - 1):
+            database.enqueue(lambda _: None)
         with pytest.raises(Unavailable, match="writes behind"):
-            database.post(put("a"))
+            database.enqueue(put("a"))
     await database.flush()
-    database.post(put("b"))
+    database.enqueue(put("b"))
     await database.flush()
     assert await ids(database) == ["b"]
 
@@ -159,11 +159,11 @@ async def test_posting_more_than_the_database_can_keep_up_with_is_refused(databa
 async def test_a_read_sees_one_moment(database: Database) -> None:
     begun, written = threading.Event(), threading.Event()
 
-    def query(connection: Connection) -> tuple[int, int]:
-        before = len(connection.all(IDS, {}))
+    def query(connection: DatabaseConnection) -> tuple[int, int]:
+        before = len(connection.fetch_all(IDS, {}))
         begun.set()
         assert written.wait(DEADLINE)
-        return before, len(connection.all(IDS, {}))
+        return before, len(connection.fetch_all(IDS, {}))
 
     read = asyncio.ensure_future(database.read(query))
     await asyncio.to_thread(begun.wait, DEADLINE)
@@ -185,7 +185,7 @@ async def test_a_reader_cannot_write(database: Database) -> None:
 
 
 async def test_a_failing_read_raises_what_it_raised(database: Database) -> None:
-    def query(_: Connection) -> None:
+    def query(_: DatabaseConnection) -> None:
         raise Broken
 
     with pytest.raises(Broken):
@@ -194,12 +194,12 @@ async def test_a_failing_read_raises_what_it_raised(database: Database) -> None:
 
 
 async def test_a_full_disk_is_said_and_got_over(store: Store) -> None:
-    await store.write(lambda connection: connection.one("PRAGMA max_page_count = 1", {}))
-    with pytest.raises(StoreError, match=rf"{FILE}.*full") as refused:
+    await store.write(lambda connection: connection.fetch_one("PRAGMA max_page_count = 1", {}))
+    with pytest.raises(StoreError, match=rf"{DATABASE_FILE}.*full") as refused:
         await store.sessions.create(session(title="x" * 100_000))
     assert refused.value.transient
     assert refused.value.hint == "make room on the disk"
-    await store.write(lambda connection: connection.one("PRAGMA max_page_count = 1000000", {}))
+    await store.write(lambda connection: connection.fetch_one("PRAGMA max_page_count = 1000000", {}))
     await store.sessions.create(session(title="x" * 100_000))
     assert await store.sessions.get("s") == session(title="x" * 100_000)
 
@@ -208,7 +208,7 @@ async def test_closing_finishes_what_was_posted(tmp_path: Path) -> None:
     store = await Store.open(tmp_path)
     posted = [f"{number:03}" for number in range(500)]
     for id in posted:
-        store.post(put(id))
+        store.enqueue(put(id))
     await store.close()
     await store.close()
     async with await Store.open(tmp_path) as again:
@@ -222,4 +222,4 @@ async def test_a_closed_database_refuses_everything(store: Store) -> None:
     with pytest.raises(Unavailable):
         await store.sessions.create(session())
     with pytest.raises(Unavailable):
-        store.post(put("a"))
+        store.enqueue(put("a"))

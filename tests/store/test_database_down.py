@@ -13,10 +13,10 @@ import pytest
 
 from dragoman.errors import StoreError, Unavailable
 from dragoman.store import sqlite
-from dragoman.store.connection import Connection
+from dragoman.store.connection import DatabaseConnection
 from dragoman.store.database import Database
-from dragoman.store.sqlite import SQLite, SQLiteConnection
-from dragoman.store.store import FILE, Store
+from dragoman.store.sqlite import SQLiteBackend, SQLiteConnection
+from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.samples import session
 
 DIARY = "Dear diary, " * 1_000
@@ -33,7 +33,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Store]:
-    async with await Store.open(folder, patient=True) as store:
+    async with await Store.open(folder, tolerate_outages=True) as store:
         yield store
 
 
@@ -41,10 +41,10 @@ async def opened(folder: Path) -> AsyncIterator[Store]:
 def garbage(folder: Path) -> Iterator[None]:
     """The file is something else for a while."""
     folder.mkdir(exist_ok=True)
-    (folder / FILE).write_text(DIARY)
+    (folder / DATABASE_FILE).write_text(DIARY)
     yield
-    assert (folder / FILE).read_text() == DIARY
-    (folder / FILE).unlink()
+    assert (folder / DATABASE_FILE).read_text() == DIARY
+    (folder / DATABASE_FILE).unlink()
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def in_the_way(folder: Path) -> Iterator[None]:
 def locked(folder: Path) -> Iterator[None]:
     """Another program has the file for itself."""
     folder.mkdir(exist_ok=True)
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute("PRAGMA locking_mode = EXCLUSIVE")
         raw.execute("BEGIN EXCLUSIVE")
         yield
@@ -69,7 +69,7 @@ def locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Another program writes, and does not come to an end."""
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute("BEGIN IMMEDIATE")
         yield
 
@@ -79,7 +79,7 @@ def replaced(folder: Path) -> Iterator[None]:
     """Somebody moves the file away and puts another one there, and back."""
     away = folder.with_name("away")
     away.mkdir()
-    for file in folder.glob(FILE + "*"):
+    for file in folder.glob(DATABASE_FILE + "*"):
         file.rename(away / file.name)
     with garbage(folder):
         yield
@@ -90,34 +90,34 @@ def replaced(folder: Path) -> Iterator[None]:
 def rising(database: Database) -> asyncio.Event:
     """Is set when the database is up again."""
     up = asyncio.Event()
-    database.on_up(up.set)
+    database.on_recovery(up.set)
     return up
 
 
 async def refuses(database: Database, *, reading: bool) -> None:
     """At once, all that is asked of it; or, where it can be read, only what is written."""
-    assert not database.up
+    assert not database.is_up
     with pytest.raises(Unavailable, match=r"the database is down: cannot use the database .*hub\.db"):
-        database.post(lambda _: None)
+        database.enqueue(lambda _: None)
     with pytest.raises(Unavailable, match="the database is down"):
         await database.write(lambda _: None)
     if reading:
         with pytest.raises(Unavailable, match="the database is down"):
             await database.read(lambda _: None)
     else:
-        await database.read(lambda connection: connection.all("SELECT * FROM keys", {}))
+        await database.read(lambda connection: connection.fetch_all("SELECT * FROM keys", {}))
 
 
 @pytest.mark.parametrize("trouble", [garbage, in_the_way, locked])
 async def test_a_database_that_is_down_at_the_start_comes_up_later(tmp_path: Path, trouble: Trouble) -> None:
     folder = tmp_path / "data"
     with trouble(folder):
-        store = await Store.open(folder, patient=True)
+        store = await Store.open(folder, tolerate_outages=True)
         up = rising(store.database)
         await refuses(store.database, reading=True)
     async with store:
         await asyncio.wait_for(up.wait(), DEADLINE)
-        assert (store.database.up, store.database.problem) == (True, None)
+        assert (store.database.is_up, store.database.problem) == (True, None)
         await store.sessions.create(session())
         assert await store.sessions.get("s") == session()
 
@@ -157,7 +157,7 @@ async def test_a_full_disk_can_be_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.sessions.create(session())
         up = rising(store.database)
-        await store.write(lambda connection: connection.one("PRAGMA max_page_count = 1", {}))
+        await store.write(lambda connection: connection.fetch_one("PRAGMA max_page_count = 1", {}))
         with pytest.raises(StoreError, match="full"):
             await store.sessions.create(session("t", title="x" * 100_000))
         await refuses(store.database, reading=False)
@@ -169,10 +169,10 @@ async def test_a_full_disk_can_be_read(tmp_path: Path) -> None:
 async def test_a_job_that_the_database_refuses_for_its_own_sake_is_no_outage(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         with pytest.raises(StoreError):
-            await store.write(lambda connection: connection.run("SELECT nonsense", {}))
+            await store.write(lambda connection: connection.execute("SELECT nonsense", {}))
         with pytest.raises(StoreError, match="readonly"):
-            await store.database.read(lambda connection: connection.run("DELETE FROM keys", {}))
-        assert store.database.up
+            await store.database.read(lambda connection: connection.execute("DELETE FROM keys", {}))
+        assert store.database.is_up
 
 
 async def test_jobs_that_wait_when_the_database_goes_down_are_reported(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_jobs_that_wait_when_the_database_goes_down_are_reported(tmp_path:
     async with opened(folder) as store:
         with writing(folder):
             for _ in range(300):
-                store.post(lambda _: None, failed=heard.append)
+                store.enqueue(lambda _: None, on_failure=heard.append)
             with pytest.raises(StoreError):
                 await store.flush()
             assert [type(error) for error in heard] == [StoreError] * 300
@@ -191,7 +191,7 @@ async def test_the_folder_stays_locked_while_its_database_is_down(tmp_path: Path
     with garbage(tmp_path):
         async with opened(tmp_path):
             with pytest.raises(StoreError, match="is in use by process"):
-                await Store.open(tmp_path, patient=True)
+                await Store.open(tmp_path, tolerate_outages=True)
 
 
 @pytest.mark.parametrize("sql", ["CREATE TABLE theirs (id)", "UPDATE alembic_version SET version_num = '9'"])
@@ -200,10 +200,10 @@ async def test_waiting_does_not_help_against_another_programs_or_a_newer_databas
 ) -> None:
     if "UPDATE" in sql:
         await (await Store.open(tmp_path)).close()
-    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute(sql)
     with pytest.raises(StoreError, match=r"another program|is of revision"):
-        await Store.open(tmp_path, patient=True)
+        await Store.open(tmp_path, tolerate_outages=True)
     with pytest.raises(StoreError, match=r"another program|is of revision"):
         await Store.open(tmp_path)  # the lock was given back
 
@@ -225,7 +225,7 @@ class Broken(SQLiteConnection):
             raise sqlite3.OperationalError("disk I/O error")
 
 
-class Breaking(SQLite):
+class Breaking(SQLiteBackend):
     """Gives two broken connections to write to, and then whole ones."""
 
     broken = 2
@@ -239,17 +239,19 @@ class Breaking(SQLite):
 
 
 async def test_the_writer_outlives_a_transaction_that_cannot_even_be_rolled_back(tmp_path: Path) -> None:
-    backend = Breaking(tmp_path / FILE)
+    backend = Breaking(tmp_path / DATABASE_FILE)
     await asyncio.to_thread(backend.prepare)
     database = Database(backend)
     heard: list[Exception] = []
 
-    def put(connection: Connection) -> None:
+    def put(connection: DatabaseConnection) -> None:
         sql = "INSERT INTO keys (id, hash, prefix, owner, scopes, created_at) VALUES ('a', '', '', '', '', 0)"
-        connection.run(sql, {})
+        connection.execute(sql, {})
 
-    database.post(put, failed=heard.append)
+    database.enqueue(put, on_failure=heard.append)
     await database.flush()
-    assert [str(error) for error in heard] == [f"cannot use the database '{tmp_path / FILE}': disk I/O error"]
+    assert [str(error) for error in heard] == [
+        f"cannot use the database '{tmp_path / DATABASE_FILE}': disk I/O error"
+    ]
     await database.write(put)
     await database.close()

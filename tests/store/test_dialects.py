@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman import store
-from dragoman.store.report import FILTERS, GROUPS, Report
+from dragoman.store.report import FILTERS, GROUP_NAMES, UsageReport
 
 INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -48,7 +48,7 @@ class Compiler:
 )
 def test_a_report_can_be_said_and_takes_all_its_values_by_name(url: str, day: str) -> None:
     compiler = Compiler(url)
-    said = compiler.compile(Report(GROUPS).select([*FILTERS, "since", "until"]))
+    said = compiler.compile(UsageReport(GROUP_NAMES).select([*FILTERS, "since", "until"]))
     assert compiler.values == []
     assert "GROUP BY usage.owner" in said
     assert day in said

@@ -21,9 +21,9 @@ from sqlalchemy import StaticPool, create_engine
 from dragoman.errors import StoreError
 from dragoman.events import Usage
 from dragoman.store import schema
-from dragoman.store.keys import Key, digest
+from dragoman.store.keys import ApiKey, hash_secret
 from dragoman.store.sqlite import DIALECT
-from dragoman.store.store import FILE, Store
+from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.store.usage import UsageRecord
 from tests.store.samples import converse, session, text
 
@@ -81,9 +81,9 @@ async def test_a_store_is_there_again_when_it_is_opened_again(tmp_path: Path) ->
 async def test_the_revisions_make_the_tables_that_the_code_expects() -> None:
     with empty() as migrated, empty() as created:
         schema.migrate(migrated)
-        schema.bring_up(created, DIALECT)
+        schema.upgrade_schema(created, DIALECT)
         assert tables(migrated) == tables(created)
-        assert schema.revision(migrated) == schema.revision(created) == schema.HEAD
+        assert schema.current_revision(migrated) == schema.current_revision(created) == schema.HEAD
 
 
 async def test_the_revisions_lead_to_the_head_that_the_code_expects_and_back() -> None:
@@ -97,39 +97,40 @@ async def test_the_revisions_lead_to_the_head_that_the_code_expects_and_back() -
             command.downgrade(config, "base")
             assert set(tables(raw)) == {"alembic_version"}
             command.upgrade(config, "head")
-            assert schema.revision(raw) == schema.HEAD
+            assert schema.current_revision(raw) == schema.HEAD
 
 
 async def test_what_a_database_of_the_first_revision_holds_is_there_after_it_was_migrated(
     tmp_path: Path,
 ) -> None:
-    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as raw:
         upgrade(raw, "0001")
         raw.execute("INSERT INTO sessions VALUES ('s', 'ann', 'Trip', NULL, NULL, NULL, 1, 1)")
         raw.execute(
-            "INSERT INTO keys VALUES ('k', ?, 'dgm_a', 'ann', NULL, '[]', 1, NULL, 5)", (digest("dgm_a"),)
+            "INSERT INTO keys VALUES ('k', ?, 'dgm_a', 'ann', NULL, '[]', 1, NULL, 5)",
+            (hash_secret("dgm_a"),),
         )
         raw.execute("INSERT INTO keys VALUES ('l', 'x', 'dgm_b', 'bob', 'ci', '[\"chat\"]', 2, 3, NULL)")
         columns = "id, owner, estimated, status, started_at, input_tokens, cost"
         raw.execute(f"INSERT INTO usage ({columns}) VALUES ('u', 'ann', 0, 'finished', 10, 7, 0.5)")
     async with await Store.open(tmp_path) as store:
         assert await store.sessions.get("s") == session(title="Trip")
-        ann = Key(id="k", prefix="dgm_a", owner="ann", created_at=1.0, last_used_at=5.0)
+        ann = ApiKey(id="k", prefix="dgm_a", owner="ann", created_at=1.0, last_used_at=5.0)
         scopes = frozenset({"chat"})
-        bob = Key(
+        bob = ApiKey(
             id="l", prefix="dgm_b", owner="bob", name="ci", scopes=scopes, created_at=2.0, revoked_at=3.0
         )
         assert await store.keys.list() == [ann, bob]
-        assert await store.keys.find("dgm_a") == ann
+        assert await store.keys.authenticate("dgm_a") == ann
         used = UsageRecord(id="u", owner="ann", status="finished", started_at=10.0, cost=0.5, tokens=Usage(7))
-        assert await store.usage.rows() == [used]
-        assert await store.budgets.standing("owner:ann", "total") == (500_000_000, 0)
+        assert await store.usage.list() == [used]
+        assert await store.budgets.get_balance("owner:ann", "total") == (500_000_000, 0)
 
 
 async def test_what_was_said_before_there_was_a_search_is_found_once_the_database_was_migrated(
     tmp_path: Path,
 ) -> None:
-    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as raw:
         upgrade(raw, "0003")
         for owner, at in (("ann", "s"), ("bob", "t")):
             raw.execute("INSERT INTO sessions VALUES (?, ?, NULL, NULL, NULL, NULL, 1, 1)", (at, owner))
@@ -169,35 +170,35 @@ async def test_many_that_open_a_new_store_at_once_all_get_it(tmp_path: Path) -> 
 
 async def test_a_database_that_a_newer_version_wrote_is_refused(tmp_path: Path) -> None:
     await (await Store.open(tmp_path)).close()
-    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(StoreError, match=rf"{tmp_path}/{FILE}.*'9999'") as refused:
+    with pytest.raises(StoreError, match=rf"{tmp_path}/{DATABASE_FILE}.*'9999'") as refused:
         await Store.open(tmp_path)
     assert "newer" in str(refused.value.hint)
-    with closing(sqlite3.connect(tmp_path / FILE)) as raw:
-        assert schema.revision(raw) == "9999"
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as raw:
+        assert schema.current_revision(raw) == "9999"
 
 
 async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / FILE)) as raw:
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as raw:
         raw.execute("CREATE TABLE theirs (id)")
-    with pytest.raises(StoreError, match=rf"{tmp_path}/{FILE}.*another program"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}/{DATABASE_FILE}.*another program"):
         await Store.open(tmp_path)
 
 
 async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("Dear diary, " * 1_000)
-    with pytest.raises(StoreError, match=rf"{tmp_path}/{FILE}.*not a database"):
+    (tmp_path / DATABASE_FILE).write_text("Dear diary, " * 1_000)
+    with pytest.raises(StoreError, match=rf"{tmp_path}/{DATABASE_FILE}.*not a database"):
         await Store.open(tmp_path)
-    assert (tmp_path / FILE).read_text() == "Dear diary, " * 1_000
+    assert (tmp_path / DATABASE_FILE).read_text() == "Dear diary, " * 1_000
 
 
 async def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     async with await Store.open(tmp_path) as store:
         await converse(store, "why?")
-    whole = (tmp_path / FILE).read_bytes()
-    (tmp_path / FILE).write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
-    with pytest.raises(StoreError, match=rf"{tmp_path}/{FILE}.*malformed") as refused:
+    whole = (tmp_path / DATABASE_FILE).read_bytes()
+    (tmp_path / DATABASE_FILE).write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    with pytest.raises(StoreError, match=rf"{tmp_path}/{DATABASE_FILE}.*malformed") as refused:
         await Store.open(tmp_path)
     assert "copy" in str(refused.value.hint)
 
@@ -220,13 +221,16 @@ def unprivileged() -> Iterator[Path]:
 
 @pytest.mark.parametrize("inside", ["", "deeper"])
 async def test_a_folder_that_cannot_be_written_to_is_refused(inside: str) -> None:
-    with unprivileged() as folder, pytest.raises(StoreError, match=rf"{folder / inside / FILE}.*denied"):
+    with (
+        unprivileged() as folder,
+        pytest.raises(StoreError, match=rf"{folder / inside / DATABASE_FILE}.*denied"),
+    ):
         await Store.open(folder / inside)
 
 
 async def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=rf"{tmp_path}/file/{FILE}"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}/file/{DATABASE_FILE}"):
         await Store.open(tmp_path / "file")
 
 
@@ -244,24 +248,24 @@ async def test_the_lock_of_a_killed_hub_does_not_outlive_it(tmp_path: Path) -> N
 
 
 async def test_a_refused_hub_leaves_nothing_locked(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("Dear diary, " * 1_000)
+    (tmp_path / DATABASE_FILE).write_text("Dear diary, " * 1_000)
     with pytest.raises(StoreError):
         await Store.open(tmp_path)
-    (tmp_path / FILE).unlink()
+    (tmp_path / DATABASE_FILE).unlink()
     await (await Store.open(tmp_path)).close()
 
 
 async def test_a_command_reads_and_writes_beside_a_running_hub(tmp_path: Path) -> None:
     async with await Store.open(tmp_path) as hub, await Store.open(tmp_path, exclusive=False) as beside:
         key, secret = await beside.keys.create("ann")
-        assert await hub.keys.find(secret) == key
+        assert await hub.keys.authenticate(secret) == key
         await hub.sessions.create(session())
         assert await beside.sessions.get("s") == session()
 
 
 async def test_a_command_does_not_migrate_a_database_that_a_hub_is_using(tmp_path: Path) -> None:
     async with await Store.open(tmp_path):
-        with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as raw:
+        with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as raw:
             raw.execute("UPDATE alembic_version SET version_num = '0000'")
         with pytest.raises(StoreError, match=rf"in use by process {os.getpid()}"):
             await Store.open(tmp_path, exclusive=False)

@@ -23,8 +23,8 @@ from dragoman.messages import (
     ToolPart,
     encode_part,
 )
-from dragoman.operations.history import Found, MemoryHistory, Piece
-from dragoman.store.store import FILE, Store
+from dragoman.operations.history import MemoryMessageSearch, MessageSearchResult, SnippetPiece
+from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
 
 GARBAGE = [
@@ -53,7 +53,7 @@ async def say(store: Store, *parts: Part, id: str = "m", at: str = "s", owner: s
     """A message with these parts, in a session of its owner."""
     begun = run(f"r-{at}-{id}", session_id=at, message_id=id)
     message = Message(id, "user", parts)
-    await store.runs.begin(begun, session=session(at, owner=owner), assistant=message)
+    await store.runs.create(begun, session=session(at, owner=owner), assistant=message)
     await store.runs.finish(begun.id, FINISHED)
 
 
@@ -63,7 +63,7 @@ async def look(store: Store, query: str, *, owner: str = "ann", **more: Any) -> 
     return [(passage.session_id, passage.message_id) for passage in found.passages]
 
 
-def marked(found: Found) -> list[str]:
+def marked(found: MessageSearchResult) -> list[str]:
     """The snippets, with brackets around the hits."""
     return [
         "".join(f"[{piece.text}]" if piece.hit else piece.text for piece in passage.snippet)
@@ -73,7 +73,7 @@ def marked(found: Found) -> list[str]:
 
 async def check_index(folder: Path) -> None:
     """The index holds what the passages say, no more and no less."""
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute("INSERT INTO passage_index (passage_index, rank) VALUES ('integrity-check', 1)")
 
 
@@ -85,10 +85,10 @@ async def test_words_are_found_with_what_stands_around_them(store: Store) -> Non
     assert (passage.session_id, passage.title, passage.message_id) == ("s", None, "m")
     assert (passage.role, passage.created_at) == ("user", 1_000.0)
     assert passage.snippet[:4] == (
-        Piece("We stay at the "),
-        Piece("hotel", hit=True),
-        Piece(" by the "),
-        Piece("river", hit=True),
+        SnippetPiece("We stay at the "),
+        SnippetPiece("hotel", hit=True),
+        SnippetPiece(" by the "),
+        SnippetPiece("river", hit=True),
     )
 
 
@@ -225,11 +225,11 @@ async def test_whatever_is_asked_is_only_words(store: Store, query: str) -> None
 
 
 async def test_the_index_follows_what_is_written_changed_and_deleted(store: Store, folder: Path) -> None:
-    await store.runs.begin(run(), session=session(), user=user("u", "zero"), assistant=assistant())
+    await store.runs.create(run(), session=session(), user=user("u", "zero"), assistant=assistant())
 
     async def put(*changed: tuple[int, Part], count: int | None = None) -> None:
         raw = [(position, encode_part(part)) for position, part in changed]
-        await store.write(store.messages.put_parts("s", "a", changed=raw, count=count))
+        await store.write(store.messages.write_parts_job("s", "a", changed=raw, count=count))
 
     await put((0, TextPart("one grow", state="streaming")))
     assert await look(store, "grow") == []
@@ -242,7 +242,7 @@ async def test_the_index_follows_what_is_written_changed_and_deleted(store: Stor
     await check_index(folder)
     await store.runs.finish("r", FINISHED)
     again = run("r2", message_id="b")
-    await store.runs.begin(again, drop_from="a", assistant=assistant("b", "other"))
+    await store.runs.create(again, drop_from="a", assistant=assistant("b", "other"))
     assert [await look(store, word) for word in ("grown", "zero", "other")] == [
         [],
         [("s", "u")],
@@ -255,9 +255,9 @@ async def test_the_index_follows_what_is_written_changed_and_deleted(store: Stor
 
 
 async def test_what_is_written_twice_is_indexed_once(store: Store, folder: Path) -> None:
-    await store.runs.begin(run(), session=session(), assistant=assistant())
+    await store.runs.create(run(), session=session(), assistant=assistant())
     for _ in range(3):
-        await store.write(store.messages.put_parts("s", "a", changed=[(0, text("again"))]))
+        await store.write(store.messages.write_parts_job("s", "a", changed=[(0, text("again"))]))
     assert await look(store, "again") == [("s", "a")]
     await check_index(folder)
 
@@ -278,18 +278,18 @@ def cut(to: str) -> DataPart:
 
 
 async def unseen(store: Store, query: str) -> Sequence[str]:
-    found = await store.history.search(query, owner="ann", session_id="s", unseen=True)
+    found = await store.history.search(query, owner="ann", session_id="s", truncated_only=True)
     return sorted(passage.message_id for passage in found.passages)
 
 
 async def test_a_model_finds_what_it_is_not_shown_any_more(store: Store) -> None:
     await converse(store, "hotel one?", "hotel two?", "hotel three?", "which hotel?")
     assert await unseen(store, "hotel") == ["u0", "u1", "u2"]  # nothing dropped yet: all before the question
-    await store.write(store.messages.put_parts("s", "a1", changed=[(1, encode_part(cut("a0")))]))
+    await store.write(store.messages.write_parts_job("s", "a1", changed=[(1, encode_part(cut("a0")))]))
     assert await unseen(store, "hotel") == ["u0"]
-    await store.write(store.messages.put_parts("s", "a3", changed=[(1, encode_part(cut("gone")))]))
+    await store.write(store.messages.write_parts_job("s", "a3", changed=[(1, encode_part(cut("gone")))]))
     assert await unseen(store, "hotel") == ["u0"]  # that one was made of messages that are not there any more
-    await store.write(store.messages.put_parts("s", "a3", changed=[(1, encode_part(cut("a3")))]))
+    await store.write(store.messages.write_parts_job("s", "a3", changed=[(1, encode_part(cut("a3")))]))
     assert await unseen(store, "hotel") == ["u0", "u1", "u2"]  # into the answer: its question is still shown
 
 
@@ -304,10 +304,10 @@ async def test_a_message_is_read_in_words(store: Store) -> None:
 
 async def test_the_history_in_memory_tells_the_same_of_a_text(store: Store) -> None:
     await converse(store, "where is the hotel?", "why?")
-    held = MemoryHistory(await store.messages.list("s"), owner="ann")
+    held = MemoryMessageSearch(await store.messages.list("s"), owner="ann")
     for query, owner in (("hotel", "ann"), ("hotel", "bob"), ("why", "ann"), ("nothing", "ann")):
-        kept = await store.history.search(query, owner=owner, session_id="s", unseen=True)
-        told = await held.search(query, owner=owner, session_id="s", unseen=True)
+        kept = await store.history.search(query, owner=owner, session_id="s", truncated_only=True)
+        told = await held.search(query, owner=owner, session_id="s", truncated_only=True)
         assert marked(told) == marked(kept), query
     assert (await held.read("s", "u0", owner="ann")).text == "where is the hotel?"
     with pytest.raises(NotFound):

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.limits import Limits
-from dragoman.store.keys import USED_SECONDS
+from dragoman.store.keys import LAST_USED_INTERVAL
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
 
@@ -21,17 +21,19 @@ async def test_a_key_is_found_by_its_secret_only(store: Store, clock: Clock) -> 
     assert secret.startswith(key.prefix)
     assert (key.owner, key.name, key.created_at) == ("ann", "laptop", clock.now)
     assert key.scopes == {"chat", "admin"}
-    assert await store.keys.find(secret) == key
-    assert await store.keys.find(secret[:-1]) == "unknown"
-    assert await store.keys.find("") == "unknown"
-    assert await store.keys.find("\udcff") == "unknown"
+    assert await store.keys.authenticate(secret) == key
+    assert await store.keys.authenticate(secret[:-1]) == "unknown"
+    assert await store.keys.authenticate("") == "unknown"
+    assert await store.keys.authenticate("\udcff") == "unknown"
 
 
 async def test_a_secret_is_nowhere_in_the_database(store: Store) -> None:
     key, secret = await store.keys.create("ann")
     _, new = await store.keys.rotate(key.id, 60)
-    rows = await store.database.read(lambda connection: connection.all("SELECT * FROM keys", {}))
-    former = await store.database.read(lambda connection: connection.all("SELECT * FROM former_secrets", {}))
+    rows = await store.database.read(lambda connection: connection.fetch_all("SELECT * FROM keys", {}))
+    former = await store.database.read(
+        lambda connection: connection.fetch_all("SELECT * FROM former_secrets", {})
+    )
     shown = f"{rows!r} {former!r} {await store.keys.list()!r}"
     assert secret not in shown
     assert new not in shown
@@ -43,7 +45,7 @@ async def test_a_key_keeps_what_it_may_ask_and_how_much(store: Store) -> None:
     )
     assert (key.models, key.limits, key.expires_at) == (("openai/*", "fast"), LIMITS, 9_000.0)
     assert await store.keys.get(key.id) == key
-    assert await store.keys.find(secret) == key
+    assert await store.keys.authenticate(secret) == key
     assert await store.keys.get("nobody") is None
 
 
@@ -57,25 +59,25 @@ async def test_a_key_that_cannot_be_is_not_made(store: Store, wrong: dict[str, l
 async def test_a_key_is_changed_and_its_secret_stays(store: Store) -> None:
     key, secret = await store.keys.create("ann", models=["a"], expires_at=9_000.0)
     changes = {"name": "ci", "scopes": frozenset({"gateway"}), "models": None, "limits": LIMITS}
-    changed = await store.keys.change(key.id, **changes, expires_at=None)
+    changed = await store.keys.update(key.id, **changes, expires_at=None)
     assert changed == msgspec.structs.replace(key, **changes, expires_at=None)
-    assert await store.keys.find(secret) == changed
+    assert await store.keys.authenticate(secret) == changed
     with pytest.raises(NotFound):
-        await store.keys.change("nobody", name="x")
+        await store.keys.update("nobody", name="x")
     with pytest.raises(TypeError, match="owner"):
-        await store.keys.change(key.id, owner="bob")
+        await store.keys.update(key.id, owner="bob")
     with pytest.raises(BadRequest, match="'all'"):
-        await store.keys.change(key.id, scopes=frozenset({"all"}))
+        await store.keys.update(key.id, scopes=frozenset({"all"}))
 
 
 async def test_an_expired_key_is_found_no_more_until_it_is_prolonged(store: Store, clock: Clock) -> None:
     key, secret = await store.keys.create("ann", expires_at=clock.now + 10)
     clock.now += 9.5
-    assert await store.keys.find(secret) != "expired"
+    assert await store.keys.authenticate(secret) != "expired"
     clock.now += 0.5
-    assert await store.keys.find(secret) == "expired"
-    await store.keys.change(key.id, expires_at=clock.now + 10)
-    assert await store.keys.find(secret) != "expired"
+    assert await store.keys.authenticate(secret) == "expired"
+    await store.keys.update(key.id, expires_at=clock.now + 10)
+    assert await store.keys.authenticate(secret) != "expired"
 
 
 async def test_after_a_rotation_both_secrets_are_good_until_the_grace_is_over(
@@ -85,14 +87,14 @@ async def test_after_a_rotation_both_secrets_are_good_until_the_grace_is_over(
     rotated, new = await store.keys.rotate(key.id, 60.0)
     assert (rotated.id, rotated.limits, new != old) == (key.id, LIMITS, True)
     assert new.startswith(rotated.prefix)
-    assert await store.keys.find(new) == rotated
+    assert await store.keys.authenticate(new) == rotated
     await store.flush()
-    assert await store.keys.find(old) == msgspec.structs.replace(
+    assert await store.keys.authenticate(old) == msgspec.structs.replace(
         rotated, expires_at=clock.now + 60, last_used_at=clock.now
     )
     clock.now += 60
-    assert await store.keys.find(old) == "rotated"
-    found = await store.keys.find(new)
+    assert await store.keys.authenticate(old) == "rotated"
+    found = await store.keys.authenticate(new)
     assert not isinstance(found, str)
     assert found.id == key.id
 
@@ -101,7 +103,7 @@ async def test_a_key_rotated_twice_keeps_each_promise(store: Store, clock: Clock
     key, first = await store.keys.create("ann", expires_at=clock.now + 30)
     _, second = await store.keys.rotate(key.id, 60.0)
     _, third = await store.keys.rotate(key.id, 0.0)
-    found = [await store.keys.find(secret) for secret in (first, second, third)]
+    found = [await store.keys.authenticate(secret) for secret in (first, second, third)]
     assert [each if isinstance(each, str) else each.expires_at for each in found] == [
         clock.now + 30,
         "rotated",
@@ -117,7 +119,7 @@ async def test_a_revoked_key_is_found_no_more_but_still_listed(store: Store, clo
     assert await store.keys.revoke(key.id) is True
     assert await store.keys.revoke(key.id) is False
     assert await store.keys.revoke("nobody") is False
-    assert [await store.keys.find(each) for each in (secret, new)] == ["revoked", "revoked"]
+    assert [await store.keys.authenticate(each) for each in (secret, new)] == ["revoked", "revoked"]
     with pytest.raises(NotFound):
         await store.keys.rotate(key.id, 60.0)
     revoked = msgspec.structs.replace(rotated, revoked_at=clock.now)
@@ -127,9 +129,9 @@ async def test_a_revoked_key_is_found_no_more_but_still_listed(store: Store, clo
 async def test_the_use_of_a_key_is_noted_once_a_minute(store: Store, clock: Clock) -> None:
     _, secret = await store.keys.create("ann")
     noted = []
-    for passed in (0.0, USED_SECONDS - 1, 1.0):
+    for passed in (0.0, LAST_USED_INTERVAL - 1, 1.0):
         clock.now += passed
-        await store.keys.find(secret)
+        await store.keys.authenticate(secret)
         await store.flush()
         noted.append((await store.keys.list())[0].last_used_at)
-    assert noted == [1_000.0, 1_000.0, 1_000.0 + USED_SECONDS]
+    assert noted == [1_000.0, 1_000.0, 1_000.0 + LAST_USED_INTERVAL]

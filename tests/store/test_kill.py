@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from dragoman.messages import TextPart
-from dragoman.store.connection import Connection
+from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from tests.effort import rounds
 
@@ -30,11 +30,11 @@ def write_and_kill(folder: Path, *, name: str, lines: int) -> list[list[str]]:
     return [line.split() for line in told if line.endswith("\n")]
 
 
-def check(connection: Connection) -> tuple[object, ...]:
+def check(connection: DatabaseConnection) -> tuple[object, ...]:
     return (
-        connection.all("PRAGMA integrity_check", {}),
-        connection.all("PRAGMA foreign_key_check", {}),
-        connection.all(
+        connection.fetch_all("PRAGMA integrity_check", {}),
+        connection.fetch_all("PRAGMA foreign_key_check", {}),
+        connection.fetch_all(
             "SELECT session_id FROM runs WHERE status = 'running' GROUP BY 1 HAVING COUNT(*) > 1", {}
         ),
     )

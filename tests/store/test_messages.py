@@ -24,7 +24,7 @@ EVERY_PART: tuple[m.Part, ...] = (
 
 async def test_a_message_comes_back_with_every_kind_of_part_and_its_metadata(store: Store) -> None:
     full = m.Message(id="a", role="assistant", parts=EVERY_PART, metadata={"cost": 0.1, "list": [1]})
-    await store.runs.begin(run(), session=session(), assistant=full)
+    await store.runs.create(run(), session=session(), assistant=full)
     assert await store.messages.get("s", "a") == full
     assert await store.messages.list("s") == [full]
 
@@ -56,27 +56,27 @@ async def test_the_same_message_id_may_stand_in_two_sessions(store: Store) -> No
 
 
 async def test_parts_are_added_replaced_and_cut_by_position(store: Store) -> None:
-    await store.runs.begin(run(), session=session(), assistant=assistant())
+    await store.runs.create(run(), session=session(), assistant=assistant())
     await store.write(
-        store.messages.put_parts("s", "a", changed=[(0, text("a")), (1, text("b")), (2, text("c"))])
+        store.messages.write_parts_job("s", "a", changed=[(0, text("a")), (1, text("b")), (2, text("c"))])
     )
     assert await store.messages.get("s", "a") == assistant("a", "a", "b", "c")
-    await store.write(store.messages.put_parts("s", "a", changed=[(1, text("B"))], count=2))
+    await store.write(store.messages.write_parts_job("s", "a", changed=[(1, text("B"))], count=2))
     assert await store.messages.get("s", "a") == assistant("a", "a", "B")
 
 
 async def test_metadata_is_replaced_when_it_is_given_and_else_kept(store: Store) -> None:
-    await store.runs.begin(run(), session=session(), assistant=assistant())
-    await store.write(store.messages.put_parts("s", "a", changed=[], metadata=b'{"step":1}'))
-    await store.write(store.messages.put_parts("s", "a", changed=[(0, text("x"))]))
+    await store.runs.create(run(), session=session(), assistant=assistant())
+    await store.write(store.messages.write_parts_job("s", "a", changed=[], metadata=b'{"step":1}'))
+    await store.write(store.messages.write_parts_job("s", "a", changed=[(0, text("x"))]))
     found = await store.messages.get("s", "a")
     assert found == m.Message(id="a", role="assistant", parts=(m.TextPart(text="x"),), metadata={"step": 1})
 
 
 async def test_posted_parts_are_there_after_a_flush_in_the_order_of_posting(store: Store) -> None:
-    await store.runs.begin(run(), session=session(), assistant=assistant())
+    await store.runs.create(run(), session=session(), assistant=assistant())
     for number in range(100):
-        store.post(store.messages.put_parts("s", "a", changed=[(0, text(str(number)))]))
+        store.enqueue(store.messages.write_parts_job("s", "a", changed=[(0, text(str(number)))]))
     await store.flush()
     assert await store.messages.get("s", "a") == assistant("a", "99")
 
@@ -85,11 +85,11 @@ async def test_parts_of_a_message_that_is_gone_are_refused(store: Store) -> None
     await converse(store, "why?")
     await store.sessions.delete("s")
     with pytest.raises(NotFound):
-        await store.write(store.messages.put_parts("s", "a0", changed=[(1, text("late"))]))
+        await store.write(store.messages.write_parts_job("s", "a0", changed=[(1, text("late"))]))
 
 
 async def test_the_last_parts_are_written_with_the_runs_end(store: Store) -> None:
-    await store.runs.begin(run(), session=session(), assistant=assistant())
-    last = store.messages.put_parts("s", "a", changed=[(0, text("end"))], count=1)
-    assert await store.runs.finish("r", FINISHED, also=last) is True
+    await store.runs.create(run(), session=session(), assistant=assistant())
+    last = store.messages.write_parts_job("s", "a", changed=[(0, text("end"))], count=1)
+    assert await store.runs.finish("r", FINISHED, extra_job=last) is True
     assert await store.messages.get("s", "a") == assistant("a", "end")

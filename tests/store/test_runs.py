@@ -11,28 +11,28 @@ import pytest
 from dragoman.errors import Conflict, DragomanError, Forbidden, NotFound, RunActive
 from dragoman.events import Usage
 from dragoman.messages import Message, TextPart
-from dragoman.store.runs import Ending
+from dragoman.store.runs import RunEnding
 from dragoman.store.store import Store
 from tests.store.samples import FINISHED, assistant, converse, run, session, user
 
 
 async def test_beginning_a_run_writes_session_messages_and_run(store: Store) -> None:
-    await store.runs.begin(run(at=5.0), session=session(), user=user("u", "why?"), assistant=assistant())
+    await store.runs.create(run(at=5.0), session=session(), user=user("u", "why?"), assistant=assistant())
     assert await store.runs.get("r") == run(at=5.0)
-    assert await store.runs.active("s") == run(at=5.0)
+    assert await store.runs.get_active("s") == run(at=5.0)
     assert await store.messages.list("s") == [user("u", "why?"), assistant()]
     assert await store.sessions.get("s") == msgspec.structs.replace(session(), updated_at=5.0)
 
 
 async def test_a_session_that_is_there_is_used_as_it_is(store: Store) -> None:
     await store.sessions.create(session(title="mine"))
-    await store.runs.begin(run(), session=session(title="other"), assistant=assistant())
+    await store.runs.create(run(), session=session(title="other"), assistant=assistant())
     assert await store.sessions.get("s") == session(title="mine")
 
 
 async def test_of_fifty_runs_begun_at_once_in_one_session_one_begins(store: Store) -> None:
     beginnings = [
-        store.runs.begin(
+        store.runs.create(
             run(f"r{number}", message_id=f"a{number}"),
             session=session(),
             user=user(f"u{number}", "why?"),
@@ -52,35 +52,35 @@ async def test_of_fifty_runs_begun_at_once_in_one_session_one_begins(store: Stor
 async def test_runs_of_different_sessions_do_not_stand_in_each_others_way(store: Store) -> None:
     ids = [f"s{number}" for number in range(20)]
     beginnings = [
-        store.runs.begin(run(f"r-{id}", session_id=id), session=session(id), assistant=assistant())
+        store.runs.create(run(f"r-{id}", session_id=id), session=session(id), assistant=assistant())
         for id in ids
     ]
     await asyncio.gather(*beginnings)
-    assert {found.session_id for found in await store.runs.unfinished()} == set(ids)
+    assert {found.session_id for found in await store.runs.list_running()} == set(ids)
 
 
 async def test_a_run_that_has_ended_makes_room_for_the_next(store: Store) -> None:
-    await store.runs.begin(run("r1"), session=session(), assistant=assistant("a1"))
+    await store.runs.create(run("r1"), session=session(), assistant=assistant("a1"))
     assert await store.runs.finish("r1", FINISHED) is True
-    await store.runs.begin(run("r2", message_id="a2"), assistant=assistant("a2"))
+    await store.runs.create(run("r2", message_id="a2"), assistant=assistant("a2"))
     assert [found.id for found in await store.runs.list("s")] == ["r1", "r2"]
 
 
 async def test_how_a_run_ended_is_kept_with_its_usage(store: Store) -> None:
-    ending = Ending(
+    ending = RunEnding(
         status="failed", finished_at=7.5, finish_reason="error", error="the model is gone", steps=3,
         usage=Usage(input_tokens=10, cached_input_tokens=0, estimated=True), cost=0.25,
     )  # fmt: skip
-    await store.runs.begin(run(), session=session(), assistant=assistant())
+    await store.runs.create(run(), session=session(), assistant=assistant())
     await store.runs.finish("r", ending)
     assert await store.runs.get("r") == msgspec.structs.replace(run(), **msgspec.structs.asdict(ending))
-    assert await store.runs.active("s") is None
+    assert await store.runs.get_active("s") is None
 
 
 async def test_a_run_ends_once(store: Store) -> None:
-    await store.runs.begin(run(), session=session(), assistant=assistant())
+    await store.runs.create(run(), session=session(), assistant=assistant())
     assert await store.runs.finish("r", FINISHED) is True
-    assert await store.runs.finish("r", Ending(status="interrupted", finished_at=99.0)) is False
+    assert await store.runs.finish("r", RunEnding(status="interrupted", finished_at=99.0)) is False
     found = await store.runs.get("r")
     assert found is not None
     assert (found.status, found.finished_at) == ("finished", 9.0)
@@ -88,14 +88,14 @@ async def test_a_run_ends_once(store: Store) -> None:
 
 async def test_runs_that_a_crash_cut_off_are_found(store: Store) -> None:
     await converse(store, "why?")
-    await store.runs.begin(run("cut", session_id="s2"), session=session("s2"), assistant=assistant())
-    assert [found.id for found in await store.runs.unfinished()] == ["cut"]
+    await store.runs.create(run("cut", session_id="s2"), session=session("s2"), assistant=assistant())
+    assert [found.id for found in await store.runs.list_running()] == ["cut"]
 
 
 @pytest.mark.parametrize("start", ["u1", 2])
 async def test_messages_are_dropped_from_an_id_or_a_position_on(store: Store, start: int | str) -> None:
     await converse(store, "one?", "two?", "three?")
-    await store.runs.begin(
+    await store.runs.create(
         run("r", message_id="b"), user=user("u1", "edited"), assistant=assistant("b"), drop_from=start
     )
     assert await store.messages.list("s") == [
@@ -105,14 +105,14 @@ async def test_messages_are_dropped_from_an_id_or_a_position_on(store: Store, st
 
 async def test_a_message_that_goes_on_is_kept_where_it_stands(store: Store) -> None:
     await converse(store, "why?")
-    await store.runs.begin(run("r", message_id="a0"), assistant=assistant("a0"))
+    await store.runs.create(run("r", message_id="a0"), assistant=assistant("a0"))
     assert await store.messages.get("s", "a0") == assistant("a0", "yes")
 
 
 async def test_a_message_that_goes_on_with_parts_gets_them(store: Store) -> None:
     await converse(store, "why?")
     answered = Message(id="a0", role="assistant", parts=(TextPart(text="so"),), metadata={"n": 1})
-    await store.runs.begin(run("r", message_id="a0"), assistant=answered)
+    await store.runs.create(run("r", message_id="a0"), assistant=answered)
     assert await store.messages.list("s") == [user("u0", "why?"), answered]
 
 
@@ -132,11 +132,11 @@ async def test_a_run_that_cannot_begin_leaves_no_trace(
     await converse(store, "one?", "two?")
     before = await store.messages.list("s"), await store.runs.list("s"), await store.sessions.get("s")
     with pytest.raises(error):
-        await store.runs.begin(run("r", message_id="b", at=50.0), **arguments)
+        await store.runs.create(run("r", message_id="b", at=50.0), **arguments)
     after = await store.messages.list("s"), await store.runs.list("s"), await store.sessions.get("s")
     assert after == before
 
 
 async def test_a_run_needs_a_session(store: Store) -> None:
     with pytest.raises(NotFound, match="'s'"):
-        await store.runs.begin(run(), assistant=assistant())
+        await store.runs.create(run(), assistant=assistant())

@@ -11,7 +11,7 @@ import pytest
 from dragoman.errors import BadRequest, ConfigError, NotFound, StoreError
 from dragoman.store.sealing import MasterKey, read_key_file
 from dragoman.store.secrets import Secret
-from dragoman.store.store import FILE, Store
+from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.conftest import Clock
 
 VALUE = "sk-live-0123456789-ä"
@@ -19,11 +19,11 @@ MASTER, OTHER = MasterKey.generate(), MasterKey.generate()
 
 
 async def opened(folder: Path, clock: Clock, *, master: MasterKey | None = MASTER) -> Store:
-    return await Store.open(folder, clock=clock, master=master)
+    return await Store.open(folder, clock=clock, master_key=master)
 
 
 def change(folder: Path, sql: str) -> None:
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute(sql)
 
 
@@ -52,7 +52,7 @@ async def test_a_value_is_neither_in_the_files_nor_in_what_is_shown(folder: Path
 
 
 def test_the_same_value_is_sealed_differently_each_time() -> None:
-    first, second = MASTER.seal("a", VALUE), MASTER.seal("a", VALUE)
+    first, second = MASTER.encrypt("a", VALUE), MASTER.encrypt("a", VALUE)
     assert first.nonce != second.nonce
     assert first.ciphertext != second.ciphertext
 

@@ -72,7 +72,7 @@ async def test_deleting_a_session_takes_messages_runs_and_calls_but_leaves_usage
         id="c", operation="a.b", effect="read", owner="ann", input={}, input_hash="h", idempotency_key="k",
         started_at=1.0, run_id="s-r0", session_id="s",
     )  # fmt: skip
-    await store.calls.begin(call)
+    await store.calls.record_start(call)
     used = UsageRecord(
         id="u", owner="ann", status="finished", started_at=1.0, session_id="s", tokens=Usage(3)
     )
@@ -81,14 +81,14 @@ async def test_deleting_a_session_takes_messages_runs_and_calls_but_leaves_usage
     assert await store.sessions.delete("s") is False
     assert await store.messages.list("s") == []
     assert await store.runs.list("s") == []
-    assert await store.calls.for_run("s-r0") == []
+    assert await store.calls.list_for_run("s-r0") == []
     assert (await store.usage.totals(session_id="s")).tokens == Usage(3)
     await converse(store, "again?")
     assert len(await store.messages.list("s")) == 2
 
 
 async def test_a_session_that_is_answering_is_not_deleted(store: Store) -> None:
-    await store.runs.begin(run(), session=session(), assistant=assistant())
+    await store.runs.create(run(), session=session(), assistant=assistant())
     with pytest.raises(RunActive):
         await store.sessions.delete("s")
-    assert await store.runs.active("s") == run()
+    assert await store.runs.get_active("s") == run()

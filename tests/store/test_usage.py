@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dragoman.errors import Conflict
 from dragoman.events import Usage
-from dragoman.store.report import GROUPS, Line
+from dragoman.store.report import GROUP_NAMES, UsageReportRow
 from dragoman.store.store import Store
-from dragoman.store.usage import Totals, UsageRecord
+from dragoman.store.usage import UsageRecord, UsageTotals
 
 USED = UsageRecord(
     id="u1",
@@ -37,13 +37,13 @@ async def test_usage_sums_what_is_known_and_leaves_the_rest_unknown(store: Store
     more = Usage(input_tokens=1, reasoning_tokens=0, estimated=True)
     await store.usage.add(replace(USED, id="u2", tokens=more, cost=None))
     tokens = Usage(input_tokens=11, output_tokens=5, total_tokens=15, reasoning_tokens=0, estimated=True)
-    assert await store.usage.totals(run_id="r") == Totals(calls=2, cost=0.5, tokens=tokens)
+    assert await store.usage.totals(run_id="r") == UsageTotals(calls=2, cost=0.5, tokens=tokens)
 
 
 async def test_usage_is_counted_for_all_that_is_asked_together(store: Store) -> None:
     await store.usage.add(USED)
-    store.post(store.usage.adding(replace(USED, id="u2", owner="bob")))
-    store.post(store.usage.adding(replace(USED, id="u3", started_at=5.0)))
+    store.enqueue(store.usage.insert_job(replace(USED, id="u2", owner="bob")))
+    store.enqueue(store.usage.insert_job(replace(USED, id="u3", started_at=5.0)))
     await store.flush()
     assert (await store.usage.totals()).calls == 3
     assert (await store.usage.totals(owner="ann")).calls == 2
@@ -52,7 +52,7 @@ async def test_usage_is_counted_for_all_that_is_asked_together(store: Store) -> 
 
 
 async def test_usage_of_nothing_is_unknown_not_zero(store: Store) -> None:
-    assert await store.usage.totals(owner="eve") == Totals(calls=0, cost=None, tokens=Usage())
+    assert await store.usage.totals(owner="eve") == UsageTotals(calls=0, cost=None, tokens=Usage())
 
 
 NOON = 1_795_348_800.0  # 2026-11-22T12:00Z
@@ -64,7 +64,7 @@ def call(id: str, *, at: float = NOON, **fields: Any) -> UsageRecord:
 
 
 async def kept(store: Store, *records: UsageRecord) -> None:
-    await store.write(store.usage.adding_many(records))
+    await store.write(store.usage.insert_missing_job(records))
 
 
 async def test_a_record_is_kept_whole(store: Store) -> None:
@@ -80,13 +80,13 @@ async def test_a_record_is_kept_whole(store: Store) -> None:
         tokens=Usage(1, 2, 3, 4, 5, 6, estimated=True),
     )
     await kept(store, whole, call("bare"))
-    assert await store.usage.rows() == [whole, call("bare")]
+    assert await store.usage.list() == [whole, call("bare")]
 
 
 async def test_a_batch_may_be_written_twice_and_counts_once(store: Store) -> None:
     await kept(store, call("a"), call("b"))
     await kept(store, call("b"), call("c"))
-    assert [record.id for record in await store.usage.rows()] == ["a", "b", "c"]
+    assert [record.id for record in await store.usage.list()] == ["a", "b", "c"]
     with pytest.raises(Conflict):
         await store.usage.add(call("a"))
 
@@ -110,11 +110,13 @@ async def test_a_report_adds_up_what_is_known_of_each_group(store: Store) -> Non
     m |= {"estimated": 0.5, "mean_duration": 2.0, "max_duration": 3.0}
     m |= {"mean_first_byte": 0.5, "max_first_byte": 0.5}
     assert await store.usage.report(["model_served"]) == [
-        Line(group={"model_served": "n"}, calls=1, **nothing | {"failed": 1, "cost": 2.0}),
-        Line(group={"model_served": "m"}, calls=2, **m),
-        Line(group={"model_served": None}, calls=1, **nothing | {"unpriced": 1}),
+        UsageReportRow(group={"model_served": "n"}, calls=1, **nothing | {"failed": 1, "cost": 2.0}),
+        UsageReportRow(group={"model_served": "m"}, calls=2, **m),
+        UsageReportRow(group={"model_served": None}, calls=1, **nothing | {"unpriced": 1}),
     ]
-    assert await store.usage.report([], filters={"owner": "eve"}) == [Line(group={}, calls=0, **nothing)]
+    assert await store.usage.report([], filters={"owner": "eve"}) == [
+        UsageReportRow(group={}, calls=0, **nothing)
+    ]
 
 
 async def test_a_report_by_time_is_in_the_order_of_time(store: Store) -> None:
@@ -128,7 +130,7 @@ async def test_a_report_by_time_is_in_the_order_of_time(store: Store) -> None:
 
 async def test_everything_that_can_be_grouped_by_can_be_grouped_by_together(store: Store) -> None:
     await kept(store, USED)
-    (line,) = await store.usage.report(GROUPS)
+    (line,) = await store.usage.report(GROUP_NAMES)
     assert line.group == {
         "owner": "ann",
         "key_id": "k",
@@ -170,7 +172,7 @@ async def test_the_records_come_in_pages_the_oldest_first(store: Store) -> None:
     found: list[UsageRecord] = []
     while True:
         after = (found[-1].started_at, found[-1].id) if found else None
-        page = await store.usage.rows(filters={"owner": "ann"}, after=after, limit=3)
+        page = await store.usage.list(filters={"owner": "ann"}, after=after, limit=3)
         found += page
         if len(page) < 3:
             break

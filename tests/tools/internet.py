@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dragoman.http.dialer import Found, knock
+from dragoman.http.dialer import AddrInfo, connect_socket
 from dragoman.operations import Calls, Context, Operation, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.web.guard import WebSettings
@@ -33,15 +33,15 @@ class Internet:
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
-    async def reach(self, places: list[Found]) -> socket.socket:
+    async def reach(self, places: list[AddrInfo]) -> socket.socket:
         """A socket to the one server, whatever the address is."""
         self.reached.append([place[4][0] for place in places])
         here = ("127.0.0.1", self._port)
-        return await knock((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", here))
+        return await connect_socket((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", here))
 
     async def fetch(self, url: str, settings: WebSettings | None = None, **input: Any) -> dict[str, Any]:
         """What `web.fetch` gives for a URL of this internet."""
-        made = operations(settings or WebSettings(), resolve=self.resolve, reach=self.reach)
+        made = operations(settings or WebSettings(), resolve=self.resolve, open_socket=self.reach)
         return await fetch_with(made, url, **input)
 
 

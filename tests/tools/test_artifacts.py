@@ -8,21 +8,21 @@ import msgspec
 import pytest
 
 from dragoman.operations import Calls, Context, Registry
-from dragoman.operations.artifact import Artifact, MemoryArtifacts
+from dragoman.operations.artifact import Artifact, MemoryArtifactStore
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.tools.builtin import builtin
+from dragoman.tools.builtin import builtin_operations
 
 
-async def kept(body: bytes, *, owner: str = LOCAL.owner) -> MemoryArtifacts:
-    artifacts = MemoryArtifacts()
+async def kept(body: bytes, *, owner: str = LOCAL.owner) -> MemoryArtifactStore:
+    artifacts = MemoryArtifactStore()
     known = Artifact(id="art_1", owner=owner, media_type="text/plain", size=len(body), created_at=0.0)
-    await artifacts.keep(known, body)
+    await artifacts.save(known, body)
     return artifacts
 
 
-async def ask(artifacts: MemoryArtifacts, name: str, **input: Any) -> dict[str, Any]:
-    async with Calls(Registry(*builtin(artifacts=artifacts)), MemoryLedger()) as calls:
+async def ask(artifacts: MemoryArtifactStore, name: str, **input: Any) -> dict[str, Any]:
+    async with Calls(Registry(*builtin_operations(artifacts=artifacts)), MemoryLedger()) as calls:
         return (await calls.call(name, {"id": "art_1", **input}, context=Context())).to_json()
 
 

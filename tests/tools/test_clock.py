@@ -8,13 +8,13 @@ import pytest
 
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.tools.builtin import builtin
+from dragoman.tools.builtin import builtin_operations
 
 NEW_YEAR = 1_767_225_599.9  # a blink before 2026
 
 
 async def ask(name: str, **input: Any) -> dict[str, Any]:
-    async with Calls(Registry(*builtin(clock=lambda: NEW_YEAR)), MemoryLedger()) as calls:
+    async with Calls(Registry(*builtin_operations(clock=lambda: NEW_YEAR)), MemoryLedger()) as calls:
         return (await calls.call(name, input, context=Context())).to_json()
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.tools.builtin import builtin
-from dragoman.tools.files.files import decode
+from dragoman.tools.builtin import builtin_operations
+from dragoman.tools.files.files import decode_piece
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def ask(root: Path, name: str, **input: Any) -> dict[str, Any]:
-    async with Calls(Registry(*builtin(root)), MemoryLedger()) as calls:
+    async with Calls(Registry(*builtin_operations(root)), MemoryLedger()) as calls:
         return (await calls.call(name, input, context=Context())).to_json()
 
 
@@ -123,17 +123,22 @@ async def test_a_root_that_is_a_link_is_followed_once(root: Path, tmp_path: Path
 
 def test_a_root_that_is_no_folder_is_refused(root: Path) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
-        builtin(root / "empty.txt")
+        builtin_operations(root / "empty.txt")
 
 
 def test_without_a_folder_there_are_no_file_operations() -> None:
-    assert [each.id for each in builtin()] == ["math.calculate", "time.now", "time.convert", "user.question"]
+    assert [each.id for each in builtin_operations()] == [
+        "math.calculate",
+        "time.now",
+        "time.convert",
+        "user.question",
+    ]
 
 
 @given(st.text(), st.integers(min_value=0, max_value=40))
 def test_a_piece_cut_anywhere_loses_no_whole_character(text: str, cut: int) -> None:
     raw = text.encode()[:cut]
     is_last = cut >= len(text.encode())
-    read = decode(raw, "x", is_last=is_last)
+    read = decode_piece(raw, "x", is_last=is_last)
     assert text.startswith(read)
     assert len(raw) - len(read.encode()) <= 3

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, ConfigError
-from dragoman.tools.builtin import builtin
+from dragoman.tools.builtin import builtin_operations
 from dragoman.tools.web.guard import WebSettings
-from dragoman.tools.web.ranges import describe
-from dragoman.tools.web.url import read_url
+from dragoman.tools.web.ranges import special_purpose
+from dragoman.tools.web.url import parse_url
 from tests.providers.servers import Peer, Script, ok, serving
 
 from .bypasses import ANSWERS, BYPASSES
@@ -82,7 +82,7 @@ async def test_a_public_address_is_asked(address: str) -> None:
 
 @given(st.ip_addresses())
 def test_what_python_calls_private_is_never_public(address: IPv4Address | IPv6Address) -> None:
-    assert address.is_global or describe(address) is not None
+    assert address.is_global or special_purpose(address) is not None
 
 
 @given(st.ip_addresses(v=4))
@@ -91,17 +91,17 @@ def test_an_ipv4_address_in_disguise_is_never_asked(address: IPv4Address) -> Non
     disguises = [0xFFFF << 32 | number, 0xFFFF << 48 | number, number, 0x64_FF9B << 96 | number]
     disguises += [0x64_FF9B_0001 << 80 | number, 0x2002 << 112 | number << 80, 0x2001 << 112 | number]
     disguises += [0x2606_2800 << 96 | 0x5EFE << 32 | number]
-    assert [each for each in disguises if describe(IPv6Address(each)) is None] == []
+    assert [each for each in disguises if special_purpose(IPv6Address(each)) is None] == []
 
 
 @given(st.text(min_size=1, max_size=30))
 def test_a_host_that_is_read_is_read_as_it_is_spelled(host: str) -> None:
     try:
-        url = read_url(f"http://{host}/")
+        url = parse_url(f"http://{host}/")
     except BadRequest:
         return
     assert url.host.isascii()
-    assert read_url(str(url)) == url
+    assert parse_url(str(url)) == url
     assert url.address is None or ip_address(url.host) == url.address
 
 
@@ -138,7 +138,7 @@ async def test_a_rebound_name_never_gets_to_the_private_server() -> None:
         private = await asyncio.start_server(guarded, "127.0.0.2", server.port)
         async with private:
             internet = Internet({"rebind.example.com": [["127.0.0.1"], ["127.0.0.2"]]})
-            made = builtin(web=home(server.port), resolve=internet.resolve)
+            made = builtin_operations(web=home(server.port), resolve=internet.resolve)
             fetched = [await fetch_with(made, f"http://rebind.example.com:{server.port}/") for _ in range(3)]
         assert [each["success"] for each in fetched] == [True, False, False]
         assert (hidden, server.connections, len(internet.asked)) == ([], 1, 3)
@@ -240,4 +240,4 @@ async def test_settings_widen_and_narrow_what_is_asked(
 @pytest.mark.parametrize("settings", [WebSettings(allow_networks=("10.0.0.1/8",)), WebSettings(ports=())])
 def test_settings_that_cannot_be_meant_are_refused(settings: WebSettings) -> None:
     with pytest.raises(ConfigError):
-        builtin(web=settings)
+        builtin_operations(web=settings)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.tools.web.page import read_page
+from dragoman.tools.web.page import parse_page
 
 BASE = "https://site.example.com/dir/"
 
@@ -45,13 +45,13 @@ BASE = "https://site.example.com/dir/"
     ],
 )
 def test_html_is_told_as_markdown(html: str, text: str | None) -> None:
-    told = read_page(html, url=BASE, markdown=True).text
+    told = parse_page(html, url=BASE, markdown=True).text
     assert told == text if text is not None else "yes" in told
 
 
 def test_plain_text_has_no_marks() -> None:
     html = "<title> A\n page </title><h1>Head</h1><a href=x>here</a> <code>y</code><img alt=z>"
-    page = read_page(html, url=BASE, markdown=False)
+    page = parse_page(html, url=BASE, markdown=False)
     assert (page.title, page.text) == ("A page", "Head\n\nhere y")
 
 
@@ -90,7 +90,7 @@ FRAGMENTS += [
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=40))
 def test_anything_is_read(parts: list[str]) -> None:
-    read_page("".join(parts), url=BASE, markdown=True)
+    parse_page("".join(parts), url=BASE, markdown=True)
 
 
 SIZE = 1_000_000
@@ -125,11 +125,11 @@ HEAVY += [
 @pytest.mark.parametrize("part", HEAVY)
 def test_a_page_that_repeats_itself_takes_time_in_line_with_its_size(part: str) -> None:
     begun = time.process_time()
-    read_page(part * (SIZE // len(part)) + "9" * 10_000, url=BASE, markdown=True)
+    parse_page(part * (SIZE // len(part)) + "9" * 10_000, url=BASE, markdown=True)
     assert time.process_time() - begun < 15
 
 
 def test_a_page_that_makes_trees_explode_stays_as_small_as_it_is() -> None:
     """HTML 5 tells parsers to open all these elements again in each paragraph: 9 million of them."""
     html = "".join(f"<b id={index}>" for index in range(3_000)) + "<p>x</p>" * 3_000
-    assert len(read_page(html, url=BASE, markdown=True).text) < len(html)
+    assert len(parse_page(html, url=BASE, markdown=True).text) < len(html)

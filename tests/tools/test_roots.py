@@ -13,7 +13,7 @@ import pytest
 from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.tools.builtin import builtin
+from dragoman.tools.builtin import builtin_operations
 from dragoman.tools.files import folder as folders
 
 
@@ -35,7 +35,7 @@ def named(tmp_path: Path) -> dict[str, Path]:
 async def ask(
     operation: str, *roots: Path, files: dict[str, Path] | None = None, **input: Any
 ) -> dict[str, Any]:
-    async with Calls(Registry(*builtin(*roots, files=files)), MemoryLedger()) as calls:
+    async with Calls(Registry(*builtin_operations(*roots, files=files)), MemoryLedger()) as calls:
         return (await calls.call(operation, input, context=Context())).to_json()
 
 
@@ -79,12 +79,12 @@ async def test_nothing_outside_is_reached(named: dict[str, Path], name: str, pat
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "x" * 65, "\n"])
 def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError):
-        builtin(files={name: tmp_path})
+        builtin_operations(files={name: tmp_path})
 
 
 def test_two_folders_of_one_name_are_refused(named: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="called 'code'"):
-        builtin(named["code"], files={"code": named["notes"]})
+        builtin_operations(named["code"], files={"code": named["notes"]})
 
 
 async def test_lines_are_found_in_all_folders_and_nowhere_else(named: dict[str, Path]) -> None:
@@ -133,15 +133,15 @@ async def test_what_a_file_is_can_be_asked(named: dict[str, Path]) -> None:
 
 
 async def test_the_state_of_the_system_is_not_shown() -> None:
-    assert folders.live_devices(), "this system tells of itself in no file system"
+    assert folders.system_devices(), "this system tells of itself in no file system"
     for path in ("proc/self/environ", "proc", "sys/kernel", "dev/null"):
         assert (await ask("files.read", Path("/"), path=path))["error"]["code"] == "forbidden", path
     with pytest.raises(ConfigError, match="state"):
-        builtin(Path("/proc/self"))
+        builtin_operations(Path("/proc/self"))
 
 
 async def test_a_folder_that_is_replaced_by_a_link_is_not_followed(named: dict[str, Path]) -> None:
-    made = builtin(named["code"])
+    made = builtin_operations(named["code"])
     named["code"].rename(named["code"].with_name("moved"))
     named["code"].symlink_to("notes")
     async with Calls(Registry(*made), MemoryLedger()) as calls:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Forbidden
-from dragoman.tools.web.guard import Guard, WebSettings
-from dragoman.tools.web.url import read_url
-from dragoman.tools.web.visit import Visitor
+from dragoman.tools.web.guard import HostPolicy, WebSettings
+from dragoman.tools.web.url import parse_url
+from dragoman.tools.web.visit import WebFetcher
 from tests.providers.servers import CHUNKED, Peer, Script, chunk, holding, ok, serving
 
 from .internet import PUBLIC, Internet, fetch_here, home
@@ -129,9 +129,9 @@ async def test_a_redirect_too_many_is_an_error() -> None:
 
 async def test_a_redirect_from_https_to_http_is_not_followed() -> None:
     internet = Internet({"a.example.com": [[PUBLIC]]})
-    visitor = Visitor(Guard(WebSettings(), internet.resolve), max_bytes=9, timeout=9)
+    visitor = WebFetcher(HostPolicy(WebSettings(), internet.resolve), max_bytes=9, timeout=9)
     with pytest.raises(Forbidden, match="from https to http"):
-        await visitor._redirected(read_url("https://a.example.com/"), "http://a.example.com/")
+        await visitor._resolve_redirect(parse_url("https://a.example.com/"), "http://a.example.com/")
 
 
 @pytest.mark.parametrize(

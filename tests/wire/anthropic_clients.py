@@ -10,7 +10,7 @@ import anthropic
 import httpx2
 
 from dragoman import events as e
-from dragoman.wire.anthropic.reply import MessageStream
+from dragoman.wire.anthropic.reply import AnthropicStreamEncoder
 
 ASKED: Mapping[str, Any] = {
     "model": "m",
@@ -57,5 +57,5 @@ def created(raw: bytes) -> dict[str, Any]:
 
 def written(batches: Sequence[Sequence[e.Event]], *, input_tokens: int | None = 7) -> bytes:
     """The whole stream of an answer."""
-    stream = MessageStream(id="msg_1", model="m", input_tokens=input_tokens)
+    stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=input_tokens)
     return b"".join([*(stream.encode(batch) for batch in batches), stream.end()])

@@ -11,7 +11,7 @@ from dragoman import events as e
 from dragoman.errors import ProviderError
 from dragoman.fold import fold
 from dragoman.messages import Message, Part
-from dragoman.wire.anthropic.decoder import Decoder
+from dragoman.wire.anthropic.decoder import AnthropicDecoder
 
 from .openai_streams import Answer
 
@@ -275,7 +275,7 @@ UNKNOWN = sse(
 
 def decode(pieces: Iterable[bytes], **settings: Any) -> Answer:
     """Feed the pieces one by one, as a provider does."""
-    decoder = Decoder(**settings)
+    decoder = AnthropicDecoder(**settings)
     answer = Answer()
     try:
         for piece in pieces:

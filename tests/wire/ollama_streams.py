@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.wire.ollama.decoder import Decoder
+from dragoman.wire.ollama.decoder import OllamaDecoder
 
 from .openai_streams import Answer
 
@@ -95,7 +95,7 @@ STREAMS = {
 
 def decode(pieces: Iterable[bytes], **how: Any) -> Answer:
     """Feed the pieces one by one, as a provider does."""
-    decoder = Decoder(**how)
+    decoder = OllamaDecoder(**how)
     answer = Answer()
     try:
         for piece in pieces:

@@ -13,9 +13,9 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
-from dragoman.wire.sse import frame
+from dragoman.wire.sse import encode_frame
 
 RECORDINGS = Path(__file__).parent / "recordings" / "openai"
 NAMES = sorted(path.stem for path in RECORDINGS.glob("*.sse"))
@@ -28,7 +28,9 @@ def recording(name: str) -> bytes:
 
 def sse(*chunks: Any, done: bool = True) -> bytes:
     """Chunks as a stream; bytes are frames already."""
-    frames = [chunk if isinstance(chunk, bytes) else frame(msgspec.json.encode(chunk)) for chunk in chunks]
+    frames = [
+        chunk if isinstance(chunk, bytes) else encode_frame(msgspec.json.encode(chunk)) for chunk in chunks
+    ]
     return b"".join(frames) + (b"data: [DONE]\n\n" if done else b"")
 
 
@@ -56,7 +58,7 @@ class Answer:
 
 def decode(pieces: Iterable[bytes], quirks: Quirks | None = None) -> Answer:
     """Feed the pieces one by one, as a provider does."""
-    decoder = Decoder(quirks)
+    decoder = OpenAIDecoder(quirks)
     answer = Answer()
     try:
         for piece in pieces:

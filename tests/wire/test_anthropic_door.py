@@ -17,10 +17,14 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.anthropic.door import count_tokens, read_count, read_messages
-from dragoman.wire.head import Asked
-from dragoman.wire.outputs import with_files
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.anthropic.door import (
+    estimate_input_tokens,
+    parse_count_tokens_request,
+    parse_messages_request,
+)
+from dragoman.wire.head import ClientRequest
+from dragoman.wire.outputs import write_multimodal_output
 from tests.wire.anthropic_bodies import (
     LONG_MARK,
     MARK,
@@ -44,7 +48,7 @@ def marked(mark: dict[str, str] = MARK) -> dict[str, dict[str, Any]]:
 
 
 def parts(raw: bytes, message: int = 0) -> tuple[Part, ...]:
-    return read_messages(raw).request.messages[message].parts
+    return parse_messages_request(raw).request.messages[message].parts
 
 
 def read_call(*content: Any, **beside: Any) -> ToolPart:
@@ -72,7 +76,7 @@ def test_a_turn_of_claude_code_is_read_whole() -> None:
         "toolu_01",
         "output-available",
         input={"target": "shot.png"},
-        output=with_files([TextPart("shot.png:"), FilePart("image/png", URL)]),
+        output=write_multimodal_output([TextPart("shot.png:"), FilePart("image/png", URL)]),
     )
     text = ToolPart("tool-Read", "toolu_02", "output-available", input={"target": "a.txt"}, output="1\tHello")
     bash = ToolPart(
@@ -121,7 +125,9 @@ def test_a_turn_of_claude_code_is_read_whole() -> None:
             "user": "user_1_account_2_session_3",
         },
     )
-    assert read_messages(msgspec.json.encode(claude_code())) == Asked(request=request, stream=True)
+    assert parse_messages_request(msgspec.json.encode(claude_code())) == ClientRequest(
+        request=request, stream=True
+    )
 
 
 def test_strings_are_texts_and_a_system_message_stays_where_it_is() -> None:
@@ -131,7 +137,7 @@ def test_strings_are_texts_and_a_system_message_stays_where_it_is() -> None:
         {"role": "system", "content": "From now on in French."},
         {"role": "user", "content": "Bye"},
     ]
-    request = read_messages(asking(system="Be kind.", messages=messages)).request
+    request = parse_messages_request(asking(system="Be kind.", messages=messages)).request
     assert [(message.id, message.role, message.parts) for message in request.messages] == [
         ("system", "system", (TextPart("Be kind."),)),
         ("messages[0]", "user", (TextPart("Hi"),)),
@@ -174,14 +180,14 @@ def test_documents_of_blocks_and_search_results_are_texts_and_the_latter_is_note
         "source": "https://a.example",
         "content": [{"type": "text", "text": "P"}],
     }
-    asked = read_messages(saying({"type": "document", "title": "D", "source": blocks}, found))
+    asked = parse_messages_request(saying({"type": "document", "title": "D", "source": blocks}, found))
     assert asked.request.messages[0].parts == (
         TextPart("D:"),
         TextPart("One"),
         FilePart("image/png", URL),
         TextPart("T\nhttps://a.example\nP"),
     )
-    assert asked.ignored == ("messages[0].content[1].type",)
+    assert asked.ignored_fields == ("messages[0].content[1].type",)
 
 
 def test_results_are_texts_unless_there_are_files_among_them() -> None:
@@ -190,7 +196,7 @@ def test_results_are_texts_unless_there_are_files_among_them() -> None:
     assert read_call(two).result_provider_metadata == marked()
     assert read_call("plain").output == "plain"
     assert (read_call([]).output, read_call(None).output) == ("", "")
-    assert read_call([image()]).output == with_files([FilePart("image/png", URL)])
+    assert read_call([image()]).output == write_multimodal_output([FilePart("image/png", URL)])
     failed = read_call(two, is_error=True)
     assert (failed.state, failed.error_text, failed.output) == ("output-error", "a\nb", msgspec.UNSET)
 
@@ -203,7 +209,7 @@ def test_a_call_without_a_result_waits_and_one_asked_again_under_its_id_is_anoth
         {"role": "assistant", "content": [use("call_0", "f", a=2), use("call_1", "g")]},
         {"role": "user", "content": [result("call_0", "two")]},
     ]
-    request = read_messages(asking(messages=messages)).request
+    request = parse_messages_request(asking(messages=messages)).request
     calls = [part for message in request.messages for part in message.parts if isinstance(part, ToolPart)]
     assert [(part.input, part.state, part.output) for part in calls] == [
         ({"a": 1}, "output-available", "one"),
@@ -251,12 +257,12 @@ def test_a_thought_that_nobody_signed_has_no_signature() -> None:
         ({"type": "auto"}, "auto", None),
         ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
         ({"type": "any", "disable_parallel_tool_use": False}, "required", None),
-        ({"type": "tool", "name": "Bash"}, Named("Bash"), None),
+        ({"type": "tool", "name": "Bash"}, NamedToolChoice("Bash"), None),
         ({"type": "none"}, "none", None),
     ],
 )
 def test_tool_choices_are_read(choice: dict[str, Any], read: Any, parallel: bool | None) -> None:
-    request = read_messages(asking(tools=[tool("Bash")], tool_choice=choice)).request
+    request = parse_messages_request(asking(tools=[tool("Bash")], tool_choice=choice)).request
     assert (request.tool_choice, request.options.get("parallel_tool_calls")) == (read, parallel)
 
 
@@ -268,7 +274,7 @@ def test_a_tool_keeps_what_only_anthropic_knows_of_it() -> None:
         "defer_loading": True,
         "input_examples": [{"a": 1}],
     }
-    read = read_messages(asking(tools=[said])).request.tools[0]
+    read = parse_messages_request(asking(tools=[said])).request.tools[0]
     assert (read.strict, read.metadata) == (
         True,
         {"anthropic": {"deferLoading": True, "inputExamples": [{"a": 1}]}},
@@ -286,7 +292,7 @@ def test_options_go_under_neutral_names_and_others_under_their_own() -> None:
         speed="fast",
         stream=False,
     )
-    asked = read_messages(raw)
+    asked = parse_messages_request(raw)
     assert asked.request.options == {
         "max_tokens": 10,
         "stop": ["END"],
@@ -297,13 +303,13 @@ def test_options_go_under_neutral_names_and_others_under_their_own() -> None:
         "user": "u",
         "speed": "fast",
     }
-    assert (asked.stream, asked.ignored) == (False, ("metadata.team",))
+    assert (asked.stream, asked.ignored_fields) == (False, ("metadata.team",))
 
 
 def test_tokens_are_counted_without_a_limit_being_asked_for() -> None:
     body = claude_code()
     del body["max_tokens"]
-    request = read_count(msgspec.json.encode(body))
-    assert request.messages == read_messages(msgspec.json.encode(claude_code())).request.messages
-    assert 2500 < count_tokens(request) < 5000
-    assert count_tokens(read_count(asking())) == 6
+    request = parse_count_tokens_request(msgspec.json.encode(body))
+    assert request.messages == parse_messages_request(msgspec.json.encode(claude_code())).request.messages
+    assert 2500 < estimate_input_tokens(request) < 5000
+    assert estimate_input_tokens(parse_count_tokens_request(asking())) == 6

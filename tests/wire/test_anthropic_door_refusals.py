@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.anthropic.door import count_tokens, read_messages
+from dragoman.wire.anthropic.door import estimate_input_tokens, parse_messages_request
 from tests.wire.anthropic_bodies import asking, claude_code, image, result, saying, tool, use
 
 HI = {"role": "user", "content": "Hi"}
@@ -113,14 +113,14 @@ def turns(*blocks: Any) -> bytes:
 )
 def test_what_is_wrong_is_named(raw: bytes, field: str | None) -> None:
     with pytest.raises(BadRequest) as caught:
-        read_messages(raw)
+        parse_messages_request(raw)
     assert caught.value.field == field
     assert field is None or caught.value.message.startswith(f"{field}: ")
 
 
 def test_what_a_user_sent_is_not_said_back_at_length() -> None:
     with pytest.raises(BadRequest) as caught:
-        read_messages(asking(temperature="secret" * 1000))
+        parse_messages_request(asking(temperature="secret" * 1000))
     assert len(caught.value.message) < 120
 
 
@@ -161,7 +161,7 @@ def test_a_body_changed_anywhere_is_read_or_refused_with_a_field(
 def outcome(raw: bytes) -> str | int | None:
     """The tokens of a body that can be read, else the field that is wrong."""
     try:
-        return count_tokens(read_messages(raw).request)
+        return estimate_input_tokens(parse_messages_request(raw).request)
     except BadRequest as error:
         return error.field
 
@@ -183,4 +183,4 @@ def change(body: Any, path: tuple[Any, ...], *, junk: Any, gone: bool) -> None:
 @given(st.binary(max_size=200))
 def test_bytes_are_read_or_refused(raw: bytes) -> None:
     with pytest.raises(BadRequest):
-        read_messages(raw)
+        parse_messages_request(raw)

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import OutOfOrder, ProviderError
-from dragoman.wire.anthropic.reply import MessageStream, whole
+from dragoman.wire.anthropic.reply import AnthropicStreamEncoder, encode_document
 from tests.wire.anthropic_clients import created, raw_events, streamed, written
 
 USAGE = e.Usage(
@@ -52,7 +52,7 @@ def content(events: list[e.Event]) -> Any:
     finished = [*events, STOP]
     singly = streamed(written([[event] for event in finished]))
     assert streamed(written([finished])) == singly
-    assert created(whole(finished, id="msg_1", model="m")) == singly
+    assert created(encode_document(finished, id="msg_1", model="m")) == singly
     return singly["content"]
 
 
@@ -72,7 +72,7 @@ def test_a_text_answer_reaches_the_sdk_with_its_stop_reason_and_usage() -> None:
 
 
 def test_the_stream_keeps_to_the_grammar_byte_for_byte() -> None:
-    stream = MessageStream(id="msg_1", model="m", input_tokens=7)
+    stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=7)
     assert stream.encode([]) == b""
     assert stream.encode([e.TextStart("t")]) == (
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message",'
@@ -160,7 +160,7 @@ def test_parallel_calls_that_overlap_become_blocks_one_after_another() -> None:
 
 
 def test_a_call_whose_arguments_are_whole_makes_room_for_the_next_at_once() -> None:
-    stream = MessageStream(id="msg_1", model="m", input_tokens=None)
+    stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=None)
     stream.encode([e.ToolInputStart("c1", "a"), e.ToolInputDelta("c1", '{"x": 1}')])
     second = stream.encode([e.ToolInputStart("c2", "b"), e.ToolInputDelta("c2", "{")])
     assert b'"content_block_stop","index":0' in second
@@ -179,7 +179,7 @@ def test_broken_arguments_come_in_the_wrapping_that_anthropic_documents() -> Non
         broken,
         STOP,
     ]
-    assert msgspec.json.decode(whole(streamed_in, id="i", model="m"))["content"][0]["input"] == {
+    assert msgspec.json.decode(encode_document(streamed_in, id="i", model="m"))["content"][0]["input"] == {
         "INVALID_JSON": '{"path": oops'
     }
 
@@ -286,7 +286,7 @@ def test_counts_that_nobody_knows_stay_what_the_start_said() -> None:
         "input_tokens": 9,
         "output_tokens": 0,
     }
-    message = created(whole([e.FinishStep("stop")], id="i", model="m", input_tokens=41))
+    message = created(encode_document([e.FinishStep("stop")], id="i", model="m", input_tokens=41))
     assert message["usage"] == {"input_tokens": 41, "output_tokens": 0}
 
 
@@ -301,31 +301,34 @@ def test_what_nobody_counted_of_an_answer_is_an_estimate_and_said_to_be_one() ->
     told = {"input_tokens": 41, "output_tokens": 3}
     assert b'"usage":{"output_tokens":3,"estimated":true}' in written([said], input_tokens=41)
     assert streamed(written([said], input_tokens=41))["usage"] == told  # the SDK passes the mark over
-    assert created(whole(said, id="i", model="m", input_tokens=41))["usage"] == {**told, "estimated": True}
+    assert created(encode_document(said, id="i", model="m", input_tokens=41))["usage"] == {
+        **told,
+        "estimated": True,
+    }
     assert streamed(written([call]))["usage"] == {"input_tokens": 9, "output_tokens": 2}
     counted: list[e.Event] = [*text("twelve chars"), e.FinishStep("stop", e.Usage(output_tokens=7))]
     assert streamed(written([counted], input_tokens=41))["usage"] == {"input_tokens": 41, "output_tokens": 7}
 
 
 def test_nothing_invents_a_finish() -> None:
-    stream = MessageStream(id="msg_1", model="m", input_tokens=1)
+    stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
     stream.encode(text("half an ans"))
     with pytest.raises(ProviderError) as caught:
         stream.end()
     assert (caught.value.category, caught.value.transient) == ("network", True)
     with pytest.raises(ProviderError):
-        whole(text("half"), id="i", model="m")
+        encode_document(text("half"), id="i", model="m")
     for reason in ("error", "aborted", None):
         with pytest.raises(ProviderError):
             written([[e.FinishStep(reason)]])
 
 
 def test_blocks_that_were_sent_cannot_be_taken_back_but_a_whole_answer_begins_again() -> None:
-    stream = MessageStream(id="msg_1", model="m", input_tokens=1)
+    stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
     stream.encode([e.StartStep(), e.TextStart("t"), e.ResetStep(), e.TextStart("t"), e.TextDelta("t", "a")])
     with pytest.raises(OutOfOrder):
         stream.encode([e.ResetStep()])
-    raw = whole([*text("first"), e.ResetStep(), *text("second"), STOP], id="i", model="m")
+    raw = encode_document([*text("first"), e.ResetStep(), *text("second"), STOP], id="i", model="m")
     assert created(raw)["content"] == [{"type": "text", "text": "second"}]
 
 

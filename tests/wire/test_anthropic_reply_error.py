@@ -23,7 +23,7 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.wire.anthropic.reply import MessageStream, error_body, status_of
+from dragoman.wire.anthropic.reply import AnthropicStreamEncoder, error_body, error_status
 from tests.wire.anthropic_clients import ASKED, client
 
 
@@ -31,7 +31,7 @@ def raised(error: DragomanError) -> anthropic.APIStatusError:
     """What the SDK raises for it."""
     body = msgspec.json.encode(error_body(error, request_id="req_1"))
     with pytest.raises(anthropic.APIStatusError) as caught:
-        client(body, status=status_of(error)).messages.create(**ASKED)
+        client(body, status=error_status(error)).messages.create(**ASKED)
     return caught.value
 
 
@@ -112,10 +112,14 @@ def test_anthropics_own_error_comes_as_it_was_and_one_of_another_family_in_anthr
 
 
 def test_a_failure_in_the_stream_is_raised_after_what_came_before() -> None:
-    stream = MessageStream(id="msg_1", model="m", input_tokens=1)
+    stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
     raw = stream.encode([e.TextStart("t"), e.TextDelta("t", "Half an ans")])
-    raw += stream.fail(provider("overloaded"), request_id="req_1")
-    assert (stream.fail(provider("network")), stream.encode([e.TextDelta("t", "w")]), stream.end()) == (
+    raw += stream.encode_error(provider("overloaded"), request_id="req_1")
+    assert (
+        stream.encode_error(provider("network")),
+        stream.encode([e.TextDelta("t", "w")]),
+        stream.end(),
+    ) == (
         b"",
         b"",
         b"",
@@ -135,8 +139,8 @@ def test_a_failure_in_the_stream_is_raised_after_what_came_before() -> None:
 
 
 def test_a_failure_before_the_first_event_is_a_frame_too() -> None:
-    stream = MessageStream(id="msg_1", model="m", input_tokens=1)
-    assert stream.fail(provider("network")) == (
+    stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
+    assert stream.encode_error(provider("network")) == (
         b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"no"},'
         b'"request_id":null}\n\n'
     )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import events as e
-from dragoman.wire.anthropic.reply import whole
+from dragoman.wire.anthropic.reply import encode_document
 from tests.wire.anthropic_clients import created, streamed, written
 
 Block = tuple[list[e.Event], dict[str, Any] | None]  # its events, and the block that they are
@@ -98,4 +98,4 @@ def test_the_sdk_accumulates_what_the_events_hold(
     message = streamed(written(batches))
     assert message["content"] == blocks
     assert message["usage"] == {"input_tokens": 3, "output_tokens": 4}
-    assert created(whole(finished, id="msg_1", model="m")) == message
+    assert created(encode_document(finished, id="msg_1", model="m")) == message

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.wire.anthropic.door import read_messages
-from dragoman.wire.anthropic.reply import MessageStream, whole
-from dragoman.wire.anthropic.reply_blocks import BROKEN
+from dragoman.wire.anthropic.door import parse_messages_request
+from dragoman.wire.anthropic.reply import AnthropicStreamEncoder, encode_document
+from dragoman.wire.anthropic.reply_blocks import INVALID_JSON_KEY
 from dragoman.wire.anthropic.request import encode_request
 from tests.wire import anthropic_streams, openai_streams
 from tests.wire.anthropic_bodies import claude_code
@@ -28,7 +28,7 @@ WHOLE = [
 
 def told(events: list[e.Event], direct: dict[str, Any]) -> dict[str, Any]:
     """The message that the SDK makes of these events."""
-    stream = MessageStream(id=direct["id"], model=direct["model"], input_tokens=None)
+    stream = AnthropicStreamEncoder(id=direct["id"], model=direct["model"], input_tokens=None)
     return streamed(b"".join([*(stream.encode([event]) for event in events), stream.end()]))
 
 
@@ -48,7 +48,7 @@ def test_anthropics_own_streams_come_out_as_they_went_in(name: str) -> None:
     assert answer.failure is None
     assert without(message, *UNTOLD) == without(direct, *UNTOLD)
     if name != "length":  # a call that was cut off: a stream has the half, a whole message its text
-        assert created(whole(answer.events, id=direct["id"], model=direct["model"])) == message
+        assert created(encode_document(answer.events, id=direct["id"], model=direct["model"])) == message
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -58,7 +58,7 @@ def test_answers_of_other_families_reach_the_sdk_whole(name: str) -> None:
     said = "".join(event.delta for event in answer.events if isinstance(event, e.TextDelta))
     thought = "".join(event.delta for event in answer.events if isinstance(event, e.ReasoningDelta))
     inputs = {
-        event.tool_call_id: event.input if isinstance(event.input, dict) else {BROKEN: event.input}
+        event.tool_call_id: event.input if isinstance(event.input, dict) else {INVALID_JSON_KEY: event.input}
         for event in answer.events
         if isinstance(event, e.ToolInputAvailable)
     }
@@ -75,6 +75,6 @@ def test_a_turn_of_claude_code_goes_to_anthropic_as_it_came_with_results_in_the_
     results = body["messages"][2]["content"]
     results[0], results[1] = results[1], results[0]
     del body["messages"][4]["content"][0]["content"]
-    request = read_messages(msgspec.json.encode(claude_code())).request
+    request = parse_messages_request(msgspec.json.encode(claude_code())).request
     again = msgspec.json.decode(encode_request(request, provider="claude"))
     assert without(again, "stream") == body

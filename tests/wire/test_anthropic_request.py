@@ -24,9 +24,9 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.request import ModelRequest, Named, Tool
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
 from dragoman.wire.anthropic.request import encode_request
-from dragoman.wire.outputs import with_files
+from dragoman.wire.outputs import write_multimodal_output
 
 from .anthropic_requests import (
     ASKED,
@@ -70,7 +70,7 @@ def test_a_large_request_is_this_whole_body() -> None:
         model="claude-sonnet-4-5",
         instructions="Be kind.",
         tools=[search],
-        tool_choice=Named("search"),
+        tool_choice=NamedToolChoice("search"),
         options={
             "max_completion_tokens": 500,
             "temperature": 1.5,
@@ -180,7 +180,9 @@ def test_each_model_call_is_a_turn_and_its_results_come_next_in_the_order_of_the
         ),
         (tool(state="approval-requested"), answered("not run: nobody has approved it", is_error=True)),
         (
-            tool(output=with_files([TextPart("Seen:"), TextPart(" "), FilePart("image/png", PNG)])),
+            tool(
+                output=write_multimodal_output([TextPart("Seen:"), TextPart(" "), FilePart("image/png", PNG)])
+            ),
             answered(
                 [
                     words("Seen:"),
@@ -193,7 +195,7 @@ def test_each_model_call_is_a_turn_and_its_results_come_next_in_the_order_of_the
         ),
         (
             tool(
-                output=with_files(
+                output=write_multimodal_output(
                     [
                         FilePart("audio/wav", "data:audio/wav;base64,AA=="),
                         FilePart("text/csv", "https://example.org/a.csv"),

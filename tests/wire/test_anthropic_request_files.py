@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, TextPart
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic.request import check, encode_request
+from dragoman.wire.anthropic.request import check_request, encode_request
 
 from .anthropic_requests import HI, MARK, MARKED, PNG, assistant, history, user, words
 
@@ -75,7 +75,7 @@ def test_files_become_images_and_documents(part: FilePart, block: dict[str, Any]
 )
 def test_a_file_that_anthropic_does_not_take_is_refused_with_its_place(part: FilePart) -> None:
     request = ModelRequest(model="m", messages=[HI, user(part, id="messages[1]")])
-    for refuse in (encode_request, check):
+    for refuse in (encode_request, check_request):
         with pytest.raises(BadRequest, match=r"take no file of the type") as refused:
             refuse(request)
         assert refused.value.field == "messages[1]"
@@ -84,4 +84,4 @@ def test_a_file_that_anthropic_does_not_take_is_refused_with_its_place(part: Fil
 def test_a_file_that_an_assistant_made_is_left_out_and_named() -> None:
     made = assistant(TextPart("Here."), FilePart("image/png", PNG))
     assert history(HI, made)[1]["content"] == [words("Here.")]
-    assert check(ModelRequest(model="m", messages=[HI, made])) == ["a.file"]
+    assert check_request(ModelRequest(model="m", messages=[HI, made])) == ["a.file"]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
-from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.anthropic.models import model_of
-from dragoman.wire.anthropic.request import check, encode_request, refused_field
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.anthropic.models import model_capabilities
+from dragoman.wire.anthropic.request import check_request, encode_request, rejected_field
 
 OLD, MIDDLE, NEW, STRICT = "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-5", "claude-fable-5-1"
 HI = Message("u", "user", (TextPart("Hi"),))
@@ -35,9 +35,9 @@ def options(model: str = OLD, **given: Any) -> tuple[dict[str, Any], list[str]]:
     """What becomes of options: the body's fields, and the names of what is left out."""
     request = asked(model, options=given)
     fields = body(request)
-    if fields["max_tokens"] == model_of(model).answer:
+    if fields["max_tokens"] == model_capabilities(model).default_max_tokens:
         del fields["max_tokens"]
-    return fields, list(check(request))
+    return fields, list(check_request(request))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_options_in_anthropics_words(given: dict[str, Any], fields: Any, left_ou
     ],
 )
 def test_what_cannot_be_left_out_is_refused_by_name(given: dict[str, Any], field: str) -> None:
-    for refuse in (encode_request, check):
+    for refuse in (encode_request, check_request):
         with pytest.raises(BadRequest) as refused:
             refuse(asked(options=given))
         assert refused.value.field == field
@@ -193,7 +193,7 @@ def test_a_model_that_thinks_by_budget_does_not_begin_to_in_the_middle_of_its_ca
     bare, signed = Message("a", "assistant", (call,)), Message("a", "assistant", (thought, call))
     effort = {"reasoning_effort": "low"}
     assert "thinking" not in body(asked(OLD, HI, bare, options=effort))
-    assert list(check(asked(OLD, HI, bare, options=effort))) == ["reasoning_effort"]
+    assert list(check_request(asked(OLD, HI, bare, options=effort))) == ["reasoning_effort"]
     assert "thinking" in body(asked(OLD, HI, signed, options=effort))
     assert "thinking" in body(asked(MIDDLE, HI, bare, options=effort))
 
@@ -205,7 +205,7 @@ def test_a_model_that_thinks_by_budget_does_not_begin_to_in_the_middle_of_its_ca
         (OLD, "auto", {}, {"type": "auto"}, []),
         (OLD, "none", {"parallel_tool_calls": False}, {"type": "none"}, []),
         (OLD, "required", {"parallel_tool_calls": True}, {"type": "any"}, []),
-        (OLD, Named("g"), {}, {"type": "tool", "name": "g"}, []),
+        (OLD, NamedToolChoice("g"), {}, {"type": "tool", "name": "g"}, []),
         (OLD, None, {"parallel_tool_calls": False}, {"type": "auto", "disable_parallel_tool_use": True}, []),
         (
             OLD,
@@ -217,13 +217,13 @@ def test_a_model_that_thinks_by_budget_does_not_begin_to_in_the_middle_of_its_ca
         (OLD, "required", {"reasoning_effort": "low"}, {"type": "auto"}, ["tool_choice"]),
         (OLD, "none", {"reasoning_effort": "low"}, {"type": "none"}, []),
         (MIDDLE, "required", {"reasoning_effort": "low"}, {"type": "any"}, []),
-        (STRICT, Named("g"), {}, {"type": "auto"}, ["tool_choice"]),
+        (STRICT, NamedToolChoice("g"), {}, {"type": "auto"}, ["tool_choice"]),
     ],
 )
 def test_tool_choices(model: str, choice: Any, given: Any, written: Any, left_out: list[str]) -> None:
     request = asked(model, tools=TOOLS, tool_choice=choice, options=given)
     assert body(request).get("tool_choice") == written
-    assert list(check(request)) == left_out
+    assert list(check_request(request)) == left_out
 
 
 def test_tools_keep_what_only_anthropic_knows_of_them() -> None:
@@ -310,7 +310,7 @@ def test_json_is_asked_for_in_words() -> None:
     ],
 )
 def test_a_refused_field_is_found_in_the_message(message: str, field: str | None) -> None:
-    assert refused_field(message) == field
+    assert rejected_field(message) == field
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_the_same_options_give_the_same_bytes_in_whatever_order(model: str, name
     one = asked(model, options={name: values.get(name, 1) for name in names})
     two = asked(model, options={name: values.get(name, 1) for name in sorted(names)})
     assert encode_request(one) == encode_request(two)
-    assert check(one) == check(two)
+    assert check_request(one) == check_request(two)
 
 
 @pytest.mark.parametrize(

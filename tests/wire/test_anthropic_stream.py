@@ -18,7 +18,7 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.wire.anthropic.decoder import Decoder
+from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.sources import source_id
 
 from .anthropic_streams import (
@@ -271,7 +271,7 @@ def test_neighbouring_deltas_of_one_read_leave_as_one_event() -> None:
 
 
 def test_a_delta_leaves_with_the_read_that_brought_it() -> None:
-    decoder = Decoder()
+    decoder = AnthropicDecoder()
     pieces = [sse(event) for event in [start(), *text(0, "a", "b")]]
     heard = [decoder.feed(piece) for piece in pieces]
     assert heard == [
@@ -284,9 +284,9 @@ def test_a_delta_leaves_with_the_read_that_brought_it() -> None:
 
 
 def test_pings_and_comments_are_signs_of_life() -> None:
-    decoder = Decoder()
+    decoder = AnthropicDecoder()
     assert decoder.feed(sse(PING, b": hello\n\n", PING)) == []
-    assert decoder.comments == 3
+    assert decoder.heartbeat_count == 3
 
 
 def test_a_text_whose_start_was_lost_is_heard_all_the_same() -> None:
@@ -301,7 +301,7 @@ def test_halves_of_a_character_are_joined() -> None:
 
 
 def test_nothing_counts_behind_the_stop() -> None:
-    decoder = Decoder()
+    decoder = AnthropicDecoder()
     events = decoder.feed(STREAMS["text"] + STREAMS["text"])
     assert decoder.done
     assert folded(events).parts[1:] == (said("Hello wörld 🦜"),)
@@ -315,7 +315,7 @@ def test_an_answer_in_one_document_says_what_its_stream_says(name: str) -> None:
     content = [dict(entry) for entry in _content(name)]
     reason = (finish(name).provider_metadata or {})["anthropic"]["stopReason"]
     message = start(content, reason)["message"]
-    events = Decoder(provider="up", model="asked").whole(msgspec.json.encode(message))
+    events = AnthropicDecoder(provider="up", model="asked").decode_document(msgspec.json.encode(message))
     assert [part for part in folded(events).parts[1:] if isinstance(part, TextPart)] == [
         part for part in parts(STREAMS[name], provider="up") if isinstance(part, TextPart)
     ]
@@ -352,5 +352,5 @@ def _content(name: str) -> list[dict[str, Any]]:
 )
 def test_a_document_that_is_no_answer_is_a_failure(document: bytes, category: str, words: str) -> None:
     with pytest.raises(ProviderError, match=words) as failed:
-        Decoder().whole(document)
+        AnthropicDecoder().decode_document(document)
     assert failed.value.category == category

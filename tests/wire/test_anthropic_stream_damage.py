@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ProviderError
-from dragoman.wire.anthropic.decoder import Decoder
+from dragoman.wire.anthropic.decoder import AnthropicDecoder
 
 from .anthropic_streams import (
     OVERLOADED,
@@ -94,7 +94,7 @@ def test_an_error_in_the_stream_is_known_by_its_type(
 
 @pytest.mark.parametrize("before", [[], [start()], [start(), *text(0, "Hi")[:2]]])
 def test_what_came_before_an_error_is_given_out_first(before: list[Any]) -> None:
-    decoder = Decoder()
+    decoder = AnthropicDecoder()
     heard = []
     try:
         heard = decoder.feed(sse(*before, OVERLOADED, STOP))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.wire.anthropic.tap import MessageTap
+from dragoman.wire.anthropic.tap import AnthropicTap
 
 from .anthropic_streams import MODEL, OVERLOADED, PING, STOP, block, call, sse, start, stop, text
 from .openai_streams import cut
@@ -22,26 +22,34 @@ HELLO = [start(), *text(0, "Hel", "lo"), stop("end_turn"), STOP]
 CUT = "the provider's answer ended without a finish reason"
 
 
-def run(tap: MessageTap, pieces: Iterable[bytes]) -> bytes:
+def run(tap: AnthropicTap, pieces: Iterable[bytes]) -> bytes:
     """All that goes on to the client."""
     return b"".join([*map(tap.feed, pieces), tap.close()])
 
 
-def state(tap: MessageTap) -> tuple[Any, ...]:
+def state(tap: AnthropicTap) -> tuple[Any, ...]:
     failure = tap.failure and (tap.failure.category, tap.failure.message)
-    return tap.done, failure, tap.model, tap.finish_reason, tap.said, tap.usage, tap.finishing
+    return (
+        tap.done,
+        failure,
+        tap.model,
+        tap.finish_reason,
+        tap.text_length,
+        tap.usage,
+        tap.generation_finished,
+    )
 
 
-def relay(raw: bytes) -> tuple[MessageTap, list[tuple[str | None, bytes]]]:
+def relay(raw: bytes) -> tuple[AnthropicTap, list[tuple[str | None, bytes]]]:
     """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
-    whole, single = MessageTap(), MessageTap()
+    whole, single = AnthropicTap(), AnthropicTap()
     passed = frames(run(whole, [raw]))
     assert passed == frames(run(single, [raw[at : at + 1] for at in range(len(raw))]))
     assert state(whole) == state(single)
     return whole, passed
 
 
-def failed(tap: MessageTap) -> ProviderError:
+def failed(tap: AnthropicTap) -> ProviderError:
     assert not tap.done
     assert tap.failure is not None
     return tap.failure
@@ -49,7 +57,7 @@ def failed(tap: MessageTap) -> ProviderError:
 
 def test_a_whole_stream_passes_byte_for_byte_and_is_noted() -> None:
     raw = sse(HELLO[0], PING, *HELLO[1:])
-    tap = MessageTap()
+    tap = AnthropicTap()
     assert run(tap, [raw]) == raw
     assert state(tap) == (True, None, MODEL, "end_turn", 5, Usage(10, 25, 35), True)
     assert relay(raw)[1] == frames(raw)
@@ -76,7 +84,7 @@ def test_however_it_is_cut_the_same_payloads_go_on(
 ) -> None:
     ending = [stop("end_turn")] if ended else []
     raw = sse(start(), *(event for part in parts for event in part), *ending, STOP).replace(b"\n", end)
-    tap = MessageTap()
+    tap = AnthropicTap()
     passed = frames(run(tap, cut(raw, [place for place in places if place <= len(raw)])))
     sent = frames(raw)
     assert passed == (sent if ended else sent[:-1])
@@ -87,7 +95,7 @@ def test_the_model_has_written_text_thoughts_and_arguments() -> None:
     thought = block(0, {"type": "thinking"}, {"type": "thinking_delta", "thinking": "abc"})
     signed = block(1, {"type": "thinking"}, {"type": "signature_delta", "signature": "x" * 500})
     raw = sse(start(), *thought, *signed, *text(2, "de"), *call(3, "t", "f", '{"a"', ":1}"))
-    assert relay(raw)[0].said == 3 + 2 + 7
+    assert relay(raw)[0].text_length == 3 + 2 + 7
 
 
 # ---- the end --------------------------------------------------------------------------------------------
@@ -119,9 +127,9 @@ def test_a_stop_reason_in_the_start_counts() -> None:
 
 def test_nothing_goes_on_behind_the_stop() -> None:
     raw = sse(*HELLO)
-    tap = MessageTap()
+    tap = AnthropicTap()
     assert tap.feed(raw + raw + b"data: [DONE]\n\n") == raw
-    assert (tap.feed(raw), tap.close(), tap.said) == (b"", b"", 5)
+    assert (tap.feed(raw), tap.close(), tap.text_length) == (b"", b"", 5)
 
 
 def test_a_stop_without_its_blank_line_counts() -> None:
@@ -174,11 +182,11 @@ def test_the_last_counts_stand_and_those_of_the_start_where_the_end_is_silent(
 
 
 def test_before_its_end_a_stream_knows_what_its_start_has_said() -> None:
-    tap = MessageTap()
+    tap = AnthropicTap()
     tap.feed(sse(*HELLO[:3]))
-    assert (tap.usage, tap.finishing) == (Usage(input_tokens=10), False)
+    assert (tap.usage, tap.generation_finished) == (Usage(input_tokens=10), False)
     tap.feed(sse(*HELLO[3:-1]))
-    assert (tap.usage, tap.finishing, tap.done) == (Usage(10, 25, 35), True, False)
+    assert (tap.usage, tap.generation_finished, tap.done) == (Usage(10, 25, 35), True, False)
 
 
 def test_who_says_nothing_of_tokens_has_counted_none() -> None:
@@ -238,12 +246,12 @@ def test_what_is_odd_passes_unchanged(odd: bytes) -> None:
 
 
 def test_a_comment_says_that_the_server_lives_and_is_told_as_one() -> None:
-    assert MessageTap().feed(b": still there\n\n") == b": keep-alive\n\n"
+    assert AnthropicTap().feed(b": still there\n\n") == b": keep-alive\n\n"
 
 
 @pytest.mark.parametrize("size", [*range(990, 1012), 5000])
 def test_a_frame_that_is_too_long_is_a_failure_and_no_accident(size: int) -> None:
-    tap = MessageTap(limit=1000)
+    tap = AnthropicTap(limit=1000)
     before = sse(*HELLO[:1])
     passed = run(tap, [before, b"data: " + b"x" * (size - 6)])
     assert (passed, failed(tap).category) == (before, "api_error")

@@ -11,14 +11,14 @@ from dragoman.errors import BadRequest, TooLarge
 from dragoman.messages import FilePart, Message, TextPart
 from dragoman.request import Tool
 from dragoman.wire.chat import (
-    ApprovalAnswer,
-    Continue,
-    Edit,
-    NewTurn,
-    Regenerate,
-    ToolOutput,
-    Turn,
-    parse_chat,
+    ChatAction,
+    ClientApprovalAnswer,
+    ClientToolOutput,
+    ContinueAnswer,
+    EditMessage,
+    NewMessage,
+    RegenerateAnswer,
+    parse_chat_request,
 )
 
 ASK = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
@@ -28,27 +28,27 @@ SAID = Message("u1", "user", (TextPart("hi"),))
 SAID_MORE = Message("u2", "user", (TextPart("more"),))
 
 
-def parse(**body: Any) -> Turn:
-    return parse_chat(msgspec.json.encode({"id": "s", **body})).turn
+def parse(**body: Any) -> ChatAction:
+    return parse_chat_request(msgspec.json.encode({"id": "s", **body})).action
 
 
 @pytest.mark.parametrize(
     ("body", "turn"),
     [
-        ({"messages": [ASK], "trigger": "submit-message"}, NewTurn(SAID)),
-        ({"messages": [ASK, ANSWER, MORE]}, NewTurn(SAID_MORE)),
-        ({"message": ASK}, NewTurn(SAID)),
-        ({"messages": [ASK], "trigger": "submit-message", "messageId": "u1"}, Edit(SAID)),
-        ({"messages": [ASK, ANSWER], "messageId": "a1"}, Continue("a1")),
-        ({"messages": [ASK, ANSWER]}, Continue("a1")),
-        ({"messages": [ASK], "trigger": "regenerate-message"}, Regenerate(SAID)),
+        ({"messages": [ASK], "trigger": "submit-message"}, NewMessage(SAID)),
+        ({"messages": [ASK, ANSWER, MORE]}, NewMessage(SAID_MORE)),
+        ({"message": ASK}, NewMessage(SAID)),
+        ({"messages": [ASK], "trigger": "submit-message", "messageId": "u1"}, EditMessage(SAID)),
+        ({"messages": [ASK, ANSWER], "messageId": "a1"}, ContinueAnswer("a1")),
+        ({"messages": [ASK, ANSWER]}, ContinueAnswer("a1")),
+        ({"messages": [ASK], "trigger": "regenerate-message"}, RegenerateAnswer(SAID)),
         (
             {"messages": [ASK, ANSWER, MORE], "trigger": "regenerate-message", "messageId": "x"},
-            Regenerate(SAID_MORE),
+            RegenerateAnswer(SAID_MORE),
         ),
     ],
 )
-def test_a_request_says_what_the_user_did(body: dict[str, Any], turn: Turn) -> None:
+def test_a_request_says_what_the_user_did(body: dict[str, Any], turn: ChatAction) -> None:
     assert parse(**body) == turn
 
 
@@ -73,10 +73,10 @@ def test_a_continued_message_brings_outputs_and_answers() -> None:
         {"type": "custom", "kind": "acme.thing"},
     ]
     message = {"id": "a1", "role": "assistant", "parts": parts}
-    assert parse(messages=[ASK, message], messageId="a1") == Continue(
+    assert parse(messages=[ASK, message], messageId="a1") == ContinueAnswer(
         "a1",
-        (ToolOutput("c1", None), ToolOutput("c2", error_text="no")),
-        (ApprovalAnswer("p", "c3", approved=False),),
+        (ClientToolOutput("c1", None), ClientToolOutput("c2", error_text="no")),
+        (ClientApprovalAnswer("p", "c3", approved=False),),
     )
 
 
@@ -92,7 +92,7 @@ def test_app_fields_come_along_and_unknown_ones_are_ignored() -> None:
             "somethingElse": 1,
         }
     )
-    request = parse_chat(raw)
+    request = parse_chat_request(raw)
     assert (request.model, request.agent, request.when_busy) == ("up/x", "coder", "queue")
     assert request.tools == (Tool("ask", "Ask", {"type": "object"}),)
 
@@ -105,7 +105,7 @@ def test_files_of_a_user_message_are_kept() -> None:
         "filename": "a.png",
     }
     turn = parse(messages=[{"id": "u", "role": "user", "parts": [part]}])
-    assert turn == NewTurn(Message("u", "user", (FilePart("image/png", part["url"], "a.png"),)))
+    assert turn == NewMessage(Message("u", "user", (FilePart("image/png", part["url"], "a.png"),)))
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_a_wrong_request_names_the_field(body: dict[str, Any], field: str) -> No
 )
 def test_garbage_is_a_bad_request_with_a_hint(raw: bytes) -> None:
     with pytest.raises(BadRequest) as caught:
-        parse_chat(raw, session_id="s")
+        parse_chat_request(raw, session_id="s")
     assert caught.value.hint or caught.value.field
 
 
 def test_a_part_over_the_limit_is_too_large() -> None:
     with pytest.raises(TooLarge, match=r"parts\[0\] has 101 characters"):
-        parse_chat(
+        parse_chat_request(
             msgspec.json.encode(
                 {"id": "s", "message": {**ASK, "parts": [{"type": "text", "text": "x" * 101}]}}
             ),
@@ -151,6 +151,6 @@ def test_a_part_over_the_limit_is_too_large() -> None:
 
 def test_the_session_of_the_address_wins_only_when_the_body_agrees() -> None:
     raw = msgspec.json.encode({"messages": [ASK]})
-    assert parse_chat(raw, session_id="s").session_id == "s"
+    assert parse_chat_request(raw, session_id="s").session_id == "s"
     with pytest.raises(BadRequest, match="not the session 's'"):
-        parse_chat(msgspec.json.encode({"id": "t", "messages": [ASK]}), session_id="s")
+        parse_chat_request(msgspec.json.encode({"id": "t", "messages": [ASK]}), session_id="s")

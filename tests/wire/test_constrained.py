@@ -12,8 +12,8 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.constrained.decoder import Constrained
-from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.constrained.decoder import ConstrainedDecoder
+from dragoman.wire.openai.decoder import OpenAIDecoder
 
 from .openai_streams import chunk, cut, sse, told
 
@@ -36,11 +36,11 @@ INPUTS: list[dict[str, Any]] = [
 def read(pieces: Iterable[str], finish: e.FinishStep = FINISH, **options: Any) -> list[e.Event]:
     """What the pieces of JSON text mean, each in a batch of its own."""
     numbers = count(1)
-    reader = Constrained(new_id=lambda: f"call_{next(numbers)}", **options)
+    reader = ConstrainedDecoder(new_id=lambda: f"call_{next(numbers)}", **options)
     batches: list[list[e.Event]] = [[e.TextStart("text-1")]]
     batches += [[e.TextDelta("text-1", piece)] for piece in pieces if piece]
     batches.append([e.TextEnd("text-1"), finish])
-    return [event for batch in batches for event in reader.take(batch)]
+    return [event for batch in batches for event in reader.decode(batch)]
 
 
 def written(value: Any, *, ascii: bool, space: str = "") -> str:
@@ -75,9 +75,9 @@ def test_a_call_is_the_same_wherever_its_json_is_cut(value: dict[str, Any], asci
 
 
 def test_the_answer_s_text_comes_while_it_is_written() -> None:
-    reader = Constrained(new_id=str)
+    reader = ConstrainedDecoder(new_id=str)
     said = [
-        reader.take([e.TextDelta("text-1", piece)]) for piece in ('{"ans', 'wer": "Go', "od \\u00e", "4h")
+        reader.decode([e.TextDelta("text-1", piece)]) for piece in ('{"ans', 'wer": "Go', "od \\u00e", "4h")
     ]
     assert said == [
         [],
@@ -88,18 +88,18 @@ def test_the_answer_s_text_comes_while_it_is_written() -> None:
 
 
 def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
-    reader = Constrained(new_id=str)
-    assert reader.take([e.TextDelta("text-1", '{"answer": "\\ud83d')]) == [e.TextStart("text-1")]
-    assert reader.take([e.TextDelta("text-1", '\\ude00"}')]) == [
+    reader = ConstrainedDecoder(new_id=str)
+    assert reader.decode([e.TextDelta("text-1", '{"answer": "\\ud83d')]) == [e.TextStart("text-1")]
+    assert reader.decode([e.TextDelta("text-1", '\\ude00"}')]) == [
         e.TextDelta("text-1", "\U0001f600"),
         e.TextEnd("text-1"),
     ]
 
 
 def test_a_call_s_input_grows_while_it_is_written() -> None:
-    reader = Constrained(new_id=lambda: "c")
+    reader = ConstrainedDecoder(new_id=lambda: "c")
     said = [
-        reader.take([e.TextDelta("text-1", piece)])
+        reader.decode([e.TextDelta("text-1", piece)])
         for piece in ('{"call": "f", ', '"input": ', '{"x": ', '"}"', "}", "}")
     ]
     assert said == [
@@ -116,9 +116,9 @@ def test_the_bytes_of_the_stream_may_be_cut_anywhere() -> None:
     pieces = ['{"call": "f", "in', 'put": {"x": "äh \\ud83d', '\\ude00"}', "}"]
     raw = sse(*(chunk({"content": piece}) for piece in pieces), chunk(finish="stop"))
     for at in range(len(raw) + 1):
-        decoder, reader = Decoder(), Constrained(new_id=lambda: "c")
+        decoder, reader = OpenAIDecoder(), ConstrainedDecoder(new_id=lambda: "c")
         batches = [*map(decoder.feed, cut(raw, [at])), decoder.close()]
-        story = told([event for batch in batches for event in reader.take(batch)])
+        story = told([event for batch in batches for event in reader.decode(batch)])
         assert story == [
             ("call", "c", "f", '{"x": "äh \\ud83d\\ude00"}', {"x": "äh \U0001f600"}),
             ("finish", "tool-calls", "m-1"),
@@ -163,10 +163,10 @@ def test_an_id_that_the_history_has_is_not_given_again() -> None:
 
 
 def test_reasoning_passes_as_it_is() -> None:
-    reader = Constrained(new_id=str)
+    reader = ConstrainedDecoder(new_id=str)
     thought: list[e.Event] = [
         e.ReasoningStart("reasoning-1"),
         e.ReasoningDelta("reasoning-1", "hm"),
         e.ReasoningEnd("reasoning-1"),
     ]
-    assert reader.take(thought) == thought
+    assert reader.decode(thought) == thought

@@ -13,9 +13,9 @@ from dragoman.errors import ProviderError
 from dragoman.messages import FilePart, Message, Part, StepStartPart, TextPart, ToolPart
 from dragoman.operations.meta import META_TOOLS
 from dragoman.request import ModelRequest, Tool
-from dragoman.tools.builtin import builtin
-from dragoman.wire.constrained.request import prepare
-from dragoman.wire.constrained.schema import example, form, input_form, simplify
+from dragoman.tools.builtin import builtin_operations
+from dragoman.wire.constrained.request import prepare_request
+from dragoman.wire.constrained.schema import answer_schema, example_value, simplify_schema, tool_input_schema
 
 CITY = Tool(
     "city_size",
@@ -57,7 +57,7 @@ def lines(sent: ModelRequest, last: int = 1000) -> list[tuple[str, str]]:
 
 
 def test_without_tools_the_request_is_a_plain_one() -> None:
-    ask = prepare(request(user("Hi"), instructions="Be kind."))
+    ask = prepare_request(request(user("Hi"), instructions="Be kind."))
     assert (ask.constrained, lines(ask.request)) == (False, [("user", "Hi")])
     assert ask.request.instructions == "Be kind."
     assert ask.request.options["max_tokens"] == 256
@@ -65,10 +65,14 @@ def test_without_tools_the_request_is_a_plain_one() -> None:
 
 
 def test_with_tools_the_answer_is_held_to_a_call_or_an_answer() -> None:
-    ask = prepare(request(user("How many people live in Rome?"), tools=TOOLS, instructions="Be kind."))
+    ask = prepare_request(
+        request(user("How many people live in Rome?"), tools=TOOLS, instructions="Be kind.")
+    )
     assert ask.constrained
     assert (ask.request.tools, ask.request.tool_choice) == ((), None)
-    assert ask.request.options["response_format"]["json_schema"]["schema"] == form(TOOLS, answer=True)
+    assert ask.request.options["response_format"]["json_schema"]["schema"] == answer_schema(
+        TOOLS, allow_answer=True
+    )
     assert ask.request.instructions == (
         "Be kind.\n\nReply in JSON. You have these tools:\n"
         "- city_size(city): Count the people of a city.\n- time_now(zone): Tell the time."
@@ -85,20 +89,24 @@ def test_with_tools_the_answer_is_held_to_a_call_or_an_answer() -> None:
 
 
 def test_examples_come_before_the_question_and_do_not_change_with_it() -> None:
-    first, second = (lines(prepare(request(user(text), tools=TOOLS)).request) for text in ("Hm?", "So?"))
+    first, second = (
+        lines(prepare_request(request(user(text), tools=TOOLS)).request) for text in ("Hm?", "So?")
+    )
     assert first[:-1] == second[:-1]
     assert first[-1] == ("user", "Hm?")
 
 
 def test_a_required_call_leaves_no_answer_and_none_leaves_no_call() -> None:
-    required = prepare(request(user("Hi"), tools=TOOLS, tool_choice="required"))
-    assert required.request.options["response_format"]["json_schema"]["schema"] == form(TOOLS, answer=False)
-    assert ANSWER not in form(TOOLS, answer=False)["anyOf"]
-    assert not prepare(request(user("Hi"), tools=TOOLS, tool_choice="none")).constrained
+    required = prepare_request(request(user("Hi"), tools=TOOLS, tool_choice="required"))
+    assert required.request.options["response_format"]["json_schema"]["schema"] == answer_schema(
+        TOOLS, allow_answer=False
+    )
+    assert ANSWER not in answer_schema(TOOLS, allow_answer=False)["anyOf"]
+    assert not prepare_request(request(user("Hi"), tools=TOOLS, tool_choice="none")).constrained
 
 
 def test_what_the_tools_gave_is_given_as_facts_and_answered_in_plain_text() -> None:
-    ask = prepare(
+    ask = prepare_request(
         request(user("Rome?"), assistant(STEP, TextPart("Let me look."), called({"people": 3})), tools=TOOLS)
     )
     assert not ask.constrained
@@ -122,13 +130,13 @@ def test_what_the_tools_gave_is_given_as_facts_and_answered_in_plain_text() -> N
     ],
 )
 def test_a_result_is_spelt_in_plain_words(part: ToolPart, facts: str) -> None:
-    said = lines(prepare(request(user("Q"), assistant(STEP, part))).request, 1)
+    said = lines(prepare_request(request(user("Q"), assistant(STEP, part))).request, 1)
     assert said == [("user", f"Facts from city_size(Rome):\n{facts}\n\nAnswer with these facts: Q")]
 
 
 def test_a_turn_may_call_tools_as_often_as_it_is_told() -> None:
     turn = [user("Rome?"), assistant(STEP, called(1), called(2))]
-    again = prepare(request(*turn, tools=TOOLS, options={"tool_rounds": 2, "top_k": 3}))
+    again = prepare_request(request(*turn, tools=TOOLS, options={"tool_rounds": 2, "top_k": 3}))
     assert again.constrained
     assert again.request.options["top_k"] == 3
     assert "tool_rounds" not in again.request.options
@@ -136,21 +144,21 @@ def test_a_turn_may_call_tools_as_often_as_it_is_told() -> None:
         ("assistant", '{"call": "city_size", "input": {"city": "Rome"}}'),
         ("user", "Facts from city_size(Rome):\n2"),
     ]
-    assert not prepare(request(*turn, tools=TOOLS, options={"tool_rounds": 1})).constrained
+    assert not prepare_request(request(*turn, tools=TOOLS, options={"tool_rounds": 1})).constrained
     with pytest.raises(ProviderError, match="tool_rounds must be a whole number, got 'two'"):
-        prepare(request(*turn, options={"tool_rounds": "two"}))
+        prepare_request(request(*turn, options={"tool_rounds": "two"}))
 
 
 def test_an_earlier_turn_reads_as_if_it_had_been_constrained() -> None:
     turn = [user("Rome?"), assistant(STEP, called(3), STEP, TextPart("Three."))]
-    assert lines(prepare(request(*turn, user("Sure?"), tools=TOOLS)).request, 5) == [
+    assert lines(prepare_request(request(*turn, user("Sure?"), tools=TOOLS)).request, 5) == [
         ("user", "Rome?"),
         ("assistant", '{"call": "city_size", "input": {"city": "Rome"}}'),
         ("user", "Facts from city_size(Rome):\n3"),
         ("assistant", '{"answer": "Three."}'),
         ("user", "Sure?"),
     ]
-    assert lines(prepare(request(*turn, user("Sure?"))).request) == [
+    assert lines(prepare_request(request(*turn, user("Sure?"))).request) == [
         ("user", "Facts from city_size(Rome):\n3\n\nAnswer with these facts: Rome?"),
         ("assistant", "Three."),
         ("user", "Sure?"),
@@ -161,14 +169,14 @@ def test_the_history_takes_turns_and_holds_text_only() -> None:
     picture = FilePart("image/png", "data:image/png;base64,AAAA", "a.png")
     note = FilePart("text/plain", "data:text/plain;base64,aGk=", "n.txt")
     system = Message("s", "system", (TextPart("Be brief."),))
-    ask = prepare(request(system, user("One"), user("Two", picture, note), instructions="Be kind."))
+    ask = prepare_request(request(system, user("One"), user("Two", picture, note), instructions="Be kind."))
     assert lines(ask.request) == [("user", "One\n\nTwo\n[a file that this model cannot read]\nn.txt:\nhi")]
     assert ask.request.instructions == "Be kind.\n\nBe brief."
 
 
 def test_options_of_the_request_go_before_ours() -> None:
     options = {"temperature": 0.9, "max_completion_tokens": 7}
-    sent = prepare(request(user("Hi"), options=options)).request.options
+    sent = prepare_request(request(user("Hi"), options=options)).request.options
     assert sent == {"repeat_penalty": 1.1, "seed": 1, **options}
 
 
@@ -229,25 +237,28 @@ TREE = {"$ref": "#/$defs/T", "$defs": {"T": {"properties": {"next": {"$ref": "#/
     ],
 )
 def test_a_schema_is_simplified_to_what_every_server_knows(schema: Any, simple: Any) -> None:
-    assert simplify(schema) == simple
+    assert simplify_schema(schema) == simple
 
 
 def test_a_schema_nested_without_end_ends() -> None:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(200):
         schema = {"type": "array", "items": schema}
-    assert '"string"' not in msgspec.json.encode(simplify(schema)).decode()
+    assert '"string"' not in msgspec.json.encode(simplify_schema(schema)).decode()
 
 
 def test_an_input_without_properties_is_an_object_still() -> None:
-    assert input_form(Tool("t", "", {})) == {"type": "object"}
+    assert tool_input_schema(Tool("t", "", {})) == {"type": "object"}
     choices = {"oneOf": [{"properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}, {}]}
-    assert [choice["type"] for choice in input_form(Tool("t", "", choices))["anyOf"]] == ["object", "object"]
-    assert example(input_form(Tool("t", "", choices))) == {"a": "x"}
+    assert [choice["type"] for choice in tool_input_schema(Tool("t", "", choices))["anyOf"]] == [
+        "object",
+        "object",
+    ]
+    assert example_value(tool_input_schema(Tool("t", "", choices))) == {"a": "x"}
 
 
 def test_our_own_operations_accept_the_examples_that_a_model_is_shown(tmp_path: Path) -> None:
     schemas = [tool.input_schema for tool in META_TOOLS]
-    schemas += [operation.input_schema for operation in builtin(tmp_path)]
+    schemas += [operation.input_schema for operation in builtin_operations(tmp_path)]
     for schema in schemas:
-        jsonschema_rs.validate(dict(schema), example(simplify(schema)))
+        jsonschema_rs.validate(dict(schema), example_value(simplify_schema(schema)))

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
-from dragoman.wire import anthropic, ollama, openai
+from dragoman.wire.anthropic.decoder import AnthropicDecoder
+from dragoman.wire.ollama.decoder import OllamaDecoder
+from dragoman.wire.openai.decoder import OpenAIDecoder
 from tests.effort import rounds
 
 from . import anthropic_streams, ollama_streams, openai_streams
@@ -140,7 +142,7 @@ class Family:
 FAMILIES = {
     "openai": Family(
         decode=openai_streams.decode,
-        whole=lambda raw: openai.Decoder().whole(raw),
+        whole=lambda raw: OpenAIDecoder().decode_document(raw),
         streams={name: recording(name) for name in openai_streams.NAMES},
         frames=openai_chunks(),
         write=openai_stream,
@@ -157,7 +159,7 @@ FAMILIES = {
     ),
     "anthropic": Family(
         decode=anthropic_streams.decode,
-        whole=lambda raw: anthropic.Decoder().whole(raw),
+        whole=lambda raw: AnthropicDecoder().decode_document(raw),
         streams={**anthropic_streams.STREAMS, "unknown": UNKNOWN},
         frames=anthropic_events(),
         write=anthropic_stream,
@@ -175,7 +177,7 @@ FAMILIES = {
     ),
     "ollama": Family(
         decode=ollama_streams.decode,
-        whole=lambda raw: ollama.Decoder().whole(raw),
+        whole=lambda raw: OllamaDecoder().decode_document(raw),
         streams=ollama_streams.STREAMS,
         frames=ollama_lines(),
         write=lambda lines: b"".join(as_text(line) + b"\n" for line in lines),

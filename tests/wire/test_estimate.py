@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dragoman.messages import FilePart, Message, ReasoningPart, TextPart, ToolPart
 from dragoman.request import ModelRequest, Tool
-from dragoman.wire.estimate import ANTHROPIC, estimate_input, estimate_text
-from dragoman.wire.outputs import with_files
+from dragoman.wire.estimate import ANTHROPIC_FACTOR, estimate_input, estimate_text
+from dragoman.wire.outputs import write_multimodal_output
 
 
 def asked(
@@ -32,7 +32,7 @@ def test_a_chinese_japanese_or_korean_character_is_a_token() -> None:
 
 def test_a_message_costs_four_tokens_more_than_its_text_and_a_factor_scales_all() -> None:
     assert estimate_input(asked(TextPart("x" * 400))) == 104
-    assert estimate_input(asked(TextPart("x" * 400)), factor=ANTHROPIC) == 135
+    assert estimate_input(asked(TextPart("x" * 400)), factor=ANTHROPIC_FACTOR) == 135
 
 
 def test_a_tool_counts_as_json() -> None:
@@ -58,7 +58,11 @@ def test_files_by_data_url_count_by_their_bytes() -> None:
 def test_a_result_counts_as_a_message_and_its_images_as_images() -> None:
     picture = FilePart("image/png", "https://example.org/a.png")
     call = ToolPart(
-        "tool-see", "c", "output-available", input={}, output=with_files([TextPart("x" * 40), picture])
+        "tool-see",
+        "c",
+        "output-available",
+        input={},
+        output=write_multimodal_output([TextPart("x" * 40), picture]),
     )
     assert estimate_input(asked(call)) == round(4 + 3 / 4 + 2 / 3 + 4 + 10 + 1500)
 

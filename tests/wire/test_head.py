@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.head import Head
+from dragoman.wire.head import RawRequestBody
 
 ODD = (
     b'{"model":"m","temperature":1.0e0,"seed":12345678901234567890123, "x" : [ 1 , 2.50,null ],'
@@ -19,8 +19,8 @@ ODD = (
 )
 
 
-def head(**fields: Any) -> Head:
-    return Head(msgspec.json.encode({"model": "m", **fields}))
+def head(**fields: Any) -> RawRequestBody:
+    return RawRequestBody(msgspec.json.encode({"model": "m", **fields}))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def head(**fields: Any) -> Head:
 )
 def test_what_is_wrong_is_told_with_its_field(raw: bytes, said: str, field: str | None) -> None:
     with pytest.raises(BadRequest) as refused:
-        Head(raw)
+        RawRequestBody(raw)
     assert refused.value.message.startswith(said)
     assert refused.value.field == field
 
@@ -89,7 +89,7 @@ def test_a_stream_is_what_asks_for_one(fields: dict[str, Any], *, stream: bool) 
     ],
 )
 def test_the_longest_answer_is_that_of_all_choices(fields: dict[str, Any], most: int | None) -> None:
-    assert head(**fields).max_output == most
+    assert head(**fields).max_output_tokens == most
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_the_longest_answer_is_that_of_all_choices(fields: dict[str, Any], most:
     ],
 )
 def test_a_client_asks_for_usage_with_a_word(options: Any, *, asks: bool) -> None:
-    assert head(stream_options=options).asks_usage is asks
+    assert head(stream_options=options).include_usage is asks
 
 
 def test_fields_that_are_not_looked_at_keep_their_bytes_and_places() -> None:
-    written = Head(ODD).write("served", options={})
+    written = RawRequestBody(ODD).rewrite("served", options={})
     assert written == (
         b'{"model":"served","temperature":1.0e0,"seed":12345678901234567890123,"x":[ 1 , 2.50,null ],'
         b'"messages":[{"role":"user","content":"\\u00e9\\ud83d\\ude00 \xc3\xa9 <>&/\\/"}],"n":1}'
@@ -116,8 +116,8 @@ def test_fields_that_are_not_looked_at_keep_their_bytes_and_places() -> None:
 
 
 def test_options_fill_in_what_the_body_leaves_open() -> None:
-    body = Head(b'{"model":"m","temperature":0.10,"top_p":null}')
-    written = body.write("x", options={"temperature": 1, "top_p": 1, "seed": 7, "extra": {"a": [1]}})
+    body = RawRequestBody(b'{"model":"m","temperature":0.10,"top_p":null}')
+    written = body.rewrite("x", options={"temperature": 1, "top_p": 1, "seed": 7, "extra": {"a": [1]}})
     assert written == b'{"model":"x","temperature":0.10,"top_p":null,"seed":7,"extra":{"a":[1]}}'
 
 
@@ -132,15 +132,15 @@ def test_options_fill_in_what_the_body_leaves_open() -> None:
     ],
 )
 def test_usage_is_asked_for_beside_what_the_client_asks(said: bytes, sent: bytes) -> None:
-    assert Head(b'{"model":"m"' + said + b"}").write("m", options={}, ask_usage=True) == (
+    assert RawRequestBody(b'{"model":"m"' + said + b"}").rewrite("m", options={}, include_usage=True) == (
         b'{"model":"m"' + sent + b"}"
     )
 
 
 def test_writing_it_again_for_another_server_starts_from_what_the_client_sent() -> None:
-    body = Head(b'{"model":"m"}')
-    body.write("a", options={"seed": 1}, ask_usage=True)
-    assert body.write("b", options={"top_k": 2}) == b'{"model":"b","top_k":2}'
+    body = RawRequestBody(b'{"model":"m"}')
+    body.rewrite("a", options={"seed": 1}, include_usage=True)
+    assert body.rewrite("b", options={"top_k": 2}) == b'{"model":"b","top_k":2}'
 
 
 values = st.recursive(
@@ -153,13 +153,13 @@ values = st.recursive(
 @given(st.dictionaries(st.text(max_size=12).filter(lambda name: name not in ("model", "stream")), values))
 def test_whatever_a_client_says_arrives_but_for_the_models_name(fields: dict[str, Any]) -> None:
     raw = json.dumps({**fields, "model": "m"}).encode()
-    body = Head(raw)
-    assert json.loads(body.write("served", options={})) == {**fields, "model": "served"}
+    body = RawRequestBody(raw)
+    assert json.loads(body.rewrite("served", options={})) == {**fields, "model": "served"}
     assert body.size == len(raw)
 
 
 def test_half_of_a_surrogate_pair_in_a_text_goes_on_as_it_came() -> None:
-    head = Head(rb'{"model":"a","messages":[{"role":"user","content":"cut \ud83d"}],"n":1}')
-    assert head.write("b", options={}) == (
+    head = RawRequestBody(rb'{"model":"a","messages":[{"role":"user","content":"cut \ud83d"}],"n":1}')
+    assert head.rewrite("b", options={}) == (
         rb'{"model":"b","messages":[{"role": "user", "content": "cut \ud83d"}],"n":1}'
     )

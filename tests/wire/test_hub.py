@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from dragoman import events as e
-from dragoman.wire.hub import HubStream
+from dragoman.wire.hub import HubStreamEncoder
 
 
 def test_the_hub_dialect_says_steps_and_usage_in_the_seeds_words() -> None:
-    said = HubStream().encode(
+    said = HubStreamEncoder().encode(
         [
             e.Start("m"),
             e.StartStep(),
@@ -39,4 +39,4 @@ def test_the_hub_dialect_says_steps_and_usage_in_the_seeds_words() -> None:
             "steps": 10,
         },
     ]
-    assert HubStream().end() == b"data: [DONE]\n\n"
+    assert HubStreamEncoder().end() == b"data: [DONE]\n\n"

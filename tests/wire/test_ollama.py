@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.ollama.decoder import Decoder
+from dragoman.wire.ollama.decoder import OllamaDecoder
 
 from .ollama_streams import DURATIONS, STREAMS, call, decode, last, line, ndjson
 from .openai_streams import cut, told
@@ -82,7 +82,7 @@ def test_empty_lines_and_a_last_line_without_its_end_change_nothing(name: str, e
 
 
 def test_neighbouring_deltas_of_one_read_leave_as_one() -> None:
-    decoder = Decoder(provider="up")
+    decoder = OllamaDecoder(provider="up")
     assert decoder.feed(ndjson(line(thinking="A"), line(thinking="b"), line("C"), line("d"))) == [
         e.ReasoningStart("reasoning-1"),
         e.ReasoningDelta("reasoning-1", "Ab"),
@@ -90,7 +90,7 @@ def test_neighbouring_deltas_of_one_read_leave_as_one() -> None:
         e.TextStart("text-1"),
         e.TextDelta("text-1", "Cd"),
     ]
-    assert (decoder.done, decoder.comments, decoder.failure) == (False, 0, None)
+    assert (decoder.done, decoder.heartbeat_count, decoder.failure) == (False, 0, None)
     usage = e.Usage(input_tokens=26, output_tokens=282, total_tokens=308)
     assert decoder.feed(ndjson(last())) == [
         e.TextEnd("text-1"),
@@ -185,7 +185,7 @@ def test_a_call_without_a_name_is_told_as_one_that_cannot_run() -> None:
     ],
 )
 def test_an_error_line_says_why_the_answer_broke_off(message: str, category: str, transient: bool) -> None:
-    decoder = Decoder()
+    decoder = OllamaDecoder()
     events = decoder.feed(ndjson(line("One"), {"error": message}, line("two"), last()))
     assert events == [e.TextStart("text-1"), e.TextDelta("text-1", "One")]
     assert decoder.failure is not None
@@ -255,8 +255,8 @@ def test_a_document_is_read_whole() -> None:
     story = STORIES["all in one"]
     raw = msgspec.json.encode(document)
     for given in (raw, b"\xef\xbb\xbf" + raw + b"\n", msgspec.json.format(raw, indent=2)):
-        assert told(Decoder().whole(given)) == story
-    assert told(Decoder().whole(STREAMS["text"])) == STORIES["text"]
+        assert told(OllamaDecoder().decode_document(given)) == story
+    assert told(OllamaDecoder().decode_document(STREAMS["text"])) == STORIES["text"]
 
 
 @pytest.mark.parametrize(
@@ -273,5 +273,5 @@ def test_a_document_is_read_whole() -> None:
 )
 def test_a_document_that_is_no_answer_fails(raw: bytes, words: str, category: str) -> None:
     with pytest.raises(ProviderError, match=words) as caught:
-        Decoder().whole(raw)
+        OllamaDecoder().decode_document(raw)
     assert caught.value.category == category

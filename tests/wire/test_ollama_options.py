@@ -11,7 +11,7 @@ from ollama._types import ChatRequest
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, TextPart
 from dragoman.request import ModelRequest
-from dragoman.wire.ollama.request import check, encode_request, refused_field
+from dragoman.wire.ollama.request import check_request, encode_request, rejected_field
 
 HI = Message("u", "user", (TextPart("Hi"),))
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
@@ -87,7 +87,7 @@ def encode(options: dict[str, Any], model: str = "qwen3:8b", **how: Any) -> dict
 )
 def test_every_option_has_its_word(options: dict[str, Any], body: dict[str, Any]) -> None:
     assert encode(options) == body
-    assert check(asked(options)) == []
+    assert check_request(asked(options)) == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_how_hard_to_think_is_a_switch_or_for_some_models_a_level(
 ) -> None:
     assert encode(options) == {"think": usual}
     assert encode(options, "hf.co/openai/gpt-oss:20b") == {"think": levelled}
-    assert check(asked(options)) == []
+    assert check_request(asked(options)) == []
 
 
 def test_the_size_of_the_context_is_the_requests_or_the_one_that_is_configured() -> None:
@@ -182,7 +182,7 @@ def test_what_a_model_has_refused_is_dropped() -> None:
 )
 def test_what_has_no_word_is_left_out_and_named(options: dict[str, Any], names: list[str]) -> None:
     assert encode(options) == {}
-    assert check(asked(options)) == names
+    assert check_request(asked(options)) == names
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_has_no_word_is_left_out_and_named(options: dict[str, Any], names: 
     ],
 )
 def test_what_would_be_another_question_is_refused(options: dict[str, Any], field: str) -> None:
-    for ask in (check, encode_request):
+    for ask in (check_request, encode_request):
         with pytest.raises(BadRequest) as caught:
             ask(asked(options))
         assert caught.value.field == field
@@ -221,4 +221,4 @@ def test_the_same_request_is_the_same_bytes() -> None:
     ],
 )
 def test_a_refusal_says_without_what_the_request_may_pass(message: str, field: str | None) -> None:
-    assert refused_field(message) == field
+    assert rejected_field(message) == field

@@ -21,9 +21,9 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.ollama.request import check, encode_request
-from dragoman.wire.outputs import with_files
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.ollama.request import check_request, encode_request
+from dragoman.wire.outputs import write_multimodal_output
 
 PNG = "iVBORw0KGgo="
 
@@ -130,7 +130,7 @@ def test_images_are_bare_base64_and_text_files_are_text() -> None:
 
 
 def test_files_that_a_call_gave_go_with_its_result() -> None:
-    output = with_files(
+    output = write_multimodal_output(
         [
             TextPart("Here:"),
             FilePart("image/png", f"data:image/png;base64,{PNG}"),
@@ -161,7 +161,7 @@ def test_what_ollama_cannot_take_is_refused_and_the_field_is_named(
     message: Message, field: str, words: str
 ) -> None:
     request = ModelRequest(model="m", messages=[message])
-    for ask in (check, encode_request):
+    for ask in (check_request, encode_request):
         with pytest.raises(BadRequest, match=words) as caught:
             ask(request)
         assert caught.value.field == field
@@ -186,7 +186,7 @@ ONE = "Answer with a call of the tool hub.time, and with nothing else."
         ("auto", [WEATHER, TIME], None),
         ("none", None, None),
         ("required", [WEATHER, TIME], ANY),
-        (Named("hub.time"), [TIME], ONE),
+        (NamedToolChoice("hub.time"), [TIME], ONE),
     ],
 )
 def test_a_forced_call_is_asked_for_in_words(choice: Any, tools: Any, order: str | None) -> None:
@@ -197,13 +197,13 @@ def test_a_forced_call_is_asked_for_in_words(choice: Any, tools: Any, order: str
     led = history(HI, tools=TOOLS, tool_choice=choice, instructions="Be kind.")[0]
     assert led["content"] == (f"Be kind.\n\n{order}" if order else "Be kind.")
     request = ModelRequest(model="m", messages=[HI], tools=TOOLS, tool_choice=choice)
-    assert check(request) == (["tool_choice"] if order else [])
+    assert check_request(request) == (["tool_choice"] if order else [])
 
 
 def test_a_choice_without_its_tool_is_refused_and_one_without_any_tools_means_nothing() -> None:
     with pytest.raises(BadRequest, match="no tool 'x'") as caught:
-        encode(HI, tools=TOOLS, tool_choice=Named("x"))
+        encode(HI, tools=TOOLS, tool_choice=NamedToolChoice("x"))
     assert caught.value.field == "tool_choice"
     assert encode(HI, tool_choice="required") == encode(HI)
     strict = ModelRequest(model="m", messages=[HI], tools=[Tool("f", "", {}, strict=True)])
-    assert check(strict) == ["tools.strict"]
+    assert check_request(strict) == ["tools.strict"]

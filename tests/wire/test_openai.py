@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
 
 from .openai_streams import chunk, decode, sse, told
@@ -87,7 +87,7 @@ def test_finish_reasons_are_read_in_every_vendors_words(reasons: list[str], fini
 
 
 def test_nothing_counts_behind_done() -> None:
-    decoder = Decoder()
+    decoder = OpenAIDecoder()
     events = decoder.feed(sse(HELLO, STOP) + sse(HELLO))
     assert decoder.done
     assert told(events) == [("text", "Hello"), ("finish", "stop", "m-1")]
@@ -96,7 +96,7 @@ def test_nothing_counts_behind_done() -> None:
 
 
 def test_what_came_before_a_failure_is_given_out_first() -> None:
-    decoder = Decoder()
+    decoder = OpenAIDecoder()
     events = decoder.feed(sse(HELLO, {"error": {"message": "broken", "code": 500}}, HELLO, done=False))
     assert told(events) == [("text", "Hello")]
     assert decoder.failure is not None
@@ -183,7 +183,7 @@ def test_a_frame_cut_short_behind_the_finish_does_not_matter() -> None:
 
 
 def test_a_frame_that_never_ends_is_refused() -> None:
-    decoder = Decoder(limit=1000)
+    decoder = OpenAIDecoder(limit=1000)
     assert decoder.feed(sse(HELLO, done=False)) != []
     with pytest.raises(ProviderError, match="longer than 1000 bytes"):
         decoder.feed(b"data: " + b"x" * 2000)
@@ -191,9 +191,9 @@ def test_a_frame_that_never_ends_is_refused() -> None:
 
 def test_the_finish_names_the_model_that_served_and_the_provider() -> None:
     finish = e.FinishStep("stop", None, "served", "up")
-    decoder = Decoder(provider="up", model="asked")
+    decoder = OpenAIDecoder(provider="up", model="asked")
     assert decoder.feed(sse({"model": "", "choices": []}, {**STOP, "model": "served"}))[-1] == finish
-    unnamed = Decoder(provider="up", model="asked")
+    unnamed = OpenAIDecoder(provider="up", model="asked")
     assert unnamed.feed(sse({"choices": [{"finish_reason": "stop"}]}))[-1] == e.FinishStep(
         "stop", None, "asked", "up"
     )
@@ -203,7 +203,9 @@ def test_neighbours_in_a_read_become_one_delta() -> None:
     thought, said = chunk({"reasoning": "a"}), chunk({"content": "b"})
     call = chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "[1"}}]})
     more = chunk({"tool_calls": [{"index": 0, "function": {"arguments": ",2"}}]})
-    assert Decoder().feed(sse(thought, thought, said, said, said, call, more, more, said, done=False)) == [
+    assert OpenAIDecoder().feed(
+        sse(thought, thought, said, said, said, call, more, more, said, done=False)
+    ) == [
         e.ReasoningStart("reasoning-1"),
         e.ReasoningDelta("reasoning-1", "aa"),
         e.ReasoningEnd("reasoning-1"),
@@ -239,7 +241,7 @@ def test_an_answer_that_came_as_one_document_is_told_like_a_stream() -> None:
         "model": "m",
         "choices": [{"index": 0, "message": message, "delta": {}, "finish_reason": "tool_calls"}],
     }
-    assert told(Decoder().whole(b" " + msgspec.json.encode(body))) == [
+    assert told(OpenAIDecoder().decode_document(b" " + msgspec.json.encode(body))) == [
         ("reasoning", "Hm"),
         ("text", "Look"),
         ("source", "https://a.example", "A"),
@@ -264,5 +266,5 @@ def test_an_answer_that_came_as_one_document_is_told_like_a_stream() -> None:
 )
 def test_a_document_that_is_no_answer_is_a_failure(body: bytes, category: str) -> None:
     with pytest.raises(ProviderError) as failed:
-        Decoder().whole(body)
+        OpenAIDecoder().decode_document(body)
     assert failed.value.category == category

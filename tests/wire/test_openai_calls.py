@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman import events as e
-from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.decoder import OpenAIDecoder
 
 from .openai_streams import chunk, decode, sse, told
 
@@ -230,7 +230,7 @@ def test_whole_arguments_may_run_although_the_answer_was_cut_behind_them() -> No
 
 
 def test_an_id_that_the_conversation_already_has_is_replaced() -> None:
-    decoder = Decoder(taken=["a", "call_1"])
+    decoder = OpenAIDecoder(used_ids=["a", "call_1"])
     events = decoder.feed(
         sse(chunk({"tool_calls": [fragment("{}", "f", id="a")]}), chunk(finish="tool_calls"))
     )
@@ -238,7 +238,7 @@ def test_an_id_that_the_conversation_already_has_is_replaced() -> None:
 
 
 def test_ids_are_made_by_whoever_was_asked_to() -> None:
-    decoder = Decoder(new_id=iter(["x", "y"]).__next__)
+    decoder = OpenAIDecoder(new_id=iter(["x", "y"]).__next__)
     events = decoder.feed(
         sse(chunk({"tool_calls": [fragment("{}", "f"), fragment("{}", "f")]}), chunk(finish="stop"))
     )
@@ -246,7 +246,7 @@ def test_ids_are_made_by_whoever_was_asked_to() -> None:
 
 
 def test_a_call_begins_with_its_first_arguments_and_ends_with_the_answer() -> None:
-    decoder = Decoder()
+    decoder = OpenAIDecoder()
     header = chunk({"tool_calls": [fragment("", "f", id="a")]})
     assert decoder.feed(sse(chunk({"content": "Hm"}), header, done=False))[-1] == e.TextEnd("text-1")
     begun = decoder.feed(sse(chunk({"tool_calls": [fragment('{"x"')]}), done=False))
@@ -281,7 +281,7 @@ def test_calls_without_arguments_keep_their_place_before_later_ones() -> None:
 def test_a_long_argument_in_many_fragments_takes_no_more_than_linear_time() -> None:
     text = "x" * 20
     grown = sse(chunk({"tool_calls": [fragment(text)]}), done=False) * 500
-    decoder = Decoder()
+    decoder = OpenAIDecoder()
     decoder.feed(sse(chunk({"tool_calls": [fragment('{"x":"', "f", id="a")]}), done=False))
     for _ in range(100):
         decoder.feed(grown)

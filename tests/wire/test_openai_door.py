@@ -8,17 +8,19 @@ import msgspec
 import pytest
 
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
-from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.head import Asked
-from dragoman.wire.openai.door import read_chat
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.head import ClientRequest
+from dragoman.wire.openai.door import parse_chat_completions_request
 from dragoman.wire.openai.request import encode_request
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
-def read(*messages: dict[str, Any], **fields: Any) -> Asked:
-    return read_chat(msgspec.json.encode({"model": "m", "messages": list(messages), **fields}))
+def read(*messages: dict[str, Any], **fields: Any) -> ClientRequest:
+    return parse_chat_completions_request(
+        msgspec.json.encode({"model": "m", "messages": list(messages), **fields})
+    )
 
 
 def said(*messages: dict[str, Any]) -> list[Message]:
@@ -55,7 +57,7 @@ def test_a_plain_body_is_a_model_request() -> None:
         stream=True,
         stream_options={"include_usage": True},
     )
-    assert asked == Asked(
+    assert asked == ClientRequest(
         request=ModelRequest(
             model="m",
             messages=(
@@ -84,7 +86,7 @@ def test_what_has_no_neutral_word_is_told() -> None:
         {"role": "assistant", "content": "x", "audio": {"id": "a"}, "annotations": [], "refusal": None},
         stream_options={"include_obfuscation": True},
     )
-    assert asked.ignored == (
+    assert asked.ignored_fields == (
         "messages[].name",
         "messages[].content[].tone",
         "messages[].audio",
@@ -162,7 +164,7 @@ def test_marks_of_what_is_cached_are_kept_wherever_clients_put_them() -> None:
     assert isinstance(called, ToolPart)
     assert called.result_provider_metadata == mark(ttl="1h")
     assert asked.request.tools == (Tool("f", "", SCHEMA, metadata=mark(ttl="1h")),)
-    assert asked.ignored == ()
+    assert asked.ignored_fields == ()
 
 
 def test_results_stand_in_their_calls() -> None:
@@ -235,7 +237,7 @@ def test_functions_are_the_tools_of_old() -> None:
             ),
         ),
         tools=(Tool("f", "Looks.", SCHEMA),),
-        tool_choice=Named("f"),
+        tool_choice=NamedToolChoice("f"),
     )
 
 
@@ -250,7 +252,7 @@ def tools(*names: str) -> list[dict[str, Any]]:
         ("auto", "auto", ["f", "g"]),
         ("none", "none", ["f", "g"]),
         ("required", "required", ["f", "g"]),
-        ({"type": "function", "function": {"name": "g"}}, Named("g"), ["f", "g"]),
+        ({"type": "function", "function": {"name": "g"}}, NamedToolChoice("g"), ["f", "g"]),
         (
             {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools("g")}},
             "required",
@@ -327,5 +329,5 @@ def test_what_openai_knows_goes_on_to_an_openai_server() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    asked = read_chat(msgspec.json.encode(body))
+    asked = parse_chat_completions_request(msgspec.json.encode(body))
     assert msgspec.json.decode(encode_request(asked.request)) == body

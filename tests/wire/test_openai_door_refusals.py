@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.openai.door import read_chat
+from dragoman.wire.openai.door import parse_chat_completions_request
 from dragoman.wire.openai.request import encode_request
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
@@ -23,7 +23,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 
 def refuse(raw: bytes) -> BadRequest:
     with pytest.raises(BadRequest) as raised:
-        read_chat(raw)
+        parse_chat_completions_request(raw)
     return raised.value
 
 
@@ -206,7 +206,7 @@ def test_a_body_that_is_nested_too_deeply_is_refused(depth: int) -> None:
     assert "nested" in refuse(b'{"model":"m","messages":[],"tools":%b}' % tools).message
     arguments = {**CALL, "function": {"name": "f", "arguments": deep.decode()}}
     body = {"model": "m", "messages": [HI, {"role": "assistant", "tool_calls": [arguments]}]}
-    [part] = read_chat(msgspec.json.encode(body)).request.messages[1].parts
+    [part] = parse_chat_completions_request(msgspec.json.encode(body)).request.messages[1].parts
     assert (part.input, part.raw_input) == ({}, deep.decode())  # type: ignore[union-attr]
 
 
@@ -288,8 +288,8 @@ def test_whatever_a_client_sends_is_read_or_refused(chance: random.Random, value
         else:
             container[key] = value
     with suppress(BadRequest):
-        encode_request(read_chat(json.dumps(body).encode()).request)
+        encode_request(parse_chat_completions_request(json.dumps(body).encode()).request)
 
 
 def test_the_body_that_is_damaged_there_is_good() -> None:
-    assert len(read_chat(json.dumps(GOOD).encode()).request.messages) == 3
+    assert len(parse_chat_completions_request(json.dumps(GOOD).encode()).request.messages) == 3

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman import events as e
 from dragoman.messages import ReasoningPart, TextPart, ToolPart
-from dragoman.wire.openai.door import read_chat
-from dragoman.wire.openai.reply import whole
+from dragoman.wire.openai.door import parse_chat_completions_request
+from dragoman.wire.openai.reply import encode_document
 
 SIGNED = {"type": "reasoning.text", "text": "Hm", "signature": "sig", "format": "anthropic-claude-v1"}
 SEALED = {"type": "reasoning.encrypted", "data": "blob", "format": "anthropic-claude-v1"}
@@ -101,7 +101,9 @@ def test_reasoning_comes_back_in_front_of_the_text(
     fields: dict[str, Any], thoughts: list[ReasoningPart]
 ) -> None:
     message = {"role": "assistant", "content": "x", **fields}
-    request = read_chat(msgspec.json.encode({"model": "m", "messages": [message]})).request
+    request = parse_chat_completions_request(
+        msgspec.json.encode({"model": "m", "messages": [message]})
+    ).request
     assert list(request.messages[0].parts) == [*thoughts, TextPart("x")]
 
 
@@ -124,10 +126,10 @@ def test_what_the_hub_told_comes_back_as_it_was() -> None:
         e.ToolInputAvailable("c1", "f", {"x": 1}),
         e.FinishStep("tool-calls"),
     ]
-    answer = msgspec.json.decode(whole(events, id="chatcmpl-1", model="m", created=5))
+    answer = msgspec.json.decode(encode_document(events, id="chatcmpl-1", model="m", created=5))
     history = [answer["choices"][0]["message"], {"role": "tool", "tool_call_id": "c1", "content": "sunny"}]
-    asked = read_chat(msgspec.json.encode({"model": "m", "messages": history}))
-    assert asked.ignored == ()
+    asked = parse_chat_completions_request(msgspec.json.encode({"model": "m", "messages": history}))
+    assert asked.ignored_fields == ()
     assert asked.request.messages[0].parts == (
         ReasoningPart("Hm", provider_metadata=signed),
         ReasoningPart("", provider_metadata=sealed),

@@ -11,14 +11,14 @@ from pydantic import TypeAdapter
 
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, TextPart
-from dragoman.request import ModelRequest, Named, Tool
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
 from dragoman.wire.openai.quirks import Quirks
-from dragoman.wire.openai.request import check, encode_request
+from dragoman.wire.openai.request import check_request, encode_request
 
 HI = Message("u", "user", (TextPart("Hi"),))
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
-STRICT = Quirks(knows=frozenset(), completion_limit=True)
-NATIVE = Quirks(knows=frozenset({"thinking"}))
+STRICT = Quirks(accepted_options=frozenset(), uses_max_completion_tokens=True)
+NATIVE = Quirks(accepted_options=frozenset({"thinking"}))
 
 
 def asked(options: dict[str, Any], model: str = "m") -> ModelRequest:
@@ -55,14 +55,14 @@ def test_how_hard_to_think_is_an_effort(
     options: dict[str, Any], effort: str | None, names: list[str]
 ) -> None:
     assert encode(options) == ({"reasoning_effort": effort} if effort else {})
-    assert check(asked(options), Quirks()) == names
+    assert check_request(asked(options), Quirks()) == names
 
 
 def test_a_vendor_that_knows_thinking_is_told_in_its_own_words() -> None:
     for kind, told in (("enabled", "enabled"), ("adaptive", "enabled"), ("disabled", "disabled")):
         options = {"thinking": {"type": kind}}
         assert encode(options, NATIVE) == {"thinking": {"type": told}}
-        assert check(asked(options), NATIVE) == []
+        assert check_request(asked(options), NATIVE) == []
 
 
 def test_a_schema_for_the_answer_is_a_response_format() -> None:
@@ -71,7 +71,7 @@ def test_a_schema_for_the_answer_is_a_response_format() -> None:
     assert encode(theirs) == {"response_format": ours}
     given = {"response_format": {"type": "json_object"}}
     assert encode(theirs | given) == given
-    assert check(asked(theirs), Quirks()) == []
+    assert check_request(asked(theirs), Quirks()) == []
 
 
 def test_what_only_anthropic_knows_is_left_out_and_named() -> None:
@@ -100,14 +100,14 @@ def test_what_only_anthropic_knows_is_left_out_and_named() -> None:
     ]
     said = {"temperature": 1, "seed": None, "vendors_own": {"x": 1}}
     assert encode(options) == said | {"top_k": 5}
-    assert check(asked(options), Quirks()) == names
+    assert check_request(asked(options), Quirks()) == names
     assert encode(options, STRICT) == said
-    assert set(check(asked(options), STRICT)) == {*names, "top_k"}
+    assert set(check_request(asked(options), STRICT)) == {*names, "top_k"}
 
 
 def test_servers_that_the_provider_should_call_are_refused() -> None:
     request = asked({"mcp_servers": [{"url": "https://a.example"}]})
-    for ask in (encode_request, lambda request: check(request, Quirks())):
+    for ask in (encode_request, lambda request: check_request(request, Quirks())):
         with pytest.raises(BadRequest, match="MCP") as caught:
             ask(request)
         assert caught.value.field == "mcp_servers"
@@ -142,7 +142,7 @@ def test_openais_reasoning_models_are_given_their_limit_under_its_new_name(
 
 def test_tools_may_be_strict_and_one_may_be_named() -> None:
     tools = [Tool("hub.call", "Calls.", SCHEMA, strict=True), Tool("f", "", {}, strict=False)]
-    request = ModelRequest(model="m", messages=[HI], tools=tools, tool_choice=Named("hub.call"))
+    request = ModelRequest(model="m", messages=[HI], tools=tools, tool_choice=NamedToolChoice("hub.call"))
     body = msgspec.json.decode(encode_request(request))
     TypeAdapter(list[ChatCompletionToolUnionParam]).validate_python(body["tools"])
     TypeAdapter(ChatCompletionToolChoiceOptionParam).validate_python(body["tool_choice"])

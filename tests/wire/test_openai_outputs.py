@@ -13,7 +13,7 @@ from dragoman.messages import DataPart, FilePart, Message, Part, ReasoningPart, 
 from dragoman.request import ModelRequest
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.request import encode_request
-from dragoman.wire.outputs import with_files
+from dragoman.wire.outputs import write_multimodal_output
 
 PNG = FilePart("image/png", "data:image/png;base64,AA==")
 MESSAGES = TypeAdapter(list[ChatCompletionMessageParam])
@@ -40,8 +40,8 @@ def image(url: str = PNG.url, **more: str) -> dict[str, Any]:
 
 
 def test_files_that_calls_gave_follow_all_results_in_one_message() -> None:
-    first = with_files([TextPart("Two:"), PNG, FilePart("image/png", "https://a.example/b.png")])
-    third = with_files(
+    first = write_multimodal_output([TextPart("Two:"), PNG, FilePart("image/png", "https://a.example/b.png")])
+    third = write_multimodal_output(
         [
             FilePart("audio/wav", "data:audio/wav;base64,AA=="),
             FilePart("text/plain", "https://a.example/notes"),

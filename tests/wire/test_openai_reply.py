@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.openai.reply import ChatStream, whole
+from dragoman.wire.openai.reply import OpenAIStreamEncoder, encode_document
 
 USAGE = e.Usage(7, 5, 12, reasoning_tokens=2, cached_input_tokens=3, cache_write_tokens=1)
 SPOKEN_USAGE = {
@@ -23,8 +23,8 @@ SPOKEN_USAGE = {
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 5, "model": "m"}
 
 
-def stream(*, include_usage: bool = False) -> ChatStream:
-    return ChatStream(id="chatcmpl-1", model="m", created=5, include_usage=include_usage)
+def stream(*, include_usage: bool = False) -> OpenAIStreamEncoder:
+    return OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=include_usage)
 
 
 def frames(raw: bytes) -> list[Any]:
@@ -51,7 +51,7 @@ def deltas(*events: e.Event) -> list[Any]:
 
 
 def message(*events: e.Event) -> dict[str, Any]:
-    read = msgspec.json.decode(whole(events, id="chatcmpl-1", model="m", created=5))
+    read = msgspec.json.decode(encode_document(events, id="chatcmpl-1", model="m", created=5))
     found = read["choices"][0]["message"]
     assert isinstance(found, dict)
     return found
@@ -100,7 +100,10 @@ def test_usage_that_is_not_known_is_not_made_up(usage: e.Usage | None) -> None:
     writer = stream(include_usage=True)
     assert writer.encode([*TEXT, finish(usage=usage)])
     assert writer.end() == b"data: [DONE]\n\n"
-    assert msgspec.json.decode(whole([finish(usage=usage)], id="1", model="m", created=5))["usage"] is None
+    assert (
+        msgspec.json.decode(encode_document([finish(usage=usage)], id="1", model="m", created=5))["usage"]
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,10 @@ def test_usage_is_told_as_far_as_it_is_known(usage: e.Usage, spoken: dict[str, A
     writer = stream(include_usage=True)
     writer.encode([finish(usage=usage)])
     assert frames(writer.end())[0]["usage"] == spoken
-    assert msgspec.json.decode(whole([finish(usage=usage)], id="1", model="m", created=5))["usage"] == spoken
+    assert (
+        msgspec.json.decode(encode_document([finish(usage=usage)], id="1", model="m", created=5))["usage"]
+        == spoken
+    )
 
 
 def test_calls_are_told_one_after_the_other_and_numbered_among_themselves() -> None:
@@ -358,23 +364,23 @@ def test_a_finish_is_never_invented(last: list[e.Event]) -> None:
         writer.end()
     assert (broken.value.category, broken.value.transient) == ("network", True)
     with pytest.raises(ProviderError):
-        whole([*TEXT, *last], id="1", model="m", created=5)
+        encode_document([*TEXT, *last], id="1", model="m", created=5)
 
 
 def test_nothing_comes_behind_a_failure() -> None:
     writer = stream(include_usage=True)
     writer.encode(TEXT[:2])
-    [frame] = frames(writer.fail(ProviderError("gone", category="network")))
+    [frame] = frames(writer.encode_error(ProviderError("gone", category="network")))
     assert frame == {"error": {"message": "gone", "type": "server_error", "param": None, "code": "network"}}
     assert writer.encode([*TEXT, finish()]) == b""
-    assert writer.fail(ProviderError("again")) == b""
+    assert writer.encode_error(ProviderError("again")) == b""
     with pytest.raises(ProviderError):
         writer.end()
 
 
 def test_a_whole_answer_is_a_chat_completion() -> None:
     assert msgspec.json.decode(
-        whole([*TEXT, finish("length", usage=USAGE)], id="chatcmpl-1", model="m", created=5)
+        encode_document([*TEXT, finish("length", usage=USAGE)], id="chatcmpl-1", model="m", created=5)
     ) == {
         "id": "chatcmpl-1",
         "object": "chat.completion",

@@ -19,7 +19,7 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.wire.openai.reply import error_body, status_of
+from dragoman.wire.openai.reply import error_body, error_status
 
 
 def body(message: str, type: str | None, code: str | None, param: str | None = None) -> dict[str, object]:
@@ -47,7 +47,7 @@ def body(message: str, type: str | None, code: str | None, param: str | None = N
 def test_an_error_of_the_hub_in_openais_words(
     error: DragomanError, status: int, spoken: dict[str, object]
 ) -> None:
-    assert (status_of(error), error_body(error)) == (status, spoken)
+    assert (error_status(error), error_body(error)) == (status, spoken)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_a_providers_failure_by_its_category(
     category: ProviderCategory, transient: bool, status: int, type: str, code: str | None
 ) -> None:
     error = ProviderError("oh", category=category, transient=transient)
-    assert (status_of(error), error_body(error)) == (status, body("oh", type, code))
+    assert (error_status(error), error_body(error)) == (status, body("oh", type, code))
 
 
 @pytest.mark.parametrize(
     ("given", "status"), [(418, 418), (529, 529), (599, 599), (200, 502), (302, 502), (600, 502)]
 )
 def test_a_providers_own_status_goes_on_when_it_is_an_error(given: int, status: int) -> None:
-    assert status_of(ProviderError("oh", upstream_status=given)) == status
+    assert error_status(ProviderError("oh", upstream_status=given)) == status
 
 
 @pytest.mark.parametrize(

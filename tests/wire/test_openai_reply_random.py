@@ -13,10 +13,10 @@ from openai.types.chat import ChatCompletionChunk
 
 from dragoman import events as e
 from dragoman.messages import ProviderMetadata
-from dragoman.wire.blocks import REFUSAL
-from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.blocks import REFUSAL_METADATA
+from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
-from dragoman.wire.openai.reply import ChatStream, whole
+from dragoman.wire.openai.reply import OpenAIStreamEncoder, encode_document
 
 from .openai_streams import cut, cuts, told
 
@@ -32,7 +32,7 @@ PIECES = st.one_of(
     st.tuples(st.just("source"), st.just("title")),
 )
 # A decoder is told to take text as it is, for a model may well write `<think>`.
-PLAIN = Quirks(thinking="off")
+PLAIN = Quirks(think_tags="off")
 
 
 def answer(pieces: list[Any], chance: random.Random) -> list[e.Event]:
@@ -42,7 +42,7 @@ def answer(pieces: list[Any], chance: random.Random) -> list[e.Event]:
         id = f"id-{number}"
         match kind:
             case "text" | "refusal":
-                metadata = REFUSAL if kind == "refusal" else None
+                metadata = REFUSAL_METADATA if kind == "refusal" else None
                 deltas = [e.TextDelta(id, piece) for piece in value]
                 events += [e.TextStart(id, metadata), *deltas, e.TextEnd(id, metadata)]
             case "reasoning":
@@ -118,20 +118,20 @@ def test_any_answer_read_back_is_the_same(
 ) -> None:
     chance = random.Random(seed)
     events = [*answer(pieces, chance), finish(pieces, counts)]
-    writer = ChatStream(id="chatcmpl-1", model="m", created=5, include_usage=True)
+    writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=True)
     raw = b"".join(writer.encode(events[at : at + 3]) for at in range(0, len(events), 3)) + writer.end()
-    decoder = Decoder(PLAIN)
+    decoder = OpenAIDecoder(PLAIN)
     heard = [event for piece in cut(raw, cuts(raw, seed)) for event in decoder.feed(piece)] + decoder.close()
     assert told(heard)
     assert summary(heard) == summary(events)
-    document = whole(events, id="chatcmpl-1", model="m", created=5)
-    assert summary(Decoder(PLAIN).whole(document)) == summary(events)
+    document = encode_document(events, id="chatcmpl-1", model="m", created=5)
+    assert summary(OpenAIDecoder(PLAIN).decode_document(document)) == summary(events)
 
 
 @given(st.lists(PIECES, max_size=6), st.integers(0, 10**6))
 def test_openais_client_adds_any_answer_up_to_the_whole_one(pieces: list[Any], seed: int) -> None:
     events = [*answer(pieces, random.Random(seed)), finish(pieces, (1, 2, 3))]
-    writer = ChatStream(id="chatcmpl-1", model="m", created=5, include_usage=True)
+    writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=True)
     raw = writer.encode(events) + writer.end()
     state: Any = ChatCompletionStreamState()
     for frame in raw.removesuffix(b"data: [DONE]\n\n").removesuffix(b"\n\n").split(b"\n\n"):
@@ -139,7 +139,7 @@ def test_openais_client_adds_any_answer_up_to_the_whole_one(pieces: list[Any], s
             ChatCompletionChunk.construct(**msgspec.json.decode(frame.removeprefix(b"data: ")))
         )
     added = state.current_completion_snapshot.to_dict()
-    one = msgspec.json.decode(whole(events, id="chatcmpl-1", model="m", created=5))
+    one = msgspec.json.decode(encode_document(events, id="chatcmpl-1", model="m", created=5))
     assert clean(added) == clean(one)
 
 

@@ -22,7 +22,7 @@ from dragoman.errors import (
     ProviderError,
     Unauthorized,
 )
-from dragoman.wire.openai.reply import ChatStream, error_body, status_of, whole
+from dragoman.wire.openai.reply import OpenAIStreamEncoder, encode_document, error_body, error_status
 from tests.providers.servers import Peer, Script, ok, serving
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -101,7 +101,7 @@ ANSWERS: dict[str, list[e.Event]] = {
 
 
 def spelled(events: Sequence[e.Event], *, size: int = 2) -> list[bytes]:
-    writer = ChatStream(id="chatcmpl-1", model="m", created=5, include_usage=True)
+    writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=True)
     batches = [events[place : place + size] for place in range(0, len(events), size)]
     return [*map(writer.encode, batches), writer.end()]
 
@@ -154,7 +154,7 @@ async def heard(events: Sequence[e.Event]) -> dict[str, Any]:
 
 async def told(events: Sequence[e.Event]) -> dict[str, Any]:
     """The same of an answer that came as one."""
-    raw = whole(events, id="chatcmpl-1", model="m", created=5)
+    raw = encode_document(events, id="chatcmpl-1", model="m", created=5)
     async with (
         serving(serve(ok(raw, "content-type: application/json"))) as server,
         AsyncOpenAI(base_url=server.url, api_key="x", max_retries=0) as client,
@@ -222,7 +222,7 @@ async def test_openais_client_raises_what_the_error_means(
 ) -> None:
     body = msgspec.json.encode(error_body(error))
     kind = "content-type: application/json"
-    head = f"HTTP/1.1 {status_of(error)} no\r\n{kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"HTTP/1.1 {error_status(error)} no\r\n{kind}\r\ncontent-length: {len(body)}\r\n\r\n"
     async with (
         serving(serve(head.encode() + body)) as server,
         AsyncOpenAI(base_url=server.url, api_key="x", max_retries=0) as client,
@@ -239,10 +239,10 @@ async def test_openais_client_raises_what_the_error_means(
 
 
 async def test_openais_client_raises_an_error_in_the_stream_after_what_came_before() -> None:
-    writer = ChatStream(id="chatcmpl-1", model="m", created=5, include_usage=False)
+    writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=False)
     pieces = [
         writer.encode([e.TextStart("t"), e.TextDelta("t", "Hi")]),
-        writer.fail(ProviderError("the model is overloaded", category="overloaded", transient=True)),
+        writer.encode_error(ProviderError("the model is overloaded", category="overloaded", transient=True)),
     ]
     async with (
         serving(serve(HEAD, *pieces)) as server,

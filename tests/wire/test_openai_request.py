@@ -26,7 +26,7 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.request import ModelRequest, Tool
-from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.request import encode_request
 
@@ -295,12 +295,12 @@ def test_a_text_file_is_text(part: FilePart, text: str) -> None:
     ],
 )
 def test_call_ids_are_such_as_the_provider_takes(kind: Any, given: str, sent: str) -> None:
-    message, result = history(assistant(tool(given, output="")), quirks=Quirks(call_ids=kind))
+    message, result = history(assistant(tool(given, output="")), quirks=Quirks(call_id_format=kind))
     id = message["tool_calls"][0]["id"]
     assert result["tool_call_id"] == id
     assert id == given if sent == given else id.startswith(sent[:5]) and id != given
     assert kind != "nine" or (len(id) == 9 and id.isalnum())
-    assert history(assistant(tool(given, output="")), quirks=Quirks(call_ids=kind))[1] == result
+    assert history(assistant(tool(given, output="")), quirks=Quirks(call_id_format=kind))[1] == result
 
 
 def test_reasoning_goes_back_with_the_calls_that_it_led_to_to_vendors_that_want_it() -> None:
@@ -336,7 +336,7 @@ def test_reasoning_goes_back_with_the_calls_that_it_led_to_to_vendors_that_want_
     ],
 )
 def test_what_a_provider_gave_sealed_goes_back_to_it_and_to_no_other(name: str, key: str, value: Any) -> None:
-    answer = Decoder(provider="up").feed(recording(name))
+    answer = OpenAIDecoder(provider="up").feed(recording(name))
     message = fold(None, [e.Start("a"), e.StartStep(), *answer])
 
     def sealed(provider: str) -> Any:

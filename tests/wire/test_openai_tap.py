@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.wire.openai.tap import ChatTap
-from dragoman.wire.sse import Named, Splitter, frame
+from dragoman.wire.openai.tap import OpenAITap
+from dragoman.wire.sse import NamedFrame, SSEParser, encode_frame
 
 from .openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse
 
@@ -24,25 +24,25 @@ LAST = {"model": "m-1", "choices": [], "usage": USAGE}
 CUT = "the provider's answer ended without a finish reason"
 
 
-def run(tap: ChatTap, pieces: Iterable[bytes]) -> bytes:
+def run(tap: OpenAITap, pieces: Iterable[bytes]) -> bytes:
     """All that goes on to the client."""
     return b"".join([*map(tap.feed, pieces), tap.close()])
 
 
 def frames(raw: bytes) -> list[tuple[str | None, bytes]]:
     """Names and payloads of a stream."""
-    splitter = Splitter()
+    splitter = SSEParser()
     found = [*splitter.feed(raw), *splitter.close()]
-    return [(payload.event if isinstance(payload, Named) else None, bytes(payload)) for payload in found]
+    return [(payload.event if isinstance(payload, NamedFrame) else None, bytes(payload)) for payload in found]
 
 
-def relay(raw: bytes, tap: ChatTap | None = None) -> tuple[ChatTap, list[tuple[str | None, bytes]]]:
+def relay(raw: bytes, tap: OpenAITap | None = None) -> tuple[OpenAITap, list[tuple[str | None, bytes]]]:
     """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
     hides = tap is not None and tap._hide_usage
-    lenient = tap is not None and tap._lenient
+    lenient = tap is not None and tap._lenient_finish
     known = []
     for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
-        read = ChatTap(hide_usage=hides, lenient=lenient)
+        read = OpenAITap(hide_usage=hides, lenient=lenient)
         known.append((read, frames(run(read, pieces))))
     (whole, passed), (single, again) = known
     assert passed == again
@@ -50,12 +50,20 @@ def relay(raw: bytes, tap: ChatTap | None = None) -> tuple[ChatTap, list[tuple[s
     return whole, passed
 
 
-def state(tap: ChatTap) -> tuple[Any, ...]:
+def state(tap: OpenAITap) -> tuple[Any, ...]:
     failure = tap.failure and (tap.failure.category, tap.failure.message)
-    return tap.done, failure, tap.model, tap.finish_reason, tap.said, tap.usage, tap.finishing
+    return (
+        tap.done,
+        failure,
+        tap.model,
+        tap.finish_reason,
+        tap.text_length,
+        tap.usage,
+        tap.generation_finished,
+    )
 
 
-def failed(tap: ChatTap) -> ProviderError:
+def failed(tap: OpenAITap) -> ProviderError:
     assert not tap.done
     assert tap.failure is not None
     return tap.failure
@@ -70,14 +78,14 @@ def test_a_whole_stream_passes_and_is_noted() -> None:
 
 def test_a_well_formed_stream_passes_byte_for_byte() -> None:
     raw = sse(*HELLO, LAST)
-    assert run(ChatTap(), [raw]) == raw
+    assert run(OpenAITap(), [raw]) == raw
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", range(6))
 def test_recordings_pass_whole_and_count_as_they_do_when_they_are_decoded(name: str, seed: int) -> None:
     raw = recording(name)
-    tap = ChatTap()
+    tap = OpenAITap()
     passed = frames(run(tap, cut(raw, cuts(raw, seed))))
     said = decode([raw])
     if said.finish is None or said.failure is not None:
@@ -112,9 +120,9 @@ def test_however_it_is_cut_the_same_payloads_go_on(
     parts: list[bytes], end: bytes, places: list[int], *, ended: bool
 ) -> None:
     ending = [msgspec.json.encode(chunk(finish="stop") | {"choices": finishes()})] if ended else []
-    body = [part if part.endswith(b"\n") else frame(part) for part in [*parts, *ending]]
+    body = [part if part.endswith(b"\n") else encode_frame(part) for part in [*parts, *ending]]
     raw = b"".join(body).replace(b"\r\n", b"\n").replace(b"\n", end) + (b"data: [DONE]" + end * 2)
-    tap = ChatTap()
+    tap = OpenAITap()
     passed = frames(run(tap, cut(raw, [place for place in places if place <= len(raw)])))
     sent = frames(raw)
     assert passed == (sent if ended else sent[:-1])
@@ -167,16 +175,18 @@ def test_a_stump_behind_the_finish_is_left_out_and_one_before_is_garbage() -> No
 
 def test_nothing_goes_on_behind_done() -> None:
     raw = sse(*HELLO)
-    tap = ChatTap()
+    tap = OpenAITap()
     assert tap.feed(raw + sse(*HELLO)) == raw
-    assert (tap.feed(sse(*HELLO)), tap.close(), tap.said) == (b"", b"", 5)
+    assert (tap.feed(sse(*HELLO)), tap.close(), tap.text_length) == (b"", b"", 5)
 
 
 def test_a_lenient_server_means_done() -> None:
-    tap, passed = relay(sse(*HELLO[:2]), ChatTap(lenient=True))
+    tap, passed = relay(sse(*HELLO[:2]), OpenAITap(lenient=True))
     assert (tap.done, tap.finish_reason, passed[-1]) == (True, None, (None, b"[DONE]"))
-    assert failed(relay(sse(*HELLO[:2], done=False), ChatTap(lenient=True))[0]).message == CUT
-    assert failed(relay(sse(), ChatTap(lenient=True))[0]).message.startswith("the provider's answer is empty")
+    assert failed(relay(sse(*HELLO[:2], done=False), OpenAITap(lenient=True))[0]).message == CUT
+    assert failed(relay(sse(), OpenAITap(lenient=True))[0]).message.startswith(
+        "the provider's answer is empty"
+    )
 
 
 @pytest.mark.parametrize("closing", [b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data:  [DONE]\n\n"])
@@ -193,7 +203,7 @@ def test_every_choice_needs_a_finish_reason() -> None:
     tap, passed = relay(sse(*talk, say(0, "stop")))
     assert (failed(tap).message, len(passed)) == (f"{CUT} although it said [DONE]", 6)
     tap, passed = relay(sse(*talk, say(0, "stop"), say(2, "stop")))
-    assert (tap.done, tap.finish_reason, tap.said, len(passed)) == (True, "length", 14, 8)
+    assert (tap.done, tap.finish_reason, tap.text_length, len(passed)) == (True, "length", 14, 8)
 
 
 # ---- usage ----------------------------------------------------------------------------------------------
@@ -201,7 +211,7 @@ def test_every_choice_needs_a_finish_reason() -> None:
 
 def test_the_usage_chunk_is_hidden_only_where_the_hub_has_asked_for_it() -> None:
     raw = sse(*HELLO, LAST)
-    tap, passed = relay(raw, ChatTap(hide_usage=True))
+    tap, passed = relay(raw, OpenAITap(hide_usage=True))
     assert passed == frames(sse(*HELLO))
     assert tap.usage == COUNTED
     assert relay(raw)[1] == frames(raw)
@@ -219,7 +229,7 @@ def test_the_usage_chunk_is_hidden_only_where_the_hub_has_asked_for_it() -> None
 )
 def test_what_is_more_than_a_usage_chunk_is_never_hidden(kept: dict[str, Any]) -> None:
     raw = sse(*HELLO, kept)
-    tap, passed = relay(raw, ChatTap(hide_usage=True))
+    tap, passed = relay(raw, OpenAITap(hide_usage=True))
     assert (passed, tap.done) == (frames(raw), True)
 
 
@@ -262,11 +272,11 @@ def test_usage_is_found_wherever_it_stands(chunks: list[dict[str, Any]], usage: 
 
 
 def test_the_accounts_alone_are_to_come_behind_the_last_finish_reason() -> None:
-    tap = ChatTap()
+    tap = OpenAITap()
     tap.feed(sse(*HELLO[:2], done=False))
-    assert not tap.finishing
+    assert not tap.generation_finished
     tap.feed(sse(HELLO[2], done=False))
-    assert (tap.finishing, tap.done) == (True, False)
+    assert (tap.generation_finished, tap.done) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -283,13 +293,13 @@ def test_the_accounts_alone_are_to_come_behind_the_last_finish_reason() -> None:
 )
 def test_what_the_model_has_written_is_counted_for_an_estimate(delta: dict[str, Any], said: int) -> None:
     tap, _ = relay(sse(chunk({"role": "assistant"}), chunk(delta), chunk(delta), done=False))
-    assert tap.said == 2 * said
+    assert tap.text_length == 2 * said
 
 
 def test_the_arguments_of_calls_count_for_an_estimate() -> None:
     call = chunk({"tool_calls": [{"index": 0, "function": {"arguments": "x" * 300}}]})
-    assert relay(sse(call, done=False))[0].said > 90
-    assert relay(sse(chunk({"role": "assistant"}), call, done=False))[0].said > 90
+    assert relay(sse(call, done=False))[0].text_length > 90
+    assert relay(sse(chunk({"role": "assistant"}), call, done=False))[0].text_length > 90
 
 
 # ---- failures -------------------------------------------------------------------------------------------
@@ -301,18 +311,18 @@ OVERLOADED = {"error": {"message": "Overloaded", "type": "overloaded_error", "co
     ("bad", "category"),
     [
         (OVERLOADED, "overloaded"),
-        (frame(b'{"error": "rate limit reached"}'), "rate_limit"),
+        (encode_frame(b'{"error": "rate limit reached"}'), "rate_limit"),
         (b'event: error\ndata: {"message": "Overloaded"}\n\n', "overloaded"),
         (b"event: error\ndata: server is busy\n\n", "overloaded"),
         (b'error: {"message": "Overloaded"}\n\n', "overloaded"),
         (b'{"error": {"message": "Overloaded"}}\n\n', "overloaded"),
-        (frame(b'[{"error": {"code": 503, "message": "Overloaded"}}]'), "overloaded"),
+        (encode_frame(b'[{"error": {"code": 503, "message": "Overloaded"}}]'), "overloaded"),
         (chunk(finish="error"), "api_error"),
         ({"choices": [{"index": 0, "delta": {}, "error": {"code": 502, "message": "gone"}}]}, "api_error"),
         ({"object": "error", "message": "boom", "code": 500}, "api_error"),
-        (frame(b"<html>"), "api_error"),
-        (frame(b"not json"), "api_error"),
-        (frame(b"7"), "api_error"),
+        (encode_frame(b"<html>"), "api_error"),
+        (encode_frame(b"not json"), "api_error"),
+        (encode_frame(b"7"), "api_error"),
     ],
 )
 def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: str) -> None:
@@ -332,9 +342,9 @@ def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: st
         {"choices": [{"index": 0, "delta": "text"}]},
         {"model": ["m"], "choices": [{"index": 0, "delta": {"content": "x"}}]},
         {"unknown": {"deep": [1]}},
-        frame(b'{"choices":[{"index":0,"delta":{"content":"\xff"}}]}'),
-        frame(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}'),
-        frame(b'{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":NaN}]}'),
+        encode_frame(b'{"choices":[{"index":0,"delta":{"content":"\xff"}}]}'),
+        encode_frame(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}'),
+        encode_frame(b'{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":NaN}]}'),
         b'data: {"choices":\ndata: [{"index":0,"delta":{"content":"a"}}]}\n\n',
         b"event: completion\ndata: {}\n\n",
         b"event: heartbeat\ndata: still there\n\n",
@@ -347,13 +357,13 @@ def test_what_is_odd_passes_unchanged(odd: Any) -> None:
 
 
 def test_a_comment_says_that_the_server_lives_and_is_told_as_one() -> None:
-    tap = ChatTap()
+    tap = OpenAITap()
     assert tap.feed(b": OPENROUTER PROCESSING\n\n") == b": keep-alive\n\n"
     assert tap.feed(sse(HELLO[0], done=False) + b": x\n\n") == sse(HELLO[0], done=False)
 
 
 def test_a_frame_that_never_ends_is_a_failure() -> None:
-    tap = ChatTap(limit=1000)
+    tap = OpenAITap(limit=1000)
     before = sse(HELLO[0], done=False)
     assert tap.feed(before) == before
     for _ in range(3):
@@ -364,6 +374,6 @@ def test_a_frame_that_never_ends_is_a_failure() -> None:
 
 @pytest.mark.parametrize("size", range(990, 1012))
 def test_a_frame_of_about_the_limit_is_a_failure_or_none_but_no_accident(size: int) -> None:
-    tap = ChatTap(limit=1000)
+    tap = OpenAITap(limit=1000)
     run(tap, [b"data: " + b"x" * (size - 6)])
     assert failed(tap).category == "api_error"

@@ -40,7 +40,7 @@ STOP = chunk(finish="stop")
     ],
 )
 def test_thinking_in_tags_is_reasoning_however_it_is_cut(mode: Any, text: str, story: list[Any]) -> None:
-    quirks = Quirks(thinking=mode)
+    quirks = Quirks(think_tags=mode)
     for size in (1, 2, 3, 5, 8, 100):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         chunks = [chunk({"content": piece}) for piece in pieces]

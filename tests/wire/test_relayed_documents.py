@@ -10,9 +10,9 @@ import pytest
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.wire.anthropic.tap import read_message
-from dragoman.wire.openai.tap import read_embeddings, read_whole
+from dragoman.wire.openai.tap import read_completion, read_embeddings
 from dragoman.wire.openai.usage import read_usage
-from dragoman.wire.tap import Whole
+from dragoman.wire.tap import AnswerSummary
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 OVERLOADED = {"error": {"message": "Overloaded", "type": "overloaded_error"}}
@@ -29,10 +29,10 @@ def message(**more: Any) -> bytes:
 
 
 def test_a_completion_says_what_it_took() -> None:
-    whole = read_whole(completion("length", "stop"))
+    whole = read_completion(completion("length", "stop"))
     assert (whole.usage, whole.model, whole.finish_reason) == (Usage(7, 3, 10), "m-1", "length")
-    assert read_whole(completion("stop", usage=None)).usage is None
-    assert read_whole(completion("stop", model=7)).model is None
+    assert read_completion(completion("stop", usage=None)).usage is None
+    assert read_completion(completion("stop", model=7)).model is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_completion_says_what_it_took() -> None:
 )
 def test_what_is_no_completion_is_a_failure(raw: bytes, category: str) -> None:
     with pytest.raises(ProviderError) as wrong:
-        read_whole(raw)
+        read_completion(raw)
     assert wrong.value.category == category
 
 
@@ -129,5 +129,5 @@ def test_what_is_no_message_is_a_failure(raw: bytes, category: str) -> None:
 )
 def test_usage_is_the_same_however_quickly_it_is_read(usage: dict[str, Any]) -> None:
     answer = {"model": "m", "choices": [{"index": 0, "finish_reason": "stop"}], "usage": usage}
-    whole = read_whole(msgspec.json.encode(answer))
-    assert whole == Whole(read_usage(usage, model="m"), "m", "stop")
+    whole = read_completion(msgspec.json.encode(answer))
+    assert whole == AnswerSummary(read_usage(usage, model="m"), "m", "stop")

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import FrameTooLong
-from dragoman.wire.sse import DONE, Named, Splitter, comment, frame
+from dragoman.wire.sse import DONE_FRAME, NamedFrame, SSEParser, encode_comment, encode_frame
 
 Frames = list[tuple[bytes, str | None]]
 
 
 def split(*reads: bytes, limit: int = 1 << 20) -> Frames:
     """The frames in these reads, each with its name."""
-    splitter = Splitter(limit=limit)
+    splitter = SSEParser(limit=limit)
     frames = [frame for raw in reads for frame in splitter.feed(raw)]
     return [(bytes(frame), getattr(frame, "event", None)) for frame in (*frames, *splitter.close())]
 
@@ -70,7 +70,7 @@ PAYLOAD = st.binary(max_size=30).filter(lambda data: b"\r" not in data)
 def test_what_the_writer_writes_is_read_again_however_it_is_cut(
     payloads: list[bytes], places: list[int], end: bytes
 ) -> None:
-    raw = b"".join(comment("hm") + frame(payload) for payload in payloads).replace(b"\n", end)
+    raw = b"".join(encode_comment("hm") + encode_frame(payload) for payload in payloads).replace(b"\n", end)
     pieces = [raw[start:stop] for start, stop in pairwise([0, *sorted(places), len(raw)])]
     assert split(*pieces) == [(payload, None) for payload in payloads]
 
@@ -81,17 +81,17 @@ def test_no_bytes_break_the_splitter_and_cuts_change_nothing(reads: list[bytes])
 
 
 def test_a_line_break_in_a_payload_becomes_a_data_line() -> None:
-    assert frame(b"a\r\nb\rc") == b"data: a\ndata: b\ndata: c\n\n"
-    assert comment("a\nb") == b": a b\n\n"
-    assert split(frame(b"x"), DONE) == [(b"x", None), (b"[DONE]", None)]
+    assert encode_frame(b"a\r\nb\rc") == b"data: a\ndata: b\ndata: c\n\n"
+    assert encode_comment("a\nb") == b": a b\n\n"
+    assert split(encode_frame(b"x"), DONE_FRAME) == [(b"x", None), (b"[DONE]", None)]
 
 
 def test_comments_are_counted_as_a_sign_of_life() -> None:
-    splitter = Splitter()
+    splitter = SSEParser()
     assert splitter.feed(b": one\n\n: two\n\ndata: a\n\n:") == [b"a"]
-    assert splitter.comments == 2
+    assert splitter.comment_count == 2
     assert splitter.close() == []
-    assert splitter.comments == 3
+    assert splitter.comment_count == 3
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,17 @@ def test_comments_are_counted_as_a_sign_of_life() -> None:
     ],
 )
 def test_a_frame_over_the_limit_is_refused_before_its_end_and_not_kept(reads: list[bytes]) -> None:
-    splitter = Splitter(limit=100)
+    splitter = SSEParser(limit=100)
     with pytest.raises(FrameTooLong, match="longer than 100 bytes"):
         [*map(splitter.feed, reads)]
     assert splitter.close() == []
 
 
 def test_many_frames_in_a_read_may_be_longer_than_the_limit_together() -> None:
-    raw = frame(b"x" * 50) * 1000
+    raw = encode_frame(b"x" * 50) * 1000
     assert len(split(raw, limit=100)) == 1000
     assert len(split(raw[:-7], raw[-7:], limit=100)) == 1000
 
 
 def test_a_named_frame_shows_its_name() -> None:
-    assert repr(Named(b"{}", "error")) == "Named(b'{}', 'error')"
+    assert repr(NamedFrame(b"{}", "error")) == "Named(b'{}', 'error')"

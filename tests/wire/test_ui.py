@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.wire.ui import UIStream
+from dragoman.wire.ui import UIStreamEncoder
 
 
 def frames(batch: list[e.Event], sdk: int = 6) -> list[dict[str, object]]:
-    said = UIStream(sdk=sdk).encode(batch)  # type: ignore[arg-type]  # 6 and 7 from a parameter
+    said = UIStreamEncoder(sdk=sdk).encode(batch)  # type: ignore[arg-type]  # 6 and 7 from a parameter
     assert not said or said.endswith(b"\n\n")
     return [msgspec.json.decode(frame.removeprefix(b"data: ")) for frame in said.split(b"\n\n") if frame]
 

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from dragoman.accounts.price import NANO, Price, Rates
+from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, TokenRates
 
 if TYPE_CHECKING:
     from genai_prices.types import MatchLogic, ModelInfo, ModelPrice, Provider, TieredPrices
 
-PICOS = 1_000_000  # in a dollar per million, a token
-ALSO_KNOWN_AS = {
+PICOS_PER_MILLIONTH = 1_000_000  # in a dollar per million, a token
+PROVIDER_ALIASES = {
     "bedrock": "aws",
     "gemini": "google",
     "moonshot": "moonshotai",
@@ -27,38 +27,38 @@ ALSO_KNOWN_AS = {
     "xai": "x-ai",
 }
 # What a model's name may have beside the part that the library knows it by, without being another model.
-SAME = re.compile(
+NAME_VARIANT = re.compile(
     r"\d{2,8}|v\d+(:\d+)?|latest|preview|exp|beta|us|eu|au|jp|apac|global|anthropic|publishers|models"
 )
-DATE = re.compile(r"-(20\d\d)(\d\d)(\d\d)$")
+DATE_SUFFIX = re.compile(r"-(20\d\d)(\d\d)(\d\d)$")
 
 
-class Offer:
+class CatalogModel:
     """A model of a provider, as the library has it."""
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._name = f"{provider.id}/{model.id}"
         self._model = model
-        self.changes = isinstance(model.prices, list)
+        self.price_varies = isinstance(model.prices, list)
         """Whether the price depends on the date or the time of the day."""
-        self.context = model.context_window
+        self.context_window = model.context_window
         """How many tokens the model reads and writes; None when the library does not say."""
 
-    def price(self, at: float) -> Price | None:
+    def price(self, time: float) -> Price | None:
         """The price at a moment in unix seconds; None when tokens are not what is paid for."""
-        asked = self._model.get_prices(datetime.fromtimestamp(at, UTC))
+        asked = self._model.get_prices(datetime.fromtimestamp(time, UTC))
         if asked.input_mtok is None:
             return None
-        steps = sorted({-1, *starts(asked)})
+        steps = sorted({-1, *tier_starts(asked)})
         request = asked.requests_kcount
         return Price(
             name=self._name,
-            rates=tuple(rates_at(asked, over) for over in steps),
-            request=0 if request is None else round(at_step(request, -1) * NANO / 1_000),
+            rates=tuple(tier_rates(asked, over) for over in steps),
+            request=0 if request is None else round(tier_price(request, -1) * NANOS_PER_DOLLAR / 1_000),
         )
 
 
-class Catalogue:
+class PriceCatalog:
     """All offers. Making one loads the library, which takes 0.3 s to 0.6 s."""
 
     def __init__(self) -> None:
@@ -66,27 +66,29 @@ class Catalogue:
 
         self._providers = get_snapshot().providers
 
-    def find(self, provider: str, model: str, *, base_url: str | None, type: str | None) -> Offer | None:
+    def find(
+        self, provider: str, model: str, *, base_url: str | None, type: str | None
+    ) -> CatalogModel | None:
         """The offer for a model. A name that the library only guesses at has none."""
-        seller = self._seller(provider, base_url, type=type)
+        seller = self._find_provider(provider, base_url, type=type)
         if seller is None:
             return None
         found = seller.find_model(model, all_providers=self._providers)
-        if found is None or not any(is_named(found.match, name) for name in spellings(model)):
+        if found is None or not any(matches_exactly(found.match, name) for name in name_spellings(model)):
             return None
-        return Offer(seller, found)
+        return CatalogModel(seller, found)
 
-    def _seller(self, provider: str, base_url: str | None, *, type: str | None) -> Provider | None:
+    def _find_provider(self, provider: str, base_url: str | None, *, type: str | None) -> Provider | None:
         """Whose prices these are: the address says it, else the name."""
         for seller in self._providers:
             if base_url and re.match(seller.api_pattern, base_url):
                 return seller
         name = "anthropic" if type == "anthropic" else provider.lower()
-        name = ALSO_KNOWN_AS.get(name, name)
+        name = PROVIDER_ALIASES.get(name, name)
         return next((seller for seller in self._providers if seller.id == name), None)
 
 
-def is_named(match: MatchLogic, model: str) -> bool:
+def matches_exactly(match: MatchLogic, model: str) -> bool:
     """Whether the library means this very name.
 
     It also matches by the beginning or a part of a name, which would price a new model like an old one.
@@ -95,58 +97,58 @@ def is_named(match: MatchLogic, model: str) -> bool:
 
     match match:
         case types.ClauseOr(or_=clauses):
-            return any(is_named(clause, model) for clause in clauses)
+            return any(matches_exactly(clause, model) for clause in clauses)
         case types.ClauseAnd(and_=clauses):
-            return match.is_match(model) and any(is_named(clause, model) for clause in clauses)
+            return match.is_match(model) and any(matches_exactly(clause, model) for clause in clauses)
         case types.ClauseEquals():
             return match.is_match(model)
         case types.ClauseRegex(regex=regex):
             return "(?!" not in regex and match.is_match(model)
         case types.ClauseStartsWith(starts_with=part):
-            return match.is_match(model) and is_same(model, part)
+            return match.is_match(model) and is_variant(model, part)
         case types.ClauseEndsWith(ends_with=part) | types.ClauseContains(contains=part):
-            return match.is_match(model) and is_same(model, part)
+            return match.is_match(model) and is_variant(model, part)
 
 
-def is_same(model: str, part: str) -> bool:
+def is_variant(model: str, part: str) -> bool:
     """Whether what the name has beside the part is no more than a date, a region or the like."""
     if part.startswith("ft:"):
         return True  # a fine-tuned model has its owner's name behind
     rest = model.lower().replace(part.lower(), "", 1)
-    return all(SAME.fullmatch(word) for word in re.split(r"[-_./@]+", rest) if word)
+    return all(NAME_VARIANT.fullmatch(word) for word in re.split(r"[-_./@]+", rest) if word)
 
 
-def spellings(model: str) -> Iterable[str]:
+def name_spellings(model: str) -> Iterable[str]:
     """A name as it is, and with its date as the library writes it."""
     lower = model.lower()
-    return {lower, DATE.sub(r"-\1-\2-\3", lower)}
+    return {lower, DATE_SUFFIX.sub(r"-\1-\2-\3", lower)}
 
 
-def starts(asked: ModelPrice) -> Iterable[int]:
+def tier_starts(prices: ModelPrice) -> Iterable[int]:
     """The lengths of a prompt above which it costs more."""
     from genai_prices.types import TieredPrices  # late: as above
 
-    for each in (asked.input_mtok, asked.output_mtok, asked.cache_read_mtok, asked.cache_write_mtok):
+    for each in (prices.input_mtok, prices.output_mtok, prices.cache_read_mtok, prices.cache_write_mtok):
         if isinstance(each, TieredPrices):
             yield from (tier.start for tier in each.tiers)
 
 
-def rates_at(asked: ModelPrice, over: int) -> Rates:
+def tier_rates(prices: ModelPrice, above: int) -> TokenRates:
     def rate(price: Decimal | TieredPrices | None) -> int | None:
-        return None if price is None else round(at_step(price, over) * PICOS)
+        return None if price is None else round(tier_price(price, above) * PICOS_PER_MILLIONTH)
 
-    return Rates(
-        over=over,
-        input=rate(asked.input_mtok) or 0,
-        output=rate(asked.output_mtok) or 0,
-        cache_read=rate(asked.cache_read_mtok),
-        cache_write=rate(asked.cache_write_mtok),
+    return TokenRates(
+        above=above,
+        input=rate(prices.input_mtok) or 0,
+        output=rate(prices.output_mtok) or 0,
+        cache_read=rate(prices.cache_read_mtok),
+        cache_write=rate(prices.cache_write_mtok),
     )
 
 
-def at_step(price: Decimal | TieredPrices, over: int) -> Decimal:
+def tier_price(price: Decimal | TieredPrices, above: int) -> Decimal:
     """The price for prompts of more than `over` tokens."""
     if isinstance(price, Decimal):
         return price
-    reached = [tier.price for tier in price.tiers if tier.start <= over]
+    reached = [tier.price for tier in price.tiers if tier.start <= above]
     return reached[-1] if reached else price.base

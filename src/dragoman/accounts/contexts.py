@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
-from dragoman.accounts.catalogue import Catalogue
-from dragoman.accounts.prices import OF_OUR_OWN
+from dragoman.accounts.catalogue import PriceCatalog
+from dragoman.accounts.prices import SELF_HOSTED_TYPES
 
 
 class Contexts:
@@ -16,9 +16,9 @@ class Contexts:
     """
 
     def __init__(self, given: Mapping[str, int] | None = None) -> None:
-        self._given = dict(given or {})
-        self._found: dict[tuple[str, str], int | None] = {}
-        self._catalogue: Catalogue | None = None
+        self._overrides = dict(given or {})
+        self._cache: dict[tuple[str, str], int | None] = {}
+        self._catalog: PriceCatalog | None = None
 
     def find(
         self, provider: str, model: str, *, base_url: str | None = None, type: str | None = None
@@ -28,10 +28,10 @@ class Contexts:
         What runs on machines of our own has the size that it was started with, which only `given` says.
         """
         key = (provider, model)
-        if key not in self._found:
-            said = self._said(f"{provider}/{model}", model)
-            self._found[key] = said or self._look_up(key, base_url=base_url, type=type)
-        return self._found[key]
+        if key not in self._cache:
+            said = self._find_override(f"{provider}/{model}", model)
+            self._cache[key] = said or self._look_up(key, base_url=base_url, type=type)
+        return self._cache[key]
 
     def at(
         self, provider: str, *, base_url: str | None = None, type: str | None = None
@@ -39,19 +39,19 @@ class Contexts:
         """The sizes of one provider's models, by the model alone: the `windows` of a `ContextPolicy`."""
         return lambda model: self.find(provider, model, base_url=base_url, type=type)
 
-    def _said(self, whole: str, model: str) -> int | None:
+    def _find_override(self, full_name: str, model: str) -> int | None:
         fits = (
             size
-            for pattern, size in self._given.items()
-            if fnmatchcase(whole, pattern) or fnmatchcase(model, pattern)
+            for pattern, size in self._overrides.items()
+            if fnmatchcase(full_name, pattern) or fnmatchcase(model, pattern)
         )
         return next(fits, None)
 
     def _look_up(self, key: tuple[str, str], *, base_url: str | None, type: str | None) -> int | None:
         provider, model = key
-        if (type or provider) in OF_OUR_OWN:
+        if (type or provider) in SELF_HOSTED_TYPES:
             return None
-        if self._catalogue is None:
-            self._catalogue = Catalogue()
-        offer = self._catalogue.find(provider, model, base_url=base_url, type=type)
-        return None if offer is None else offer.context
+        if self._catalog is None:
+            self._catalog = PriceCatalog()
+        offer = self._catalog.find(provider, model, base_url=base_url, type=type)
+        return None if offer is None else offer.context_window

@@ -13,155 +13,157 @@ from sqlalchemy import bindparam, select
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.store.budgets import Charge
-from dragoman.store.connection import Connection
+from dragoman.store.budgets import ChargedBudget
+from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from dragoman.store.tables import usage
 
-TOGETHER = 0.02  # seconds in which usage gathers: waking the writer costs more than a row
-AGAIN = 5.0  # seconds until what an open database refused is tried again
-REFUSED = (DragomanError, ArithmeticError, TypeError, ValueError)
+BATCH_SECONDS = 0.02  # seconds in which usage gathers: waking the writer costs more than a row
+RETRY_SECONDS = 5.0  # seconds until what an open database refused is tried again
+DATA_ERRORS = (DragomanError, ArithmeticError, TypeError, ValueError)
 
 log = logging.getLogger(__name__)
 
 
-class Ledger:
+class UsageLedger:
     """What is added is written once in effect, whatever becomes of database and process in between."""
 
     def __init__(self, store: Store, spool: Spool) -> None:
         self.spool = spool
-        self.boot = new_id("boot")
+        self.boot_id = new_id("boot")
         """Names this process to the spool."""
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pending: list[Settlement] = []
-        self._owed: list[tuple[Sequence[Charge], int]] = []
-        self._replaying: asyncio.Task[None] | None = None
-        self._again: asyncio.TimerHandle | None = None
+        self._unreleased: list[tuple[Sequence[ChargedBudget], int]] = []
+        self._replay_task: asyncio.Task[None] | None = None
+        self._replay_timer: asyncio.TimerHandle | None = None
         self._closed = False
         found = select(usage.c.id).where(usage.c.id == bindparam("id"))
-        self._find = store.database.compile(found)
+        self._find_record = store.database.compile(found)
 
     async def open(self) -> None:
         """Write what an earlier process has left, now or when the database is up."""
         await self.spool.open()
-        self._store.database.on_up(self._replay_now)
-        if self._store.database.up and self.spool.rows:
+        self._store.database.on_recovery(self._replay_now)
+        if self._store.database.is_up and self.spool.row_count:
             await self._replay()
 
     async def close(self) -> None:
         """Give everything to the database or the disk."""
-        self._hand_over()
+        self._write_batch()
         with suppress(StoreError, Unavailable):
             await self._store.flush()
         self._closed = True
-        if self._again is not None:
-            self._again.cancel()
-        if self._replaying is not None:
-            self._replaying.cancel()
-            await asyncio.wait([self._replaying])
+        if self._replay_timer is not None:
+            self._replay_timer.cancel()
+        if self._replay_task is not None:
+            self._replay_task.cancel()
+            await asyncio.wait([self._replay_task])
         await self.spool.close()
 
-    async def catch_up(self) -> None:
+    async def flush(self) -> None:
         """Wait until all that was added is in the database, or in the spool because that is down."""
-        self._hand_over()
+        self._write_batch()
         with suppress(StoreError, Unavailable):
             await self._store.flush()
-        if self._again is not None:
-            self._again.cancel()
+        if self._replay_timer is not None:
+            self._replay_timer.cancel()
             self._replay_now()
-        if self._replaying is not None:
-            await asyncio.wait([self._replaying])
+        if self._replay_task is not None:
+            await asyncio.wait([self._replay_task])
 
     def add(self, settlement: Settlement) -> None:
         """Write it, together with all others of this moment; what budgets wait for is not waited for."""
         self._pending.append(settlement)
         if settlement.charges:
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._write_batch)
         elif len(self._pending) == 1:
-            self._loop.call_later(TOGETHER, self._hand_over)
+            self._loop.call_later(BATCH_SECONDS, self._write_batch)
 
-    def give_back(self, charges: Sequence[Charge], reserved: int) -> None:
+    def release_reservation(self, charges: Sequence[ChargedBudget], reserved: int) -> None:
         """Nothing was spent of what was reserved."""
-        job = self._store.budgets.settling(charges, reserved=reserved, spent=0)
+        job = self._store.budgets.settle_job(charges, reserved=reserved, spent=0)
         try:
-            self._store.post(job, failed=lambda _: self._owe(charges, reserved))
+            self._store.enqueue(job, on_failure=lambda _: self._release_later(charges, reserved))
         except (StoreError, Unavailable):
-            self._owe(charges, reserved)
+            self._release_later(charges, reserved)
 
-    def _owe(self, charges: Sequence[Charge], reserved: int) -> None:
+    def _release_later(self, charges: Sequence[ChargedBudget], reserved: int) -> None:
         """To be given back when the database is up; a process that starts anew has reserved nothing."""
-        self._owed.append((charges, reserved))
-        if self._store.database.up:
+        self._unreleased.append((charges, reserved))
+        if self._store.database.is_up:
             self._replay_later()
 
-    def _hand_over(self) -> None:
+    def _write_batch(self) -> None:
         batch, self._pending = self._pending, []
         if not batch:
             return
         try:
-            self._store.post(partial(self._enter, batch), failed=partial(self._set_aside, batch))
+            self._store.enqueue(
+                partial(self._insert_batch, batch), on_failure=partial(self._spool_batch, batch)
+            )
         except (StoreError, Unavailable) as error:
-            self._set_aside(batch, error)
+            self._spool_batch(batch, error)
 
-    def _enter(self, batch: Sequence[Settlement], connection: Connection) -> None:
-        self._store.usage.adding_many([settlement.record for settlement in batch])(connection)
+    def _insert_batch(self, batch: Sequence[Settlement], connection: DatabaseConnection) -> None:
+        self._store.usage.insert_missing_job([settlement.record for settlement in batch])(connection)
         for settlement in batch:
             if settlement.charges:
-                self._settle(settlement, connection)
+                self._settle_budgets(settlement, connection)
 
-    def _set_aside(self, batch: Sequence[Settlement], error: Exception) -> None:
-        if not self.spool.rows:  # said once an outage, not once a request
+    def _spool_batch(self, batch: Sequence[Settlement], error: Exception) -> None:
+        if not self.spool.row_count:  # said once an outage, not once a request
             log.warning("usage waits in the spool until the database takes it: %s", error)
-        self.spool.put(batch)
-        if self._store.database.up:
+        self.spool.append(batch)
+        if self._store.database.is_up:
             self._replay_later()
 
     def _replay_later(self) -> None:
-        if self._again is None and not self._closed:
-            self._again = self._loop.call_later(AGAIN, self._replay_now)
+        if self._replay_timer is None and not self._closed:
+            self._replay_timer = self._loop.call_later(RETRY_SECONDS, self._replay_now)
 
     def _replay_now(self) -> None:
-        self._again = None
-        owed, self._owed = self._owed, []
+        self._replay_timer = None
+        owed, self._unreleased = self._unreleased, []
         for charges, reserved in owed:
-            self.give_back(charges, reserved)
-        if self._replaying is None and not self._closed and self.spool.rows:
-            self._replaying = asyncio.create_task(self._replay())
+            self.release_reservation(charges, reserved)
+        if self._replay_task is None and not self._closed and self.spool.row_count:
+            self._replay_task = asyncio.create_task(self._replay())
 
     async def _replay(self) -> None:
         try:
-            count = await self.spool.replay(self._write)
+            count = await self.spool.replay(self._write_chunk)
             log.warning("%d usage records that waited were written", count)
         except (StoreError, Unavailable, OSError) as error:
-            log.warning("%d usage records go on waiting: %s", self.spool.rows, error)
+            log.warning("%d usage records go on waiting: %s", self.spool.row_count, error)
         except Exception:
-            log.exception("%d usage records go on waiting", self.spool.rows)
+            log.exception("%d usage records go on waiting", self.spool.row_count)
         finally:
-            self._replaying = None
-        if self.spool.rows and self._store.database.up:
+            self._replay_task = None
+        if self.spool.row_count and self._store.database.is_up:
             self._replay_later()
 
-    async def _write(self, chunk: Sequence[Settlement]) -> None:
+    async def _write_chunk(self, chunk: Sequence[Settlement]) -> None:
         """Write those that are not there yet; what the database refuses for its own sake is logged."""
         try:
-            await self._store.write(partial(self._restore, chunk))
+            await self._store.write(partial(self._insert_missing, chunk))
         except (StoreError, Unavailable):
             raise
-        except REFUSED as error:
+        except DATA_ERRORS as error:
             if len(chunk) == 1:
                 log.error("the usage record %r is lost: %s", chunk[0].record.id, error)
                 return
             for settlement in chunk:
-                await self._write([settlement])
+                await self._write_chunk([settlement])
 
-    def _restore(self, chunk: Sequence[Settlement], connection: Connection) -> None:
+    def _insert_missing(self, chunk: Sequence[Settlement], connection: DatabaseConnection) -> None:
         for settlement in chunk:
-            if connection.one(self._find, {"id": settlement.record.id}) is None:
-                self._store.usage.adding_many([settlement.record])(connection)
-                self._settle(settlement, connection)
+            if connection.fetch_one(self._find_record, {"id": settlement.record.id}) is None:
+                self._store.usage.insert_missing_job([settlement.record])(connection)
+                self._settle_budgets(settlement, connection)
 
-    def _settle(self, settlement: Settlement, connection: Connection) -> None:
-        reserved = settlement.reserved if settlement.boot == self.boot else 0
+    def _settle_budgets(self, settlement: Settlement, connection: DatabaseConnection) -> None:
+        reserved = settlement.reserved if settlement.boot == self.boot_id else 0
         budgets = self._store.budgets
-        budgets.settling(settlement.charges, reserved=reserved, spent=settlement.spent)(connection)
+        budgets.settle_job(settlement.charges, reserved=reserved, spent=settlement.spent)(connection)

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from dragoman import events as e
-from dragoman.accounts.price import DEFAULT_OUTPUT, NANO, Price, told_cost
+from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, NANOS_PER_DOLLAR, Price, provider_cost
 from dragoman.errors import BudgetExhausted, ConfigError
 from dragoman.operations.budget import Budget
 from dragoman.providers.provider import Provider
 from dragoman.request import ModelRequest
-from dragoman.wire.estimate import ANTHROPIC, estimate_input
+from dragoman.wire.estimate import ANTHROPIC_FACTOR, estimate_input
 
 PriceOf: TypeAlias = Callable[[Provider, str], Price | None]
 UNGATED = ("claude-code",)  # families that see to their budget themselves
@@ -123,8 +123,8 @@ class Payment:
         budget = self._limited()
         if budget is None:
             return
-        self._room = limit_of(self._request) or DEFAULT_OUTPUT
-        wanted = self._dear().ceiling(self._tokens(), self._room) / NANO
+        self._room = limit_of(self._request) or DEFAULT_OUTPUT_TOKENS
+        wanted = self._dear().max_cost(self._tokens(), self._room) / NANOS_PER_DOLLAR
         budget.reserve(wanted)
         self._reserved = wanted
 
@@ -156,7 +156,7 @@ class Payment:
         def told() -> float | None:
             price = self._spending.price_of(self._provider, self._request.model)
             nanos = price.cost(paid) if price is not None and paid is not None else None
-            return told_cost(finish) if nanos is None else nanos / NANO
+            return provider_cost(finish) if nanos is None else nanos / NANOS_PER_DOLLAR
 
         return usage, self._spending.settle(told, reserved=self._reserved)
 
@@ -176,14 +176,14 @@ class Payment:
         budget = self._limited()
         if budget is None:
             return
-        more = self._dear().ceiling(0, DEFAULT_OUTPUT) / NANO
+        more = self._dear().max_cost(0, DEFAULT_OUTPUT_TOKENS) / NANOS_PER_DOLLAR
         budget.reserve(more)
         self._reserved += more
-        self._room += DEFAULT_OUTPUT
+        self._room += DEFAULT_OUTPUT_TOKENS
 
     def _tokens(self) -> int:
         if self._input is None:
-            factor = ANTHROPIC if self._provider.family == "anthropic" else 1.0
+            factor = ANTHROPIC_FACTOR if self._provider.family == "anthropic" else 1.0
             self._input = estimate_input(self._request, factor=factor)
         return self._input
 
@@ -230,15 +230,15 @@ class Pledge:
         if budget is not None and budget.is_spent:
             raise BudgetExhausted("the budget of this run is spent")
         if price is not None:
-            self._room = DEFAULT_OUTPUT if most is None else most
-            self._keep(price.ceiling(tokens(), self._room))
+            self._room = DEFAULT_OUTPUT_TOKENS if most is None else most
+            self._keep(price.max_cost(tokens(), self._room))
 
     def note(self, said: int) -> None:
         """The answer has so many characters. BudgetExhausted when it outgrows what is left."""
         price = self._price
         while price is not None and said > self._room * CHARACTERS:
-            self._keep(price.ceiling(0, DEFAULT_OUTPUT))
-            self._room += DEFAULT_OUTPUT
+            self._keep(price.max_cost(0, DEFAULT_OUTPUT_TOKENS))
+            self._room += DEFAULT_OUTPUT_TOKENS
 
     def settle(self, usd: float | None, *, answered: bool) -> None:
         """What it cost; None: nobody knows, and what was kept back counts if it was `answered`.
@@ -253,5 +253,5 @@ class Pledge:
 
     def _keep(self, nanos: int) -> None:
         if self._budget is not None:
-            self._budget.reserve(nanos / NANO)
-            self._held += nanos / NANO
+            self._budget.reserve(nanos / NANOS_PER_DOLLAR)
+            self._held += nanos / NANOS_PER_DOLLAR

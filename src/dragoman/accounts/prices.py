@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from dragoman.accounts.catalogue import Catalogue, Offer
-from dragoman.accounts.price import Price, Rates
+from dragoman.accounts.catalogue import CatalogModel, PriceCatalog
+from dragoman.accounts.price import Price, TokenRates
 
-CACHED = 4_096
-STANDING = 60.0  # seconds that a price stands which depends on the date or the time of the day
-OF_OUR_OWN = ("local", "scripted", "ollama")
+MAX_CACHED = 4_096
+REFRESH_SECONDS = 60.0  # seconds that a price stands which depends on the date or the time of the day
+SELF_HOSTED_TYPES = ("local", "scripted", "ollama")
 
 
 class PriceOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,15 +28,15 @@ class PriceOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     cache_write: float | None = None
 
 
-class Found(NamedTuple):
+class CachedPrice(NamedTuple):
     """A price, and what it is to be asked again of once it does not stand any more."""
 
     price: Price | None
-    offer: Offer | None = None
-    until: float = 0.0
+    model: CatalogModel | None = None
+    expires_at: float = 0.0
 
 
-class Prices:
+class PriceList:
     """Prices by provider and model. What was found once is kept; the library is loaded when first needed."""
 
     def __init__(
@@ -47,14 +47,14 @@ class Prices:
         """
         given = overrides or {}
         ordered = sorted(given, key=lambda pattern: any(sign in pattern for sign in "*?["))
-        self._overrides = [(pattern, as_price(pattern, given[pattern])) for pattern in ordered]
+        self._overrides = [(pattern, override_price(pattern, given[pattern])) for pattern in ordered]
         self._clock = clock
-        self._catalogue: Catalogue | None = None
-        self._found: dict[tuple[str, str], Found] = {}
+        self._catalog: PriceCatalog | None = None
+        self._cache: dict[tuple[str, str], CachedPrice] = {}
 
-    async def warm(self) -> None:
+    async def preload(self) -> None:
         """Load the library in a thread: else the first that is looked up waits 0.3 s to 0.6 s for it."""
-        await asyncio.to_thread(self._load)
+        await asyncio.to_thread(self._load_catalog)
 
     def find(
         self, provider: str, model: str, *, base_url: str | None = None, type: str | None = None
@@ -66,53 +66,53 @@ class Prices:
         a price only by an override.
         """
         key = (provider, model)
-        found = self._found.get(key)
+        found = self._cache.get(key)
         if found is None:
-            found = self._override(provider, model) or self._look_up(key, base_url=base_url, type=type)
-        elif found.offer is not None and self._clock() >= found.until:
-            found = self._ask(found.offer)
+            found = self._find_override(provider, model) or self._look_up(key, base_url=base_url, type=type)
+        elif found.model is not None and self._clock() >= found.expires_at:
+            found = self._price_now(found.model)
         else:
             return found.price
-        if len(self._found) >= CACHED:  # clients choose the names of models
-            self._found.clear()
-        self._found[key] = found
+        if len(self._cache) >= MAX_CACHED:  # clients choose the names of models
+            self._cache.clear()
+        self._cache[key] = found
         return found.price
 
-    def _override(self, provider: str, model: str) -> Found | None:
+    def _find_override(self, provider: str, model: str) -> CachedPrice | None:
         whole = f"{provider}/{model}"
         for pattern, price in self._overrides:
             if fnmatchcase(whole, pattern) or fnmatchcase(model, pattern):
-                return Found(price)
+                return CachedPrice(price)
         return None
 
-    def _look_up(self, key: tuple[str, str], *, base_url: str | None, type: str | None) -> Found:
+    def _look_up(self, key: tuple[str, str], *, base_url: str | None, type: str | None) -> CachedPrice:
         provider, model = key
-        if (type or provider) in OF_OUR_OWN:
-            return Found(None)
-        offer = self._load().find(provider, model, base_url=base_url, type=type)
-        return Found(None) if offer is None else self._ask(offer)
+        if (type or provider) in SELF_HOSTED_TYPES:
+            return CachedPrice(None)
+        offer = self._load_catalog().find(provider, model, base_url=base_url, type=type)
+        return CachedPrice(None) if offer is None else self._price_now(offer)
 
-    def _ask(self, offer: Offer) -> Found:
+    def _price_now(self, model: CatalogModel) -> CachedPrice:
         now = self._clock()
-        price = offer.price(now)
-        return Found(price, offer, now + STANDING) if offer.changes else Found(price)
+        price = model.price(now)
+        return CachedPrice(price, model, now + REFRESH_SECONDS) if model.price_varies else CachedPrice(price)
 
-    def _load(self) -> Catalogue:
-        if self._catalogue is None:
-            self._catalogue = Catalogue()
-        return self._catalogue
+    def _load_catalog(self) -> PriceCatalog:
+        if self._catalog is None:
+            self._catalog = PriceCatalog()
+        return self._catalog
 
 
-def as_price(pattern: str, override: PriceOverride) -> Price:
-    rates = Rates(
-        input=picos(override.input),
-        output=picos(override.output),
-        cache_read=None if override.cache_read is None else picos(override.cache_read),
-        cache_write=None if override.cache_write is None else picos(override.cache_write),
+def override_price(pattern: str, override: PriceOverride) -> Price:
+    rates = TokenRates(
+        input=to_picos(override.input),
+        output=to_picos(override.output),
+        cache_read=None if override.cache_read is None else to_picos(override.cache_read),
+        cache_write=None if override.cache_write is None else to_picos(override.cache_write),
     )
     return Price(name=pattern, rates=(rates,))
 
 
-def picos(usd_per_million: float) -> int:
+def to_picos(usd_per_million: float) -> int:
     """Dollars per million tokens as picodollars a token; as they were written, not as floats have them."""
     return round(Decimal(str(usd_per_million)) * 1_000_000)

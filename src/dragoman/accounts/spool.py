@@ -12,8 +12,8 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from dragoman.accounts.lines import Lines
-from dragoman.store.budgets import Charge
+from dragoman.accounts.lines import SpoolFile
+from dragoman.store.budgets import ChargedBudget
 from dragoman.store.usage import UsageRecord
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -31,13 +31,13 @@ class Settlement(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     record: UsageRecord
-    charges: tuple[Charge, ...] = ()
+    charges: tuple[ChargedBudget, ...] = ()
     reserved: int = 0
     spent: int = 0
     boot: str = ""
 
 
-Write: TypeAlias = Callable[[Sequence[Settlement]], Awaitable[None]]
+SettlementWriter: TypeAlias = Callable[[Sequence[Settlement]], Awaitable[None]]
 
 ENCODER = msgspec.json.Encoder()
 DECODER = msgspec.json.Decoder(Settlement)
@@ -52,54 +52,54 @@ class Spool:
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_rows: int = MAX_ROWS) -> None:
         self._path = path
-        self._lines = Lines(path)
+        self._file = SpoolFile(path)
         self._max_bytes = max_bytes
         self._max_rows = max_rows
-        self._rows, self._bytes = 0, 0
-        self._waiting: list[bytes] = []
-        self._writing: asyncio.Future[None] | None = None
+        self._row_count, self._byte_count = 0, 0
+        self._unwritten: list[bytes] = []
+        self._write_future: asyncio.Future[None] | None = None
         self._problem: OSError | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dragoman-spool")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dragoman-spool")
         self.dropped = 0
         """How many found no room."""
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """How many wait."""
-        return self._rows
+        return self._row_count
 
     async def open(self) -> None:
         """Count what an earlier process has left."""
         try:
-            self._rows, self._bytes = await self._run(self._lines.size)
+            self._row_count, self._byte_count = await self._run_in_thread(self._file.size)
         except OSError as error:
             log.error("cannot read the spool %r: %s", str(self._path), error.strerror)
-        if self._rows:
-            log.warning("%d usage records wait in %r", self._rows, str(self._path))
+        if self._row_count:
+            log.warning("%d usage records wait in %r", self._row_count, str(self._path))
 
-    def put(self, settlements: Sequence[Settlement]) -> None:
+    def append(self, settlements: Sequence[Settlement]) -> None:
         """Keep them; returns at once. When there is no room the newest are dropped, counted and logged."""
         for at, settlement in enumerate(settlements):
             line = ENCODER.encode(settlement) + b"\n"
-            if self._rows >= self._max_rows or self._bytes + len(line) > self._max_bytes:
+            if self._row_count >= self._max_rows or self._byte_count + len(line) > self._max_bytes:
                 self.dropped += len(settlements) - at
                 log.error("the spool %r is full: %d usage records lost", str(self._path), self.dropped)
                 break
-            self._rows += 1
-            self._bytes += len(line)
-            self._waiting.append(line)
-        self._write()
+            self._row_count += 1
+            self._byte_count += len(line)
+            self._unwritten.append(line)
+        self._start_write()
 
     async def flush(self) -> None:
         """Wait until all is on disk; OSError when it does not take it."""
-        while self._waiting or self._writing:
-            self._write()
-            if self._writing is not None:
-                await asyncio.wait([self._writing])
+        while self._unwritten or self._write_future:
+            self._start_write()
+            if self._write_future is not None:
+                await asyncio.wait([self._write_future])
             if self._problem is not None:
                 raise self._problem
 
-    async def replay(self, write: Write) -> int:
+    async def replay(self, write: SettlementWriter) -> int:
         """Hand all that waits to `write`, in order, some at a time; how many that were.
 
         When `write` raises, or the process dies, the next replay hands over the same again: `write` has to
@@ -108,39 +108,39 @@ class Spool:
         try:
             await self.flush()
         except OSError:
-            return await self._replay_disk(write) + await self._replay_memory(write)
-        return await self._replay_disk(write)
+            return await self._replay_file(write) + await self._replay_memory(write)
+        return await self._replay_file(write)
 
     async def close(self) -> None:
         """Write what waits, if the disk takes it."""
         try:
             await self.flush()
         except OSError as error:
-            log.error("%d usage records are lost: %s", len(self._waiting), error.strerror)
-        self._thread.shutdown()
+            log.error("%d usage records are lost: %s", len(self._unwritten), error.strerror)
+        self._executor.shutdown()
 
-    async def _replay_disk(self, write: Write) -> int:
+    async def _replay_file(self, write: SettlementWriter) -> int:
         handed = 0
-        while (size := await self._run(self._lines.set_apart)) is not None:
-            lines = self._lines.apart()
-            while chunk := await self._run(lambda lines=lines: list(islice(lines, CHUNK))):  # type: ignore[misc]
-                handed += await self._hand_over(chunk, write)
-            await self._run(self._lines.remove)
-            self._rows -= size.rows
-            self._bytes -= size.bytes
+        while (size := await self._run_in_thread(self._file.start_replay)) is not None:
+            lines = self._file.replay_lines()
+            while chunk := await self._run_in_thread(lambda lines=lines: list(islice(lines, CHUNK))):  # type: ignore[misc]
+                handed += await self._replay_chunk(chunk, write)
+            await self._run_in_thread(self._file.finish_replay)
+            self._row_count -= size.rows
+            self._byte_count -= size.bytes
         return handed
 
-    async def _replay_memory(self, write: Write) -> int:
+    async def _replay_memory(self, write: SettlementWriter) -> int:
         """What the disk does not take."""
         handed = 0
-        while chunk := self._waiting[:CHUNK]:
-            handed += await self._hand_over(chunk, write)
-            del self._waiting[: len(chunk)]
-            self._rows -= len(chunk)
-            self._bytes -= sum(len(line) for line in chunk)
+        while chunk := self._unwritten[:CHUNK]:
+            handed += await self._replay_chunk(chunk, write)
+            del self._unwritten[: len(chunk)]
+            self._row_count -= len(chunk)
+            self._byte_count -= sum(len(line) for line in chunk)
         return handed
 
-    async def _hand_over(self, chunk: Sequence[bytes], write: Write) -> int:
+    async def _replay_chunk(self, chunk: Sequence[bytes], write: SettlementWriter) -> int:
         settlements = [settlement for line in chunk if (settlement := self._decode(line)) is not None]
         if settlements:
             await write(settlements)
@@ -155,24 +155,24 @@ class Spool:
             log.error("a line of the spool %r cannot be read and is skipped: %s", str(self._path), error)
             return None
 
-    def _write(self) -> None:
+    def _start_write(self) -> None:
         """Give the thread what waits, unless it is busy."""
-        if self._waiting and self._writing is None:
-            lines, self._waiting = self._waiting, []
-            self._writing = asyncio.ensure_future(self._run(lambda: self._lines.append(lines)))
-            self._writing.add_done_callback(lambda done: self._written(done, lines))
+        if self._unwritten and self._write_future is None:
+            lines, self._unwritten = self._unwritten, []
+            self._write_future = asyncio.ensure_future(self._run_in_thread(lambda: self._file.append(lines)))
+            self._write_future.add_done_callback(lambda done: self._finish_write(done, lines))
 
-    def _written(self, done: asyncio.Future[None], lines: list[bytes]) -> None:
-        self._writing = None
-        error = None if done.cancelled() else done.exception()
+    def _finish_write(self, write: asyncio.Future[None], lines: list[bytes]) -> None:
+        self._write_future = None
+        error = None if write.cancelled() else write.exception()
         if error is None:
             self._problem = None
-            self._write()
+            self._start_write()
             return
-        self._waiting = lines + self._waiting
+        self._unwritten = lines + self._unwritten
         if self._problem is None:
             log.error("cannot write the spool %r: %s", str(self._path), error)
         self._problem = error if isinstance(error, OSError) else OSError(str(error))
 
-    async def _run(self, job: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+    async def _run_in_thread(self, job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, job)

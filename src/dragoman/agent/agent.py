@@ -12,40 +12,40 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from dragoman.accounts.payment import UNGATED
-from dragoman.agent.conversation import Messages, divided, read
-from dragoman.agent.lending import lending
+from dragoman.agent.conversation import InputMessages, parse_conversation, split_open_answer
+from dragoman.agent.lending import with_borrowed_tools
 from dragoman.agent.loop import Loop
-from dragoman.agent.manual import ManualDesk
-from dragoman.agent.profile import Profile
+from dragoman.agent.manual import ExternalInputs
+from dragoman.agent.profile import AgentSpec
 from dragoman.agent.result import Result
 from dragoman.agent.servers import McpServer
 from dragoman.agent.settings import (
-    USUAL_LIMITS,
-    USUAL_SETTINGS,
+    DEFAULT_LIMITS,
+    DEFAULT_SETTINGS,
+    AgentArguments,
     AgentOptions,
-    AllOptions,
-    Details,
+    AgentSettings,
     RunLimits,
-    Settings,
     SpawnOptions,
+    SpawnSettings,
 )
 from dragoman.agent.spawn import Run
-from dragoman.agent.stops import one_of
+from dragoman.agent.stops import combined_condition
 from dragoman.agent.structured import Output
 from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent
-from dragoman.agent.tariff import Tariff
-from dragoman.agent.toolbox import Overhead, overhead_of
-from dragoman.agent.turn import Preparing, Turn
-from dragoman.agent.workshop import Choice, Rulings, Workshop
+from dragoman.agent.tariff import ModelPrices
+from dragoman.agent.toolbox import Overhead, measure_overhead
+from dragoman.agent.turn import StepPreparer, TurnSpec
+from dragoman.agent.workshop import AgentTools, CallServices, ToolSelection
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.fold import Fold
 from dragoman.ids import new_id
 from dragoman.mcp.spec import ServerStatus
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
-from dragoman.operations.hook import stacked
+from dragoman.operations.hook import stack_hooks
 from dragoman.operations.operation import Operation
-from dragoman.operations.registry import Addable
+from dragoman.operations.registry import OperationSource
 from dragoman.providers.model import Model
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
@@ -53,7 +53,9 @@ from dragoman.request import ModelRequest
 
 T = TypeVar("T", default=Any)
 U = TypeVar("U")
-UNGATED_NOTICE = "the provider sees to its budget itself: max_budget_usd is not enforced between its steps"
+BUDGET_NOT_ENFORCED = (
+    "the provider sees to its budget itself: max_budget_usd is not enforced between its steps"
+)
 
 
 class Agent(Generic[T]):
@@ -87,17 +89,17 @@ class Agent(Generic[T]):
 
     @overload
     def __init__(
-        self: Agent[None], model: Model | str, *, output: None = None, **options: Unpack[AllOptions]
+        self: Agent[None], model: Model | str, *, output: None = None, **options: Unpack[AgentArguments]
     ) -> None: ...
 
     @overload
     def __init__(
-        self: Agent[U], model: Model | str, *, output: type[U] | Output[U], **options: Unpack[AllOptions]
+        self: Agent[U], model: Model | str, *, output: type[U] | Output[U], **options: Unpack[AgentArguments]
     ) -> None: ...
 
     @overload
     def __init__(
-        self: Agent[Any], model: Model | str, *, output: Any, **options: Unpack[AllOptions]
+        self: Agent[Any], model: Model | str, *, output: Any, **options: Unpack[AgentArguments]
     ) -> None: ...
 
     def __init__(
@@ -105,29 +107,29 @@ class Agent(Generic[T]):
         model: Model | str,
         *,
         instructions: str | None = None,
-        operations: Sequence[Addable] = (),
+        operations: Sequence[OperationSource] = (),
         mcp: Sequence[McpServer] = (),
-        limits: RunLimits = USUAL_LIMITS,
+        limits: RunLimits = DEFAULT_LIMITS,
         output: Any = None,
         **options: Unpack[AgentOptions],
     ) -> None:
         self.instructions = instructions
         self.limits = limits
-        self.settings = said = settings_of(options)
-        self._given = model
-        self._workshop = Workshop(
+        self.settings = said = make_settings(options)
+        self._model_or_name = model
+        self._tools = AgentTools(
             operations,
             mcp,
-            rulings=Rulings(policy=said.policy, approvals=said.approvals, ledger=said.ledger),
+            services=CallServices(policy=said.policy, approvals=said.approvals, ledger=said.ledger),
         )
-        self._stops = one_of(said.stop_when)
+        self._stop_condition = combined_condition(said.stop_when)
         self._output = output if isinstance(output, Output | None) else Output(output)
-        self._tariff = Tariff(said.prices)
-        self._resolved: dict[str, Model] | None = None  # those that a name was given for
+        self._prices = ModelPrices(said.prices)
+        self._named_models: dict[str, Model] | None = None  # those that a name was given for
         self._runs: dict[Run[T], None] = {}  # while it is empty, a quarter of what a set takes
 
     def __repr__(self) -> str:
-        return f"Agent({self._given!r}, name={self.settings.name!r})"
+        return f"Agent({self._model_or_name!r}, name={self.settings.name!r})"
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -138,21 +140,21 @@ class Agent(Generic[T]):
 
     async def connect(self) -> None:
         """Connect the MCP servers and wait for what each offers, as `async with` does first. Unavailable."""
-        await self._workshop.open()
+        await self._tools.open()
         if self.limits.max_budget_usd is not None:
-            await self._tariff.load()
+            await self._prices.load()
 
     async def cleanup(self) -> None:
         """Abort what runs, let MCP servers go, close what was opened. It may be used again afterwards."""
         runs = list(self._runs)
         for run in runs:
             run.abort("the agent is closed")
-        await asyncio.gather(*(run.closed() for run in runs))
-        models, self._resolved = list((self._resolved or {}).values()), None
+        await asyncio.gather(*(run.wait_closed() for run in runs))
+        models, self._named_models = list((self._named_models or {}).values()), None
         if self.settings.hooks is not None:
             await self.settings.hooks.aclose()
         try:
-            await self._workshop.close()
+            await self._tools.close()
         finally:
             for model in models:
                 await model.provider.close()
@@ -160,20 +162,22 @@ class Agent(Generic[T]):
     @property
     def model(self) -> Model:
         """The model that it thinks with. ConfigError for a name that cannot be resolved."""
-        return self._find(self._given)
+        return self._find_model(self._model_or_name)
 
     @property
     def servers(self) -> Sequence[ServerStatus]:
         """How its MCP servers stand."""
-        return self._workshop.servers()
+        return self._tools.servers()
 
     def overhead(self) -> Overhead:
         """The tools that the model is shown, with about how many tokens each takes of every request."""
-        return overhead_of(self._workshop.toolbox(self._choice(Details())).tools, self.instructions)
+        return measure_overhead(
+            self._tools.toolbox(self._tool_selection(SpawnSettings())).tools, self.instructions
+        )
 
     def spawn(
         self,
-        messages: Messages,
+        messages: InputMessages,
         *,
         system: str | None = None,
         allowed_tools: Sequence[str] | None = None,
@@ -192,10 +196,10 @@ class Agent(Generic[T]):
             first = await run.result
             run = agent.spawn([*first.messages, {"role": "user", "content": "And 3 + 3?"}])
         """
-        said = details_of(details)
-        choice = chosen(self._choice(said), allowed_tools, disallowed=disallowed_tools)
-        turn = self._turn(messages, said, choice=choice, system=system)
-        return self._begin(turn, ManualDesk(), choice=choice)
+        said = make_spawn_settings(details)
+        choice = with_tool_names(self._tool_selection(said), allowed_tools, disallowed=disallowed_tools)
+        turn = self._make_turn(messages, said, selection=choice, system=system)
+        return self._start_run(turn, ExternalInputs(), selection=choice)
 
     def as_operation(
         self, description: str, *, name: str | None = None, namespace: str = NAMESPACE
@@ -206,22 +210,27 @@ class Agent(Generic[T]):
         preliminary output, and get its final text only, or its value where it has an `output`. It spends from
         their budget, ends by their deadline and with their abort, and may do what they may do, if it may.
         """
-        return Subagent(name or self.settings.name, self._assigned).operation(
+        return Subagent(name or self.settings.name, self._subagent_turn).operation(
             description, namespace=namespace, timeout=self.limits.timeout
         )
 
-    async def _assigned(self, assignment: Assignment) -> Turn:
+    async def _subagent_turn(self, assignment: Assignment) -> TurnSpec:
         """The turn of an assignment of another agent's."""
         inside = assignment.context
-        said = Details(context=inside, session_id=inside.session_id)
+        said = SpawnSettings(context=inside, session_id=inside.session_id)
         messages = [message for message in (assignment.prompt, assignment.answer) if message is not None]
-        turn = self._turn(messages, said, choice=self._choice(said), system=None)
+        turn = self._make_turn(messages, said, selection=self._tool_selection(said), system=None)
         context = replace(turn.context, run_id=inside.run_id, agent=inside.agent)
-        return replace(turn, context=context, given=assignment.given, task=assignment.task)
+        return replace(
+            turn,
+            context=context,
+            input_events=assignment.input_events,
+            nested_approvals=assignment.nested_approvals,
+        )
 
     def run_sync(
         self,
-        messages: Messages,
+        messages: InputMessages,
         *,
         system: str | None = None,
         allowed_tools: Sequence[str] | None = None,
@@ -237,35 +246,47 @@ class Agent(Generic[T]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            said = details_of(details)
-            choice = chosen(self._choice(said), allowed_tools, disallowed=disallowed_tools)
-            return asyncio.run(self._alone(messages, said, choice=choice, system=system))
+            said = make_spawn_settings(details)
+            choice = with_tool_names(self._tool_selection(said), allowed_tools, disallowed=disallowed_tools)
+            return asyncio.run(self._run_once(messages, said, selection=choice, system=system))
         raise Conflict("run_sync cannot wait inside an event loop", hint="await agent.spawn(...).result")
 
-    async def _alone(
-        self, messages: Messages, said: Details, *, choice: Choice, system: str | None
+    async def _run_once(
+        self,
+        messages: InputMessages,
+        spawn_settings: SpawnSettings,
+        *,
+        selection: ToolSelection,
+        system: str | None,
     ) -> Result[T]:
         model = self.model
         try:
             async with self:
-                turn = self._turn(messages, said, choice=choice, system=system)
-                return await self._begin(turn, None, choice=choice).result
+                turn = self._make_turn(messages, spawn_settings, selection=selection, system=system)
+                return await self._start_run(turn, None, selection=selection).result
         finally:
             if isinstance(model.provider, RemoteProvider):
                 await model.provider.close()
 
-    def _turn(self, messages: Messages, said: Details, *, choice: Choice, system: str | None) -> Turn:
+    def _make_turn(
+        self,
+        messages: InputMessages,
+        spawn_settings: SpawnSettings,
+        *,
+        selection: ToolSelection,
+        system: str | None,
+    ) -> TurnSpec:
         """All that the run needs. Refuses at once what cannot begin."""
-        history, answer = divided(read(messages))
-        if not self._workshop.is_open:
+        history, answer = split_open_answer(parse_conversation(messages))
+        if not self._tools.is_open:
             raise Conflict("the MCP servers are not connected", hint="use the agent in `async with agent:`")
-        model, options, limits = self.model, self.settings, said.limits or self.limits
-        context = self._context(said, limits)
-        spending = self._tariff.spending(model, context.budget)
-        toolbox = self._workshop.toolbox(choice)
-        find = lending(self._find, toolbox, context=context)
-        return Turn(
-            agent=Profile(
+        model, options, limits = self.model, self.settings, spawn_settings.limits or self.limits
+        context = self._run_context(spawn_settings, limits)
+        spending = self._prices.spending(model, context.budget)
+        toolbox = self._tools.toolbox(selection)
+        find = with_borrowed_tools(self._find_model, toolbox, context=context)
+        return TurnSpec(
+            agent=AgentSpec(
                 name=options.name,
                 model=model.id,
                 instructions=self.instructions if system is None else system,
@@ -279,40 +300,47 @@ class Agent(Generic[T]):
             toolbox=toolbox,
             context=context,
             tracing=options.tracing,
-            stops=self._stops,
-            prepare=Preparing(options.on_prepare_step, find) if options.on_prepare_step else None,
+            stop_condition=self._stop_condition,
+            prepare_step=StepPreparer(options.on_prepare_step, find) if options.on_prepare_step else None,
             hooks=options.hooks.loop if options.hooks is not None else None,
-            window=self._tariff.window(model, options.context, spending=spending),
+            context_window=self._prices.context_fitter(model, options.context, spending=spending),
             spending=spending,
             output=self._output,
-            retry=RetryPolicy.of(options.retries),
-            notices=False,
+            retry_policy=RetryPolicy.of(options.retries),
+            adds_notices=False,
         )
 
-    def _begin(self, turn: Turn, desk: ManualDesk | None, *, choice: Choice) -> Run[T]:
+    def _start_run(
+        self, turn: TurnSpec, external_inputs: ExternalInputs | None, *, selection: ToolSelection
+    ) -> Run[T]:
         """The run. Conflict where no event loop is running."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise Conflict("there is no event loop to run in", hint="in a script use run_sync") from None
-        notices = (*self._workshop.unknown(choice), *notices_of(turn))
-        run: Run[T] = Run(Loop(replace(turn, desk=desk)), desk, on_end=self._ended, notices=notices)
+        notices = (*self._tools.unknown_names(selection), *initial_notices(turn))
+        run: Run[T] = Run(
+            Loop(replace(turn, external_inputs=external_inputs)),
+            external_inputs,
+            on_end=self._remove_run,
+            notices=notices,
+        )
         self._runs[run] = None
         return run
 
-    def _ended(self, run: Run[T]) -> None:
+    def _remove_run(self, run: Run[T]) -> None:
         self._runs.pop(run, None)
 
-    def _choice(self, said: Details) -> Choice:
+    def _tool_selection(self, spawn_settings: SpawnSettings) -> ToolSelection:
         """The tools that it has for this run."""
         own = self.settings
-        client = own.client_tools if said.client_tools is None else said.client_tools
-        manual = own.manual if said.manual is None else said.manual
-        return Choice(client=tuple(client), manual=manual, meta=own.meta_tools)
+        client = own.client_tools if spawn_settings.client_tools is None else spawn_settings.client_tools
+        manual = own.manual if spawn_settings.manual is None else spawn_settings.manual
+        return ToolSelection(client_tools=tuple(client), manual=manual, meta_tools=own.meta_tools)
 
-    def _context(self, said: Details, limits: RunLimits) -> Context:
+    def _run_context(self, spawn_settings: SpawnSettings, limits: RunLimits) -> Context:
         """What all calls of the run stand under: what is above it, if it is part of a call."""
-        above = said.context
+        above = spawn_settings.context
         now = asyncio.get_running_loop().time() if limits.timeout is not None else 0.0
         ends = [above.deadline] if above is not None and above.deadline is not None else []
         ends += [now + limits.timeout] if limits.timeout is not None else []
@@ -321,53 +349,55 @@ class Agent(Generic[T]):
         return replace(
             inside,
             run_id=new_id("run"),
-            session_id=said.session_id or new_id("ses"),
+            session_id=spawn_settings.session_id or new_id("ses"),
             agent=self.settings.name,
             deadline=min(ends) if ends else None,
-            budget=budget_of(limits, inside.budget),
-            told=True,
-            hooks=stacked(inside.hooks, hooks.calls if hooks is not None else None),
+            budget=run_budget(limits, inside.budget),
+            for_model=True,
+            hooks=stack_hooks(inside.hooks, hooks.calls if hooks is not None else None),
             tool_call_id=None,
-            report=None,
+            on_progress=None,
         )
 
-    def _find(self, model: Model | str) -> Model:
+    def _find_model(self, model: Model | str) -> Model:
         """The model of this name; one that it made itself is its own to close."""
         if isinstance(model, Model):
             return model
         if not isinstance(model, str):
             raise ConfigError(f"a model is a Model or a name like 'openai/gpt-5.1', got {model!r:.100}")
-        if self._resolved is None:
-            self._resolved = {}
-        found = self._resolved.get(model)
+        if self._named_models is None:
+            self._named_models = {}
+        found = self._named_models.get(model)
         if found is None:
             from dragoman.providers.models import resolve  # late: it loads every provider that there is
 
-            found = self._resolved[model] = resolve(model, os.environ)
+            found = self._named_models[model] = resolve(model, os.environ)
         return found
 
 
-def settings_of(options: AgentOptions) -> Settings:
+def make_settings(options: AgentOptions) -> AgentSettings:
     """The options, checked. TypeError for one that there is not."""
-    return Settings(**options) if options else USUAL_SETTINGS
+    return AgentSettings(**options) if options else DEFAULT_SETTINGS
 
 
-def details_of(details: SpawnOptions) -> Details:
+def make_spawn_settings(details: SpawnOptions) -> SpawnSettings:
     """The same for those of one run."""
-    return Details(**details)
+    return SpawnSettings(**details)
 
 
-def chosen(choice: Choice, allowed: Sequence[str] | None, *, disallowed: Sequence[str] | None) -> Choice:
+def with_tool_names(
+    selection: ToolSelection, allowed: Sequence[str] | None, *, disallowed: Sequence[str] | None
+) -> ToolSelection:
     """The choice with the tools of one run; a single name may stand without a list."""
     names = [[said] if isinstance(said, str) else said for said in (allowed, disallowed)]
-    return replace(choice, allowed=names[0], disallowed=names[1])
+    return replace(selection, allowed=names[0], disallowed=names[1])
 
 
-def notices_of(turn: Turn) -> list[str]:
+def initial_notices(turn: TurnSpec) -> list[str]:
     """What a caller should know of a run before it begins: a budget, or options, of no effect."""
     provider, budget = turn.provider, turn.context.budget
     native = provider.family in UNGATED
-    notices = [UNGATED_NOTICE] if native and budget is not None and budget.is_limited else []
+    notices = [BUDGET_NOT_ENFORCED] if native and budget is not None and budget.is_limited else []
     if not (native or turn.agent.options):
         return notices
     request = ModelRequest(
@@ -382,8 +412,8 @@ def notices_of(turn: Turn) -> list[str]:
     return notices
 
 
-def budget_of(limits: RunLimits, above: Budget | None) -> Budget | None:
+def run_budget(limits: RunLimits, outer: Budget | None) -> Budget | None:
     """The budget of a run: its own within the one above, the one above, or none."""
     if limits.max_budget_usd is None and limits.max_calls is None:
-        return above
-    return Budget(usd=limits.max_budget_usd, calls=limits.max_calls, above=above)
+        return outer
+    return Budget(usd=limits.max_budget_usd, calls=limits.max_calls, parent=outer)

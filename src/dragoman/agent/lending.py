@@ -13,28 +13,30 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.callings import told
+from dragoman.agent.callings import failure_text
 from dragoman.agent.toolbox import Toolbox
-from dragoman.agent.turn import Find
-from dragoman.mcp.server.answers import answer as result_of
-from dragoman.mcp.server.menu import LOADED
+from dragoman.agent.turn import FindModel
+from dragoman.mcp.server.answers import tool_result as result_of
+from dragoman.mcp.server.menu import ALWAYS_LOAD
 from dragoman.mcp.server.server import ToolCall, UnknownTool
 from dragoman.messages import ToolPart
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
-from dragoman.operations.outcome import Outcome
-from dragoman.providers.claude_code import BORROWED, ClaudeCodeProvider
+from dragoman.operations.outcome import CallOutcome
+from dragoman.providers.claude_code import BORROWED_SERVER, ClaudeCodeProvider
 from dragoman.providers.model import Model
-from dragoman.providers.wrapper import Wrapper
+from dragoman.providers.wrapper import ProviderWrapper
 from dragoman.request import ModelRequest, Tool
-from dragoman.wire.outputs import files_in, with_files
+from dragoman.wire.outputs import read_multimodal_output, write_multimodal_output
 
-PREFIX = f"mcp__{BORROWED}__"
-CALL = "claudecode/toolUseId"  # in a request's `_meta`: the call that it is made for
-UNASKED = "nobody can be asked while Claude Code works: allow it by a rule of the policy, or do without"
+TOOL_PREFIX = f"mcp__{BORROWED_SERVER}__"
+TOOL_USE_ID = "claudecode/toolUseId"  # in a request's `_meta`: the call that it is made for
+NO_APPROVALS_HINT = (
+    "nobody can be asked while Claude Code works: allow it by a rule of the policy, or do without"
+)
 
 
-class Lending(Wrapper[ClaudeCodeProvider]):
+class ToolLendingProvider(ProviderWrapper[ClaudeCodeProvider]):
     """A `Provider`: Claude Code, with the tools of one run."""
 
     def __init__(self, provider: ClaudeCodeProvider, toolbox: Toolbox, *, context: Context) -> None:
@@ -45,37 +47,37 @@ class Lending(Wrapper[ClaudeCodeProvider]):
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`: it can borrow what runs here, not what runs outside."""
-        lent = {tool.name for tool in self._lent(request)}
+        lent = {tool.name for tool in self._borrowable_tools(request)}
         outside = [f"tool {tool.name}" for tool in request.tools if tool.name not in lent]
         return [*self._provider.check(replace(request, tools=())), *outside]
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """See `Provider.stream`."""
         self._step += 1
-        tools, alone = self._lent(request), replace(request, tools=())
+        tools, alone = self._borrowable_tools(request), replace(request, tools=())
         if not tools:
             async with aclosing(self._provider.stream(alone)) as answer:
                 async for batch in answer:
                     yield batch
             return
-        from dragoman.mcp.server.booth import booth  # late: it loads a web server
+        from dragoman.mcp.server.booth import serve_locally  # late: it loads a web server
 
-        context = replace(self._context, step=self._step, told=True)
-        async with booth(Loan(tools, self._toolbox, context=context)) as place:
-            provider = self._provider.borrowing(place.url, place.token)
+        context = replace(self._context, step=self._step, for_model=True)
+        async with serve_locally(RunToolServer(tools, self._toolbox, context=context)) as place:
+            provider = self._provider.with_borrowed_tools(place.url, place.token)
             async with aclosing(provider.stream(alone)) as answer:
                 async for batch in answer:
-                    yield [ours(event) for event in batch]
+                    yield [with_own_tool_name(event) for event in batch]
 
     async def close(self) -> None:
         """Nothing: the provider belongs to others."""
 
-    def _lent(self, request: ModelRequest) -> Sequence[Tool]:
+    def _borrowable_tools(self, request: ModelRequest) -> Sequence[Tool]:
         kind = self._toolbox.kind
         return [tool for tool in request.tools if kind(tool.name) in ("meta", "operation")]
 
 
-class Loan:
+class RunToolServer:
     """The tools as they are served; see `mcp.server.Served`."""
 
     version = ""
@@ -92,7 +94,7 @@ class Loan:
                 "name": tool.name,
                 "description": tool.description,
                 "inputSchema": {**tool.input_schema, "type": "object"},
-                "_meta": LOADED,
+                "_meta": ALWAYS_LOAD,
             }
             for tool in self._tools.values()
         ]
@@ -108,50 +110,50 @@ class Loan:
         """The result of a tool. UnknownTool."""
         if request.name not in self._tools:
             raise UnknownTool(f"no tool {request.name[:200]!r}")
-        said = request.meta.get(CALL)
+        said = request.meta.get(TOOL_USE_ID)
         context = replace(self._context, tool_call_id=said if isinstance(said, str) else None)
         outcome = await self._toolbox.run(
             request.name, request.arguments, context=context, on_progress=request.report
         )
-        return shown(await self._decided(outcome))
+        return tool_result(await self._decline_approval(outcome))
 
-    async def _decided(self, outcome: Outcome) -> Outcome:
+    async def _decline_approval(self, outcome: CallOutcome) -> CallOutcome:
         """What came of it; a call that wants somebody's word is not made."""
         if outcome.approval_id is None or outcome.error is None:
             return outcome
-        await self._toolbox.answer(
-            outcome.approval_id, approved=False, by=self._context.identity, reason=UNASKED
+        await self._toolbox.answer_approval(
+            outcome.approval_id, approved=False, by=self._context.identity, reason=NO_APPROVALS_HINT
         )
-        return replace(outcome, approval_id=None, error=replace(outcome.error, hint=UNASKED))
+        return replace(outcome, approval_id=None, error=replace(outcome.error, hint=NO_APPROVALS_HINT))
 
 
-def shown(outcome: Outcome) -> dict[str, Any]:
+def tool_result(outcome: CallOutcome) -> dict[str, Any]:
     """The result of a call, for a model: files as such, failures in words, and no value beside the text."""
     body = result_of(outcome)
     body.pop("structuredContent", None)
     if outcome.error is not None:
-        return {**body, "content": [{"type": "text", "text": told(outcome.error)}]}
+        return {**body, "content": [{"type": "text", "text": failure_text(outcome.error)}]}
     given = ToolPart("tool-any", outcome.call_id, "output-available", output=outcome.result)
-    files = files_in(given)
-    return body if files is None else {**body, **with_files(files)}
+    files = read_multimodal_output(given)
+    return body if files is None else {**body, **write_multimodal_output(files)}
 
 
-def lending(find: Find, toolbox: Toolbox, *, context: Context) -> Find:
+def with_borrowed_tools(find_model: FindModel, toolbox: Toolbox, *, context: Context) -> FindModel:
     """What finds models for a run: with its tools, where their provider runs a loop of its own."""
 
     def found(name: Model | str) -> Model:
-        model = find(name)
+        model = find_model(name)
         if not isinstance(model.provider, ClaudeCodeProvider) or not toolbox.tools:
             return model
-        return Model(Lending(model.provider, toolbox, context=context), model.name, model.options)
+        return Model(ToolLendingProvider(model.provider, toolbox, context=context), model.name, model.options)
 
     return found
 
 
-def ours(event: e.Event) -> e.Event:
+def with_own_tool_name(event: e.Event) -> e.Event:
     """The event with the tool's own name."""
     match event:
         case e.ToolInputStart() | e.ToolInputAvailable() | e.ToolInputError():
-            return replace(event, tool_name=event.tool_name.removeprefix(PREFIX))
+            return replace(event, tool_name=event.tool_name.removeprefix(TOOL_PREFIX))
         case _:
             return event

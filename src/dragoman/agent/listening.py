@@ -7,43 +7,45 @@ from typing import Any
 
 from dragoman import events as e
 from dragoman.agent.hooks.events import Block, PostModel, PreModel, RunEnd, UserPromptSubmit
-from dragoman.agent.result import details_of
+from dragoman.agent.result import error_details
 from dragoman.agent.stops import SoFar, StepTaken
-from dragoman.agent.turn import Turn
+from dragoman.agent.turn import TurnSpec
 from dragoman.errors import CallDenied, ProviderError
 from dragoman.messages import Message, TextPart
 from dragoman.request import ModelRequest
 
 
-class Listening:
+class HookDispatcher:
     """Tells the hooks of one turn, if it has any. What they block is a CallDenied with their reason."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: TurnSpec) -> None:
         self._hooks = turn.hooks
         self._turn = turn
-        self._over = False
+        self._has_ended = False
 
-    async def submitted(self, history: Sequence[Message]) -> Sequence[Message]:
+    async def user_prompt_submit(self, history: Sequence[Message]) -> Sequence[Message]:
         """The conversation, with what the user said last as the hooks have it."""
         last = history[-1] if history else None
-        if self._hooks is None or last is None or last.role != "user" or self._turn.fold.entries:
+        if self._hooks is None or last is None or last.role != "user" or self._turn.fold.builders:
             return history
         text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart))
-        said = await self._hooks.user_prompt_submit(UserPromptSubmit(text=text, message=last, **self._of(0)))
+        said = await self._hooks.user_prompt_submit(
+            UserPromptSubmit(text=text, message=last, **self._event_context(0))
+        )
         if isinstance(said, Block):
             raise CallDenied(said.reason)
         return history if said.message is None else [*history[:-1], said.message]
 
-    async def asking(self, request: ModelRequest, number: int) -> ModelRequest:
+    async def pre_model(self, request: ModelRequest, step: int) -> ModelRequest:
         """The request as the hooks have it."""
         if self._hooks is None:
             return request
-        said = await self._hooks.pre_model(PreModel(request=request, **self._of(number)))
+        said = await self._hooks.pre_model(PreModel(request=request, **self._event_context(step)))
         if isinstance(said, Block):
             raise CallDenied(said.reason)
         return said.request
 
-    async def answered(self, step: StepTaken) -> None:
+    async def post_model(self, step: StepTaken) -> None:
         """The model has answered."""
         if self._hooks is None:
             return
@@ -54,17 +56,19 @@ class Listening:
             finish_reason=step.finish_reason,
             usage=step.usage,
             duration=step.duration,
-            **self._of(step.number),
+            **self._event_context(step.number),
         )
         await self._hooks.post_model(event)
 
-    async def failed(self, error: Exception, number: int) -> None:
+    async def model_failed(self, error: Exception, step: int) -> None:
         """The model has not answered."""
         if self._hooks is not None:
             model = self._turn.model
-            await self._hooks.post_model(PostModel(model=model, error=str(error), **self._of(number)))
+            await self._hooks.post_model(
+                PostModel(model=model, error=str(error), **self._event_context(step))
+            )
 
-    async def ended(
+    async def run_end(
         self,
         reason: str,
         so_far: SoFar,
@@ -73,9 +77,9 @@ class Listening:
         failure: ProviderError | None = None,
     ) -> None:
         """The run has ended, of this failure if it failed; only the first time counts."""
-        if self._hooks is None or self._over:
+        if self._hooks is None or self._has_ended:
             return
-        self._over = True
+        self._has_ended = True
         event = RunEnd(
             reason=reason,
             text=so_far.text,
@@ -84,12 +88,12 @@ class Listening:
             cost=so_far.cost,
             duration=so_far.seconds,
             error=error,
-            **({} if failure is None else kind_of(failure)),
-            **self._of(so_far.taken),
+            **({} if failure is None else failure_fields(failure)),
+            **self._event_context(so_far.taken),
         )
         await self._hooks.run_end(event)
 
-    def _of(self, step: int) -> dict[str, Any]:
+    def _event_context(self, step: int) -> dict[str, Any]:
         """For whom it is, and what it belongs to."""
         context = self._turn.context
         return {
@@ -102,8 +106,8 @@ class Listening:
         }
 
 
-def kind_of(failure: ProviderError) -> dict[str, Any]:
+def failure_fields(failure: ProviderError) -> dict[str, Any]:
     """What a failure is, for whoever wants to try again."""
-    details = details_of(failure)
+    details = error_details(failure)
     kind = {"category": details.category, "transient": details.transient}
     return {**kind, "retry_delay": details.retry_delay, "hint": details.hint}

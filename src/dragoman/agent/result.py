@@ -63,7 +63,7 @@ class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
 
-class Ended(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class BaseResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """What all results say. `cost` is in US dollars, None where no price is known; `duration` in seconds.
 
     `messages` are the conversation to go on from: give them to `spawn` again, with what is said next behind.
@@ -85,44 +85,44 @@ class Ended(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
 
 
-class Success(Ended[T], Generic[T], frozen=True, kw_only=True):
+class Success(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     """The model has answered, or a stop condition that was wished for was met."""
 
     exit_reason: Literal["success"] = "success"
 
 
-class StepsExhausted(Ended[T], Generic[T], frozen=True, kw_only=True):
+class StepsExhausted(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     """It took as many steps as it may, or made no progress."""
 
     exit_reason: Literal["steps_exhausted"] = "steps_exhausted"
 
 
-class OutOfBudget(Ended[T], Generic[T], frozen=True, kw_only=True):
+class OutOfBudget(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     """The next step would not fit into the budget of money, tokens or time."""
 
     exit_reason: Literal["budget_exhausted"] = "budget_exhausted"
 
 
-class OutOfContext(Ended[T], Generic[T], frozen=True, kw_only=True):
+class OutOfContext(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     """The conversation, or the answer, is longer than the model takes."""
 
     exit_reason: Literal["context_limit"] = "context_limit"
 
 
-class Aborted(Ended[T], Generic[T], frozen=True, kw_only=True):
+class Aborted(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     """Somebody stopped it, a hook did not let it go on, or its time was over."""
 
     exit_reason: Literal["aborted"] = "aborted"
 
 
-class Crashed(Ended[T], Generic[T], frozen=True, kw_only=True):
+class Crashed(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     """Something failed; `error` says what."""
 
     exit_reason: Literal["crashed"] = "crashed"
     error: ErrorDetails
 
 
-class Unknown(Ended[T], Generic[T], frozen=True, kw_only=True):
+class Unknown(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     """It ended for a reason that has no word here; `stopped_by` says which."""
 
     exit_reason: Literal["unknown"] = "unknown"
@@ -132,7 +132,7 @@ Result: TypeAlias = (
     Success[T] | StepsExhausted[T] | OutOfBudget[T] | OutOfContext[T] | Aborted[T] | Crashed[T] | Unknown[T]
 )
 """How a run ended, told apart by `exit_reason`; `output` is a T, where a T was asked for and given."""
-ByWord: dict[str, type[Success | StepsExhausted | OutOfBudget | OutOfContext | Aborted | Unknown]] = {
+RESULT_TYPES: dict[str, type[Success | StepsExhausted | OutOfBudget | OutOfContext | Aborted | Unknown]] = {
     "success": Success,
     "steps_exhausted": StepsExhausted,
     "budget_exhausted": OutOfBudget,
@@ -165,7 +165,7 @@ def summarise_calls(calls: Sequence[ToolPart]) -> ToolCallSummary:
     return ToolCallSummary(total=len(calls), unique=len(counted), most_repeated=Repeated(most, count))
 
 
-def details_of(error: ProviderError) -> ErrorDetails:
+def error_details(error: ProviderError) -> ErrorDetails:
     """What a caller is told of a failure."""
     return ErrorDetails(
         message=error.message,
@@ -176,11 +176,11 @@ def details_of(error: ProviderError) -> ErrorDetails:
     )
 
 
-def conversation(history: Sequence[Message], said: Message) -> tuple[Message, ...]:
+def conversation_to_continue(history: Sequence[Message], answer: Message) -> tuple[Message, ...]:
     """The messages to go on from: without an answer that has nothing in it."""
-    parts = said.parts
+    parts = answer.parts
     while parts and isinstance(parts[-1], StepStartPart):
         parts = parts[:-1]
     if not parts:
         return tuple(history)
-    return (*history, msgspec.structs.replace(said, parts=parts))
+    return (*history, msgspec.structs.replace(answer, parts=parts))

@@ -7,22 +7,22 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from dragoman.agent.profile import Profile
+from dragoman.agent.profile import AgentSpec
 from dragoman.errors import BadRequest, NotFound
-from dragoman.providers.chain import Chain
+from dragoman.providers.chain import FallbackProvider
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import Routing
 
 
-class Pick(NamedTuple):
+class ResolvedAgent(NamedTuple):
     """Who answers: the agent with its model, the provider, and the provider's name for the model."""
 
-    agent: Profile
+    agent: AgentSpec
     provider: Provider
     model: str
 
 
-class Roster:
+class AgentRegistry:
     """Agents by name, and who answers for their models.
 
     The agent `default` answers where nothing else is said. `options` are what each provider is always given,
@@ -31,41 +31,45 @@ class Roster:
 
     def __init__(
         self,
-        agents: Mapping[str, Profile],
+        agents: Mapping[str, AgentSpec],
         routing: Routing,
         *,
         options: Mapping[str, Mapping[str, Any]] | None = None,
-        fell: Callable[[str, str], None] = lambda _, __: None,
+        on_fallback: Callable[[str, str], None] = lambda _, __: None,
     ) -> None:
         self.agents = agents
         self.routing = routing
         self._options = options or {}
-        self._fell = fell
+        self._on_fallback = on_fallback
 
-    def pick(
+    def resolve(
         self, *, agent: str | None = None, model: str | None = None, max_steps: int | None = None
-    ) -> Pick:
+    ) -> ResolvedAgent:
         """Who answers. BadRequest names what there is when the agent or the provider is unknown."""
         name = agent or "default"
         chosen = self.agents.get(name)
         if chosen is None:
-            raise BadRequest(f"there is no agent {name!r}; there are {_names(self.agents)}", field="agent")
+            raise BadRequest(
+                f"there is no agent {name!r}; there are {_name_list(self.agents)}", field="agent"
+            )
         if model or max_steps:
             chosen = replace(chosen, model=model or chosen.model, max_steps=max_steps or chosen.max_steps)
         if not chosen.model:
             hint = "say `model: provider/model` in dragoman.yaml, or send `model`"
             raise BadRequest(f"no model is chosen for the agent {name!r}", field="model", hint=hint)
         try:
-            chain = Chain(chosen.model, self.routing, options=self._options, fell=self._fell)
+            chain = FallbackProvider(
+                chosen.model, self.routing, options=self._options, on_fallback=self._on_fallback
+            )
         except NotFound:
-            known = _names({**self.routing.aliases, **self.routing.providers})
+            known = _name_list({**self.routing.aliases, **self.routing.providers})
             raise BadRequest(
                 f"no provider answers for {chosen.model!r}; the providers are {known}",
                 field="model",
                 hint="a model is written provider/model, or is an alias",
             ) from None
-        return Pick(chosen, chain, chain.first.model)
+        return ResolvedAgent(chosen, chain, chain.first_route.model)
 
 
-def _names(known: Mapping[str, object]) -> str:
-    return ", ".join(sorted(known)) or "none"
+def _name_list(entries: Mapping[str, object]) -> str:
+    return ", ".join(sorted(entries)) or "none"

@@ -11,23 +11,23 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from dragoman.errors import ConfigError
-from dragoman.mcp.spec import RESERVED, ServerSpec, Transport
+from dragoman.mcp.spec import RESERVED_NAME, ServerSpec, Transport
 
 McpServer: TypeAlias = str | PurePath | Sequence[str] | ServerSpec
-UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
+INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
 NAME_LIMIT = 40
-RUNNERS = {".js": "node", ".mjs": "node", ".cjs": "node", ".ts": "bun"}
-NO_NAMES = ("", "localhost", "www", "api", "mcp")
+INTERPRETERS = {".js": "node", ".mjs": "node", ".cjs": "node", ".ts": "bun"}
+GENERIC_LABELS = ("", "localhost", "www", "api", "mcp")
 
 
-def specs_of(given: Sequence[McpServer]) -> tuple[ServerSpec, ...]:
+def server_specs(servers: Sequence[McpServer]) -> tuple[ServerSpec, ...]:
     """The servers, each under a name of its own: that of its file, package or host."""
-    if isinstance(given, str | PurePath):
-        given = [given]
+    if isinstance(servers, str | PurePath):
+        servers = [servers]
     found: list[ServerSpec] = []
     taken: set[str] = set()
-    for each in given:
-        spec = each if isinstance(each, ServerSpec) else spec_of(each, taken)
+    for each in servers:
+        spec = each if isinstance(each, ServerSpec) else server_spec(each, taken)
         if spec.name.lower() in taken:
             raise ConfigError(f"there are two MCP servers named {spec.name!r}; give one another name")
         taken.add(spec.name.lower())
@@ -35,28 +35,30 @@ def specs_of(given: Sequence[McpServer]) -> tuple[ServerSpec, ...]:
     return tuple(found)
 
 
-def spec_of(given: str | PurePath | Sequence[str], taken: set[str]) -> ServerSpec:
+def server_spec(server: str | PurePath | Sequence[str], used_names: set[str]) -> ServerSpec:
     """One server. A URL that ends in /sse speaks SSE, any other Streamable HTTP; the rest is started."""
-    if isinstance(given, str) and given.lower().startswith(("http://", "https://")):
-        path = urlsplit(given).path.rstrip("/")
+    if isinstance(server, str) and server.lower().startswith(("http://", "https://")):
+        path = urlsplit(server).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "http"
-        return ServerSpec(name=fresh(host_of(given), taken), url=given, transport=transport, trust="always")
-    command = command_of(given)
-    return ServerSpec(name=fresh(title_of(command), taken), command=command, trust="always")
+        return ServerSpec(
+            name=unique_name(host_label(server), used_names), url=server, transport=transport, trust="always"
+        )
+    command = parse_command(server)
+    return ServerSpec(name=unique_name(command_name(command), used_names), command=command, trust="always")
 
 
-def command_of(given: str | PurePath | Sequence[str]) -> tuple[str, ...]:
+def parse_command(server: str | PurePath | Sequence[str]) -> tuple[str, ...]:
     """The program and its arguments. A script is run by what its ending says. ConfigError if none."""
-    if not isinstance(given, str | PurePath):
-        if not given or not all(isinstance(word, str) for word in given):
-            raise ConfigError(f"the command of an MCP server is a list of words, got {given!r:.100}")
-        return tuple(given)
-    text = str(given)
+    if not isinstance(server, str | PurePath):
+        if not server or not all(isinstance(word, str) for word in server):
+            raise ConfigError(f"the command of an MCP server is a list of words, got {server!r:.100}")
+        return tuple(server)
+    text = str(server)
     path = Path(text)
     if path.suffix == ".py":
-        return (sys.executable, existing(path))
-    if path.suffix in RUNNERS:
-        return (RUNNERS[path.suffix], existing(path))
+        return (sys.executable, existing_script(path))
+    if path.suffix in INTERPRETERS:
+        return (INTERPRETERS[path.suffix], existing_script(path))
     if path.is_file():
         return (str(path.resolve()),)
     words = shlex.split(text)
@@ -65,29 +67,29 @@ def command_of(given: str | PurePath | Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def existing(path: Path) -> str:
+def existing_script(path: Path) -> str:
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r} to start as an MCP server")
     return str(path.resolve())
 
 
-def title_of(command: Sequence[str]) -> str:
+def command_name(command: Sequence[str]) -> str:
     """What a command runs: the script, or the package."""
     words = [word for word in command[1:] if not word.startswith("-")] or [command[0]]
     return PurePath(words[0].rpartition("/")[2] or words[0]).stem
 
 
-def host_of(url: str) -> str:
+def host_label(url: str) -> str:
     """The word that says most of a host's name."""
     words = (urlsplit(url).hostname or "").split(".")
-    telling = [word for word in words[:-1] or words if word not in NO_NAMES and not word.isdecimal()]
+    telling = [word for word in words[:-1] or words if word not in GENERIC_LABELS and not word.isdecimal()]
     return telling[-1] if telling else "server"
 
 
-def fresh(name: str, taken: set[str]) -> str:
+def unique_name(name: str, used_names: set[str]) -> str:
     """The name as a namespace, with a number where it is taken."""
-    plain = UNFIT.sub("_", name).strip("_-")[:NAME_LIMIT] or "server"
+    plain = INVALID_CHARACTERS.sub("_", name).strip("_-")[:NAME_LIMIT] or "server"
     found, number = plain, 2
-    while found.lower() in taken or found.lower() == RESERVED:
+    while found.lower() in used_names or found.lower() == RESERVED_NAME:
         found, number = f"{plain}_{number}", number + 1
     return found

@@ -11,26 +11,26 @@ from dragoman.accounts.prices import PriceOverride
 from dragoman.agent.context.context import ContextPolicy
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.servers import McpServer
-from dragoman.agent.stops import Stop
+from dragoman.agent.stops import StopCondition
 from dragoman.agent.turn import OnPrepareStep
 from dragoman.errors import ConfigError
-from dragoman.operations.approval import Approvals
+from dragoman.operations.approval import ApprovalStore
 from dragoman.operations.context import Context
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import Ledger
 from dragoman.operations.permission.policy import Policy
-from dragoman.operations.registry import Addable
+from dragoman.operations.registry import OperationSource
 from dragoman.providers.retry import RetryPolicy
 from dragoman.request import Tool
-from dragoman.tracing.tracing import OFF, Tracing
+from dragoman.tracing.tracing import NO_TRACING, Tracing
 
-LIBRARY_STEPS = 50
+DEFAULT_MAX_STEPS = 50
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one run may take: model calls, US dollars, tool calls, seconds. None: as much as it likes."""
 
-    max_steps: int = LIBRARY_STEPS
+    max_steps: int = DEFAULT_MAX_STEPS
     max_budget_usd: float | None = None
     max_calls: int | None = None
     timeout: float | None = None
@@ -44,7 +44,7 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} is not below 0, got {value!r}")
 
 
-USUAL_LIMITS = RunLimits()
+DEFAULT_LIMITS = RunLimits()
 
 
 class AgentOptions(TypedDict, total=False):
@@ -52,7 +52,7 @@ class AgentOptions(TypedDict, total=False):
 
     name: str
     hooks: Hooks | None
-    stop_when: Stop | Sequence[Stop] | None
+    stop_when: StopCondition | Sequence[StopCondition] | None
     on_prepare_step: OnPrepareStep | None
     context: ContextPolicy | None
     retries: int | RetryPolicy
@@ -62,22 +62,22 @@ class AgentOptions(TypedDict, total=False):
     meta_tools: bool | None
     prices: Mapping[str, PriceOverride]
     policy: Policy | None
-    approvals: Approvals | None
+    approvals: ApprovalStore | None
     ledger: Ledger | None
     identity: Identity
     tracing: Tracing
 
 
-class AllOptions(AgentOptions, total=False):
+class AgentArguments(AgentOptions, total=False):
     """What may be said of an agent besides its model and its output, for type checkers."""
 
     instructions: str | None
-    operations: Sequence[Addable]
+    operations: Sequence[OperationSource]
     mcp: Sequence[McpServer]
     limits: RunLimits
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may be said of an agent besides its model, instructions, operations, servers, limits and output.
 
     What each means stands at `Agent`.
@@ -95,17 +95,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     meta_tools: bool | None = None
     prices: Mapping[str, PriceOverride] = {}
     policy: Policy | None = None
-    approvals: Approvals | None = None
+    approvals: ApprovalStore | None = None
     ledger: Ledger | None = None
     identity: Identity = LOCAL
-    tracing: Tracing = OFF
+    tracing: Tracing = NO_TRACING
 
 
-USUAL_SETTINGS = Settings()
+DEFAULT_SETTINGS = AgentSettings()
 
 
 class SpawnOptions(TypedDict, total=False):
-    """What may be said of one run besides; see `Details`."""
+    """What may be said of one run besides; see `SpawnSettings`."""
 
     session_id: str
     context: Context
@@ -114,7 +114,7 @@ class SpawnOptions(TypedDict, total=False):
     client_tools: Sequence[Tool]
 
 
-class Details(msgspec.Struct, frozen=True, kw_only=True):
+class SpawnSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may be said of one run besides its messages, instructions and tools.
 
     `session_id` names the conversation. `context` is that of a call which this run is a part of: it spends

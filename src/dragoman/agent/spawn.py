@@ -13,33 +13,42 @@ from typing_extensions import TypeVar
 from dragoman import events as e
 from dragoman.agent import closing
 from dragoman.agent.loop import Batch, Loop
-from dragoman.agent.manual import Given, ManualDesk
+from dragoman.agent.manual import ExternalInput, ExternalInputs
 from dragoman.agent.result import (
-    ByWord,
+    RESULT_TYPES,
     Crashed,
     ErrorDetails,
     OutOfContext,
     Result,
-    conversation,
-    details_of,
+    conversation_to_continue,
+    error_details,
     summarise_calls,
     summarise_usage,
 )
-from dragoman.agent.word import Word, call_of, pending, questions, response, word_of
+from dragoman.agent.word import (
+    ApprovalAnswer,
+    pending_questions,
+    question_call_id,
+    question_parts,
+    response_event,
+    stored_answer,
+)
 from dragoman.errors import Conflict, DragomanError, NotFound, ProviderError
 from dragoman.messages import Message, ToolPart
-from dragoman.operations.approval import LATE
-from dragoman.operations.outcome import describe, to_jsonable
+from dragoman.operations.approval import EXPIRED_REASON
+from dragoman.operations.outcome import describe_exception, to_jsonable
 
 # ---- The report: what a run that has ended comes to, as a result.
 
-UNTRIED = "the agent did not try again (retries=0), since whoever runs it may: error.retry_delay says when"
-FILTERED = ErrorDetails(
+NOT_RETRIED = (
+    "the agent did not try again (retries=0), since whoever runs it may: error.retry_delay says when"
+)
+CONTENT_FILTERED = ErrorDetails(
     message="the provider's content filter cut the answer", category="content_filter", transient=False
 )
 
 
-def report(
+def make_result(
     loop: Loop,
     *,
     text: str,
@@ -48,39 +57,39 @@ def report(
     notices: Sequence[str] = (),
 ) -> Result:
     """The result. `text` is what the last step had said when it ended."""
-    shared = told(loop, text=text, notices=notices)
+    shared = shared_fields(loop, text=text, notices=notices)
     failure = error or loop.error
     if aborted is not None:
-        return ByWord["aborted"](stopped_by=aborted, **shared)
+        return RESULT_TYPES["aborted"](stopped_by=aborted, **shared)
     if failure is not None:
-        if failure.transient and not loop.turn.retry.retries:
-            shared["notices"] = (*notices, UNTRIED)
+        if failure.transient and not loop.turn.retry_policy.retries:
+            shared["notices"] = (*notices, NOT_RETRIED)
         if failure.category == "context_limit":
             return OutOfContext(stopped_by=failure.message, **shared)
-        return Crashed(error=details_of(failure), **shared)
-    over = loop.over
+        return Crashed(error=error_details(failure), **shared)
+    over = loop.outcome
     if over is not None and over.reason == "content-filter":
-        return Crashed(error=FILTERED, **shared)
+        return Crashed(error=CONTENT_FILTERED, **shared)
     if over is None:
-        return ByWord["unknown"](stopped_by="it ended without a reason", **shared)
-    return ByWord[over.halt.exit](stopped_by=over.halt.why or None, **shared)
+        return RESULT_TYPES["unknown"](stopped_by="it ended without a reason", **shared)
+    return RESULT_TYPES[over.halt.exit](stopped_by=over.halt.why or None, **shared)
 
 
-def told(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str, Any]:
+def shared_fields(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str, Any]:
     """What is told of a run, however it ended."""
     turn, so_far = loop.turn, loop.so_far()
     said = turn.fold.message()
     spoken = [step.text for step in so_far.steps if step.text]
     return {
         "text": text or (spoken[-1] if spoken else ""),
-        "steps": loop.steps,
+        "steps": loop.step_count,
         "usage": summarise_usage(loop.usage),
         "cost": loop.cost,
         "duration": so_far.seconds,
         "session_id": turn.context.session_id or "",
         "tool_calls": summarise_calls([part for part in said.parts if isinstance(part, ToolPart)]),
-        "messages": conversation(loop.history, said),
-        "output": loop.conclusion.value,
+        "messages": conversation_to_continue(loop.history, said),
+        "output": loop.output.value,
         "model": so_far.steps[-1].model if so_far.steps else turn.model,
         "notices": tuple(notices),
     }
@@ -88,12 +97,12 @@ def told(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str, Any]:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", default=Any)
-ABORTED = "it was aborted"
-ENDING = "the program is ending"
-END_SECONDS = 5.0  # how long hooks that hear of an abort may hold its result up
+DEFAULT_ABORT_REASON = "it was aborted"
+SHUTDOWN_REASON = "the program is ending"
+RUN_END_HOOK_TIMEOUT = 5.0  # how long hooks that hear of an abort may hold its result up
 
 
-class Promise(Generic[T]):
+class AwaitableResult(Generic[T]):
     """Something to await, as often as one likes; giving up waiting changes nothing."""
 
     def __init__(self, future: asyncio.Future[T]) -> None:
@@ -117,29 +126,29 @@ class Run(Generic[T]):
     def __init__(
         self,
         loop: Loop,
-        desk: ManualDesk | None,
+        external_inputs: ExternalInputs | None,
         *,
         on_end: Callable[[Run[T]], None] = lambda _: None,
         notices: Sequence[str] = (),
     ) -> None:
         self._loop = loop
         self._fold = loop.turn.fold
-        self._desk = desk
-        if desk is not None:
-            desk.on_wait = self._watch
+        self._external_inputs = external_inputs
+        if external_inputs is not None:
+            external_inputs.on_wait = self._watch_approvals
         self._on_end = on_end
         self._notices = tuple(notices)
-        self._log: list[e.Event] = []
-        self._news: asyncio.Event | None = None
-        self._stopping: str | None = None
-        self._watching: dict[str, asyncio.Task[None]] = {}  # by what is waited for
-        self._running = asyncio.get_running_loop()
-        self._result: asyncio.Future[Result[T]] = self._running.create_future()
-        self._task = self._running.create_task(self._drive(), name=self.id)
-        self._task.add_done_callback(self._ensure)
+        self._events: list[e.Event] = []
+        self._wakeup: asyncio.Event | None = None
+        self._abort_reason: str | None = None
+        self._expiry_tasks: dict[str, asyncio.Task[None]] = {}  # by what is waited for
+        self._event_loop = asyncio.get_running_loop()
+        self._result: asyncio.Future[Result[T]] = self._event_loop.create_future()
+        self._task = self._event_loop.create_task(self._run(), name=self.id)
+        self._task.add_done_callback(self._ensure_result)
         deadline = loop.turn.context.deadline
         if deadline is not None:
-            timer = self._running.call_at(deadline, self.abort, "its time is over")
+            timer = self._event_loop.call_at(deadline, self.abort, "its time is over")
             self._task.add_done_callback(lambda _: timer.cancel())
 
     def __repr__(self) -> str:
@@ -156,9 +165,9 @@ class Run(Generic[T]):
         return self._loop.turn.context.session_id or ""
 
     @property
-    def result(self) -> Promise[Result[T]]:
+    def result(self) -> AwaitableResult[Result[T]]:
         """How it ended; await it. It never raises for what went wrong in the run: see `exit_reason`."""
-        return Promise(self._result)
+        return AwaitableResult(self._result)
 
     @property
     def message(self) -> Message:
@@ -169,21 +178,21 @@ class Run(Generic[T]):
         """Every event from the first, as it happens, `finish` last. Any number may listen, also late."""
         at = 0
         while True:
-            while at < len(self._log):
-                yield self._log[at]
+            while at < len(self._events):
+                yield self._events[at]
                 at += 1
             if self._result.done():
                 return
-            self._news = self._news or asyncio.Event()
-            await self._news.wait()
+            self._wakeup = self._wakeup or asyncio.Event()
+            await self._wakeup.wait()
 
-    def abort(self, reason: str = ABORTED) -> None:
+    def abort(self, reason: str = DEFAULT_ABORT_REASON) -> None:
         """Stop it now: the provider's socket closes, calls are cancelled. Nothing, once it has ended."""
-        if self._stopping is None and not self._result.done():
-            self._stopping = reason
-            self._running.call_soon(self._task.cancel)  # not before its first step has run
+        if self._abort_reason is None and not self._result.done():
+            self._abort_reason = reason
+            self._event_loop.call_soon(self._task.cancel)  # not before its first step has run
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until nothing of it is left, not even a hook that hears of its end."""
         await asyncio.wait([self._task])
 
@@ -193,23 +202,23 @@ class Run(Generic[T]):
         NotFound for a call that the model did not make; Conflict for one that has its output, or runs by
         itself.
         """
-        call = self._waiting(tool_call_id)
-        if tool_call_id in pending(self.message.parts):
+        call = self._find_call(tool_call_id)
+        if tool_call_id in pending_questions(self.message.parts):
             raise Conflict(f"the tool call {tool_call_id!r} asks a question", hint="await run.answer(...)")
         if call.state != "input-available" or self._loop.turn.toolbox.kind(call.name) != "client":
             state = "waits for an approval" if call.state == "approval-requested" else "is not run outside"
             raise Conflict(f"the tool call {tool_call_id!r} ({call.name}) {state}")
         if error is not None:
-            self._give(e.ToolOutputError(tool_call_id, error))
+            self._submit_input(e.ToolOutputError(tool_call_id, error))
         else:
-            self._give(e.ToolOutputAvailable(tool_call_id, to_jsonable(output)))
+            self._submit_input(e.ToolOutputAvailable(tool_call_id, to_jsonable(output)))
 
     async def approve(self, approval_id: str, approved: bool = True, *, reason: str | None = None) -> None:
         """Answer a request for approval: the run goes on. NotFound, Forbidden, Conflict."""
         turn = self._loop.turn
         by = turn.context.identity
-        kept = await turn.toolbox.answer(approval_id, approved=approved, by=by, reason=reason)
-        self._give(response(word_of(kept), self.message.parts))
+        kept = await turn.toolbox.answer_approval(approval_id, approved=approved, by=by, reason=reason)
+        self._submit_input(response_event(stored_answer(kept), self.message.parts))
 
     async def deny(self, approval_id: str, *, reason: str | None = None) -> None:
         """Answer a request for approval with no: the call does not run, and the model is told."""
@@ -220,119 +229,136 @@ class Run(Generic[T]):
 
         NotFound, Forbidden, Conflict.
         """
-        parts = [part for part in questions(self.message.parts) if question in (part.id, call_of(part.data))]
+        parts = [
+            part
+            for part in question_parts(self.message.parts)
+            if question in (part.id, question_call_id(part.data))
+        ]
         if not parts:
             raise NotFound(f"the model asked no question {question!r}")
         await self.approve(parts[-1].id or "", reason=text)
 
-    def _waiting(self, tool_call_id: str) -> ToolPart:
-        found = [call for call in self._fold.calls() if call.tool_call_id == tool_call_id]
+    def _find_call(self, tool_call_id: str) -> ToolPart:
+        found = [call for call in self._fold.step_calls() if call.tool_call_id == tool_call_id]
         if not found:
             raise NotFound(f"the model made no tool call {tool_call_id!r} in this step")
         return found[0]
 
-    def _give(self, given: Given) -> None:
+    def _submit_input(self, input: ExternalInput) -> None:
         if self._result.done():
             raise Conflict(f"run {self.id} has ended; nothing can be handed in any more")
-        if self._desk is not None:
-            self._desk.give(given)
+        if self._external_inputs is not None:
+            self._external_inputs.submit(input)
 
-    async def _drive(self) -> None:
+    async def _run(self) -> None:
         try:
-            await self._play()
+            await self._consume_loop()
         except asyncio.CancelledError:
-            await self._aborted(self._stopping or ENDING)
+            await self._finish_aborted(self._abort_reason or SHUTDOWN_REASON)
         except Exception as error:  # noqa: BLE001 - the top of this task; _crashed logs it
-            await self._crashed(error)
+            await self._finish_crashed(error)
 
-    async def _play(self) -> None:
+    async def _consume_loop(self) -> None:
         async with aclosing(self._loop.run()) as batches:
             async for batch in batches:
                 if type(batch[-1]) is e.Finish:
-                    self._end(batch)
+                    self._finish(batch)
                 else:
-                    self._take(batch)
+                    self._append_batch(batch)
 
-    def _take(self, batch: Batch) -> None:
+    def _append_batch(self, batch: Batch) -> None:
         self._fold.add(batch)
-        self._log.extend(batch)
-        self._tell()
+        self._events.extend(batch)
+        self._wake_listeners()
 
-    def _watch(self, calls: Sequence[ToolPart]) -> None:
+    def _watch_approvals(self, calls: Sequence[ToolPart]) -> None:
         """The run waits for somebody's word on some of these calls: not for ever."""
         ids = {call.approval.id for call in calls if call.approval is not None}
-        ids |= {str(part.id) for part in pending(self.message.parts).values()}
-        for id in ids - set(self._watching):
-            self._watching[id] = asyncio.ensure_future(self._expire(id))
+        ids |= {str(part.id) for part in pending_questions(self.message.parts).values()}
+        for id in ids - set(self._expiry_tasks):
+            self._expiry_tasks[id] = asyncio.ensure_future(self._expire_approval(id))
 
-    async def _expire(self, id: str) -> None:
+    async def _expire_approval(self, id: str) -> None:
         """Nobody has said anything in time: that is a no."""
         toolbox = self._loop.turn.toolbox
         if (left := await toolbox.seconds_left(id)) > 0:
             await asyncio.sleep(left)
-            await self._expire(id)  # clocks differ
+            await self._expire_approval(id)  # clocks differ
             return
-        kept = await toolbox.expire(id)
+        kept = await toolbox.expire_approval(id)
         if kept.status == "expired":
             with suppress(Conflict):
-                self._give(response(Word(id, approved=False, said=LATE), self.message.parts))
+                self._submit_input(
+                    response_event(
+                        ApprovalAnswer(id, approved=False, text=EXPIRED_REASON), self.message.parts
+                    )
+                )
 
-    def _tell(self) -> None:
-        if self._news is not None:
-            news, self._news = self._news, None
+    def _wake_listeners(self) -> None:
+        if self._wakeup is not None:
+            news, self._wakeup = self._wakeup, None
             news.set()
 
-    def _end(self, ending: Batch, *, aborted: str | None = None, error: ProviderError | None = None) -> None:
+    def _finish(
+        self, last_batch: Batch, *, aborted: str | None = None, error: ProviderError | None = None
+    ) -> None:
         """The last batch: once it is there the result is too."""
-        partly = "".join(block.text() for block in closing.said(self._fold))
-        self._fold.add(ending)
-        self._log.extend(ending)
-        result = report(self._loop, text=partly, aborted=aborted, error=error, notices=self._notices)
+        partly = "".join(block.text() for block in closing.last_text_blocks(self._fold))
+        self._fold.add(last_batch)
+        self._events.extend(last_batch)
+        result = make_result(self._loop, text=partly, aborted=aborted, error=error, notices=self._notices)
         if not self._result.done():
             self._result.set_result(result)
-        self._tell()
-        for watch in self._watching.values():
+        self._wake_listeners()
+        for watch in self._expiry_tasks.values():
             watch.cancel()
         self._on_end(self)
 
-    async def _aborted(self, reason: str) -> None:
+    async def _finish_aborted(self, reason: str) -> None:
         if self._result.done():
             return
         loop = self._loop
-        loop.settle()
-        await self._counted()
-        self._end(closing.abort(self._fold, reason=reason, metadata=loop.metadata("aborted")), aborted=reason)
-        await self._told("aborted", None)
+        loop.settle_payment()
+        await self._wait_for_cost()
+        self._finish(
+            closing.abort_events(self._fold, reason=reason, metadata=loop.message_metadata("aborted")),
+            aborted=reason,
+        )
+        await self._notify_hooks("aborted", None)
 
-    async def _crashed(self, error: Exception) -> None:
+    async def _finish_crashed(self, error: Exception) -> None:
         if self._result.done():
             log.error("run %s failed after its end", self.id, exc_info=error)
             return
         log.error("run %s failed", self.id, exc_info=error)
-        text = error.message if isinstance(error, DragomanError) else describe(error)
+        text = error.message if isinstance(error, DragomanError) else describe_exception(error)
         failure = error if isinstance(error, ProviderError) else ProviderError(text, category="unknown")
-        self._loop.settle()
-        await self._counted()
-        ending = closing.fail(self._fold, text=text, code="internal", metadata=self._loop.metadata("error"))
-        self._end(ending, error=failure)
-        await self._told("error", text, failure=failure)
+        self._loop.settle_payment()
+        await self._wait_for_cost()
+        ending = closing.failure_events(
+            self._fold, text=text, code="internal", metadata=self._loop.message_metadata("error")
+        )
+        self._finish(ending, error=failure)
+        await self._notify_hooks("error", text, failure=failure)
 
-    async def _counted(self) -> None:
+    async def _wait_for_cost(self) -> None:
         """Wait until what it cost can be told."""
         spending = self._loop.turn.spending
         if spending is not None:
             await spending.ready()
 
-    async def _told(self, reason: str, error: str | None, *, failure: ProviderError | None = None) -> None:
+    async def _notify_hooks(
+        self, reason: str, error: str | None, *, failure: ProviderError | None = None
+    ) -> None:
         """Hooks hear of the end, whoever cancels."""
-        telling = self._loop.listening.ended(reason, self._loop.so_far(), error=error, failure=failure)
+        telling = self._loop.hooks.run_end(reason, self._loop.so_far(), error=error, failure=failure)
         try:
-            async with asyncio.timeout(END_SECONDS):
+            async with asyncio.timeout(RUN_END_HOOK_TIMEOUT):
                 await telling
         except TimeoutError:
             log.warning("the hooks that hear of the end of run %s take too long", self.id)
 
-    def _ensure(self, _: asyncio.Task[None]) -> None:
+    def _ensure_result(self, _: asyncio.Task[None]) -> None:
         """However the task ended, there is a result."""
         if not self._result.done():
-            self._end(closing.abort(self._fold, reason=ENDING), aborted=ENDING)
+            self._finish(closing.abort_events(self._fold, reason=SHUTDOWN_REASON), aborted=SHUTDOWN_REASON)

@@ -12,10 +12,10 @@ import msgspec
 from dragoman.errors import BadRequest, InvalidInput
 from dragoman.events import FinishReason, Usage
 from dragoman.messages import ToolPart
-from dragoman.operations.batch import Entry, read_batch
-from dragoman.operations.meta import meta_name
+from dragoman.operations.batch import BatchEntry, parse_batch
+from dragoman.operations.meta import meta_tool_id
 
-Exit = Literal[
+ExitReason = Literal[
     "success", "steps_exhausted", "budget_exhausted", "context_limit", "aborted", "crashed", "unknown"
 ]
 
@@ -63,42 +63,43 @@ class SoFar(msgspec.Struct, frozen=True, kw_only=True):
 class Halt(msgspec.Struct, frozen=True):
     """Why it is over: the word for the result, and the condition in words."""
 
-    exit: Exit
+    exit: ExitReason
     why: str
 
 
 Predicate: TypeAlias = Callable[[SoFar], bool]
-Stop: TypeAlias = "Condition | Predicate"
+StopCondition: TypeAlias = "Condition | Predicate"
 
 
 class Condition(msgspec.Struct, frozen=True):
     """A stop condition; true when called with what a run has done so far. `|` and `&` make new ones."""
 
-    find: Callable[[SoFar], Halt | None]
+    check: Callable[[SoFar], Halt | None]
 
     def __call__(self, so_far: SoFar) -> bool:
-        return self.find(so_far) is not None
+        return self.check(so_far) is not None
 
-    def __or__(self, other: Stop) -> Condition:
+    def __or__(self, other: StopCondition) -> Condition:
         return any_of(self, other)
 
-    def __and__(self, other: Stop) -> Condition:
+    def __and__(self, other: StopCondition) -> Condition:
         return all_of(self, other)
 
 
 def steps(count: int) -> Condition:
     """Stop after so many steps: `steps_exhausted`."""
-    return made(f"steps({count})", lambda done: done.taken >= count, exit="steps_exhausted")
+    return make_condition(f"steps({count})", lambda done: done.taken >= count, exit="steps_exhausted")
 
 
 def tool_called(name: str) -> Condition:
     """Stop after a step that called this tool, directly or by `hub_call`; `math_add` and `math.add` both
     name it.
     """
-    wanted = plain(name)
+    wanted = normal_name(name)
     says = f"tool_called({name!r})"
-    return made(
-        says, lambda done: any(plain(each) == wanted for call in done.calls for each in tools_of(call))
+    return make_condition(
+        says,
+        lambda done: any(normal_name(each) == wanted for call in done.calls for each in called_tools(call)),
     )
 
 
@@ -109,109 +110,113 @@ def text_matches(pattern: str) -> Condition:
     except re.error as error:
         raise BadRequest(f"text_matches({pattern!r}) is no regular expression: {error}") from None
     says = f"text_matches({pattern!r})"
-    return made(says, lambda done: bool(done.steps) and searched.search(done.text) is not None)
+    return make_condition(says, lambda done: bool(done.steps) and searched.search(done.text) is not None)
 
 
 def tokens(count: int) -> Condition:
     """Stop when the message has used so many tokens, in and out: `budget_exhausted`."""
-    return made(f"tokens({count})", lambda done: used(done.usage) >= count, exit="budget_exhausted")
+    return make_condition(
+        f"tokens({count})", lambda done: total_tokens(done.usage) >= count, exit="budget_exhausted"
+    )
 
 
 def cost(usd: float) -> Condition:
     """Stop when the message has cost so many US dollars, as far as prices are known: `budget_exhausted`."""
-    return made(f"cost({usd:g})", lambda done: (done.cost or 0.0) >= usd, exit="budget_exhausted")
+    return make_condition(f"cost({usd:g})", lambda done: (done.cost or 0.0) >= usd, exit="budget_exhausted")
 
 
 def seconds(count: float) -> Condition:
     """Stop after the first step that ends later than this: `budget_exhausted`. A step is not cut short."""
-    return made(f"seconds({count:g})", lambda done: done.seconds >= count, exit="budget_exhausted")
+    return make_condition(f"seconds({count:g})", lambda done: done.seconds >= count, exit="budget_exhausted")
 
 
 def no_progress(times: int) -> Condition:
     """Stop when the same call, input and all, has failed so often: `steps_exhausted`."""
-    return made(f"no_progress({times})", lambda done: failures(done.calls) >= times, exit="steps_exhausted")
+    return make_condition(
+        f"no_progress({times})", lambda done: most_failures(done.calls) >= times, exit="steps_exhausted"
+    )
 
 
-def any_of(*stops: Stop) -> Condition:
+def any_of(*stops: StopCondition) -> Condition:
     """Stop when one of these says so; the first that does is told."""
-    given = [condition(stop) for stop in stops]
+    given = [as_condition(stop) for stop in stops]
 
     def find(so_far: SoFar) -> Halt | None:
-        return next((halt for each in given if (halt := each.find(so_far)) is not None), None)
+        return next((halt for each in given if (halt := each.check(so_far)) is not None), None)
 
     return Condition(find)
 
 
-def all_of(*stops: Stop) -> Condition:
+def all_of(*stops: StopCondition) -> Condition:
     """Stop when all of these say so; the worst of their words is told."""
-    given = [condition(stop) for stop in stops]
+    given = [as_condition(stop) for stop in stops]
 
     def find(so_far: SoFar) -> Halt | None:
-        halts = [each.find(so_far) for each in given]
+        halts = [each.check(so_far) for each in given]
         told = [halt for halt in halts if halt is not None]
         if not told or len(told) < len(given):
             return None
-        worst: Exit = next((halt.exit for halt in told if halt.exit != "success"), "success")
+        worst: ExitReason = next((halt.exit for halt in told if halt.exit != "success"), "success")
         return Halt(worst, " and ".join(halt.why for halt in told))
 
     return Condition(find)
 
 
-def condition(stop: Stop) -> Condition:
+def as_condition(stop: StopCondition) -> Condition:
     """A stop condition of what may be a predicate of somebody's own; such a one is asked after steps only,
     and ends in `success`.
     """
     if isinstance(stop, Condition):
         return stop
     name = getattr(stop, "__name__", "its stop condition")
-    return made(name, lambda so_far: bool(so_far.steps) and stop(so_far))
+    return make_condition(name, lambda so_far: bool(so_far.steps) and stop(so_far))
 
 
-def one_of(given: Stop | Sequence[Stop] | None) -> Condition | None:
+def combined_condition(stop_when: StopCondition | Sequence[StopCondition] | None) -> Condition | None:
     """What an agent was given, as one condition: any of them."""
-    if given is None or isinstance(given, Condition):
-        return given
-    return any_of(*given) if isinstance(given, Sequence) else condition(given)
+    if stop_when is None or isinstance(stop_when, Condition):
+        return stop_when
+    return any_of(*stop_when) if isinstance(stop_when, Sequence) else as_condition(stop_when)
 
 
-def made(says: str, test: Predicate, *, exit: Exit = "success") -> Condition:
+def make_condition(description: str, test: Predicate, *, exit: ExitReason = "success") -> Condition:
     """A condition that says what it is."""
-    return Condition(lambda so_far: Halt(exit, says) if test(so_far) else None)
+    return Condition(lambda so_far: Halt(exit, description) if test(so_far) else None)
 
 
-def used(usage: Usage) -> int:
+def total_tokens(usage: Usage) -> int:
     """Tokens in and out."""
     return usage.total_tokens or (usage.input_tokens or 0) + (usage.output_tokens or 0)
 
 
-def failures(calls: Sequence[ToolPart]) -> int:
+def most_failures(calls: Sequence[ToolPart]) -> int:
     """How often the call failed that failed most."""
-    counted = Counter(each for call in calls for each in failed_in(call))
+    counted = Counter(each for call in calls for each in failed_signatures(call))
     return max(counted.values(), default=0)
 
 
-def tools_of(call: ToolPart) -> Sequence[str]:
+def called_tools(call: ToolPart) -> Sequence[str]:
     """What a call called: its tool, and for `hub_call` what its batch names."""
-    return [call.name, *(entry.tool for entry in batch_of(call))]
+    return [call.name, *(entry.tool for entry in batch_entries(call))]
 
 
-def failed_in(call: ToolPart) -> Sequence[str]:
+def failed_signatures(call: ToolPart) -> Sequence[str]:
     """The signatures of what failed: the call, or entries of its batch."""
     if call.state == "output-error":
         return [signature(call)]
     if call.state != "output-available" or not isinstance(call.output, list):
         return []
-    pairs = zip(batch_of(call), call.output, strict=False)
+    pairs = zip(batch_entries(call), call.output, strict=False)
     failed = [entry for entry, out in pairs if isinstance(out, dict) and out.get("success") is False]
-    return [f"{entry.tool}({shown(entry.input)})" for entry in failed]
+    return [f"{entry.tool}({canonical_json(entry.input)})" for entry in failed]
 
 
-def batch_of(call: ToolPart) -> Sequence[Entry]:
+def batch_entries(call: ToolPart) -> Sequence[BatchEntry]:
     """The calls that a call of `hub_call` holds; none of any other."""
-    if meta_name(call.name) != "hub.call" or not isinstance(call.input, Mapping):
+    if meta_tool_id(call.name) != "hub.call" or not isinstance(call.input, Mapping):
         return ()
     try:
-        return read_batch(call.input)
+        return parse_batch(call.input)
     except InvalidInput:
         return ()
 
@@ -219,12 +224,12 @@ def batch_of(call: ToolPart) -> Sequence[Entry]:
 def signature(call: ToolPart) -> str:
     """A call's tool and input: the same for the same call, however its keys are ordered."""
     given = call.input if call.input is not msgspec.UNSET else call.raw_input
-    return f"{call.name}({'' if given is msgspec.UNSET else shown(given)})"
+    return f"{call.name}({'' if given is msgspec.UNSET else canonical_json(given)})"
 
 
-def shown(given: Any) -> str:
-    return msgspec.json.encode(given, order="sorted").decode()
+def canonical_json(value: Any) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()
 
 
-def plain(name: str) -> str:
+def normal_name(name: str) -> str:
     return name.replace(".", "_")

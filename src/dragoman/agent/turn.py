@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.payment import Payer
-from dragoman.agent.callings import Task
-from dragoman.agent.conversation import read
+from dragoman.agent.callings import NestedApprovals
+from dragoman.agent.conversation import parse_conversation
 from dragoman.agent.hooks.hooks import LoopHooks
-from dragoman.agent.profile import Profile
+from dragoman.agent.profile import AgentSpec
 from dragoman.agent.stops import Condition, SoFar
 from dragoman.agent.structured import Output
 from dragoman.agent.toolbox import Toolbox
@@ -27,12 +27,12 @@ from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.request import ModelRequest, Tool
-from dragoman.tracing.tracing import OFF, Tracing
+from dragoman.tracing.tracing import NO_TRACING, Tracing
 
 Batch = Sequence[e.Event]
 
 
-class Asking(msgspec.Struct, frozen=True):
+class StepRequest(msgspec.Struct, frozen=True):
     """A step about to be taken: who is asked, and what."""
 
     provider: Provider
@@ -65,15 +65,15 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] | None = None
 
 
-class Prepare(Protocol):
+class PrepareStep(Protocol):
     """What has a say before each step."""
 
-    async def __call__(self, asking: Asking, so_far: SoFar, *, number: int) -> Asking:
+    async def __call__(self, step: StepRequest, so_far: SoFar, *, number: int) -> StepRequest:
         """The step as it is to be taken."""
         ...
 
 
-class Window(Protocol):
+class ContextWindow(Protocol):
     """What keeps a request within the model's context."""
 
     async def fit(
@@ -82,78 +82,79 @@ class Window(Protocol):
         """The request as it fits, and the events that say what was dropped."""
         ...
 
-    async def refit(
+    async def shrink(
         self, request: ModelRequest, context: Context, *, provider: Provider
     ) -> tuple[ModelRequest, Batch]:
         """The same after a provider refused it as too long; no event: there is nothing to drop."""
         ...
 
-    def used(self) -> e.Usage | None:
+    def take_usage(self) -> e.Usage | None:
         """The tokens that this took since it was last asked, such as for summaries."""
         ...
 
 
-class Desk(Protocol):
+class ExternalInputSource(Protocol):
     """Where calls wait for what somebody outside says of them."""
 
-    async def take(self, calls: Sequence[ToolPart]) -> Batch:
+    async def receive(self, calls: Sequence[ToolPart]) -> Batch:
         """Outputs and answers for some of these calls, as soon as there are any."""
         ...
 
 
 Clock: TypeAlias = Callable[[], float]
-ONCE = RetryPolicy(retries=0)
+NO_RETRY = RetryPolicy(retries=0)
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All that one run needs. `history` is what was said before `fold`, which may hold a message already.
 
-    `given` are events that come first: outputs and answers that the front end sent for a continued message.
-    `stops` end it after a step, `prepare` changes a step, `hooks` hear of all. `spending` counts what steps
-    cost, and keeps them within the budget. With a `desk` the run waits for calls that run elsewhere or want
-    an approval; without one it ends there. `output` is what the answer has to be. `retry` is how often a
-    failed request is made again here: not at all, since a provider does that itself. `notices`: the message
-    says in words why it was stopped. `task` is for a turn that is made within a call.
+    `input_events` are events that come first: outputs and answers that the front end sent for a continued
+    message. `stop_condition` end it after a step, `prepare_step` changes a step, `hooks` hear of all.
+    `spending` counts what steps cost, and keeps them within the budget. With a `external_inputs` the run
+    waits for calls that run elsewhere or want an approval; without one it ends there. `output` is what the
+    answer has to be. `retry_policy` is how often a failed request is made again here: not at all, since a
+    provider does that itself. `adds_notices`: the message says in words why it was stopped.
+    `nested_approvals` is for a turn that is made within a call.
     """
 
-    agent: Profile
+    agent: AgentSpec
     provider: Provider
     model: str
     history: Sequence[Message]
     fold: Fold
     toolbox: Toolbox
     context: Context
-    given: Batch = ()
-    tracing: Tracing = OFF
+    input_events: Batch = ()
+    tracing: Tracing = NO_TRACING
     clock: Clock = time.monotonic
-    stops: Condition | None = None
-    prepare: Prepare | None = None
+    stop_condition: Condition | None = None
+    prepare_step: PrepareStep | None = None
     hooks: LoopHooks | None = None
-    window: Window | None = None
+    context_window: ContextWindow | None = None
     spending: Payer | None = None
-    desk: Desk | None = None
+    external_inputs: ExternalInputSource | None = None
     output: Output[Any] | None = None
-    retry: RetryPolicy = ONCE
-    notices: bool = True
-    task: Task | None = None
+    retry_policy: RetryPolicy = NO_RETRY
+    adds_notices: bool = True
+    nested_approvals: NestedApprovals | None = None
 
 
 # ---- Preparing: `on_prepare_step`, which may change what one step asks, and of whom.
 
 OnPrepareStep: TypeAlias = Callable[[StepContext], StepChange | Awaitable[StepChange | None] | None]
-Find: TypeAlias = Callable[[Model | str], Model]
+FindModel: TypeAlias = Callable[[Model | str], Model]
 
 
-class Preparing:
+class StepPreparer:
     """Asks a function before each step; `find` gives the model that it names."""
 
-    def __init__(self, function: OnPrepareStep, find: Find) -> None:
+    def __init__(self, function: OnPrepareStep, find_model: FindModel) -> None:
         self._function = function
-        self._find = find
+        self._find_model = find_model
 
-    async def __call__(self, asking: Asking, so_far: SoFar, *, number: int) -> Asking:
+    async def __call__(self, step: StepRequest, so_far: SoFar, *, number: int) -> StepRequest:
         """The step as the function has it."""
-        request = asking.request
+        request = step.request
         told = self._function(
             StepContext(
                 number=number,
@@ -167,30 +168,30 @@ class Preparing:
         )
         change = await told if inspect.isawaitable(told) else told
         if change is None:
-            return asking
+            return step
         if not isinstance(change, StepChange):
             raise BadRequest(f"on_prepare_step gives a StepChange or None, got {type(change).__name__}")
-        return self._changed(asking, change)
+        return self._apply_change(step, change)
 
-    def _changed(self, asking: Asking, change: StepChange) -> Asking:
-        provider, request = asking.provider, asking.request
+    def _apply_change(self, step: StepRequest, change: StepChange) -> StepRequest:
+        provider, request = step.provider, step.request
         if change.model is not None:
-            model = self._find(change.model)
+            model = self._find_model(change.model)
             provider = model.provider
             options = {**request.options, **model.options}
             request = replace(request, model=model.name, options=options)
         if change.tools is not None:
-            request = replace(request, tools=chosen(request, change.tools))
+            request = replace(request, tools=select_tools(request, change.tools))
         if change.messages is not None:
-            request = replace(request, messages=read(change.messages))
+            request = replace(request, messages=parse_conversation(change.messages))
         if change.instructions is not None:
             request = replace(request, instructions=change.instructions)
         if change.options is not None:
             request = replace(request, options={**request.options, **change.options})
-        return Asking(provider, request)
+        return StepRequest(provider, request)
 
 
-def chosen(request: ModelRequest, names: Sequence[str]) -> tuple[Tool, ...]:
+def select_tools(request: ModelRequest, names: Sequence[str]) -> tuple[Tool, ...]:
     """The tools of these names. BadRequest for one that there is not."""
     wanted = {name.replace(".", "_") for name in names}
     found = tuple(tool for tool in request.tools if tool.name in wanted)

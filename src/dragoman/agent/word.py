@@ -9,94 +9,101 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.messages import DataPart, Part, ToolPart
-from dragoman.operations.approval import LATE, Approval, Question
+from dragoman.operations.approval import EXPIRED_REASON, ApprovalRequest, Question
 
-QUESTION = "data-question"
-WANTED = ("approval-requested", "approval-responded")  # the states of a call that asks by an approval
+QUESTION_PART = "data-question"
+APPROVAL_STATES = (
+    "approval-requested",
+    "approval-responded",
+)  # the states of a call that asks by an approval
 UNANSWERED = "the question was not answered"
 
 
-class Word(msgspec.Struct, frozen=True):
-    """What was said of a call that waited; `said` is the reason, or the answer to a question."""
+class ApprovalAnswer(msgspec.Struct, frozen=True):
+    """What was said of a call that waited; `text` is the reason, or the answer to a question."""
 
     id: str
     approved: bool
-    said: str | None = None
+    text: str | None = None
 
 
-def request(id: str, call: str, *, question: Question | None, shown: bool) -> list[e.Event]:
+def request_events(
+    id: str, tool_call_id: str, *, question: Question | None, has_output: bool
+) -> list[e.Event]:
     """The events that ask. Where output of the call was `shown` already, its part must say that it waits."""
     if question is None:
-        return [e.ToolApprovalRequest(id, call)]
-    asked: list[e.Event] = [e.ToolApprovalRequest(id, call)] if shown else []
-    body = {"id": id, "toolCallId": call, "text": question.text, "options": list(question.options)}
-    return [*asked, e.Data(QUESTION, {**body, "status": "pending"}, id)]
+        return [e.ToolApprovalRequest(id, tool_call_id)]
+    asked: list[e.Event] = [e.ToolApprovalRequest(id, tool_call_id)] if has_output else []
+    body = {"id": id, "toolCallId": tool_call_id, "text": question.text, "options": list(question.options)}
+    return [*asked, e.Data(QUESTION_PART, {**body, "status": "pending"}, id)]
 
 
-def response(word: Word, parts: Iterable[Part]) -> e.ToolApprovalResponse | e.Data:
+def response_event(answer: ApprovalAnswer, parts: Iterable[Part]) -> e.ToolApprovalResponse | e.Data:
     """The event that tells what was said: of a question, with the question's own part."""
-    part = next((part for part in questions(parts) if part.id == word.id), None)
+    part = next((part for part in question_parts(parts) if part.id == answer.id), None)
     if part is None:
-        return e.ToolApprovalResponse(word.id, word.approved, word.said)
-    said = {"answer": word.said} if word.approved else {"reason": word.said}
+        return e.ToolApprovalResponse(answer.id, answer.approved, answer.text)
+    said = {"answer": answer.text} if answer.approved else {"reason": answer.text}
     known = {key: value for key, value in said.items() if value is not None}
-    status = "answered" if word.approved else "declined"
-    return e.Data(QUESTION, {**part.data, "status": status, **known}, word.id)
+    status = "answered" if answer.approved else "declined"
+    return e.Data(QUESTION_PART, {**part.data, "status": status, **known}, answer.id)
 
 
-def word_of(approval: Approval) -> Word:
+def stored_answer(approval: ApprovalRequest) -> ApprovalAnswer:
     """What was said, as it is kept."""
     if approval.status == "expired":
-        return Word(approval.id, approved=False, said=LATE)
+        return ApprovalAnswer(approval.id, approved=False, text=EXPIRED_REASON)
     approved = approval.status in ("approved", "used")
-    return Word(approval.id, approved, approval.answer or approval.reason)
+    return ApprovalAnswer(approval.id, approved, approval.answer or approval.reason)
 
 
-def questions(parts: Iterable[Part]) -> Sequence[DataPart]:
+def question_parts(parts: Iterable[Part]) -> Sequence[DataPart]:
     """The questions among the parts of a message, answered or not."""
-    return [part for part in parts if isinstance(part, DataPart) and part.type == QUESTION]
+    return [part for part in parts if isinstance(part, DataPart) and part.type == QUESTION_PART]
 
 
-def pending(parts: Iterable[Part]) -> dict[str, DataPart]:
+def pending_questions(parts: Iterable[Part]) -> dict[str, DataPart]:
     """The questions that nobody has answered, by the tool calls that ask them."""
-    asked = {call_of(part.data): part for part in questions(parts)}
+    asked = {question_call_id(part.data): part for part in question_parts(parts)}
     return {key: part for key, part in asked.items() if part.data["status"] == "pending"}
 
 
-def word_id(parts: Iterable[Part], call: str) -> str:
+def pending_approval_id(parts: Iterable[Part], tool_call_id: str) -> str:
     """The id of what a call that waits has asked for last."""
     held = list(parts)
-    question = pending(held).get(call)
+    question = pending_questions(held).get(tool_call_id)
     if question is not None:
         return str(question.id)
-    calls = [part for part in held if isinstance(part, ToolPart) and part.tool_call_id == call]
+    calls = [part for part in held if isinstance(part, ToolPart) and part.tool_call_id == tool_call_id]
     return str(next(part.approval.id for part in calls if part.approval is not None))
 
 
-def answered(event: e.Event) -> tuple[str, Word] | None:
+def question_answer(event: e.Event) -> tuple[str, ApprovalAnswer] | None:
     """The tool call that a question's answer is for, and what was said; None for any other event."""
-    if not isinstance(event, e.Data) or event.type != QUESTION or event.data["status"] == "pending":
+    if not isinstance(event, e.Data) or event.type != QUESTION_PART or event.data["status"] == "pending":
         return None
     body = event.data
     approved = body["status"] == "answered"
-    return call_of(body), Word(body["id"], approved, body.get("answer") if approved else body.get("reason"))
+    return question_call_id(body), ApprovalAnswer(
+        body["id"], approved, body.get("answer") if approved else body.get("reason")
+    )
 
 
-def call_of(body: Any) -> str:
+def question_call_id(body: Any) -> str:
     """The tool call that a question belongs to."""
     return str(body["toolCallId"])
 
 
-def given(call: ToolPart) -> Word | None:
+def approval_answer(call: ToolPart) -> ApprovalAnswer | None:
     """What was said of a call that wanted an approval, as its part keeps it; None where nothing was."""
     approval = call.approval
     if call.state != "approval-responded" or approval is None:
         return None
-    return Word(approval.id, approval.approved is True, approval.reason)
+    return ApprovalAnswer(approval.id, approval.approved is True, approval.reason)
 
 
-def denied(call: ToolPart, word: Word) -> e.Event:
+def denial_event(call: ToolPart, answer: ApprovalAnswer) -> e.Event:
     """The output of a call that somebody did not want."""
     if call.approval is not None:
         return e.ToolOutputDenied(call.tool_call_id)
-    return e.ToolOutputError(call.tool_call_id, f"{UNANSWERED}: {word.said}" if word.said else UNANSWERED)
+    return e.ToolOutputError(call.tool_call_id, f"{UNANSWERED}: {answer.text}" if answer.text else UNANSWERED)

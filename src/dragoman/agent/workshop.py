@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.agent.servers import McpServer, specs_of
+from dragoman.agent.servers import McpServer, server_specs
 from dragoman.agent.toolbox import Toolbox, wire_name
 from dragoman.errors import Unavailable
 from dragoman.mcp.spec import ServerStatus
-from dragoman.operations.approval import Approvals, MemoryApprovals
+from dragoman.operations.approval import ApprovalStore, MemoryApprovalStore
 from dragoman.operations.call import Calls
 from dragoman.operations.ledger import Ledger, MemoryLedger
-from dragoman.operations.meta import Meta
+from dragoman.operations.meta import MetaTools
 from dragoman.operations.operation import Operation
-from dragoman.operations.permission.guard import Guard
+from dragoman.operations.permission.guard import AccessControl
 from dragoman.operations.permission.policy import Policy
-from dragoman.operations.registry import Addable, Registry
+from dragoman.operations.registry import OperationSource, Registry
 from dragoman.request import Tool
 
 if TYPE_CHECKING:
-    from dragoman.mcp.client.client import Servers
+    from dragoman.mcp.client.client import McpClient
 
-MANY = 64  # tools, above which a model is shown the four meta-tools
-KEPT = 1_000  # calls that are remembered
+MAX_SHOWN_TOOLS = 64  # tools, above which a model is shown the four meta-tools
+LEDGER_CALLS = 1_000  # calls that are remembered
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ToolSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Which tools of an agent are shown, and how.
 
     Names are those that a model sees (`math_add`), ids (`math.add`), bare names (`add`), or patterns of these
@@ -41,35 +41,37 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     allowed: Sequence[str] | None = None
     disallowed: Sequence[str] | None = None
-    client: tuple[Tool, ...] = ()
+    client_tools: tuple[Tool, ...] = ()
     manual: bool = False
-    meta: bool | None = None
+    meta_tools: bool | None = None
 
-    def lets(self, tool: Operation | Tool) -> bool:
+    def allows(self, tool: Operation | Tool) -> bool:
         """Whether a model may call it."""
         if self.allowed is not None:
-            return any(means(name, tool) for name in self.allowed)
-        return not any(means(name, tool) for name in self.disallowed or ())
+            return any(matches_tool(name, tool) for name in self.allowed)
+        return not any(matches_tool(name, tool) for name in self.disallowed or ())
 
 
-class Rulings(msgspec.Struct, frozen=True, kw_only=True):
+class CallServices(msgspec.Struct, frozen=True, kw_only=True):
     """Who decides about calls, and where they are written down."""
 
     policy: Policy | None = None
-    approvals: Approvals | None = None
+    approvals: ApprovalStore | None = None
     ledger: Ledger | None = None
 
 
-class Workshop:
+class AgentTools:
     """What an agent can call. Opened for MCP servers only; what is not opened need not be closed."""
 
-    def __init__(self, operations: Sequence[Addable], mcp: Sequence[McpServer], *, rulings: Rulings) -> None:
+    def __init__(
+        self, operations: Sequence[OperationSource], mcp: Sequence[McpServer], *, services: CallServices
+    ) -> None:
         self.registry = Registry(*operations)
-        self._specs = specs_of(mcp)
-        self._rulings = rulings
-        self._servers: Servers | None = None
+        self._specs = server_specs(mcp)
+        self._services = services
+        self._servers: McpClient | None = None
         self._calls: Calls | None = None
-        self._usual: tuple[tuple[Operation, ...], Toolbox] | None = None
+        self._default_toolbox: tuple[tuple[Operation, ...], Toolbox] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -80,12 +82,12 @@ class Workshop:
         """Connect the MCP servers, and wait until each has said what it offers. Unavailable, with reasons."""
         if self.is_open:
             return
-        from dragoman.mcp.client.client import Servers  # late: it loads the database layer
+        from dragoman.mcp.client.client import McpClient  # late: it loads the database layer
 
-        self._servers = Servers(self.registry, environ=dict(os.environ))
+        self._servers = McpClient(self.registry, environ=dict(os.environ))
         for spec in self._specs:
             self._servers.add(spec)
-        failed = [status for status in await self._settled(self._servers) if status.state == "failed"]
+        failed = [status for status in await self._wait_connected(self._servers) if status.state == "failed"]
         if failed:
             await self.close()
             told = "; ".join(f"{status.name}: {status.error}" for status in failed)
@@ -94,7 +96,7 @@ class Workshop:
     async def close(self) -> None:
         """Let MCP servers and threads go. It may be opened again."""
         servers, self._servers = self._servers, None
-        calls, self._calls, self._usual = self._calls, None, None
+        calls, self._calls, self._default_toolbox = self._calls, None, None
         try:
             if servers is not None:
                 await servers.close()
@@ -106,63 +108,67 @@ class Workshop:
         """How the MCP servers stand."""
         return self._servers.list() if self._servers is not None else ()
 
-    def toolbox(self, choice: Choice) -> Toolbox:
+    def toolbox(self, selection: ToolSelection) -> Toolbox:
         """The tools of one run."""
         held = self.registry.list()
-        if choice == USUAL:
-            if self._usual is None or self._usual[0] != held:
-                self._usual = (held, self._shown(held, choice))
-            return self._usual[1]
-        client = tuple(each for each in choice.client if choice.lets(each))
-        return self._shown([each for each in held if choice.lets(each)], replace(choice, client=client))
+        if selection == DEFAULT_SELECTION:
+            if self._default_toolbox is None or self._default_toolbox[0] != held:
+                self._default_toolbox = (held, self._make_toolbox(held, selection))
+            return self._default_toolbox[1]
+        client = tuple(each for each in selection.client_tools if selection.allows(each))
+        return self._make_toolbox(
+            [each for each in held if selection.allows(each)], replace(selection, client_tools=client)
+        )
 
-    def unknown(self, choice: Choice) -> list[str]:
+    def unknown_names(self, selection: ToolSelection) -> list[str]:
         """What to say of names in a choice that mean nothing here: slips of the pen, tools that have gone."""
-        named = {"allowed_tools": choice.allowed, "disallowed_tools": choice.disallowed}
+        named = {"allowed_tools": selection.allowed, "disallowed_tools": selection.disallowed}
         held: Sequence[Operation | Tool]
-        held = (*self.registry.list(), *choice.client) if any(named.values()) else ()
+        held = (*self.registry.list(), *selection.client_tools) if any(named.values()) else ()
         return [
             f"{word}: there is no tool {name!r}"
             for word, names in named.items()
             for name in names or ()
-            if name != "*" and not any(means(name, each) for each in held)
+            if name != "*" and not any(matches_tool(name, each) for each in held)
         ]
 
-    def _shown(self, held: Sequence[Operation], choice: Choice) -> Toolbox:
-        if not (choice.meta or (choice.meta is None and len(held) > MANY)):
-            pinned = [each.id for each in held]
+    def _make_toolbox(self, operations: Sequence[Operation], selection: ToolSelection) -> Toolbox:
+        if not (selection.meta_tools or (selection.meta_tools is None and len(operations) > MAX_SHOWN_TOOLS)):
+            pinned = [each.id for each in operations]
             return Toolbox(
                 self.calls, None, registry=self.registry, pinned=pinned,
-                client=choice.client, manual=choice.manual,
+                client=selection.client_tools, manual=selection.manual,
             )  # fmt: skip
         registry, calls = self.registry, self.calls
-        if len(held) < len(registry.list()):
-            registry = Registry(*held)
-            calls = Calls(registry, self._ledger, guard=calls.guard, spill=calls.spill)
-        return Toolbox(calls, Meta(registry, calls), registry=registry, client=choice.client)
+        if len(operations) < len(registry.list()):
+            registry = Registry(*operations)
+            calls = Calls(
+                registry, self._ledger, access_control=calls.access_control, overflow=calls.overflow
+            )
+        return Toolbox(calls, MetaTools(registry, calls), registry=registry, client=selection.client_tools)
 
     @property
     def calls(self) -> Calls:
         """What calls the operations."""
         if self._calls is None:
-            approvals = self._rulings.approvals or MemoryApprovals(time.time)
-            guard = Guard(self._rulings.policy or Policy(), approvals, clock=time.time)
-            self._ledger = self._rulings.ledger or MemoryLedger(keep=KEPT)
-            self._calls = Calls(self.registry, self._ledger, guard=guard)
+            approvals = self._services.approvals or MemoryApprovalStore(time.time)
+            guard = AccessControl(self._services.policy or Policy(), approvals, clock=time.time)
+            self._ledger = self._services.ledger or MemoryLedger(max_calls=LEDGER_CALLS)
+            self._calls = Calls(self.registry, self._ledger, access_control=guard)
         return self._calls
 
-    async def _settled(self, servers: Servers) -> Sequence[ServerStatus]:
+    async def _wait_connected(self, servers: McpClient) -> Sequence[ServerStatus]:
         try:
-            return await servers.settled()
+            return await servers.wait_until_started()
         except BaseException:
             await self.close()
             raise
 
 
-USUAL = Choice()
+DEFAULT_SELECTION = ToolSelection()
 
 
-def means(name: str, tool: Operation | Tool) -> bool:
+def matches_tool(name: str, tool: Operation | Tool) -> bool:
     """Whether a name, or a pattern of names, means an operation, or a tool that is run outside."""
     known = (tool.id, wire_name(tool.id), tool.name) if isinstance(tool, Operation) else (tool.name,)
     return any(fnmatchcase(each, name) for each in known)

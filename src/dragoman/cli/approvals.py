@@ -13,15 +13,24 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from dragoman.cli.client import HubClient, segment
-from dragoman.cli.keys import existing
+from dragoman.cli.client import HubClient, path_segment
+from dragoman.cli.keys import require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.terminal import ago, complain, cut, examples, note, say, show_json, show_table
+from dragoman.cli.terminal import (
+    examples,
+    format_age,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    truncate,
+)
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 from dragoman.operations.identity import LOCAL, Identity
-from dragoman.operations.ledger import Ended
-from dragoman.operations.permission.guard import refused
-from dragoman.server.approvals import Answer, read_answer, read_status, to_json
+from dragoman.operations.ledger import CallCompletion
+from dragoman.operations.permission.guard import denied_failure
+from dragoman.server.approvals import ApprovalBody, approval_to_json, parse_answer, parse_status
 from dragoman.store.store import Store
 
 # ---- The docket: what waits for approval, and the answers; in a data folder or at a running hub.
@@ -58,21 +67,23 @@ class Remote:
 
     async def list(self, status: str | None, *, limit: int) -> list[Case]:
         asked = {"limit": str(limit)} | ({"status": status} if status else {})
-        found: list[Case] = (await self._client.ask("GET", f"/api/approvals?{urlencode(asked)}"))["approvals"]
+        found: list[Case] = (await self._client.request("GET", f"/api/approvals?{urlencode(asked)}"))[
+            "approvals"
+        ]
         return found
 
     async def get(self, id: str) -> Case:
-        found: Case = await self._client.ask("GET", f"/api/approvals/{segment(id)}")
+        found: Case = await self._client.request("GET", f"/api/approvals/{path_segment(id)}")
         return found
 
     async def answer(self, id: str, *, approved: bool, reason: str | None) -> Case:
         body = {"approved": approved, "reason": reason}
-        found: Case = await self._client.ask("POST", f"/api/approvals/{segment(id)}", body=body)
+        found: Case = await self._client.request("POST", f"/api/approvals/{path_segment(id)}", body=body)
         return found
 
     async def reply(self, id: str, text: str) -> Case:
-        path = f"/api/approvals/{segment(id)}"
-        found: Case = await self._client.ask("POST", path, body={"answer": text})
+        path = f"/api/approvals/{path_segment(id)}"
+        found: Case = await self._client.request("POST", path, body={"answer": text})
         return found
 
 
@@ -84,22 +95,22 @@ class Folder:
         self._calls = store.calls
 
     async def list(self, status: str | None, *, limit: int) -> list[Case]:
-        found = await self._approvals.list(status=read_status(status), limit=limit)
-        return [to_json(each, OPERATOR) for each in found]
+        found = await self._approvals.list(status=parse_status(status), limit=limit)
+        return [approval_to_json(each, OPERATOR) for each in found]
 
     async def get(self, id: str) -> Case:
-        return to_json(await self._approvals.get(id), OPERATOR)
+        return approval_to_json(await self._approvals.get(id), OPERATOR)
 
     async def answer(self, id: str, *, approved: bool, reason: str | None) -> Case:
         found = await self._approvals.answer(id, approved=approved, by=OPERATOR, reason=reason)
         if not approved and found.call_id is not None and found.state is None:
-            ended = Ended(status="denied", ended_at=time.time(), error=refused(reason))
-            await self._calls.give_up(found.call_id, ended)
-        return to_json(found, OPERATOR)
+            ended = CallCompletion(status="denied", ended_at=time.time(), error=denied_failure(reason))
+            await self._calls.close_pending(found.call_id, ended)
+        return approval_to_json(found, OPERATOR)
 
     async def reply(self, id: str, text: str) -> Case:
         asked = await self._approvals.get(id)
-        approved, reason = read_answer(Answer(answer=text), asked)
+        approved, reason = parse_answer(ApprovalBody(answer=text), asked)
         return await self.answer(id, approved=approved, reason=reason)
 
 
@@ -110,7 +121,7 @@ async def opened(hub: str | None, key: str | None, *, data: Path) -> AsyncIterat
         async with HubClient(hub, key) as client:
             yield Remote(client)
     else:
-        async with await Store.open(existing(data), exclusive=False) as store:
+        async with await Store.open(require_data_folder(data), exclusive=False) as store:
             yield Folder(store)
 
 
@@ -119,13 +130,16 @@ async def opened(hub: str | None, key: str | None, *, data: Path) -> AsyncIterat
 Question: TypeAlias = Mapping[str, Any]  # {text, options}, as doors and streams tell it
 
 
-def lines_of(question: Question) -> list[str]:
+def question_lines(question: Question) -> list[str]:
     """The question and its options, a line each; what cannot be seen is spelled out."""
-    asked = [plain(line) for line in question["text"].splitlines()]
-    return [*asked, *(f"  {number}. {plain(said)}" for number, said in enumerate(question["options"], 1))]
+    asked = [spell_invisible(line) for line in question["text"].splitlines()]
+    return [
+        *asked,
+        *(f"  {number}. {spell_invisible(said)}" for number, said in enumerate(question["options"], 1)),
+    ]
 
 
-def chosen(question: Question, typed: str) -> str:
+def resolve_answer(question: Question, typed: str) -> str:
     """The answer that is meant: an option by its number, or the words themselves."""
     options, said = question["options"], typed.strip()
     if said in options or not (said.isascii() and said.isdigit()):
@@ -134,7 +148,7 @@ def chosen(question: Question, typed: str) -> str:
     return str(options[at]) if 0 <= at < len(options) else typed
 
 
-def plain(text: str) -> str:
+def spell_invisible(text: str) -> str:
     """The text with all that cannot be seen spelled out: nobody shall approve what he does not see."""
     return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
 
@@ -143,9 +157,9 @@ T = TypeVar("T")
 Status: TypeAlias = Literal["pending", "approved", "denied", "expired", "used", "all"]
 Id: TypeAlias = Annotated[str, typer.Argument(help="The approval's id, as `approvals list` shows it.")]
 Reason: TypeAlias = Annotated[str | None, typer.Option(help="Why; it is kept with the answer.")]
-BRIEF = 60
-APPROVE = "Approve? [y]es, [n]o, [l]ater, [q]uit: "
-ANSWER = "Answer (a number, or your words), /no, /later, /quit: "
+MAX_INPUT = 60
+APPROVE_PROMPT = "Approve? [y]es, [n]o, [l]ater, [q]uit: "
+ANSWER_PROMPT = "Answer (a number, or your words), /no, /later, /quit: "
 
 approvals = typer.Typer(
     no_args_is_help=True,
@@ -161,7 +175,7 @@ class Place(NamedTuple):
     data: Path
 
 
-class Leave(Exception):
+class QuitWatch(Exception):
     """The user wants to go."""
 
 
@@ -172,7 +186,7 @@ class Leave(Exception):
         ("dragoman approvals list --status all --hub http://127.0.0.1:8000", "yours, of a running hub"),
     ),
 )
-def show_all(
+def list_approvals(
     *,
     status: Annotated[Status, typer.Option(help="Only those of this status.")] = "pending",
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
@@ -185,16 +199,22 @@ def show_all(
     asked = None if status == "all" else status
     found = with_docket(Place(hub, key, data), lambda docket: docket.list(asked, limit=limit))
     if json:
-        show_json({"approvals": found})
+        print_json({"approvals": found})
         return
     if not found:
-        note("nothing waits for approval" if status == "pending" else "there are none")
+        print_note("nothing waits for approval" if status == "pending" else "there are none")
         return
     rows = [
-        (case["id"], case["status"], ago(case["createdAt"]), plain(case["owner"]), *briefly(case))
+        (
+            case["id"],
+            case["status"],
+            format_age(case["createdAt"]),
+            spell_invisible(case["owner"]),
+            *summary_cells(case),
+        )
         for case in found
     ]
-    show_table(("ID", "STATUS", "ASKED", "OWNER", "OPERATION", "INPUT"), rows)
+    print_table(("ID", "STATUS", "ASKED", "OWNER", "OPERATION", "INPUT"), rows)
 
 
 @approvals.command(
@@ -206,9 +226,9 @@ def show(
     """Show one: who asks, for which call, with which arguments."""
     case = with_docket(Place(hub, key, data), lambda docket: docket.get(id))
     if json:
-        show_json(case)
+        print_json(case)
         return
-    draw(case)
+    print_approval(case)
 
 
 @approvals.command(
@@ -224,7 +244,7 @@ def approve(
     json: AsJson = False,
 ) -> None:
     """Let the call run: once, with these very arguments."""
-    tell(settle(Place(hub, key, data), id, approved=True, reason=reason), json=json)
+    print_answered(answer_approval(Place(hub, key, data), id, approved=True, reason=reason), json=json)
 
 
 @approvals.command(
@@ -240,7 +260,7 @@ def deny(
     json: AsJson = False,
 ) -> None:
     """Keep the call from running."""
-    tell(settle(Place(hub, key, data), id, approved=False, reason=reason), json=json)
+    print_answered(answer_approval(Place(hub, key, data), id, approved=False, reason=reason), json=json)
 
 
 @approvals.command(
@@ -263,9 +283,9 @@ def answer(
 
     async def reply(docket: Docket) -> Case:
         question = (await docket.get(id))["question"]
-        return await docket.reply(id, text if question is None else chosen(question, text))
+        return await docket.reply(id, text if question is None else resolve_answer(question, text))
 
-    tell(with_docket(Place(hub, key, data), reply), json=json)
+    print_answered(with_docket(Place(hub, key, data), reply), json=json)
 
 
 @approvals.command(
@@ -289,68 +309,68 @@ def watch(
         docket = runner.run(stack.enter_async_context(opened(hub, key, data=data)))
         try:
             runner.run(docket.list("pending", limit=1))  # does it let us in?
-            note("waiting for requests; Ctrl-C leaves")
-            keep_asking(runner, docket, every=every)
-        except Leave:
-            note("what was not answered still waits")
+            print_note("waiting for requests; Ctrl-C leaves")
+            prompt_for_each(runner, docket, every=every)
+        except QuitWatch:
+            print_note("what was not answered still waits")
         finally:
             runner.run(stack.aclose())
 
 
-def keep_asking(runner: asyncio.Runner, docket: Docket, *, every: float) -> None:
+def prompt_for_each(runner: asyncio.Runner, docket: Docket, *, every: float) -> None:
     """Ask about each once; what is put off is not asked about again."""
     asked: set[str] = set()
     while True:
         waiting = runner.run(docket.list("pending", limit=500))
         for case in reversed([each for each in waiting if each["mayAnswer"] and each["id"] not in asked]):
             asked.add(case["id"])
-            draw(case)
-            said = read_decision() if case["question"] is None else read_reply(case["question"])
+            print_approval(case)
+            said = read_decision() if case["question"] is None else read_question_answer(case["question"])
             if said is None:
                 continue
             try:
-                tell(runner.run(given(docket, case["id"], said=said)), json=False)
+                print_answered(runner.run(send_answer(docket, case["id"], said=said)), json=False)
             except (BadRequest, Conflict, Forbidden, NotFound) as error:
-                complain(error.message, hint=error.hint)
+                print_error(error.message, hint=error.hint)
         runner.run(asyncio.sleep(every))
 
 
-async def given(docket: Docket, id: str, *, said: bool | str) -> Case:
+async def send_answer(docket: Docket, id: str, *, said: bool | str) -> Case:
     """The request with a yes, a no, or an answer to its question."""
     if isinstance(said, str):
         return await docket.reply(id, said)
     return await docket.answer(id, approved=said, reason=None)
 
 
-def read_line(prompt: str) -> str:
+def read_typed_line(prompt: str) -> str:
     """What is typed. Leave at Ctrl-D."""
     try:
         return input(prompt).strip()
     except EOFError:
-        raise Leave from None
+        raise QuitWatch from None
 
 
-def read_reply(question: Mapping[str, Any]) -> str | Literal[False] | None:
+def read_question_answer(question: Mapping[str, Any]) -> str | Literal[False] | None:
     """The answer, False for none, or None for later. Leave at `/quit` and Ctrl-D."""
     while True:
-        said = read_line(ANSWER)
+        said = read_typed_line(ANSWER_PROMPT)
         match said.lower():
             case "/no":
                 return False
             case "/later":
                 return None
             case "/quit":
-                raise Leave
+                raise QuitWatch
             case "":
                 pass  # asked again
             case _:
-                return chosen(question, said)
+                return resolve_answer(question, said)
 
 
 def read_decision() -> bool | None:
     """Yes, no, or None for later. Leave at `q` and Ctrl-D."""
     while True:
-        match read_line(APPROVE).lower():
+        match read_typed_line(APPROVE_PROMPT).lower():
             case "y" | "yes":
                 return True
             case "n" | "no":
@@ -358,7 +378,7 @@ def read_decision() -> bool | None:
             case "l" | "later":
                 return None
             case "q" | "quit":
-                raise Leave
+                raise QuitWatch
             case _:
                 pass  # asked again
 
@@ -373,37 +393,41 @@ def with_docket(place: Place, work: Callable[[Docket], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def settle(place: Place, id: str, *, approved: bool, reason: str | None) -> Case:
+def answer_approval(place: Place, id: str, *, approved: bool, reason: str | None) -> Case:
     return with_docket(place, lambda docket: docket.answer(id, approved=approved, reason=reason))
 
 
-def tell(case: Mapping[str, Any], *, json: bool) -> None:
+def print_answered(case: Mapping[str, Any], *, json: bool) -> None:
     """What was answered."""
     if json:
-        show_json(case)
+        print_json(case)
         return
     what = case["operation"] if case["answer"] is None else f"{case['operation']}, {case['answer']}"
-    note(f"{case['id']} is {case['status']}: {plain(what)}")
+    print_note(f"{case['id']} is {case['status']}: {spell_invisible(what)}")
 
 
-def draw(case: Mapping[str, Any]) -> None:
+def print_approval(case: Mapping[str, Any]) -> None:
     """All that somebody needs to know who is to decide."""
-    agent = f", through the agent {plain(case['agent'])}" if case["agent"] else ""
-    say(f"{case['id']}  {case['status']}, asked {ago(case['createdAt'])}{expiry(case)}")
-    say(f"  for {plain(case['owner'])}{agent}")
-    for item in items_of(case):
-        why = f": {plain(item['reason'])}" if item["reason"] else ""
-        whose = f", for the agent {plain(item['agent'])}" if item["agent"] else ""
-        say(f"  {plain(item['operation'])}{whose}{why}")
-        shown = pretty(item["input"]) if item["question"] is None else lines_of(item["question"])
-        say("\n".join(f"    {line}" for line in shown))
+    agent = f", through the agent {spell_invisible(case['agent'])}" if case["agent"] else ""
+    print_line(f"{case['id']}  {case['status']}, asked {format_age(case['createdAt'])}{expiry_note(case)}")
+    print_line(f"  for {spell_invisible(case['owner'])}{agent}")
+    for item in approval_items(case):
+        why = f": {spell_invisible(item['reason'])}" if item["reason"] else ""
+        whose = f", for the agent {spell_invisible(item['agent'])}" if item["agent"] else ""
+        print_line(f"  {spell_invisible(item['operation'])}{whose}{why}")
+        shown = (
+            pretty_json_lines(item["input"]) if item["question"] is None else question_lines(item["question"])
+        )
+        print_line("\n".join(f"    {line}" for line in shown))
     if case["answeredBy"]:
         said = case["answer"] or case["reason"]
-        why = f": {plain(said)}" if said else ""
-        say(f"  answered {ago(case['answeredAt'])} by {plain(case['answeredBy'])}{why}")
+        why = f": {spell_invisible(said)}" if said else ""
+        print_line(
+            f"  answered {format_age(case['answeredAt'])} by {spell_invisible(case['answeredBy'])}{why}"
+        )
 
 
-def expiry(case: Mapping[str, Any]) -> str:
+def expiry_note(case: Mapping[str, Any]) -> str:
     """When it expires, where it still can."""
     left = case["expiresAt"] - time.time()
     if case["status"] not in ("pending", "approved") or left <= 0:
@@ -414,23 +438,25 @@ def expiry(case: Mapping[str, Any]) -> str:
     return f", expires in {left:.0f} s"
 
 
-def briefly(case: Mapping[str, Any]) -> tuple[str, str]:
+def summary_cells(case: Mapping[str, Any]) -> tuple[str, str]:
     """What wants approval, and the arguments, or the question, on one line."""
-    items = items_of(case)
+    items = approval_items(case)
     if case["question"] is not None:
-        return plain(items[0]["operation"]), cut(plain(case["question"]["text"]), BRIEF)
+        return spell_invisible(items[0]["operation"]), truncate(
+            spell_invisible(case["question"]["text"]), MAX_INPUT
+        )
     input = items[0]["input"] if len(items) == 1 else [item["input"] for item in items]
     names = ", ".join(dict.fromkeys(item["operation"] for item in items))
-    return plain(names), cut(plain(msgspec.json.encode(input).decode()), BRIEF)
+    return spell_invisible(names), truncate(spell_invisible(msgspec.json.encode(input).decode()), MAX_INPUT)
 
 
-def items_of(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+def approval_items(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What wants approval: parts of the call, or the call as a whole."""
     whole = {"operation": case["operation"], "input": case["input"], "reason": None}
     whole |= {"question": None, "agent": None}
     return case["items"] or [whole]
 
 
-def pretty(input: Any) -> list[str]:
+def pretty_json_lines(input: Any) -> list[str]:
     text = msgspec.json.format(msgspec.json.encode(input), indent=2).decode()
-    return [plain(line) for line in text.splitlines()]
+    return [spell_invisible(line) for line in text.splitlines()]

@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 
 import typer
 
-from dragoman.cli.client import HubClient, segment
-from dragoman.cli.keys import existing
+from dragoman.cli.client import HubClient, path_segment
+from dragoman.cli.keys import require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
-from dragoman.cli.terminal import ago, examples, note, say, show_json, show_table
-from dragoman.server.calls import Reader
+from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
+from dragoman.server.calls import CallReader
 from dragoman.store.store import Store
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Remote:
 
     async def tree(self, id: str, since: str = "") -> Json:
         """See `GET /api/calls/{id}/tree`."""
-        return await self._get(f"/{segment(id)}/tree?{urlencode({'since': since})}")
+        return await self._get(f"/{path_segment(id)}/tree?{urlencode({'since': since})}")
 
     async def list(self, query: Mapping[str, str]) -> Json:
         """See `GET /api/calls`."""
@@ -52,10 +52,10 @@ class Remote:
 
     async def call(self, id: str) -> Json:
         """See `GET /api/calls/{id}`."""
-        return await self._get(f"/{segment(id)}")
+        return await self._get(f"/{path_segment(id)}")
 
     async def _get(self, path: str) -> Json:
-        found: Json = await self._client.ask("GET", f"/api/calls{path}")
+        found: Json = await self._client.request("GET", f"/api/calls{path}")
         return found
 
 
@@ -63,13 +63,13 @@ class Folder:
     """The calls of all owners in a data folder, also while a hub runs there."""
 
     def __init__(self, store: Store) -> None:
-        self._reader = Reader(store)
+        self._reader = CallReader(store)
 
     @classmethod
     @asynccontextmanager
     async def open(cls, data: Path) -> AsyncIterator[Folder]:
         """NotFound when there is no such folder."""
-        async with await Store.open(existing(data), exclusive=False) as store:
+        async with await Store.open(require_data_folder(data), exclusive=False) as store:
             yield cls(store)
 
     async def tree(self, id: str, since: str = "") -> Json:
@@ -85,8 +85,8 @@ class Folder:
         return await self._reader.call(id)
 
 
-PAUSE = 0.25
-CALM = 5  # how much longer than an answer takes it is not asked again
+MIN_POLL_INTERVAL = 0.25
+POLL_BACKOFF = 5  # how much longer than an answer takes it is not asked again
 calls = typer.Typer(no_args_is_help=True, help="Calls: what was called, by whom, and what came of it.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="A call.")]
 RunOrCall = Annotated[
@@ -140,7 +140,7 @@ def tree(
         ("dragoman calls list --status failed --limit 10", "what went wrong lately"),
     ),
 )
-def show_all(
+def list_calls(
     *,
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
@@ -160,16 +160,23 @@ def show_all(
     query = {name: value for name, value in asked.items() if value is not None}
     found = asyncio.run(_list(Place(hub, key, data=data), query))
     if json:
-        show_json(found)
+        print_json(found)
         return
     if not found["calls"]:
-        note("there is no such call yet")
+        print_note("there is no such call yet")
         return
     rows = [
-        (each["id"], ago(each["startedAt"]), each["status"], span(each), each["name"], each.get("input", ""))
+        (
+            each["id"],
+            format_age(each["startedAt"]),
+            each["status"],
+            format_span(each),
+            each["name"],
+            each.get("input", ""),
+        )
         for each in found["calls"]
     ]
-    show_table(("ID", "BEGAN", "STATUS", "TIME", "OPERATION", "INPUT"), rows)
+    print_table(("ID", "BEGAN", "STATUS", "TIME", "OPERATION", "INPUT"), rows)
 
 
 @calls.command("show", epilog=examples(("dragoman calls show call_01", "its whole input and result")))
@@ -179,12 +186,12 @@ def show(
     """Show one call: who called what with which input, and what came of it."""
     found = asyncio.run(_call(Place(hub, key, data=data), id))
     if json:
-        show_json(found)
+        print_json(found)
         return
     for name, value in found.items():
         if value not in (None, [], {}):
-            told = value if isinstance(value, str) else compact(value)
-            say(f"{name:<15} {told}".replace("\n", f"\n{'':<16}"))
+            told = value if isinstance(value, str) else compact_json(value)
+            print_line(f"{name:<15} {told}".replace("\n", f"\n{'':<16}"))
 
 
 @calls.command("abort", epilog=examples(("dragoman calls abort run_01", "stops it and all below it")))
@@ -196,9 +203,9 @@ def abort(
 ) -> None:
     """Stop a run, or a call with all below it, in a running hub."""
     if not asyncio.run(_abort(hub or DEFAULT_HUB, key, id=id)):
-        note(f"{id} is not under way there; nothing was stopped")
+        print_note(f"{id} is not under way there; nothing was stopped")
         raise typer.Exit(1)
-    say(f"{id} was stopped")
+    print_line(f"{id} was stopped")
 
 
 class Place:
@@ -219,39 +226,41 @@ class Place:
 
 
 async def _tree(place: Place, id: str | None, *, follow: bool, json: bool) -> None:
-    from dragoman.cli.tree import console, draw  # late: drawing takes 0.1 s
+    from dragoman.cli.tree import render_tree, tree_console  # late: drawing takes 0.1 s
 
     async with place.open() as source:
-        wanted = id or await _last(source)
+        wanted = id or await _last_run(source)
         found = await source.tree(wanted)
-        out = console()
+        out = tree_console()
         if follow and found["running"]:
             found = await _follow(source, wanted, found=found, out=None if json else out)
     if json:
-        show_json(found)
+        print_json(found)
         return
-    out.print(draw(found, found["now"], width=out.width))
+    out.print(render_tree(found, found["now"], width=out.width))
 
 
 async def _follow(source: Source, id: str, *, found: Json, out: Console | None) -> Json:
     """Ask until it has ended, and draw it again each time where somebody sees it."""
     from rich.live import Live  # late: as above
 
-    from dragoman.cli.tree import draw  # late: as above
+    from dragoman.cli.tree import render_tree  # late: as above
 
     is_seen = out is not None and out.is_terminal
-    with Live(console=out, auto_refresh=False, transient=True) if is_seen else _Unseen() as live:
+    with Live(console=out, auto_refresh=False, transient=True) if is_seen else NoLiveDisplay() as live:
         while found["running"]:
             if out is not None and is_seen:
-                live.update(draw(found, found["now"], width=out.width, most=out.height - 2), refresh=True)
+                live.update(
+                    render_tree(found, found["now"], width=out.width, max_rows=out.height - 2), refresh=True
+                )
             began = time.monotonic()
             news = await source.tree(id, since=found["version"])
             found = {**found, **news}
-            await asyncio.sleep(max(PAUSE, CALM * (time.monotonic() - began)))
+            await asyncio.sleep(max(MIN_POLL_INTERVAL, POLL_BACKOFF * (time.monotonic() - began)))
     return found
 
 
-class _Unseen:
+class NoLiveDisplay:
     """Where nothing is drawn."""
 
     def __enter__(self) -> Any:
@@ -261,7 +270,7 @@ class _Unseen:
         pass
 
 
-async def _last(source: Source) -> str:
+async def _last_run(source: Source) -> str:
     from dragoman.errors import NotFound  # late: as above
 
     newest = (await source.list({"limit": "1"}))["calls"]
@@ -281,17 +290,17 @@ async def _call(place: Place, id: str) -> Json:
 
 
 async def _abort(hub: str, key: str | None, *, id: str) -> bool:
-    from dragoman.cli.client import HubClient, segment  # late: as above
+    from dragoman.cli.client import HubClient, path_segment  # late: as above
 
     async with HubClient(hub, key) as client:
-        return bool((await client.ask("POST", f"/api/calls/{segment(id)}/abort"))["aborted"])
+        return bool((await client.request("POST", f"/api/calls/{path_segment(id)}/abort"))["aborted"])
 
 
-def span(call: Json) -> str:
+def format_span(call: Json) -> str:
     return "-" if call.get("duration") is None else f"{call['duration']:.2f} s"
 
 
-def compact(value: Any) -> str:
+def compact_json(value: Any) -> str:
     import msgspec  # late: as above
 
     return msgspec.json.encode(value).decode()

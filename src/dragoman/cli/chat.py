@@ -13,17 +13,17 @@ import typer
 from dragoman import events
 from dragoman.cli.client import HubClient
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
-from dragoman.cli.prompt import Prompt
-from dragoman.cli.screen import Screen
-from dragoman.cli.talk import End, Talk
-from dragoman.cli.terminal import console, examples, note
+from dragoman.cli.prompt import ChatRepl
+from dragoman.cli.screen import EventRenderer
+from dragoman.cli.talk import ChatSession, TurnEnd
+from dragoman.cli.terminal import examples, make_console, print_note
 
 # ---- Turns: one for a script, or as many as somebody at a keyboard wants.
 
-CODES: dict[End, int] = {"done": 0, "failed": 1, "stopped": 130}
+EXIT_CODES: dict[TurnEnd, int] = {"done": 0, "failed": 1, "stopped": 130}
 
 
-class Place(msgspec.Struct, frozen=True):
+class ChatTarget(msgspec.Struct, frozen=True):
     """Where to talk: a hub, its key, a session of it and the model that is to answer."""
 
     hub: str
@@ -32,47 +32,52 @@ class Place(msgspec.Struct, frozen=True):
     model: str | None = None
 
 
-class Lines(Screen):
+class JsonLinesRenderer(EventRenderer):
     """A screen for programs: each event is a line of JSON."""
 
-    def draw(self, batch: Sequence[events.Event]) -> None:
+    def render(self, batch: Sequence[events.Event]) -> None:
         for event in batch:
             typer.echo(events.encode(event).decode())
             self.failed = self.failed or isinstance(event, events.ErrorEvent)
             if isinstance(event, events.Abort | events.Finish):
                 self.reason = self.reason or ("aborted" if isinstance(event, events.Abort) else "stop")
 
-    def remark(self, words: str, style: str = "dim") -> None:
+    def print_aside(self, words: str, style: str = "dim") -> None:
         """Nothing beside the events."""
 
 
-def screen() -> Screen:
+def make_renderer() -> EventRenderer:
     """The answer on stdout, all about it on stderr."""
-    return Screen(console(sys.stdout), console(sys.stderr))
+    return EventRenderer(make_console(sys.stdout), make_console(sys.stderr))
 
 
-def lines() -> Screen:
+def make_json_renderer() -> EventRenderer:
     """Events as JSON lines on stdout."""
-    return Lines(console(sys.stdout), console(sys.stderr))
+    return JsonLinesRenderer(make_console(sys.stdout), make_console(sys.stderr))
 
 
-def turn(place: Place, text: str, *, as_json: bool) -> int:
+def run_turn(target: ChatTarget, text: str, *, as_json: bool) -> int:
     """Say one thing, draw the answer, give the exit code."""
-    return CODES[asyncio.run(_turn(place, text, as_json=as_json))]
+    return EXIT_CODES[asyncio.run(_run_turn(target, text, as_json=as_json))]
 
 
-async def _turn(place: Place, text: str, *, as_json: bool) -> End:
-    async with HubClient(place.hub, place.key) as client:
-        talk = Talk(client, lines if as_json else screen, session=place.session, model=place.model)
-        end = await talk.say(text)
-        if not (as_json or place.session):
-            note(f"session {talk.session}; `dragoman chat --session {talk.session}` goes on")
+async def _run_turn(target: ChatTarget, text: str, *, as_json: bool) -> TurnEnd:
+    async with HubClient(target.hub, target.key) as client:
+        talk = ChatSession(
+            client,
+            make_json_renderer if as_json else make_renderer,
+            session=target.session,
+            model=target.model,
+        )
+        end = await talk.send(text)
+        if not (as_json or target.session):
+            print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` goes on")
         return end
 
 
-def converse(place: Place) -> None:
+def run_repl(target: ChatTarget) -> None:
     """Talk until the user leaves."""
-    Prompt(place.hub, place.key, screens=screen).run(place.session, place.model)
+    ChatRepl(target.hub, target.key, new_renderer=make_renderer).run(target.session, target.model)
 
 
 EPILOG = examples(
@@ -101,11 +106,11 @@ def chat(
     when it failed, 130 when it was stopped.
     """
 
-    place = Place(hub or DEFAULT_HUB, key, session=session, model=model)
+    place = ChatTarget(hub or DEFAULT_HUB, key, session=session, model=model)
     if message is None and sys.stdin.isatty():
-        converse(place)
+        run_repl(place)
         return
     text = sys.stdin.read() if message is None else message
     if not text.strip():
         raise typer.BadParameter("there is no message: neither as an argument nor on stdin")
-    raise typer.Exit(turn(place, text, as_json=json))
+    raise typer.Exit(run_turn(place, text, as_json=json))

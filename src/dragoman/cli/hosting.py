@@ -21,8 +21,8 @@ import uvloop
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from dragoman.cli.logs import Level, set_up
-from dragoman.cli.terminal import note, say
+from dragoman.cli.logs import Level, configure_logging
+from dragoman.cli.terminal import print_line, print_note
 from dragoman.config import Config
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.http.address import is_loopback
@@ -36,22 +36,24 @@ class CorkedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """See asyncio.Protocol."""
-        super().connection_made(cast(asyncio.Transport, Cork(transport, asyncio.get_running_loop())))
+        super().connection_made(
+            cast(asyncio.Transport, CorkedTransport(transport, asyncio.get_running_loop()))
+        )
 
 
-class Cork:
+class CorkedTransport:
     """A transport that writes at the end of the loop's round all that was written to it in between."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._held: list[bytes] = []
+        self._buffer: list[bytes] = []
 
     def write(self, data: bytes) -> None:
         """See asyncio.Transport."""
-        if not self._held:
+        if not self._buffer:
             self._loop.call_soon(self._flush)
-        self._held.append(data)
+        self._buffer.append(data)
 
     def close(self) -> None:
         """See asyncio.Transport: what is held leaves first."""
@@ -59,7 +61,7 @@ class Cork:
         self._transport.close()
 
     def _flush(self) -> None:
-        held, self._held = self._held, []
+        held, self._buffer = self._buffer, []
         if held and not self._transport.is_closing():
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
 
@@ -69,17 +71,17 @@ class Cork:
 
 BACKLOG = 2048
 WEBSOCKET_FRAME = 2_000_000  # bytes; larger messages of spokes come in parts
-GRACE = 5  # seconds that open responses get once all runs are closed
+SHUTDOWN_TIMEOUT = 5  # seconds that open responses get once all runs are closed
 
 
-class Hosted(NamedTuple):
+class HostedHub(NamedTuple):
     """A hub that is reached at `url`."""
 
     hub: Hub
     url: str
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind_listener(host: str, port: int) -> socket.socket:
     """A socket that listens at this address; ConfigError says why there is none."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -94,11 +96,11 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise refusal(host, port, error=error) from None
+        raise bind_error(host, port, error=error) from None
     return listener
 
 
-def refusal(host: str, port: int, *, error: OSError) -> ConfigError:
+def bind_error(host: str, port: int, *, error: OSError) -> ConfigError:
     """Why an address cannot be had, in the user's words."""
     match error.errno:
         case errno.EADDRINUSE:
@@ -110,42 +112,42 @@ def refusal(host: str, port: int, *, error: OSError) -> ConfigError:
     return ConfigError(message, hint=hint)
 
 
-def address_of(listener: socket.socket) -> str:
+def listener_url(listener: socket.socket) -> str:
     """The URL that a listener is reached at."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @asynccontextmanager
-async def hosted(
+async def host_hub(
     config: Config,
     data: Path,
     *,
     listener: socket.socket,
-    keys: bool,
+    require_keys: bool,
     secrets: set[str] | None = None,
-) -> AsyncIterator[Hosted]:
+) -> AsyncIterator[HostedHub]:
     """A hub that accepts requests on the listener while the block runs.
 
     At its end nothing more is accepted, what is under way gets `limits.drain` seconds, all runs are stopped,
     and open streams are told so before they close. `secrets` is told what must never be shown.
     """
-    async with Hub.open(config, data, keys=keys, environ=os.environ, secrets=secrets) as hub:
-        server = server_of(hub.app)
+    async with Hub.open(config, data, require_keys=require_keys, environ=os.environ, secrets=secrets) as hub:
+        server = build_server(hub.app)
         await server.startup(sockets=[listener])
         ticking = asyncio.create_task(server.main_loop())
         try:
-            yield Hosted(hub, address_of(listener))
+            yield HostedHub(hub, listener_url(listener))
         finally:
             ticking.cancel()
             for accepting in server.servers:
                 accepting.close()
             await hub.drain(config.limits.drain)
-            await hub.end()
+            await hub.stop()
             await server.shutdown(sockets=[listener])
 
 
-def server_of(app: ASGIApp) -> uvicorn.Server:
+def build_server(app: ASGIApp) -> uvicorn.Server:
     """uvicorn for this app, ready to start. Its `serve()` would take the signals, which are ours to hear."""
     settings = uvicorn.Config(
         app,
@@ -160,7 +162,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
     )
     settings.load()
     server = uvicorn.Server(settings)
@@ -171,82 +173,82 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
 # ---- The service that `dragoman serve` runs: signals, what is said at the start, and the end.
 
 log = logging.getLogger(__name__)
-FAILED = 1
-FORCED = 130
-COLLECT = (50_000, 20, 50)  # events are many, short-lived and without cycles
+EXIT_FAILED = 1
+EXIT_FORCED = 130
+GC_THRESHOLDS = (50_000, 20, 50)  # events are many, short-lived and without cycles
 
 
-class Service(msgspec.Struct, frozen=True):
-    """A hub to serve; `source` says where its configuration comes from, `reread` reads it again."""
+class ServeOptions(msgspec.Struct, frozen=True):
+    """A hub to serve; `source` says where its configuration comes from, `read_config` reads it again."""
 
     config: Config
-    reread: Callable[[], Config]
+    read_config: Callable[[], Config]
     data: Path
     host: str = "127.0.0.1"
     port: int = 8000
-    keys: bool = True
+    require_keys: bool = True
     source: str = ""
 
 
-def run(service: Service, *, level: Level, as_json: bool) -> None:
+def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
     """Serve until a signal comes. ConfigError when the address cannot be had."""
-    if not service.keys and not is_loopback(service.host):
+    if not options.require_keys and not is_loopback(options.host):
         raise typer.BadParameter(
-            f"on {service.host} it would let everybody in who reaches this machine. Leave it away and make"
+            f"on {options.host} it would let everybody in who reaches this machine. Leave it away and make"
             " keys with `dragoman keys create`, or listen on 127.0.0.1.",
             param_hint="--no-auth",
         )
     secrets: set[str] = set()
-    set_up(level, as_json=as_json, secrets=secrets)
-    listener = bind(service.host, service.port)
+    configure_logging(level, as_json=as_json, secrets=secrets)
+    listener = bind_listener(options.host, options.port)
     try:
-        uvloop.run(serve(service, listener, secrets=secrets))
+        uvloop.run(serve_until_signal(options, listener, secrets=secrets))
     except (DragomanError, OSError):
         raise
     except Exception:  # the log knows the secrets, and blots them out
         log.critical("the hub failed", exc_info=True)
-        raise SystemExit(FAILED) from None
+        raise SystemExit(EXIT_FAILED) from None
 
 
-async def serve(service: Service, listener: socket.socket, *, secrets: set[str]) -> None:
+async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> None:
     stop, again = asyncio.Event(), asyncio.Event()
-    watch(stop.set)
+    watch_signals(stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again.set)
-    async with hosted(
-        service.config, service.data, listener=listener, keys=service.keys, secrets=secrets
+    async with host_hub(
+        options.config, options.data, listener=listener, require_keys=options.require_keys, secrets=secrets
     ) as here:
-        await introduce(service, here)
-        reloading = asyncio.create_task(follow(again, service, hub=here.hub))
+        await print_startup(options, here)
+        reloading = asyncio.create_task(reload_on_request(again, options, hub=here.hub))
         gc.freeze()
-        gc.set_threshold(*COLLECT)
+        gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
-        say(f"dragoman: listening on {here.url}")
+        print_line(f"dragoman: listening on {here.url}")
         await stop.wait()
         reloading.cancel()
-        limit = service.config.limits.drain
-        note(f"stopping: answers under way get up to {limit:g} s to end; Ctrl-C again ends it at once")
+        limit = options.config.limits.drain
+        print_note(f"stopping: answers under way get up to {limit:g} s to end; Ctrl-C again ends it at once")
 
 
-async def follow(again: asyncio.Event, service: Service, *, hub: Hub) -> None:
+async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, hub: Hub) -> None:
     """Read the configuration again whenever that is asked for; a broken one changes nothing."""
-    while await again.wait():
-        again.clear()
+    while await requested.wait():
+        requested.clear()
         try:
-            await hub.reload(service.reread())
+            await hub.reload(options.read_config())
         except DragomanError as error:
             log.error("the configuration was not reloaded: %s", error.message)
         else:
             log.warning("the configuration was reloaded; what is under way goes on by the old one")
 
 
-def watch(stop: Callable[[], None]) -> None:
+def watch_signals(stop: Callable[[], None]) -> None:
     """The first SIGINT or SIGTERM stops, a second one ends the process: what was acknowledged is on disk."""
     loop = asyncio.get_running_loop()
     heard: list[int] = []
 
     def hear(number: int) -> None:
         if heard:
-            os._exit(FORCED)
+            os._exit(EXIT_FORCED)
         heard.append(number)
         stop()
 
@@ -254,13 +256,13 @@ def watch(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, hear, number)
 
 
-async def introduce(service: Service, here: Hosted) -> None:
+async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     """Say what this hub is, and what it still lacks."""
-    note(f"{service.source}; model {service.config.model or 'none'}; data in {service.data}")
-    note(f"how to talk to it: {here.url}/docs")
-    if not service.config.providers:
-        note("WARNING: no provider is configured, so no model can answer")
-    if not service.keys:
-        note("WARNING: --no-auth: everybody on this machine is let in, without a key, as one owner")
-    elif not any(key.revoked_at is None for key in await here.hub.store.keys.list()):
-        note(f"nobody has a key yet: dragoman keys create --data {service.data} --owner NAME")
+    print_note(f"{options.source}; model {options.config.model or 'none'}; data in {options.data}")
+    print_note(f"how to talk to it: {hosted.url}/docs")
+    if not options.config.providers:
+        print_note("WARNING: no provider is configured, so no model can answer")
+    if not options.require_keys:
+        print_note("WARNING: --no-auth: everybody on this machine is let in, without a key, as one owner")
+    elif not any(key.revoked_at is None for key in await hosted.hub.store.keys.list()):
+        print_note(f"nobody has a key yet: dragoman keys create --data {options.data} --owner NAME")

@@ -12,22 +12,22 @@ from msgspec.structs import asdict
 
 from dragoman.errors import BadRequest
 from dragoman.limits import NO_LIMITS, Limits
-from dragoman.server.export import read_future
+from dragoman.server.export import parse_future
 
 if TYPE_CHECKING:
-    from dragoman.store.keys import Key
+    from dragoman.store.keys import ApiKey
 import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data
-from dragoman.cli.terminal import ago, examples, note, say, show_json, show_table
+from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import NotFound
-from dragoman.server.export import read_span
+from dragoman.server.export import parse_span
 
 if TYPE_CHECKING:
-    from dragoman.store.keys import Key
+    from dragoman.store.keys import ApiKey
     from dragoman.store.sealing import MasterKey
     from dragoman.store.store import Store
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # ---- Rules of a key: the options that set them, what is changed of those before, and how they are said.
 
 SCOPES = ("gateway", "chat", "operations", "admin")
-CLEARED: Mapping[str, tuple[str, Any]] = {
+CLEARABLE: Mapping[str, tuple[str, Any]] = {
     "name": ("name", None),
     "scope": ("scopes", frozenset()),
     "model": ("models", None),
@@ -44,7 +44,7 @@ CLEARED: Mapping[str, tuple[str, Any]] = {
 LIMITS = tuple(name.replace("_", "-") for name in Limits.__struct_fields__)
 
 
-def one_of(*choices: str) -> Callable[[list[str] | None], list[str] | None]:
+def choice_check(*choices: str) -> Callable[[list[str] | None], list[str] | None]:
     """A check of an option that may be repeated."""
 
     def check(values: list[str] | None) -> list[str] | None:
@@ -61,7 +61,7 @@ Scopes: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="|".join(SCOPES),
-        callback=one_of(*SCOPES),
+        callback=choice_check(*SCOPES),
         help="What it is for; may be repeated. Without it all but admin, the usage of others.",
     ),
 ]
@@ -79,13 +79,13 @@ Rules: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT",
-        callback=one_of(*CLEARED, "limits", *LIMITS),
+        callback=choice_check(*CLEARABLE, "limits", *LIMITS),
         help="What to take away: name, scope, model, expires, limits, or a limit such as parallel.",
     ),
 ]
 
 
-def read_rules(
+def rule_fields(
     *, name: str | None, scope: Sequence[str] | None, model: Sequence[str] | None, expires: str | None
 ) -> dict[str, Any]:
     """The fields of a key that the options set. BadRequest for a moment that is none."""
@@ -93,32 +93,32 @@ def read_rules(
         "name": name,
         "scopes": frozenset(scope) if scope else None,
         "models": tuple(model) if model else None,
-        "expires_at": read_future(expires, time.time()) if expires else None,
+        "expires_at": parse_future(expires, time.time()) if expires else None,
     }
     return {field: value for field, value in fields.items() if value is not None}
 
 
-def read_limits(limits: Mapping[str, float | None], *, over: Limits | None = None) -> Limits | None:
+def build_limits(limits: Mapping[str, float | None], *, previous: Limits | None = None) -> Limits | None:
     """The limits of the options, over those that were there; None when that is none at all. BadRequest."""
     given = {name: value for name, value in limits.items() if value is not None}
     if not all(map(isfinite, given.values())):
         raise BadRequest(
             "a limit is a number", hint="to take one away: `dragoman keys change ID --clear LIMIT`"
         )
-    made = Limits(**{**asdict(over or NO_LIMITS), **given})
+    made = Limits(**{**asdict(previous or NO_LIMITS), **given})
     return None if made == NO_LIMITS else made
 
 
-def cleared(rules: Sequence[str], limits: Limits | None) -> tuple[dict[str, Any], Limits | None]:
+def clear_rules(rules: Sequence[str], limits: Limits | None) -> tuple[dict[str, Any], Limits | None]:
     """The fields that are taken away, as they are without; and what is left of the limits."""
-    fields = dict(CLEARED[rule] for rule in rules if rule in CLEARED)
+    fields = dict(CLEARABLE[rule] for rule in rules if rule in CLEARABLE)
     if limits is None or "limits" in rules:
         return fields, None
     gone = {rule.replace("-", "_") for rule in rules}
     return fields, Limits(**{name: None if name in gone else value for name, value in asdict(limits).items()})
 
 
-def said(key: Key) -> str:
+def describe_rules(key: ApiKey) -> str:
     """What a key may do, where that is less than everything."""
     words = [", ".join(sorted(key.scopes))] if key.scopes else []
     words += [f"models {', '.join(key.models)}"] if key.models is not None else []
@@ -174,10 +174,10 @@ def create(
         "usd_per_month": usd_per_month,
         "usd_total": usd_total,
     }
-    fields = read_rules(name=name, scope=scope, model=model, expires=expires)
-    fields["limits"] = read_limits(limits)
-    key, secret = with_store(data, lambda store: store.keys.create(owner, **fields))
-    tell(key, secret, json=json)
+    fields = rule_fields(name=name, scope=scope, model=model, expires=expires)
+    fields["limits"] = build_limits(limits)
+    key, secret = run_with_store(data, lambda store: store.keys.create(owner, **fields))
+    print_secret(key, secret, json=json)
 
 
 @keys.command(
@@ -217,14 +217,18 @@ def change(
         "usd_per_month": usd_per_month,
         "usd_total": usd_total,
     }
-    fields = read_rules(name=name, scope=scope, model=model, expires=expires)
-    key = with_store(
-        existing(data), lambda store: amend(store, id, fields=fields, limits=limits, clear=clear or ())
+    fields = rule_fields(name=name, scope=scope, model=model, expires=expires)
+    key = run_with_store(
+        require_data_folder(data),
+        lambda store: change_key(store, id, fields=fields, limits=limits, clear=clear or ()),
     )
     if json:
-        show_json(shown(key))
+        print_json(key_to_json(key))
         return
-    note(f"key {key.id} of {key.owner}: {said(key) or 'everything but admin, without limits of its own'}")
+    print_note(
+        f"key {key.id} of {key.owner}: "
+        f"{describe_rules(key) or 'everything but admin, without limits of its own'}"
+    )
 
 
 @keys.command(
@@ -242,55 +246,65 @@ def rotate(
     json: AsJson = False,
 ) -> None:
     """Give a key a new secret and print it. Its id, limits and usage stay."""
-    seconds = read_span(grace)
-    key, secret = with_store(existing(data), lambda store: store.keys.rotate(id, seconds))
-    note(f"the secret before is good for {grace} more")
-    tell(key, secret, json=json)
+    seconds = parse_span(grace)
+    key, secret = run_with_store(require_data_folder(data), lambda store: store.keys.rotate(id, seconds))
+    print_note(f"the secret before is good for {grace} more")
+    print_secret(key, secret, json=json)
 
 
 @keys.command("list", epilog=examples(("dragoman keys list --json", "all keys, without their secrets")))
-def show(*, data: Data = DEFAULT_DATA, json: AsJson = False) -> None:
+def list_keys(*, data: Data = DEFAULT_DATA, json: AsJson = False) -> None:
     """List all keys."""
-    found = with_store(existing(data), lambda store: store.keys.list())
+    found = run_with_store(require_data_folder(data), lambda store: store.keys.list())
     if json:
-        show_json({"keys": [shown(key) for key in found]})
+        print_json({"keys": [key_to_json(key) for key in found]})
         return
     if not found:
-        note("there is no key yet: dragoman keys create --owner NAME")
+        print_note("there is no key yet: dragoman keys create --owner NAME")
         return
     rows = [
-        (key.id, key.owner, key.name or "-", f"{key.prefix}…", state(key), said(key) or "-") for key in found
+        (
+            key.id,
+            key.owner,
+            key.name or "-",
+            f"{key.prefix}…",
+            describe_state(key),
+            describe_rules(key) or "-",
+        )
+        for key in found
     ]
-    show_table(("ID", "OWNER", "NAME", "KEY", "STATE", "MAY"), rows)
+    print_table(("ID", "OWNER", "NAME", "KEY", "STATE", "MAY"), rows)
 
 
 @keys.command("revoke", epilog=examples(("dragoman keys revoke key_3f9a0c1d2e4b5a67", "the id, not the key")))
 def revoke(id: Id, *, data: Data = DEFAULT_DATA) -> None:
     """Revoke a key. A running hub refuses it within five seconds."""
-    if not with_store(existing(data), lambda store: store.keys.revoke(id)):
-        raise missing(id)
-    note(f"key {id} is revoked")
+    if not run_with_store(require_data_folder(data), lambda store: store.keys.revoke(id)):
+        raise no_such_key(id)
+    print_note(f"key {id} is revoked")
 
 
-def with_store(data: Path, work: Callable[[Store], Awaitable[T]], *, master: MasterKey | None = None) -> T:
+def run_with_store(
+    data: Path, work: Callable[[Store], Awaitable[T]], *, master: MasterKey | None = None
+) -> T:
     """What the work gives, done on the store of a data folder; `master` opens its secrets."""
     from dragoman.store.store import Store  # late: SQLAlchemy takes 0.2 s, and --help should not
 
     async def run() -> T:
-        async with await Store.open(data, exclusive=False, master=master) as store:
+        async with await Store.open(data, exclusive=False, master_key=master) as store:
             return await work(store)
 
     return asyncio.run(run())
 
 
-def existing(data: Path) -> Path:
+def require_data_folder(data: Path) -> Path:
     """The data folder; NotFound when no hub has ever used it."""
     if not (data / "hub.db").exists():
         raise NotFound(f"there is no hub's data in {str(data)!r}", hint="name its folder with --data")
     return data
 
 
-def shown(key: Key) -> dict[str, Any]:
+def key_to_json(key: ApiKey) -> dict[str, Any]:
     return {
         "id": key.id,
         "owner": key.owner,
@@ -306,34 +320,34 @@ def shown(key: Key) -> dict[str, Any]:
     }
 
 
-def state(key: Key) -> str:
+def describe_state(key: ApiKey) -> str:
     if key.revoked_at is not None:
-        return f"revoked {ago(key.revoked_at)}"
+        return f"revoked {format_age(key.revoked_at)}"
     if key.expires_at is not None and key.expires_at <= time.time():
-        return f"expired {ago(key.expires_at)}"
-    return f"used {ago(key.last_used_at)}" if key.last_used_at else "never used"
+        return f"expired {format_age(key.expires_at)}"
+    return f"used {format_age(key.last_used_at)}" if key.last_used_at else "never used"
 
 
-def tell(key: Key, secret: str, *, json: bool) -> None:
+def print_secret(key: ApiKey, secret: str, *, json: bool) -> None:
     """The secret, alone on stdout."""
     if json:
-        show_json({**shown(key), "key": secret})
+        print_json({**key_to_json(key), "key": secret})
         return
     end = f"dragoman keys revoke {key.id}"
-    note(f"key {key.id} for {key.owner}; it is shown this once (revoke it with `{end}`):")
-    say(secret)
+    print_note(f"key {key.id} for {key.owner}; it is shown this once (revoke it with `{end}`):")
+    print_line(secret)
 
 
-async def amend(
+async def change_key(
     store: Store, id: str, *, fields: Mapping[str, Any], limits: Mapping[str, Any], clear: Sequence[str]
-) -> Key:
+) -> ApiKey:
     """The key with these fields and limits set, after others were cleared. NotFound."""
     key = await store.keys.get(id)
     if key is None:
-        raise missing(id)
-    gone, left = cleared(clear, key.limits)
-    return await store.keys.change(id, **{**gone, **fields, "limits": read_limits(limits, over=left)})
+        raise no_such_key(id)
+    gone, left = clear_rules(clear, key.limits)
+    return await store.keys.update(id, **{**gone, **fields, "limits": build_limits(limits, previous=left)})
 
 
-def missing(id: str) -> NotFound:
+def no_such_key(id: str) -> NotFound:
     return NotFound(f"there is no valid key with the id {id!r}", hint="`dragoman keys list` shows them")

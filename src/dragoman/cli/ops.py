@@ -14,28 +14,28 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from dragoman.cli.approvals import chosen, lines_of
-from dragoman.cli.client import HubClient, segment
+from dragoman.cli.approvals import question_lines, resolve_answer
+from dragoman.cli.client import HubClient, path_segment
 from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
-from dragoman.cli.settings import HERE, with_operations
-from dragoman.cli.terminal import complain, examples, note, say, show_json, show_table
+from dragoman.cli.settings import DEFAULT_FILE, add_operations
+from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
 from dragoman.config import read_config
 from dragoman.errors import BadRequest
-from dragoman.operations.approval import MemoryApprovals, checked
-from dragoman.operations.artifact import MemoryArtifacts
+from dragoman.operations.approval import MemoryApprovalStore, validate_answer
+from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
-from dragoman.operations.history import MemoryHistory
+from dragoman.operations.history import MemoryMessageSearch
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation
-from dragoman.operations.permission.guard import Guard
+from dragoman.operations.permission.guard import AccessControl
 from dragoman.operations.registry import Registry
-from dragoman.operations.search.search import Search
+from dragoman.operations.search.search import OperationSearch
 from dragoman.operations.search.summary import summarise
-from dragoman.server.app.tools import policy_of, registry_of
-from dragoman.server.approvals import question_of
-from dragoman.server.operations import body_of
+from dragoman.server.app.tools import build_policy, build_registry
+from dragoman.server.approvals import question_to_json
+from dragoman.server.operations import outcome_to_json
 
 if TYPE_CHECKING:
     pass
@@ -75,22 +75,24 @@ class Remote:
         return await self._find(q=query, namespace=namespace)
 
     async def get(self, id: str) -> Any:
-        return await self._client.ask("GET", f"/api/operations/{segment(id)}")
+        return await self._client.request("GET", f"/api/operations/{path_segment(id)}")
 
     async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
         query = f"?{urlencode({'approval': approval})}" if approval else ""
-        return await self._client.ask("POST", f"/api/operations/{segment(id)}/call{query}", body=input)
+        return await self._client.request(
+            "POST", f"/api/operations/{path_segment(id)}/call{query}", body=input
+        )
 
     async def question(self, approval: str) -> Any:
-        return (await self._client.ask("GET", f"/api/approvals/{segment(approval)}"))["question"]
+        return (await self._client.request("GET", f"/api/approvals/{path_segment(approval)}"))["question"]
 
     async def approve(self, approval: str, answer: str | None = None) -> None:
         body = {"approved": True} if answer is None else {"answer": answer}
-        await self._client.ask("POST", f"/api/approvals/{segment(approval)}", body=body)
+        await self._client.request("POST", f"/api/approvals/{path_segment(approval)}", body=body)
 
     async def _find(self, **asked: str | None) -> Any:
         query = urlencode({name: value for name, value in asked.items() if value is not None})
-        return await self._client.ask("GET", f"/api/operations?{query}")
+        return await self._client.request("GET", f"/api/operations?{query}")
 
 
 class Here:
@@ -105,7 +107,7 @@ class Here:
         return {"operations": found, "namespaces": self._registry.namespaces()}
 
     async def search(self, query: str, namespace: str | None) -> Any:
-        return Search(self._registry).find(query, namespace=namespace).to_json()
+        return OperationSearch(self._registry).search(query, namespace=namespace).to_json()
 
     async def get(self, id: str) -> Any:
         operation = self._registry.get(id)
@@ -114,13 +116,15 @@ class Here:
 
     async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
         context = Context(approval=approval)
-        return body_of(await self._calls.call(self._registry.get(id), input, context=context))
+        return outcome_to_json(await self._calls.call(self._registry.get(id), input, context=context))
 
     async def question(self, approval: str) -> Any:
-        return question_of((await self._calls.guard.approvals.get(approval)).question)
+        return question_to_json((await self._calls.access_control.approvals.get(approval)).question)
 
     async def approve(self, approval: str, answer: str | None = None) -> None:
-        await self._calls.answer(approval, approved=True, by=LOCAL, reason=answer and checked(answer))
+        await self._calls.answer_approval(
+            approval, approved=True, by=LOCAL, reason=answer and validate_answer(answer)
+        )
 
 
 def line(operation: Operation) -> dict[str, Any]:
@@ -142,18 +146,20 @@ async def opened(
         async with HubClient(hub, key) as client:
             yield Remote(client)
         return
-    path = config or (HERE if HERE.exists() else None)
-    said = with_operations(read_config(path), places)
-    registry = registry_of(said, MemoryArtifacts(), history=MemoryHistory())
-    guard = Guard(policy_of(said), MemoryApprovals(time.time), clock=time.time)
-    async with Calls(registry, MemoryLedger(), guard=guard) as calls:
+    path = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    said = add_operations(read_config(path), places)
+    registry = build_registry(said, MemoryArtifactStore(), history=MemoryMessageSearch())
+    guard = AccessControl(build_policy(said), MemoryApprovalStore(time.time), clock=time.time)
+    async with Calls(registry, MemoryLedger(), access_control=guard) as calls:
         yield Here(registry, calls)
 
 
 # ---- Arguments of an operation as they are typed on a command line: a JSON text, and NAME=VALUE pairs.
 
 
-def parse(raw: str | None, pairs: Sequence[str], *, properties: Mapping[str, Any]) -> dict[str, Any]:
+def parse_arguments(
+    raw: str | None, pairs: Sequence[str], *, properties: Mapping[str, Any]
+) -> dict[str, Any]:
     """The input: the JSON object `raw`, and the pairs over it. BadRequest when one cannot be read.
 
     A value whose property takes a string is one, as it stands; any other is JSON where it can be.
@@ -168,21 +174,21 @@ def parse(raw: str | None, pairs: Sequence[str], *, properties: Mapping[str, Any
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise BadRequest(f"{pair!r} is no argument", hint="write NAME=VALUE")
-        input[name] = value if takes_text(properties.get(name)) else read(value)
+        input[name] = value if accepts_string(properties.get(name)) else parse_value(value)
     return input
 
 
-def takes_text(rules: Any) -> bool:
+def accepts_string(schema: Any) -> bool:
     """Whether a property's schema lets a string through."""
-    if not isinstance(rules, Mapping):
+    if not isinstance(schema, Mapping):
         return False
-    kinds = rules.get("type")
+    kinds = schema.get("type")
     if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
         return True
-    return any(takes_text(each) for each in (*rules.get("anyOf", ()), *rules.get("oneOf", ())))
+    return any(accepts_string(each) for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ())))
 
 
-def read(value: str) -> Any:
+def parse_value(value: str) -> Any:
     try:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
@@ -214,7 +220,7 @@ class Source(NamedTuple):
         ("dragoman ops list --hub http://127.0.0.1:8000", "those of a running hub"),
     ),
 )
-def show_all(
+def list_operations(
     *,
     namespace: Namespace = None,
     hub: Hub = None,
@@ -226,10 +232,10 @@ def show_all(
     """List operations."""
     answer = look(Source(hub, key, config, operations), lambda catalog: catalog.list(namespace))
     if json:
-        show_json(answer)
+        print_json(answer)
         return
     rows = [(each["id"], each["effect"], each["summary"]) for each in answer["operations"]]
-    show_table(("OPERATION", "EFFECT", "WHAT IT DOES"), rows)
+    print_table(("OPERATION", "EFFECT", "WHAT IT DOES"), rows)
 
 
 @ops.command(
@@ -248,13 +254,13 @@ def search(
     """Search operations, as the meta-tool hub.search does for a model."""
     answer = look(Source(hub, key, config, operations), lambda catalog: catalog.search(query, namespace))
     if json:
-        show_json(answer)
+        print_json(answer)
         return
     rows = [(f"{each['tool']}{each['signature']}", each["summary"]) for each in answer["tools"]]
     if rows:
-        show_table(("OPERATION", "WHAT IT DOES"), rows)
+        print_table(("OPERATION", "WHAT IT DOES"), rows)
     if answer.get("hint"):
-        note(answer["hint"])
+        print_note(answer["hint"])
 
 
 @ops.command("schema", epilog=examples(("dragoman ops schema time.now", "what it takes and gives")))
@@ -267,7 +273,7 @@ def schema(
     operations: Places = None,
 ) -> None:
     """Print an operation with its JSON Schemas, as JSON."""
-    show_json(look(Source(hub, key, config, operations), lambda catalog: catalog.get(id)))
+    print_json(look(Source(hub, key, config, operations), lambda catalog: catalog.get(id)))
 
 
 @ops.command(
@@ -308,42 +314,42 @@ def call(
 
     async def run(catalog: Catalog) -> Any:
         properties = (await catalog.get(id))["inputSchema"].get("properties", {})
-        given = parse(raw, arguments or (), properties=properties)
-        return await answered(catalog, id, given=given, yes=yes)
+        given = parse_arguments(raw, arguments or (), properties=properties)
+        return await call_with_approvals(catalog, id, input=given, yes=yes)
 
     outcome = look(Source(hub, key, config, operations), run)
     if json:
-        show_json(outcome)
+        print_json(outcome)
     elif outcome["success"]:
-        show_result(outcome["result"])
+        print_result(outcome["result"])
     else:
-        show_failure(id, outcome["error"])
+        print_failure(id, outcome["error"])
     raise typer.Exit(0 if outcome["success"] else 1)
 
 
-async def answered(catalog: Catalog, id: str, *, given: Mapping[str, Any], yes: bool) -> Any:
+async def call_with_approvals(catalog: Catalog, id: str, *, input: Mapping[str, Any], yes: bool) -> Any:
     """What comes of a call, with all that is asked on the way answered, as far as somebody is there."""
-    outcome = await catalog.call(id, given)
+    outcome = await catalog.call(id, input)
     while (approval := outcome.get("approvalId")) is not None:
         question, why = await catalog.question(approval), outcome["error"]["message"]
-        said = yes or decided(id, question, why=why)
+        said = yes or ask_user(id, question, reason=why)
         if said is False:
             break
         await catalog.approve(approval, said if isinstance(said, str) else None)
-        outcome = await catalog.call(id, given, approval=approval)
+        outcome = await catalog.call(id, input, approval=approval)
     return outcome
 
 
-def decided(id: str, question: Mapping[str, Any] | None, *, why: str) -> bool | str:
+def ask_user(id: str, question: Mapping[str, Any] | None, *, reason: str) -> bool | str:
     """Whether somebody at the terminal approves a call, or the answer; nobody there means no."""
     if not sys.stdin.isatty():
         return False
     if question is None:
-        return typer.confirm(f"{why}. Call {id} now?", default=False, err=True)
-    for line in lines_of(question):
-        note(line)
+        return typer.confirm(f"{reason}. Call {id} now?", default=False, err=True)
+    for line in question_lines(question):
+        print_note(line)
     said: str = typer.prompt("Answer (an empty line declines)", default="", show_default=False, err=True)
-    return chosen(question, said) if said.strip() else False
+    return resolve_answer(question, said) if said.strip() else False
 
 
 def look(source: Source, work: Work) -> Any:
@@ -358,13 +364,13 @@ def look(source: Source, work: Work) -> Any:
     return asyncio.run(run())
 
 
-def show_result(result: Any) -> None:
+def print_result(result: Any) -> None:
     if isinstance(result, str):
-        say(result)
+        print_line(result)
     else:
-        show_json(result)
+        print_json(result)
 
 
-def show_failure(id: str, error: Mapping[str, Any]) -> None:
+def print_failure(id: str, error: Mapping[str, Any]) -> None:
     wrong = f"`dragoman ops schema {id}` shows what it takes" if error.get("problems") else None
-    complain(error["message"], hint=error.get("hint") or wrong)
+    print_error(error["message"], hint=error.get("hint") or wrong)

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from dragoman.cli.options import AsJson, ConfigFile, Places
-from dragoman.cli.terminal import examples, note, say, show_json, show_table
+from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
 
 if TYPE_CHECKING:
     from dragoman.config import Config
     from dragoman.operations.operation import Operation
-    from dragoman.operations.permission.policy import Match, Policy
+    from dragoman.operations.permission.policy import Policy, RuleMatch
 
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
-KEY = "key:"
+KEY_PREFIX = "key:"
 
 policy = typer.Typer(no_args_is_help=True, help="Policy: who may call what, as the configuration says.")
 
 
 @policy.callback()
-def begin() -> None:
+def group() -> None:
     """Policy: who may call what, as the configuration says."""
 
 
@@ -54,48 +54,50 @@ def check(
 
     All rules that fit are listed, the one that decides first.
     """
-    from dragoman.cli.settings import said_so_far, with_operations  # late: YAML and schemas take 0.2 s
-    from dragoman.server.app.tools import policy_of  # late: as above
+    from dragoman.cli.settings import add_operations, read_config_if_any  # late: YAML and schemas take 0.2 s
+    from dragoman.server.app.tools import build_policy  # late: as above
 
-    said = with_operations(said_so_far(config), operations or ())
-    meant = operation_of(operation, said, effect=effect)
-    found = matching(policy_of(said), meant, identities=identity or (), agent=agent)
-    shown = [tell(match) for match in found]
+    said = add_operations(read_config_if_any(config), operations or ())
+    meant = find_operation(operation, said, effect=effect)
+    found = find_matches(build_policy(said), meant, identities=identity or (), agent=agent)
+    shown = [match_to_json(match) for match in found]
     if json:
-        show_json({"operation": meant.id, "effect": meant.effect, **shown[0], "matches": shown})
+        print_json({"operation": meant.id, "effect": meant.effect, **shown[0], "matches": shown})
         return
-    say(f"{meant.id} ({meant.effect}): {shown[0]['decision']}")
+    print_line(f"{meant.id} ({meant.effect}): {shown[0]['decision']}")
     if shown[0]["reason"]:
-        say(shown[0]["reason"])
+        print_line(shown[0]["reason"])
     rows = [(each["decision"], each["pattern"] or "-", each["source"]) for each in shown]
-    show_table(("DECISION", "PATTERN", "BECAUSE OF"), rows)
+    print_table(("DECISION", "PATTERN", "BECAUSE OF"), rows)
 
 
-def matching(
+def find_matches(
     policy: Policy, operation: Operation, *, identities: Sequence[str], agent: str | None
-) -> Sequence[Match]:
+) -> Sequence[RuleMatch]:
     from dragoman.operations.identity import LOCAL, Identity  # late: as above
 
-    owners = [each for each in identities if not each.startswith(KEY)] or [LOCAL.owner]
-    key = next((each.removeprefix(KEY) for each in identities if each.startswith(KEY)), None)
+    owners = [each for each in identities if not each.startswith(KEY_PREFIX)] or [LOCAL.owner]
+    key = next((each.removeprefix(KEY_PREFIX) for each in identities if each.startswith(KEY_PREFIX)), None)
     return policy.matches(operation, identity=Identity(owners[0], key), agent=agent)
 
 
-def operation_of(id: str, said: Config, *, effect: Effect | None) -> Operation:
+def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operation:
     """The operation that a hub of this configuration would have; else one of this name. BadRequest."""
     from msgspec.structs import replace  # late: as above
 
     from dragoman.errors import BadRequest, ConfigError, NotFound  # late: as above
-    from dragoman.operations.artifact import MemoryArtifacts  # late: as above
-    from dragoman.operations.history import MemoryHistory  # late: as above
+    from dragoman.operations.artifact import MemoryArtifactStore  # late: as above
+    from dragoman.operations.history import MemoryMessageSearch  # late: as above
     from dragoman.operations.operation import Operation  # late: as above
-    from dragoman.server.app.tools import registry_of  # late: as above
+    from dragoman.server.app.tools import build_registry  # late: as above
 
     try:
-        found = registry_of(said, MemoryArtifacts(), history=MemoryHistory()).get(id)
+        found = build_registry(config, MemoryArtifactStore(), history=MemoryMessageSearch()).get(id)
         return replace(found, effect=effect, retries=0) if effect else found
     except NotFound:
-        note(f"{id} is not known here; it is taken to be `{effect or 'once'}`, and to ask for no approval")
+        print_note(
+            f"{id} is not known here; it is taken to be `{effect or 'once'}`, and to ask for no approval"
+        )
     namespace, _, name = id.partition(".")
     try:
         return Operation.from_schema(unreachable, {}, namespace=namespace, name=name, effect=effect or "once")
@@ -107,12 +109,12 @@ async def unreachable(*_: Any) -> None:
     raise NotImplementedError("it is only decided about")
 
 
-def tell(match: Match) -> dict[str, Any]:
+def match_to_json(match: RuleMatch) -> dict[str, Any]:
     """A rule that fits, as JSON."""
     rule = match.verdict.rule
     decision = match.verdict.decision
     if rule is None:
-        wish = match.weight[0] > 0
+        wish = match.precedence[0] > 0
         source = "the operation itself: approval=True" if wish else "the default"
         return {"decision": decision, "pattern": None, "source": source, "reason": None}
     said = {"effect": rule.effects, "agent": rule.agents, "identity": rule.identities}

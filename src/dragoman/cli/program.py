@@ -30,14 +30,14 @@ from dragoman.cli import (
     spoke,
     usage,
 )
-from dragoman.cli.logs import blot
-from dragoman.cli.terminal import complain, examples, prepare, reflow
+from dragoman.cli.logs import redact_secrets
+from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
 from dragoman.server.version import version
 
-FAILED = 1
-INTERRUPTED = 130
-TRACEBACK = "DRAGOMAN_TRACEBACK"
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+TRACEBACK_VARIABLE = "DRAGOMAN_TRACEBACK"
 
 cli = typer.Typer(
     name="dragoman",
@@ -75,27 +75,27 @@ GROUPS = {
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
 for app in (cli, *GROUPS.values()):
-    reflow(app)
+    reflow_help(app)
 
 
-def show_version(asked: bool) -> None:
-    if asked:
+def print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"dragoman {version()}")
         raise typer.Exit
 
 
 @cli.callback()
-def begin(
+def options(
     *,
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=show_version, is_eager=True, help="Say the version and exit."),
+        typer.Option("--version", callback=print_version, is_eager=True, help="Say the version and exit."),
     ] = False,
 ) -> None:
     """An agent hub you own: one process between people, models and tools."""
 
 
-def find_modules_here() -> None:
+def add_working_directory() -> None:
     """Let `module:name` mean a module of this folder too, as `python -m` does; installed ones go first."""
     with suppress(OSError):  # the folder may be gone
         here = str(Path.cwd())
@@ -105,26 +105,26 @@ def find_modules_here() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Exits with 0 when it went well, 1 when it failed, 2 when it was asked wrongly."""
-    prepare()
-    find_modules_here()
+    prepare_streams()
+    add_working_directory()
     try:
         cli(args=None if arguments is None else list(arguments))
     except DragomanError as error:
-        complain(blot(error.message), hint=error.hint)
-        raise SystemExit(FAILED) from None
+        print_error(redact_secrets(error.message), hint=error.hint)
+        raise SystemExit(EXIT_FAILED) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(FAILED) from None
+        raise SystemExit(EXIT_FAILED) from None
     except OSError as error:
-        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
-        raise SystemExit(FAILED) from None
+        print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
+        raise SystemExit(EXIT_FAILED) from None
     except Exception as error:  # told in one line, or whole when asked for
-        if os.environ.get(TRACEBACK):
+        if os.environ.get(TRACEBACK_VARIABLE):
             raise
-        complain(
-            blot(f"an error of the program itself: {type(error).__name__}: {error}"),
-            hint=f"{TRACEBACK}=1 shows where",
+        print_error(
+            redact_secrets(f"an error of the program itself: {type(error).__name__}: {error}"),
+            hint=f"{TRACEBACK_VARIABLE}=1 shows where",
         )
-        raise SystemExit(FAILED) from None
+        raise SystemExit(EXIT_FAILED) from None

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from dragoman.cli.approvals import Question, chosen
+from dragoman.cli.approvals import Question, resolve_answer
 from dragoman.cli.client import HubClient
-from dragoman.cli.screen import Screen
-from dragoman.cli.talk import Talk, new_session
-from dragoman.cli.terminal import ago, complain, note, show_table
+from dragoman.cli.screen import EventRenderer
+from dragoman.cli.talk import ChatSession, new_session_id
+from dragoman.cli.terminal import format_age, print_error, print_note, print_table
 from dragoman.errors import DragomanError, NotFound
 
 T = TypeVar("T")
@@ -26,17 +26,17 @@ HELP = """\
 Ctrl-C while the hub answers stops the answer; at the prompt, twice, it leaves."""
 
 
-class Leave(Exception):
+class QuitChat(Exception):
     """The user wants to go."""
 
 
-class Prompt:
+class ChatRepl:
     """Reads, says, draws, until the user leaves. The session outlives it."""
 
-    def __init__(self, url: str, key: str | None, *, screens: Callable[[], Screen]) -> None:
+    def __init__(self, url: str, key: str | None, *, new_renderer: Callable[[], EventRenderer]) -> None:
         self._url = url
         self._key = key
-        self._screens = screens
+        self._new_renderer = new_renderer
         self._runner = asyncio.Runner()
 
     def run(self, session: str | None, model: str | None) -> None:
@@ -45,97 +45,97 @@ class Prompt:
             import readline  # noqa: F401 # late: it gives input() a history, and only here
 
         with self._runner:
-            talk = self._do(self._open(session, model))
+            talk = self._run(self._open(session, model))
             try:
                 self._loop(talk)
-            except Leave:
-                note(f"session {talk.session}; `dragoman chat --session {talk.session}` goes on")
+            except QuitChat:
+                print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` goes on")
             finally:
-                self._do(talk.client.close())
+                self._run(talk.client.close())
 
-    async def _open(self, session: str | None, model: str | None) -> Talk:
-        talk = Talk(HubClient(self._url, self._key), self._screens, session=session, model=model)
+    async def _open(self, session: str | None, model: str | None) -> ChatSession:
+        talk = ChatSession(HubClient(self._url, self._key), self._new_renderer, session=session, model=model)
         await talk.client.sessions(limit=1)  # is there a hub, and does it let us in?
-        note(f"{self._url}; /help lists the commands, Ctrl-D leaves")
+        print_note(f"{self._url}; /help lists the commands, Ctrl-D leaves")
         if session:
-            await self._greet(talk)
+            await self._print_session(talk)
         return talk
 
-    async def _greet(self, talk: Talk) -> None:
+    async def _print_session(self, chat: ChatSession) -> None:
         """Say what was last said in the session, and follow what is being said."""
         try:
-            known = await talk.client.session(talk.session)
+            known = await chat.client.session(chat.session)
         except NotFound:
-            note(f"session {talk.session} is new")
+            print_note(f"session {chat.session} is new")
             return
-        messages = await talk.client.messages(talk.session)
-        note(f"session {talk.session}: {known['title'] or 'no title'}, {len(messages)} messages")
-        talk.recall(messages)
+        messages = await chat.client.messages(chat.session)
+        print_note(f"session {chat.session}: {known['title'] or 'no title'}, {len(messages)} messages")
+        chat.restore_pending(messages)
         if known["running"]:
-            note("an answer is under way:")
-            await talk.resume()
+            print_note("an answer is under way:")
+            await chat.resume()
 
-    def _loop(self, talk: Talk) -> None:
-        self._guarded(talk, "")
+    def _loop(self, chat: ChatSession) -> None:
+        self._handle_line(chat, "")
         while True:
             line = read_line().strip()
             if line:
-                self._guarded(talk, line)
+                self._handle_line(chat, line)
 
-    def _guarded(self, talk: Talk, line: str) -> None:
+    def _handle_line(self, chat: ChatSession, line: str) -> None:
         """Do what a line says, and ask about what waits then."""
         try:
             if line:
-                self._do(self._obey(talk, line) if line.startswith("/") else talk.say(line))
-            self._approve(talk)
+                self._run(self._run_command(chat, line) if line.startswith("/") else chat.send(line))
+            self._ask_approvals(chat)
         except DragomanError as error:
-            complain(error.message, hint=error.hint)
+            print_error(error.message, hint=error.hint)
         except KeyboardInterrupt:
             print_break()
 
-    def _approve(self, talk: Talk) -> None:
+    def _ask_approvals(self, chat: ChatSession) -> None:
         """Ask about what waits for approval, and draw how the talk goes on."""
-        while talk.waiting:
-            waiting, talk.waiting = talk.waiting, {}
+        while chat.pending_approvals:
+            waiting, chat.pending_approvals = chat.pending_approvals, {}
             for approval, call in waiting.items():
-                question = talk.questions.get(approval)
-                said = read_word(call) if question is None else read_reply(question)
+                question = chat.questions.get(approval)
+                said = read_decision(call) if question is None else read_answer(question)
                 if said is not None:
-                    self._do(talk.answer(approval, said))
+                    self._run(chat.answer_approval(approval, said))
 
-    async def _obey(self, talk: Talk, line: str) -> None:
+    async def _run_command(self, chat: ChatSession, line: str) -> None:
         word, _, rest = line.partition(" ")
         match word:
             case "/new":
-                talk.session, talk.waiting = new_session(), {}
-                note(f"session {talk.session}")
+                chat.session, chat.pending_approvals = new_session_id(), {}
+                print_note(f"session {chat.session}")
             case "/sessions":
-                await show_sessions(talk.client)
+                await print_sessions(chat.client)
             case "/open" if rest:
-                talk.session, talk.waiting = rest.strip(), {}
-                await self._greet(talk)
+                chat.session, chat.pending_approvals = rest.strip(), {}
+                await self._print_session(chat)
             case "/model":
-                talk.model = rest.strip() or None
-                note(f"model: {talk.model or 'as the hub is configured'}")
+                chat.model = rest.strip() or None
+                print_note(f"model: {chat.model or 'as the hub is configured'}")
             case "/quit" | "/exit":
-                raise Leave
+                raise QuitChat
             case _:
-                note(f"commands:\n{HELP}")
+                print_note(f"commands:\n{HELP}")
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)
 
 
-async def show_sessions(client: HubClient) -> None:
+async def print_sessions(client: HubClient) -> None:
     found = await client.sessions(limit=20)
     if not found:
-        note("you have no sessions yet")
+        print_note("you have no sessions yet")
         return
-    rows = [(each["id"], ago(each["updatedAt"]), each["title"] or "-") for each in found]
-    show_table(("ID", "CHANGED", "TITLE"), rows)
+    rows = [(each["id"], format_age(each["updatedAt"]), each["title"] or "-") for each in found]
+    print_table(("ID", "CHANGED", "TITLE"), rows)
 
 
-def read_word(call: str) -> bool | None:
+def read_decision(call: str) -> bool | None:
     """Yes or no; None for later, as is Ctrl-D."""
     try:
         said = input(f"{call}: approve? [y]es, [n]o, anything else: later> ")
@@ -151,7 +151,7 @@ def read_word(call: str) -> bool | None:
             return None
 
 
-def read_reply(question: Question) -> str | Literal[False] | None:
+def read_answer(question: Question) -> str | Literal[False] | None:
     """The answer to a question; False for an empty line, None for Ctrl-D."""
     hint = "a number, or your words" if question["options"] else "your words"
     try:
@@ -159,7 +159,7 @@ def read_reply(question: Question) -> str | Literal[False] | None:
     except EOFError:
         print_break()
         return None
-    return chosen(question, said) if said.strip() else False
+    return resolve_answer(question, said) if said.strip() else False
 
 
 def read_line() -> str:
@@ -169,12 +169,12 @@ def read_line() -> str:
             return input(PROMPT)
         except EOFError:
             print_break()
-            raise Leave from None
+            raise QuitChat from None
         except KeyboardInterrupt:
             print_break()
             if not warned:
-                note("Ctrl-C again, or Ctrl-D, leaves")
-    raise Leave
+                print_note("Ctrl-C again, or Ctrl-D, leaves")
+    raise QuitChat
 
 
 def print_break() -> None:

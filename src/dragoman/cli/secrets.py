@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dragoman.cli.keys import existing, with_store
+from dragoman.cli.keys import require_data_folder, run_with_store
 from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data
-from dragoman.cli.terminal import ago, examples, note, say, show_json, show_table
+from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest, ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -31,40 +31,42 @@ secrets = typer.Typer(no_args_is_help=True, help="Secrets: providers' keys and t
         ("pass show openai | dragoman secrets set openai", "takes it from a pipe"),
     ),
 )
-def put(id: Id, *, data: Data = DEFAULT_DATA, config: ConfigFile = None) -> None:
+def set_secret(id: Id, *, data: Data = DEFAULT_DATA, config: ConfigFile = None) -> None:
     """Keep a secret. Its value comes from a pipe or a prompt, never from the command line.
 
     It is sealed with the master key of the configuration, or else of DRAGOMAN_MASTER_KEY, or of the file that
     DRAGOMAN_MASTER_KEY_FILE names.
     """
-    master = needed(config)
+    master = require_master_key(config)
     value = read_value()
-    with_store(data, lambda store: store.secrets.put(id, value), master=master)
-    note(f"secret {id} is kept, sealed with the master key {master.fingerprint}")
+    run_with_store(data, lambda store: store.secrets.put(id, value), master=master)
+    print_note(f"secret {id} is kept, sealed with the master key {master.fingerprint}")
 
 
 @secrets.command(
     "list", epilog=examples(("dragoman secrets list", "names and dates; values are never shown"))
 )
-def show(*, data: Data = DEFAULT_DATA, json: AsJson = False) -> None:
+def list_secrets(*, data: Data = DEFAULT_DATA, json: AsJson = False) -> None:
     """List all secrets, without their values."""
-    found = with_store(existing(data), lambda store: store.secrets.list())
+    found = run_with_store(require_data_folder(data), lambda store: store.secrets.list())
     if json:
-        show_json({"secrets": [shown(secret) for secret in found]})
+        print_json({"secrets": [secret_to_json(secret) for secret in found]})
         return
     if not found:
-        note("there is no secret yet: dragoman secrets set NAME")
+        print_note("there is no secret yet: dragoman secrets set NAME")
         return
-    rows = [(each.name, ago(each.created_at), ago(each.updated_at), each.key_id) for each in found]
-    show_table(("NAME", "MADE", "SET", "MASTER KEY"), rows)
+    rows = [
+        (each.name, format_age(each.created_at), format_age(each.updated_at), each.key_id) for each in found
+    ]
+    print_table(("NAME", "MADE", "SET", "MASTER KEY"), rows)
 
 
 @secrets.command("delete", epilog=examples(("dragoman secrets delete openai", "nothing of it stays")))
 def delete(id: Id, *, data: Data = DEFAULT_DATA) -> None:
     """Delete a secret."""
-    if not with_store(existing(data), lambda store: store.secrets.delete(id)):
+    if not run_with_store(require_data_folder(data), lambda store: store.secrets.delete(id)):
         raise NotFound(f"there is no secret {id!r}", hint="`dragoman secrets list` shows them")
-    note(f"secret {id} is deleted")
+    print_note(f"secret {id} is deleted")
 
 
 @secrets.command(
@@ -91,10 +93,10 @@ def rotate(
     The key before comes from the configuration or the environment as ever. A running hub goes on with the
     values that it has read; give it the new key when you restart it.
     """
-    old, new = needed(config), replacement(write, new_key_file)
-    count = with_store(existing(data), lambda store: store.secrets.rotate(new), master=old)
+    old, new = require_master_key(config), new_master_key(write, new_key_file)
+    count = run_with_store(require_data_folder(data), lambda store: store.secrets.rotate(new), master=old)
     what = "1 secret is" if count == 1 else f"{count} secrets are"
-    note(f"{what} sealed with the master key {new.fingerprint}; {old.fingerprint} opens none now")
+    print_note(f"{what} sealed with the master key {new.fingerprint}; {old.fingerprint} opens none now")
 
 
 @secrets.command(
@@ -118,19 +120,19 @@ def generate_key(
 
     key = MasterKey.generate()
     if write is None:
-        say(key.to_text())
+        print_line(key.to_text())
         return
-    keep(key, write)
-    note(f"the master key {key.fingerprint} is in {write}")
+    write_key_file(key, write)
+    print_note(f"the master key {key.fingerprint} is in {write}")
 
 
-def needed(config: Path | None) -> MasterKey:
+def require_master_key(config: Path | None) -> MasterKey:
     """The master key that a hub with this configuration has. ConfigError when there is none."""
-    from dragoman.cli.settings import said_so_far  # late: as above
+    from dragoman.cli.settings import read_config_if_any  # late: as above
     from dragoman.config import master_key  # late: as above
     from dragoman.store.sealing import MasterKey  # late: as above
 
-    said = said_so_far(config)
+    said = read_config_if_any(config)
     text = master_key(said, os.environ)
     if text is None:
         variable = said.master_key_env
@@ -141,7 +143,7 @@ def needed(config: Path | None) -> MasterKey:
     return MasterKey.from_text(text)
 
 
-def replacement(write: Path | None, file: Path | None) -> MasterKey:
+def new_master_key(write: Path | None, file: Path | None) -> MasterKey:
     """The new master key: made, from a file, or from the environment."""
     from dragoman.store.sealing import MasterKey, read_key_file  # late: as above
 
@@ -154,11 +156,11 @@ def replacement(write: Path | None, file: Path | None) -> MasterKey:
         return MasterKey.from_text(text)
     key = MasterKey.generate()
     if write is not None:
-        keep(key, write)  # before it is used: a key that is nowhere opens nothing
+        write_key_file(key, write)  # before it is used: a key that is nowhere opens nothing
     return key
 
 
-def keep(key: MasterKey, path: Path) -> None:
+def write_key_file(key: MasterKey, path: Path) -> None:
     """Write a key to a new file, for this user alone."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -183,7 +185,7 @@ def read_value() -> str:
     return value
 
 
-def shown(secret: Secret) -> dict[str, Any]:
+def secret_to_json(secret: Secret) -> dict[str, Any]:
     return {
         "name": secret.name,
         "masterKey": secret.key_id,

@@ -40,18 +40,18 @@ def serve(
     """
     gc.disable()  # what is imported is no garbage; collecting is switched on again when the hub is ready
     # late: the server is heavy, and other commands need none
-    from dragoman.cli.hosting import Service, run
-    from dragoman.cli.settings import choose  # late: as above
+    from dragoman.cli.hosting import ServeOptions, run_service
+    from dragoman.cli.settings import choose_config  # late: as above
 
-    chosen, source = choose(config, operations or ())
-    run(
-        Service(
+    chosen, source = choose_config(config, operations or ())
+    run_service(
+        ServeOptions(
             chosen,
-            lambda: choose(config, operations or ())[0],
+            lambda: choose_config(config, operations or ())[0],
             Path(data),
             host=host,
             port=port,
-            keys=not no_auth,
+            require_keys=not no_auth,
             source=source,
         ),
         level=log_level,

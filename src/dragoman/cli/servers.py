@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Key
-from dragoman.cli.terminal import ago, cut, examples, note, say, show_json, show_table
+from dragoman.cli.terminal import (
+    examples,
+    format_age,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    truncate,
+)
 from dragoman.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -20,8 +28,8 @@ Url: TypeAlias = Annotated[
     str, typer.Option("--hub", envvar="DRAGOMAN_HUB", metavar="URL", help="The running hub.")
 ]
 Name: TypeAlias = Annotated[str, typer.Argument(help="The server's name.")]
-BRIEF = 70
-SHOWN = 12  # of a hash
+MAX_ERROR = 70
+HASH_LENGTH = 12  # of a hash
 
 servers = typer.Typer(
     no_args_is_help=True,
@@ -30,38 +38,39 @@ servers = typer.Typer(
 
 
 @servers.command("list", epilog=examples(("dragoman servers list", "how each stands, and why")))
-def show_all(*, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
+def list_servers(*, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
     """List the MCP servers."""
-    found = ask(hub, key, work=lambda client: client.ask("GET", "/api/mcp/servers"))
+    found = run_with_client(hub, key, request=lambda client: client.request("GET", "/api/mcp/servers"))
     if json:
-        show_json(found)
+        print_json(found)
         return
     if not found["servers"]:
-        note("there are no MCP servers; name some under `mcp_servers:` in dragoman.yaml, or add one")
+        print_note("there are no MCP servers; name some under `mcp_servers:` in dragoman.yaml, or add one")
         return
-    show_table(
-        ("SERVER", "STATE", "SINCE", "TOOLS", "WAITING", "WHY"), [row(each) for each in found["servers"]]
+    print_table(
+        ("SERVER", "STATE", "SINCE", "TOOLS", "WAITING", "WHY"),
+        [server_row(each) for each in found["servers"]],
     )
 
 
 @servers.command("show", epilog=examples(("dragoman servers show git", "and what changed of its tools")))
 def show(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
     """Show one server: what was left out of it, and the definitions that wait for approval."""
-    found = ask(hub, key, work=lambda client: client.ask("GET", address(name)))
+    found = run_with_client(hub, key, request=lambda client: client.request("GET", server_path(name)))
     if json:
-        show_json(found)
+        print_json(found)
         return
-    show_table(("SERVER", "STATE", "SINCE", "TOOLS", "WAITING", "WHY"), [row(found)])
-    if len(found.get("error", "")) > BRIEF:
-        note(found["error"])
+    print_table(("SERVER", "STATE", "SINCE", "TOOLS", "WAITING", "WHY"), [server_row(found)])
+    if len(found.get("error", "")) > MAX_ERROR:
+        print_note(found["error"])
     for problem in found.get("problems", ()):
-        note(problem)
+        print_note(problem)
     for change in found["changes"]:
-        say(f"\n{change['kind']}: {change['name']}  ({change['hash'][:SHOWN]})")
-        say(change["diff"])
+        print_line(f"\n{change['kind']}: {change['name']}  ({change['hash'][:HASH_LENGTH]})")
+        print_line(change["diff"])
     if found["changes"]:
-        shown = " ".join(f"{change['name']}@{change['hash'][:SHOWN]}" for change in found["changes"])
-        note(f"to approve of them as they are shown here: dragoman servers approve {name} {shown}")
+        shown = " ".join(f"{change['name']}@{change['hash'][:HASH_LENGTH]}" for change in found["changes"])
+        print_note(f"to approve of them as they are shown here: dragoman servers approve {name} {shown}")
 
 
 @servers.command(
@@ -88,13 +97,15 @@ def approve(
     """
 
     async def work(client: HubClient) -> Json:
-        waiting = {each["name"]: each["hash"] for each in (await client.ask("GET", address(name)))["changes"]}
-        wanted = waiting if not tools else dict(chosen(each, waiting) for each in tools)
-        found: Json = await client.ask("POST", f"{address(name)}/approve", body={"tools": wanted})
+        waiting = {
+            each["name"]: each["hash"] for each in (await client.request("GET", server_path(name)))["changes"]
+        }
+        wanted = waiting if not tools else dict(select_tool(each, waiting) for each in tools)
+        found: Json = await client.request("POST", f"{server_path(name)}/approve", body={"tools": wanted})
         return found
 
-    approved = ask(hub, key, work=work)["approved"]
-    say(f"approved: {', '.join(approved)}" if approved else "nothing waits for approval")
+    approved = run_with_client(hub, key, request=work)["approved"]
+    print_line(f"approved: {', '.join(approved)}" if approved else "nothing waits for approval")
 
 
 @servers.command(
@@ -108,13 +119,13 @@ def add(
     name: Name,
     command: Annotated[list[str] | None, typer.Argument(help="The program and its arguments.")] = None,
     *,
-    url: Annotated[str | None, typer.Option(help="The address of a server that runs.")] = None,
+    url: Annotated[str | None, typer.Option(help="The server_path of a server that runs.")] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(metavar="FIELD=ENTRY", help="A variable or header from `dragoman secrets`."),
     ] = None,
     trust: Annotated[
-        str, typer.Option(help="always, first or ask: whether its tools are taken as they come.")
+        str, typer.Option(help="always, first or run_with_client: whether its tools are taken as they come.")
     ] = "first",
     hub: Url = DEFAULT_HUB,
     key: Key = None,
@@ -124,66 +135,70 @@ def add(
     body |= {"command": command} if command else {}
     body |= {"url": url} if url else {}
     if secret:
-        body["secrets"] = dict(pair(each) for each in secret)
-    status = ask(hub, key, work=lambda client: client.ask("POST", "/api/mcp/servers", body=body))
-    say(f"{status['name']}: {status['state']}")
+        body["secrets"] = dict(parse_pair(each) for each in secret)
+    status = run_with_client(
+        hub, key, request=lambda client: client.request("POST", "/api/mcp/servers", body=body)
+    )
+    print_line(f"{status['name']}: {status['state']}")
 
 
 @servers.command("remove", epilog=examples(("dragoman servers remove time", "with what was approved of it")))
 def remove(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
     """Remove a server that was added."""
-    ask(hub, key, work=lambda client: client.ask("DELETE", address(name)))
-    say(f"removed {name}")
+    run_with_client(hub, key, request=lambda client: client.request("DELETE", server_path(name)))
+    print_line(f"removed {name}")
 
 
 @servers.command("reconnect", epilog=examples(("dragoman servers reconnect time", "after it was mended")))
 def reconnect(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
     """Connect to a server anew."""
-    status = ask(hub, key, work=lambda client: client.ask("POST", f"{address(name)}/reconnect"))
-    say(f"{status['name']}: {status['state']}")
+    status = run_with_client(
+        hub, key, request=lambda client: client.request("POST", f"{server_path(name)}/reconnect")
+    )
+    print_line(f"{status['name']}: {status['state']}")
 
 
-def ask(hub: str, key: str | None, *, work: Callable[[HubClient], Awaitable[Any]]) -> Any:
+def run_with_client(hub: str, key: str | None, *, request: Callable[[HubClient], Awaitable[Any]]) -> Any:
     """What the hub answers."""
     from dragoman.cli.client import HubClient  # late: --help needs none of it
 
     async def run() -> Any:
         async with HubClient(hub, key) as client:
-            return await work(client)
+            return await request(client)
 
     return asyncio.run(run())
 
 
-def chosen(text: str, waiting: Mapping[str, str]) -> tuple[str, str]:
+def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:
     """The tool and its hash that are meant by `TOOL` or `TOOL@HASH`. BadRequest."""
     tool, _, seen = text.partition("@")
-    if tool not in waiting:
+    if tool not in pending:
         raise BadRequest(f"{tool}: nothing of this name waits for approval")
-    if not waiting[tool].startswith(seen):
+    if not pending[tool].startswith(seen):
         raise BadRequest(f"{tool} has changed since it was shown", hint="look at it again")
-    return tool, waiting[tool]
+    return tool, pending[tool]
 
 
-def address(name: str) -> str:
+def server_path(name: str) -> str:
     """Where the hub tells of a server."""
-    from dragoman.cli.client import segment  # late: --help needs none of it
+    from dragoman.cli.client import path_segment  # late: --help needs none of it
 
-    return f"/api/mcp/servers/{segment(name)}"
+    return f"/api/mcp/servers/{path_segment(name)}"
 
 
-def row(server: Mapping[str, Any]) -> tuple[str, ...]:
+def server_row(server: Mapping[str, Any]) -> tuple[str, ...]:
     """A server as a line of a table."""
     counts = (str(server.get("tools", 0)), str(server.get("waiting", 0)))
     return (
         server["name"],
         server["state"],
-        ago(server["since"]),
+        format_age(server["since"]),
         *counts,
-        cut(server.get("error", ""), BRIEF),
+        truncate(server.get("error", ""), MAX_ERROR),
     )
 
 
-def pair(text: str) -> tuple[str, str]:
+def parse_pair(text: str) -> tuple[str, str]:
     """The two sides of `FIELD=ENTRY`. BadRequest."""
     field, separator, entry = text.partition("=")
     if not separator or not field or not entry:

@@ -13,12 +13,12 @@ import msgspec
 import typer
 
 from dragoman.cli.client import HubClient
-from dragoman.cli.keys import existing
+from dragoman.cli.keys import require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.terminal import ago, console, examples, note, show_json, show_table
+from dragoman.cli.terminal import examples, format_age, make_console, print_json, print_note, print_table
 from dragoman.errors import BadRequest, NotFound
 from dragoman.messages import Message
-from dragoman.operations.history import Indexing
+from dragoman.operations.history import IndexingProgress
 from dragoman.operations.identity import LOCAL
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
@@ -97,11 +97,11 @@ class Folder:
             "maxSteps": session.max_steps,
             "createdAt": session.created_at,
             "updatedAt": session.updated_at,
-            "running": await self._store.runs.active(session.id) is not None,
+            "running": await self._store.runs.get_active(session.id) is not None,
         }
 
 
-def unfinished(indexing: Sequence[Indexing | None]) -> dict[str, Any]:
+def unfinished(indexing: Sequence[IndexingProgress | None]) -> dict[str, Any]:
     """What is said of indexing that is not done, of all owners together."""
     there = [each for each in indexing if each is not None]
     if not there:
@@ -116,7 +116,7 @@ async def opened(hub: str | None, key: str | None, *, data: Path) -> AsyncIterat
         async with HubClient(hub, key) as client:
             yield client
     else:
-        async with await Store.open(existing(data), exclusive=False) as store:
+        async with await Store.open(require_data_folder(data), exclusive=False) as store:
             yield Folder(store)
 
 
@@ -141,7 +141,7 @@ Id = Annotated[str | None, typer.Argument(help="The session; the last changed on
         ("dragoman sessions list --hub http://127.0.0.1:8000 --json", "yours, from a running hub"),
     ),
 )
-def show_all(
+def list_sessions(
     *,
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
@@ -152,16 +152,22 @@ def show_all(
     """List sessions, the last changed first."""
     found = asyncio.run(_list(hub, key, data=data, limit=limit))
     if json:
-        show_json({"sessions": found})
+        print_json({"sessions": found})
         return
     if not found:
-        note("there is no session yet; `dragoman chat` begins one")
+        print_note("there is no session yet; `dragoman chat` begins one")
         return
     rows = [
-        (each["id"], ago(each["updatedAt"]), each.get("owner", "you"), each["model"] or "-", title(each))
+        (
+            each["id"],
+            format_age(each["updatedAt"]),
+            each.get("owner", "you"),
+            each["model"] or "-",
+            title_cell(each),
+        )
         for each in found
     ]
-    show_table(("ID", "CHANGED", "OWNER", "MODEL", "TITLE"), rows)
+    print_table(("ID", "CHANGED", "OWNER", "MODEL", "TITLE"), rows)
 
 
 @sessions.command(
@@ -177,11 +183,11 @@ def show(
     """Read a session: messages, tool calls, what they gave, and what the answers took."""
     session, messages = asyncio.run(_read(hub, key, data=data, id=id))
     if json:
-        show_json(whole(session, messages))
+        print_json(session_to_json(session, messages))
         return
-    from dragoman.cli.transcript import draw  # late: drawing takes 0.1 s
+    from dragoman.cli.transcript import print_transcript  # late: drawing takes 0.1 s
 
-    draw(session, messages, out=console(sys.stdout))
+    print_transcript(session, messages, out=make_console(sys.stdout))
 
 
 @sessions.command(
@@ -209,7 +215,7 @@ def export(
         sys.stdout.write(text)
         return
     output.write_text(text, encoding="utf-8")
-    note(f"{len(messages)} messages of {session['id']} are in {output}")
+    print_note(f"{len(messages)} messages of {session['id']} are in {output}")
 
 
 @sessions.command(
@@ -233,18 +239,18 @@ def search(
     query = " ".join(words)
     found = asyncio.run(_search(hub, key, data=data, query=query, session=session, limit=limit))
     if json:
-        show_json(found)
+        print_json(found)
         return
     if not found["found"]:
-        note(f"nothing holds {query[:80]!r}")
+        print_note(f"nothing holds {query[:80]!r}")
         return
     if found["matched"] == "some":
-        note("nothing holds all these words; this is what holds some of them")
-    from dragoman.cli.transcript import draw_passage  # late: drawing takes 0.1 s
+        print_note("nothing holds all these words; this is what holds some of them")
+    from dragoman.cli.transcript import print_passage  # late: drawing takes 0.1 s
 
-    out = console(sys.stdout)
+    out = make_console(sys.stdout)
     for passage in found["found"]:
-        draw_passage(passage, out=out)
+        print_passage(passage, out=out)
 
 
 async def _search(
@@ -260,7 +266,7 @@ async def _search(
             if told is None:
                 return found
             every = told["done"] + told["left"]
-            note(f"{told['done']} of {every} messages are indexed; the first search takes longer")
+            print_note(f"{told['done']} of {every} messages are indexed; the first search takes longer")
 
 
 async def _list(hub: str | None, key: str | None, *, data: Path, limit: int) -> list[dict[str, Any]]:
@@ -278,7 +284,7 @@ async def _read(
         return session, await archive.messages(session["id"])
 
 
-def whole(session: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
+def session_to_json(session: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
     """A session with its messages, as JSON values."""
     from dragoman.messages import to_json  # late: as above
 
@@ -288,9 +294,11 @@ def whole(session: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
 def to_json_text(session: dict[str, Any], messages: list[Message]) -> str:
     import msgspec  # late: as above
 
-    return msgspec.json.format(msgspec.json.encode(whole(session, messages)), indent=2).decode() + "\n"
+    return (
+        msgspec.json.format(msgspec.json.encode(session_to_json(session, messages)), indent=2).decode() + "\n"
+    )
 
 
-def title(session: dict[str, Any]) -> str:
+def title_cell(session: dict[str, Any]) -> str:
     running = " (answering)" if session["running"] else ""
     return f"{session['title'] or '-'}{running}"

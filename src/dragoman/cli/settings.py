@@ -8,12 +8,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.cli.local import installed
-from dragoman.config import Config, ProviderConfig, read_config, said_in
+from dragoman.cli.local import is_installed
+from dragoman.config import Config, ProviderConfig, config_variables, read_config
 from dragoman.errors import ConfigError
 
-HERE = Path("dragoman.yaml")
-NO_FILE = "no configuration; the local model answers"
+DEFAULT_FILE = Path("dragoman.yaml")
+LOCAL_MODEL_SOURCE = "no configuration; the local model answers"
 EXAMPLE = """write a dragoman.yaml such as this, or try `dragoman local install` or `dragoman demo`:
 
     providers:
@@ -27,26 +27,26 @@ def local_config() -> Config:
     return Config(providers={"local": ProviderConfig(type="local")}, model="local/smollm2")
 
 
-def choose(named: Path | None, places: Sequence[str] = ()) -> tuple[Config, str]:
+def choose_config(file: Path | None, operations: Sequence[str] = ()) -> tuple[Config, str]:
     """The configuration with further operations from `places`, and where it comes from.
 
     ConfigError with an example when there is none and the local model is not installed.
     """
-    path = named or (HERE if HERE.exists() else None)
+    path = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     if path is not None:
-        return with_operations(read_config(path), places), str(path)
-    if said_in(os.environ):
-        return with_operations(read_config(None), places), "the environment"
-    if installed():
-        return with_operations(local_config(), places), NO_FILE
+        return add_operations(read_config(path), operations), str(path)
+    if config_variables(os.environ):
+        return add_operations(read_config(None), operations), "the environment"
+    if is_installed():
+        return add_operations(local_config(), operations), LOCAL_MODEL_SOURCE
     raise ConfigError("there is no configuration, so no model could answer", hint=EXAMPLE)
 
 
-def said_so_far(named: Path | None) -> Config:
-    """The configuration that `choose` takes, where there is one; for commands that need none."""
-    path = named or (HERE if HERE.exists() else None)
-    return read_config(path) if path is not None or said_in(os.environ) else Config()
+def read_config_if_any(file: Path | None) -> Config:
+    """The configuration that `choose_config` takes, where there is one; for commands that need none."""
+    path = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    return read_config(path) if path is not None or config_variables(os.environ) else Config()
 
 
-def with_operations(config: Config, places: Sequence[str]) -> Config:
-    return replace(config, operations=[*config.operations, *places])
+def add_operations(config: Config, operations: Sequence[str]) -> Config:
+    return replace(config, operations=[*config.operations, *operations])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from dragoman.cli.options import DEFAULT_HUB
-from dragoman.cli.terminal import examples, note, say
+from dragoman.cli.terminal import examples, print_line, print_note
 
 if TYPE_CHECKING:
     from dragoman.operations import Registry
@@ -25,13 +25,13 @@ EPILOG = examples(
 )
 
 
-Named: TypeAlias = Annotated[
+SpokeId: TypeAlias = Annotated[
     str | None, typer.Option(help="Who this process is, over its restarts; a fresh id unless given.")
 ]
 Source: TypeAlias = Annotated[
     str | None, typer.Option(help="What the hub shows as the source; the module's name unless given.")
 ]
-Variable: TypeAlias = Annotated[
+KeyVariable: TypeAlias = Annotated[
     str, typer.Option(metavar="VAR", help="The environment variable that holds a key of the hub.")
 ]
 
@@ -42,8 +42,8 @@ def spoke(
         ..., metavar="MODULE:REGISTRY", help="The operations: a module or file, and a name in it."
     ),
     hub: Annotated[str, typer.Option(envvar="DRAGOMAN_HUB", metavar="URL", help="The hub.")] = DEFAULT_HUB,
-    key_env: Variable = "DRAGOMAN_KEY",
-    id: Named = None,
+    key_env: KeyVariable = "DRAGOMAN_KEY",
+    id: SpokeId = None,
     name: Source = None,
     window: Annotated[int, typer.Option(min=1, help="How many calls it takes at a time.")] = 256,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
@@ -56,39 +56,39 @@ def spoke(
     """
     import uvloop  # late: --help needs none of these
 
-    from dragoman.cli.logs import set_up  # late: as above
+    from dragoman.cli.logs import configure_logging  # late: as above
     from dragoman.spokes import Capacity, Spoke  # late: as above
 
     key = os.environ.get(key_env, "")
-    set_up(log_level, as_json=log_json, secrets={key} if key else set())
-    registry, capacity = registry_of(reference), Capacity(window=window)
-    made = Spoke(registry, hub=hub, key=key, id=id, name=name or name_of(reference), capacity=capacity)
+    configure_logging(log_level, as_json=log_json, secrets={key} if key else set())
+    registry, capacity = load_registry(reference), Capacity(window=window)
+    made = Spoke(registry, hub=hub, key=key, id=id, name=name or default_name(reference), capacity=capacity)
     if not key:
-        note(f"{key_env} holds no key; a hub that wants one will refuse")
-    uvloop.run(serve(made))
+        print_note(f"{key_env} holds no key; a hub that wants one will refuse")
+    uvloop.run(run_spoke(made))
 
 
-def registry_of(reference: str) -> Registry:
+def load_registry(reference: str) -> Registry:
     """The operations that are meant."""
-    from dragoman.operations.loading import load  # late: --help needs none of it
+    from dragoman.operations.loading import load_operations  # late: --help needs none of it
     from dragoman.operations.registry import Registry  # late: as above
 
-    return Registry(*load(reference))
+    return Registry(*load_operations(reference))
 
 
-async def serve(made: Spoke) -> None:
+async def run_spoke(spoke: Spoke) -> None:
     """Run the spoke until a signal comes; a second one ends it at once."""
     import asyncio  # late: as above
 
     loop = asyncio.get_running_loop()
-    running = asyncio.create_task(made.run())
-    announcing = asyncio.create_task(announce(made))
+    running = asyncio.create_task(spoke.run())
+    announcing = asyncio.create_task(print_when_ready(spoke))
     closing: list[asyncio.Task[None]] = []
 
     def stop() -> None:
         if closing:
             running.cancel()
-        closing.append(asyncio.create_task(made.close()))
+        closing.append(asyncio.create_task(spoke.close()))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -98,13 +98,13 @@ async def serve(made: Spoke) -> None:
         announcing.cancel()
 
 
-async def announce(made: Spoke) -> None:
+async def print_when_ready(spoke: Spoke) -> None:
     """Say when the hub has the operations."""
-    await made.ready()
-    say(f"dragoman: spoke {made.id} serves at {made.url}")
+    await spoke.ready()
+    print_line(f"dragoman: spoke {spoke.id} serves at {spoke.url}")
 
 
-def name_of(reference: str) -> str:
+def default_name(reference: str) -> str:
     """A name for the spoke: that of the module or file."""
     place = reference.split(":", 1)[0].removesuffix(".py")
     tail = place.rstrip("/").rpartition("/")[2].rpartition(".")[2]

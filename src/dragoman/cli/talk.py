@@ -9,38 +9,38 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
-from dragoman.agent.word import QUESTION, pending
+from dragoman.agent.word import QUESTION_PART, pending_questions
 from dragoman.cli.approvals import Question
-from dragoman.cli.client import Batches, HubClient, segment
-from dragoman.cli.screen import Screen, summary
+from dragoman.cli.client import EventBatches, HubClient, path_segment
+from dragoman.cli.screen import EventRenderer, describe_answer
 from dragoman.errors import DragomanError
 from dragoman.events import Data
 from dragoman.messages import Message, ToolPart
 
-End: TypeAlias = Literal["done", "stopped", "failed"]
+TurnEnd: TypeAlias = Literal["done", "stopped", "failed"]
 
 
-class Talk:
+class ChatSession:
     """A session of a hub that one person talks in."""
 
     def __init__(
         self,
         client: HubClient,
-        screens: Callable[[], Screen],
+        new_renderer: Callable[[], EventRenderer],
         *,
         session: str | None = None,
         model: str | None = None,
     ) -> None:
         self.client = client
         self.model = model
-        self.session = session or new_session()
-        self.waiting: dict[str, str] = {}
+        self.session = session or new_session_id()
+        self.pending_approvals: dict[str, str] = {}
         """The approvals that the last answer waits for, and the calls that want them."""
         self.questions: dict[str, Question] = {}
         """What is asked, where it is no yes or no."""
-        self._screens = screens
+        self._new_renderer = new_renderer
 
-    async def say(self, text: str) -> End:
+    async def send(self, text: str) -> TurnEnd:
         """Send a message and draw the answer."""
         message = {
             "id": f"msg_{secrets.token_urlsafe(12)}",
@@ -50,31 +50,31 @@ class Talk:
         body: dict[str, Any] = {"id": self.session, "messages": [message]}
         if self.model:
             body["model"] = self.model
-        return await self._draw(self.client.chat(body))
+        return await self._render(self.client.chat(body))
 
-    async def answer(self, approval: str, said: bool | str) -> End:
+    async def answer_approval(self, approval: str, answer: bool | str) -> TurnEnd:
         """Answer a request for approval, or a question, and draw how the talk goes on."""
-        path = f"/api/approvals/{segment(approval)}"
-        body = {"answer": said} if isinstance(said, str) else {"approved": said}
-        await self.client.ask("POST", path, body=body)
+        path = f"/api/approvals/{path_segment(approval)}"
+        body = {"answer": answer} if isinstance(answer, str) else {"approved": answer}
+        await self.client.request("POST", path, body=body)
         return await self.resume()
 
-    async def resume(self) -> End:
+    async def resume(self) -> TurnEnd:
         """Draw the answer under way."""
-        return await self._draw(self.client.resume(self.session))
+        return await self._render(self.client.resume(self.session))
 
-    def recall(self, messages: Sequence[Message]) -> None:
+    def restore_pending(self, messages: Sequence[Message]) -> None:
         """Draw what the last of these messages waits for."""
         parts = messages[-1].parts if messages else ()
         calls = [part for part in parts if isinstance(part, ToolPart) and part.state == "approval-requested"]
-        screen = self._screens()
+        screen = self._new_renderer()
         screen.waiting = {call.approval.id: call.name for call in calls if call.approval is not None}
-        screen.draw([Data(QUESTION, part.data, part.id) for part in pending(parts).values()])
-        self.waiting, self.questions = screen.waiting, screen.questions
+        screen.render([Data(QUESTION_PART, part.data, part.id) for part in pending_questions(parts).values()])
+        self.pending_approvals, self.questions = screen.waiting, screen.questions
 
-    async def _draw(self, batches: Batches) -> End:
+    async def _render(self, batches: EventBatches) -> TurnEnd:
         """Draw until the run ends. The first Ctrl-C stops the run, a second one leaves it alone."""
-        screen = self._screens()
+        screen = self._new_renderer()
         following = asyncio.ensure_future(self._follow(batches, screen))
         stopping: list[asyncio.Task[None]] = []
 
@@ -83,44 +83,44 @@ class Talk:
                 for task in (following, *stopping):
                     task.cancel()
             else:
-                screen.remark("stopping …")
+                screen.print_aside("stopping …")
                 stopping.append(asyncio.create_task(self.client.stop(self.session)))
 
-        with interrupted(interrupt):
+        with on_interrupt(interrupt):
             await asyncio.wait([following])
             await asyncio.gather(*stopping, return_exceptions=True)
-        screen.end()
+        screen.end_line()
         if following.cancelled():
-            screen.remark("left; the hub may still be answering")
+            screen.print_aside("left; the hub may still be answering")
             return "stopped"
         following.result()
-        return self._close(screen)
+        return self._finish(screen)
 
-    async def _follow(self, batches: Batches, screen: Screen) -> None:
+    async def _follow(self, batches: EventBatches, renderer: EventRenderer) -> None:
         async with aclosing(batches):
             async for batch in batches:
-                screen.draw(batch)
+                renderer.render(batch)
 
-    def _close(self, screen: Screen) -> End:
-        if screen.failed:
+    def _finish(self, renderer: EventRenderer) -> TurnEnd:
+        if renderer.failed:
             return "failed"
-        if screen.reason is None:
+        if renderer.reason is None:
             raise DragomanError(
                 "the stream ended in mid-answer; the hub may go on with it",
                 hint=f"`dragoman chat --session {self.session}` follows it again",
             )
-        self.waiting, self.questions = screen.waiting, screen.questions
-        screen.remark(summary(screen.metadata))
-        return "stopped" if screen.reason == "aborted" else "done"
+        self.pending_approvals, self.questions = renderer.waiting, renderer.questions
+        renderer.print_aside(describe_answer(renderer.metadata))
+        return "stopped" if renderer.reason == "aborted" else "done"
 
 
-def new_session() -> str:
+def new_session_id() -> str:
     """The id of a session that is to come into being."""
     return f"cli-{secrets.token_urlsafe(9)}"
 
 
 @contextmanager
-def interrupted(handle: Callable[[], None]) -> Iterator[None]:
+def on_interrupt(handle: Callable[[], None]) -> Iterator[None]:
     """While it lasts, Ctrl-C calls `handle` and raises nothing."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, handle)

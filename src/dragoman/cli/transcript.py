@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.cli.screen import Screen, summary
-from dragoman.cli.terminal import ago, printable
+from dragoman.cli.screen import EventRenderer, describe_answer
+from dragoman.cli.terminal import format_age, strip_controls
 from dragoman.messages import (
     DataPart,
     FilePart,
@@ -22,43 +22,49 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.retell import retell
+from dragoman.retell import unfold
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SPEAKERS = {"user": "You", "assistant": "Assistant", "system": "System"}
+ROLE_NAMES = {"user": "You", "assistant": "Assistant", "system": "System"}
 
 
-def draw(session: Mapping[str, Any], messages: Sequence[Message], *, out: Console) -> None:
+def print_transcript(session: Mapping[str, Any], messages: Sequence[Message], *, out: Console) -> None:
     """Print a session so that it reads well."""
-    out.print(printable(session["title"] or session["id"]), style="bold")
+    out.print(strip_controls(session["title"] or session["id"]), style="bold")
     about = (("session", session["id"]), ("owner", session.get("owner")), ("agent", session["agent"]))
-    out.print(" · ".join(f"{name} {printable(value)}" for name, value in about if value), style="dim")
+    out.print(" · ".join(f"{name} {strip_controls(value)}" for name, value in about if value), style="dim")
     for message in messages:
         out.print()
-        out.print(SPEAKERS[message.role], style="bold magenta" if message.role == "user" else "bold blue")
-        screen = Screen(out, out, clock=None)
-        screen.draw(retell(message))
-        screen.end()
+        out.print(ROLE_NAMES[message.role], style="bold magenta" if message.role == "user" else "bold blue")
+        screen = EventRenderer(out, out, clock=None)
+        screen.render(unfold(message))
+        screen.end_line()
         metadata = message.metadata if isinstance(message.metadata, dict) else {}
-        said = [f"{len(message.parts)} parts", ending(metadata), summary(metadata)]
+        said = [f"{len(message.parts)} parts", unusual_finish(metadata), describe_answer(metadata)]
         if message.role == "assistant":
             out.print(" · ".join(word for word in said if word), style="dim")
 
 
-def draw_passage(passage: Mapping[str, Any], *, out: Console) -> None:
+def print_passage(passage: Mapping[str, Any], *, out: Console) -> None:
     """Print a place where something was said: the session, when, who, and words around what was found."""
-    speaker = SPEAKERS.get(passage["role"], passage["role"])
-    about = (passage["sessionId"], passage["title"], passage.get("owner"), ago(passage["createdAt"]), speaker)
-    out.print(" · ".join(printable(word) for word in about if word), style="bold")
+    speaker = ROLE_NAMES.get(passage["role"], passage["role"])
+    about = (
+        passage["sessionId"],
+        passage["title"],
+        passage.get("owner"),
+        format_age(passage["createdAt"]),
+        speaker,
+    )
+    out.print(" · ".join(strip_controls(word) for word in about if word), style="bold")
     out.print("  ", end="")
     for piece in passage["snippet"]:
-        out.print(printable(piece["text"]), end="", style="reverse" if piece["hit"] else None)
+        out.print(strip_controls(piece["text"]), end="", style="reverse" if piece["hit"] else None)
     out.print("\n")
 
 
-def ending(metadata: Mapping[str, Any]) -> str:
+def unusual_finish(metadata: Mapping[str, Any]) -> str:
     """How the answer ended, where that is worth a word."""
     reason = metadata.get("finishReason", "")
     return "" if reason == "stop" else str(reason)
@@ -68,65 +74,65 @@ def to_markdown(session: Mapping[str, Any], messages: Sequence[Message]) -> str:
     """A session as a Markdown document."""
     lines = [f"# {session['title'] or session['id']}", ""]
     for message in messages:
-        lines += [f"## {SPEAKERS[message.role]}", ""]
+        lines += [f"## {ROLE_NAMES[message.role]}", ""]
         for part in message.parts:
-            lines += [*spell(part), ""]
+            lines += [*part_to_markdown(part), ""]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
-def spell(part: Part) -> Iterator[str]:
+def part_to_markdown(part: Part) -> Iterator[str]:
     """A part as lines of Markdown."""
-    return SPELLINGS[type(part)](part)
+    return MARKDOWN_WRITERS[type(part)](part)
 
 
-def spell_text(part: TextPart) -> Iterator[str]:
+def text_to_markdown(part: TextPart) -> Iterator[str]:
     yield part.text
 
 
-def spell_reasoning(part: ReasoningPart) -> Iterator[str]:
+def reasoning_to_markdown(part: ReasoningPart) -> Iterator[str]:
     yield from (f"> {line}".rstrip() for line in part.text.splitlines())
 
 
-def spell_step(_: StepStartPart) -> Iterator[str]:
+def step_to_markdown(_: StepStartPart) -> Iterator[str]:
     yield from ()
 
 
-def spell_file(part: FilePart) -> Iterator[str]:
+def file_to_markdown(part: FilePart) -> Iterator[str]:
     url = "embedded" if part.url.startswith("data:") else part.url
     yield f"*file {part.filename or ''} ({part.media_type}): {url}*"
 
 
-def spell_source(part: SourceUrlPart | SourceDocumentPart) -> Iterator[str]:
+def source_to_markdown(part: SourceUrlPart | SourceDocumentPart) -> Iterator[str]:
     where = f"]({part.url})" if isinstance(part, SourceUrlPart) else "]"
     yield f"*source: [{part.title or part.source_id}{where}*"
 
 
-def spell_call(part: ToolPart) -> Iterator[str]:
+def call_to_markdown(part: ToolPart) -> Iterator[str]:
     yield f"**{part.name}** ({part.state})"
-    yield from fenced(part.input)
-    yield from fenced(part.output)
+    yield from fenced_json(part.input)
+    yield from fenced_json(part.output)
     if part.error_text:
         yield f"Error: {part.error_text}"
 
 
-def spell_data(part: DataPart) -> Iterator[str]:
+def data_to_markdown(part: DataPart) -> Iterator[str]:
     yield f"*{part.type}*"
-    yield from fenced(part.data)
+    yield from fenced_json(part.data)
 
 
-def fenced(value: Any) -> Iterator[str]:
+def fenced_json(value: Any) -> Iterator[str]:
     if value is not msgspec.UNSET:
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         yield from ("", "```json", text, "```", "")
 
 
-SPELLINGS: Mapping[type, Callable[[Any], Iterator[str]]] = {
-    TextPart: spell_text,
-    ReasoningPart: spell_reasoning,
-    StepStartPart: spell_step,
-    FilePart: spell_file,
-    SourceUrlPart: spell_source,
-    SourceDocumentPart: spell_source,
-    ToolPart: spell_call,
-    DataPart: spell_data,
+MARKDOWN_WRITERS: Mapping[type, Callable[[Any], Iterator[str]]] = {
+    TextPart: text_to_markdown,
+    ReasoningPart: reasoning_to_markdown,
+    StepStartPart: step_to_markdown,
+    FilePart: file_to_markdown,
+    SourceUrlPart: source_to_markdown,
+    SourceDocumentPart: source_to_markdown,
+    ToolPart: call_to_markdown,
+    DataPart: data_to_markdown,
 }

@@ -17,18 +17,26 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman.cli.client import HubClient
-from dragoman.cli.keys import existing
+from dragoman.cli.keys import require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.terminal import examples, note, printable, show_json
-from dragoman.server.export import MOST, Json, answer, cells, headings, read_question, to_csv
+from dragoman.cli.terminal import examples, print_json, print_note, strip_controls
+from dragoman.server.export import (
+    MAX_LIMIT,
+    Json,
+    build_report,
+    csv_cells,
+    csv_headings,
+    parse_usage_query,
+    to_csv,
+)
 from dragoman.store.store import Store
 
 # ---- The bill: usage as it is told by a hub or a data folder, drawn as a table with bars, or written as CSV.
 
-WIDE = 200
-BAR = 16
+DEFAULT_WIDTH = 200
+BAR_WIDTH = 16
 EIGHTHS = " ▏▎▍▌▋▊▉"
-PAGE = 1000
+PAGE_SIZE = 1000
 Ask: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Json]]
 
 
@@ -45,97 +53,99 @@ async def asking(place: Place) -> AsyncIterator[Ask]:
     """A function that answers as `GET /api/usage` does; from a data folder, about all owners."""
     if place.hub:
         async with HubClient(place.hub, place.key) as client:
-            yield lambda query: client.ask("GET", f"/api/usage?{urlencode(query)}")
+            yield lambda query: client.request("GET", f"/api/usage?{urlencode(query)}")
     else:
-        async with await Store.open(existing(place.data), exclusive=False) as store:
-            yield lambda query: answer(store.usage, read_question(query, time.time()))
+        async with await Store.open(require_data_folder(place.data), exclusive=False) as store:
+            yield lambda query: build_report(store.usage, parse_usage_query(query, time.time()))
 
 
-async def fetch(place: Place, query: Mapping[str, str]) -> Json:
+async def fetch_report(place: Place, query: Mapping[str, str]) -> Json:
     """One answer."""
     async with asking(place) as ask:
         return await ask(query)
 
 
-async def export(place: Place, query: Mapping[str, str], *, limit: int | None, out: TextIO) -> None:
+async def write_csv(place: Place, query: Mapping[str, str], *, limit: int | None, out: TextIO) -> None:
     """Write all rows as CSV, or as many as the limit lets."""
     async with asking(place) as ask:
         if "group_by" in query:
-            found = await ask({**query, "limit": str(limit or MOST)})
-            out.write(to_csv([headings(found["groupBy"]), *map(cells, found["rows"])]))
+            found = await ask({**query, "limit": str(limit or MAX_LIMIT)})
+            out.write(to_csv([csv_headings(found["groupBy"]), *map(csv_cells, found["rows"])]))
             return
-        out.write(to_csv([headings(())]))
+        out.write(to_csv([csv_headings(())]))
         left, after = limit, dict[str, str]()
         while left != 0:
-            found = await ask({**query, **after, "limit": str(min(PAGE, left or PAGE))})
-            out.write(to_csv(map(cells, found["rows"])))
+            found = await ask({**query, **after, "limit": str(min(PAGE_SIZE, left or PAGE_SIZE))})
+            out.write(to_csv(map(csv_cells, found["rows"])))
             if found["next"] is None:
                 return
             left, after = left and left - len(found["rows"]), {"after": found["next"]}
 
 
-def draw(found: Json) -> None:
+def print_report(report: Json) -> None:
     """The answer as a table, its totals at the end."""
-    width = None if sys.stdout.isatty() else WIDE
+    width = None if sys.stdout.isatty() else DEFAULT_WIDTH
     out = Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
-    out.print(summed(found) if "groupBy" in found else listed(found))
-    if found.get("more") or found.get("next"):
-        note("there are more rows; --limit shows them, --csv writes all")
+    out.print(group_table(report) if "groupBy" in report else record_table(report))
+    if report.get("more") or report.get("next"):
+        print_note("there are more rows; --limit shows them, --csv writes all")
 
 
-def summed(found: Json) -> Table:
+def group_table(report: Json) -> Table:
     """A line a group, with a bar for its share of the money, or of the calls where nothing has a price."""
-    rows, total = found["rows"], found["total"]
+    rows, total = report["rows"], report["total"]
     measure = "cost" if total["cost"] else "calls"
     most = max((row[measure] or 0 for row in rows), default=0)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in found["groupBy"]:
+    for name in report["groupBy"]:
         table.add_column(name.removesuffix("_id").removesuffix("_served").upper(), overflow="fold")
-    table.add_column("", width=BAR, style="cyan", no_wrap=True)
+    table.add_column("", width=BAR_WIDTH, style="cyan", no_wrap=True)
     for name in ("COST", "CALLS", "FAILED", "IN", "OUT", "CACHED", "FIRST", "TIME"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        names = (printable("-" if name is None else name) for name in row["group"].values())
-        table.add_row(*names, bar(row[measure] or 0, most), *figures(row))
+        names = (strip_controls("-" if name is None else name) for name in row["group"].values())
+        table.add_row(*names, bar(row[measure] or 0, most), *total_cells(row))
     table.add_section()
-    words = ["total", *("" for _ in found["groupBy"][1:])]
-    table.add_row(*words, "", *figures(total), style="bold")
+    words = ["total", *("" for _ in report["groupBy"][1:])]
+    table.add_row(*words, "", *total_cells(total), style="bold")
     return table
 
 
-def listed(found: Json) -> Table:
+def record_table(report: Json) -> Table:
     """A line a request, and the totals of all."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("AT", "OWNER", "DOOR", "PROVIDER", "MODEL", "STATUS"):
         table.add_column(name, overflow="fold")
     for name in ("COST", "IN", "OUT", "CACHED", "FIRST", "TIME"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in found["rows"]:
+    for row in report["rows"]:
         at = time.strftime("%m-%d %H:%M:%S", time.localtime(row["startedAt"]))
         model = row["modelServed"] or row["modelAsked"]
         said = (row["owner"], row["door"], row["provider"], model, row["error"] or row["status"])
-        times = (seconds(row["firstByte"]), seconds(row["duration"]))
-        table.add_row(at, *(printable(word or "-") for word in said), dollars(row), *tokens(row), *times)
+        times = (format_seconds(row["firstByte"]), format_seconds(row["duration"]))
+        table.add_row(
+            at, *(strip_controls(word or "-") for word in said), format_cost(row), *token_cells(row), *times
+        )
     table.add_section()
-    cost, calls, failed, *rest = figures(found["total"])
+    cost, calls, failed, *rest = total_cells(report["total"])
     table.add_row("total", f"{calls} calls", "", "", "", f"{failed} failed", cost, *rest, style="bold")
     return table
 
 
-def figures(row: Json) -> list[str]:
+def total_cells(row: Json) -> list[str]:
     """The figures of a group: money, calls, tokens, mean times."""
-    times = (seconds(row["meanFirstByte"]), seconds(row["meanDuration"]))
-    return [dollars(row), f"{row['calls']:,}", f"{row['failed']:,}", *tokens(row), *times]
+    times = (format_seconds(row["meanFirstByte"]), format_seconds(row["meanDuration"]))
+    return [format_cost(row), f"{row['calls']:,}", f"{row['failed']:,}", *token_cells(row), *times]
 
 
-def tokens(row: Json) -> list[str]:
+def token_cells(row: Json) -> list[str]:
     usage = row["usage"]
     about = "~" if usage.get("estimated") else ""
     counts = [usage.get(name) for name in ("inputTokens", "outputTokens", "cachedInputTokens")]
     return ["-" if count is None else f"{about}{count:,}" for count in counts]
 
 
-def dollars(row: Json) -> str:
+def format_cost(row: Json) -> str:
     if row["cost"] is None:
         return "-"
     cost = row["cost"]
@@ -143,13 +153,13 @@ def dollars(row: Json) -> str:
     return f"≥ {said}" if row.get("unpriced") else said
 
 
-def seconds(span: float | None) -> str:
+def format_seconds(span: float | None) -> str:
     return "-" if span is None else f"{span:.2f} s"
 
 
-def bar(value: float, most: float) -> str:
+def bar(value: float, maximum: float) -> str:
     """A bar as long as the value is of the most, in eighths of a character."""
-    eighths = round(8 * BAR * value / most) if most else 0
+    eighths = round(8 * BAR_WIDTH * value / maximum) if maximum else 0
     return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
@@ -214,13 +224,13 @@ def usage(
     query |= {} if requests else {"group_by": by}
     place = Place(hub, key, data=data)
     if csv:
-        asyncio.run(export(place, query, limit=limit, out=sys.stdout))
+        asyncio.run(write_csv(place, query, limit=limit, out=sys.stdout))
         return
-    found = asyncio.run(fetch(place, {**query, "limit": str(limit or 50)}))
+    found = asyncio.run(fetch_report(place, {**query, "limit": str(limit or 50)}))
     if json:
-        show_json(found)
+        print_json(found)
         return
     if not found["total"]["calls"]:
-        note("nothing was used in this time; --since all shows everything")
+        print_note("nothing was used in this time; --since all shows everything")
         return
-    draw(found)
+    print_report(found)

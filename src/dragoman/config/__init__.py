@@ -1,7 +1,7 @@
 """Configuration: `dragoman.yaml` and the environment, read once at the edge, into typed values."""
 
-from dragoman.config.environment import said_in
-from dragoman.config.keys import key_places, master_key, read_key, secret
+from dragoman.config.environment import config_variables
+from dragoman.config.keys import first_key, key_sources, master_key, read_key
 from dragoman.config.reading import parse_config, read_config
 from dragoman.config.sections import (
     AgentConfig,
@@ -33,11 +33,11 @@ __all__ = [
     "ProviderType",
     "StopConfig",
     "TelemetryConfig",
-    "key_places",
+    "config_variables",
+    "first_key",
+    "key_sources",
     "master_key",
     "parse_config",
     "read_config",
     "read_key",
-    "said_in",
-    "secret",
 ]

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 NO_SECRETS: Mapping[str, str] = {}
 
 
-def key_places(provider: ProviderConfig) -> dict[str, KeyConfig]:
+def key_sources(provider: ProviderConfig) -> dict[str, KeyConfig]:
     """Where a provider's keys lie, by the name that people see; empty when it has none.
 
     A key without a name is called by its number, and the only key of a provider `default`.
@@ -39,7 +39,7 @@ def read_key(
     if key.api_key_env is not None:
         value, place = environ.get(key.api_key_env), f"the environment variable {key.api_key_env} is not set"
     elif key.api_key_file is not None:
-        value, place = _file(key.api_key_file, name=name), "the key file is empty"
+        value, place = _read_key_file(key.api_key_file, name=name), "the key file is empty"
     else:
         place = f"there is no secret {key.api_key_secret} (`dragoman secrets set` puts one there)"
         value = secrets.get(key.api_key_secret or "")
@@ -51,7 +51,7 @@ def read_key(
     return value
 
 
-def secret(
+def first_key(
     provider: ProviderConfig,
     *,
     name: str,
@@ -60,7 +60,7 @@ def secret(
 ) -> str | None:
     """A provider's key, the first of several that there is; None when it has none. Errors as `read_key`."""
     found = (
-        read_key(key, name=name, environ=environ, secrets=secrets) for key in key_places(provider).values()
+        read_key(key, name=name, environ=environ, secrets=secrets) for key in key_sources(provider).values()
     )
     return next((value for value in found if value is not None), None)
 
@@ -80,15 +80,15 @@ def master_key(config: Config, environ: Mapping[str, str]) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file with the master key cannot be read: {_why(error)}") from None
+        raise ConfigError(f"the file with the master key cannot be read: {_reason(error)}") from None
 
 
-def _file(path: str, *, name: str) -> str:
+def _read_key_file(path: str, *, name: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"providers.{name}: cannot read the key file: {_why(error)}") from None
+        raise ConfigError(f"providers.{name}: cannot read the key file: {_reason(error)}") from None
 
 
-def _why(error: OSError | UnicodeDecodeError) -> str:
+def _reason(error: OSError | UnicodeDecodeError) -> str:
     return error.strerror or "it fails" if isinstance(error, OSError) else "it is no text"

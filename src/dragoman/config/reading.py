@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from dragoman.config.document import Document, read_document
-from dragoman.config.environment import override
-from dragoman.config.faults import Fault, dotted
-from dragoman.config.rules import broken_rules
+from dragoman.config.document import ConfigDocument, read_document
+from dragoman.config.environment import apply_environment
+from dragoman.config.faults import ConfigProblem, format_path
+from dragoman.config.rules import config_problems
 from dragoman.config.sections import Config
-from dragoman.config.shape import fit
+from dragoman.config.shape import check_types
 from dragoman.errors import ConfigError
 
-HINT = "docs/configuration.md lists every field"
-MOST = 20  # faults that are told at once
+DOCS_HINT = "docs/configuration.md lists every field"
+MAX_PROBLEMS = 20  # faults that are told at once
 
 
 def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
@@ -28,19 +28,21 @@ def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> 
     """
     around = os.environ if environ is None else environ
     source = "the environment" if path is None else str(path)
-    document = Document() if path is None else read_document(_text(path), source=source, environ=around)
-    override(document, around)
-    return _settle(document, source=source)
+    document = (
+        ConfigDocument() if path is None else read_document(_read_file(path), source=source, environ=around)
+    )
+    apply_environment(document, around)
+    return _validate(document, source=source)
 
 
 def parse_config(raw: Any, *, source: str = "the configuration") -> Config:
     """The configuration in a decoded YAML value; the environment has no say."""
-    document = Document()
+    document = ConfigDocument()
     document.value = raw
-    return _settle(document, source=source)
+    return _validate(document, source=source)
 
 
-def _text(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -50,30 +52,30 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: no YAML: a byte that is no UTF-8") from None
 
 
-def _settle(document: Document, *, source: str) -> Config:
+def _validate(document: ConfigDocument, *, source: str) -> Config:
     try:
-        value, misfits = fit(document.value, Config, texts=document.texts)
-        told = {fault.path for fault in document.faults}
-        faults = [*document.faults, *(fault for fault in misfits if fault.path not in told)]
+        value, misfits = check_types(document.value, Config, texts=document.variable_texts)
+        told = {fault.path for fault in document.problems}
+        faults = [*document.problems, *(fault for fault in misfits if fault.path not in told)]
         if faults:
-            raise _error(faults, document, source=source)
+            raise _config_error(faults, document, source=source)
         config = msgspec.convert(value, Config)
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
-    if broken := list(broken_rules(config)):
-        raise _error(broken, document, source=source)
+    if broken := list(config_problems(config)):
+        raise _config_error(broken, document, source=source)
     return config
 
 
-def _error(faults: list[Fault], document: Document, *, source: str) -> ConfigError:
+def _config_error(faults: list[ConfigProblem], document: ConfigDocument, *, source: str) -> ConfigError:
     """All faults in one error, in the order of the lines."""
-    ordered = sorted(faults, key=lambda fault: document.line(fault.path))
-    lines = [_line(fault, document, source=source) for fault in ordered[:MOST]]
-    if len(faults) > MOST:
-        lines.append(f"and {len(faults) - MOST} more")
-    return ConfigError("\n".join(lines), hint=HINT)
+    ordered = sorted(faults, key=lambda fault: document.line_of(fault.path))
+    lines = [_format_problem(fault, document, source=source) for fault in ordered[:MAX_PROBLEMS]]
+    if len(faults) > MAX_PROBLEMS:
+        lines.append(f"and {len(faults) - MAX_PROBLEMS} more")
+    return ConfigError("\n".join(lines), hint=DOCS_HINT)
 
 
-def _line(fault: Fault, document: Document, *, source: str) -> str:
-    where = document.where(fault.path, source=source)
-    return ": ".join(piece for piece in (where, dotted(fault.path), fault.message) if piece)
+def _format_problem(fault: ConfigProblem, document: ConfigDocument, *, source: str) -> str:
+    where = document.location(fault.path, source=source)
+    return ": ".join(piece for piece in (where, format_path(fault.path), fault.message) if piece)

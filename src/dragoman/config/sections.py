@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from dragoman.config.document import read_span
+from dragoman.config.document import parse_duration
 from dragoman.errors import ProviderCategory
 from dragoman.limits import NO_LIMITS, Limits
 
@@ -16,23 +16,23 @@ PermissionMode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "b
 HookEvent = Literal[
     "user_prompt_submit", "pre_tool_use", "post_tool_use", "pre_model", "post_model", "run_end"
 ]
-ADDRESSES = {"anthropic": "https://api.anthropic.com", "ollama": "http://127.0.0.1:11434"}
+DEFAULT_URLS = {"anthropic": "https://api.anthropic.com", "ollama": "http://127.0.0.1:11434"}
 
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
+PositiveInt: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
-Duration: TypeAlias = Annotated[float, Meta(ge=0)]
+NonNegativeSeconds: TypeAlias = Annotated[float, Meta(ge=0)]
 Money: TypeAlias = Annotated[float, Meta(ge=0)]
-Above: TypeAlias = Annotated[float, Meta(gt=0)]
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0)]
+Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A section: a field that nobody knows is an error, not a silence."""
 
 
-class KeyConfig(Strict, frozen=True):
+class KeyConfig(ConfigSection, frozen=True):
     """One of several keys of a provider: where it lies, and a name for people to see."""
 
     name: Name | None = None
@@ -41,15 +41,15 @@ class KeyConfig(Strict, frozen=True):
     api_key_secret: Name | None = None
 
 
-class CooldownConfig(Strict, frozen=True):
+class CooldownConfig(ConfigSection, frozen=True):
     """When a provider's key rests: after `failures` within `window` seconds, for `seconds`."""
 
-    failures: Positive = 3
+    failures: PositiveInt = 3
     window: Seconds = 60.0
     seconds: Seconds = 30.0
 
 
-class PriceConfig(Strict, frozen=True):
+class PriceConfig(ConfigSection, frozen=True):
     """What a model costs, in US dollars per million tokens. None: as `input`."""
 
     input: Money
@@ -58,7 +58,7 @@ class PriceConfig(Strict, frozen=True):
     cache_write: Money | None = None
 
 
-class ProviderConfig(Strict, frozen=True):
+class ProviderConfig(ConfigSection, frozen=True):
     """A place that answers. Times are in seconds, None: no limit."""
 
     type: ProviderType
@@ -77,11 +77,11 @@ class ProviderConfig(Strict, frozen=True):
     model_path: str | None = None
     version: Name = "2023-06-01"
     beta: tuple[Name, ...] = ()
-    max_tokens: Positive | None = None
-    num_ctx: Positive | None = None
+    max_tokens: PositiveInt | None = None
+    num_ctx: PositiveInt | None = None
     keep_alive: str | float | None = None
     think: bool | Literal["low", "medium", "high", "max"] | None = None
-    retries: Count = 3
+    retries: NonNegativeInt = 3
     connect_timeout: Seconds | None = 10.0
     first_byte_timeout: Seconds | None = 300.0
     idle_timeout: Seconds | None = 120.0
@@ -90,15 +90,15 @@ class ProviderConfig(Strict, frozen=True):
     lenient_finish: bool | None = None
     thinking: Literal["auto", "open", "off"] | None = None
     call_ids: Literal["plain", "any", "nine"] | None = None
-    connections: Positive = 4000
-    contexts: dict[str, Positive] = {}
+    connections: PositiveInt = 4000
+    contexts: dict[str, PositiveInt] = {}
     executable: Name = "claude"
     permission_mode: PermissionMode | None = None
     agent: Name | None = None
     cwd: str | None = None
     allowed_tools: tuple[Name, ...] = ()
     disallowed_tools: tuple[Name, ...] = ()
-    max_turns: Positive | None = None
+    max_turns: PositiveInt | None = None
     mcp_config: str | None = None
     arguments: tuple[str, ...] = ()
 
@@ -109,19 +109,19 @@ class ProviderConfig(Strict, frozen=True):
     @property
     def url(self) -> str | None:
         """Its address: `base_url`, or where servers of its type are found."""
-        return self.base_url or ADDRESSES.get(self.type)
+        return self.base_url or DEFAULT_URLS.get(self.type)
 
 
-class ContextConfig(Strict, frozen=True):
+class ContextConfig(ConfigSection, frozen=True):
     """How a conversation that grows too long for its model is shortened; `limit` in tokens."""
 
     policy: Literal["off", "truncate", "summarise"] = "off"
-    limit: Positive | None = None
-    margin: Share = 0.85
-    keep: Share = 0.5
+    limit: PositiveInt | None = None
+    margin: Fraction = 0.85
+    keep: Fraction = 0.5
 
 
-class StopConfig(Strict, frozen=True):
+class StopConfig(ConfigSection, frozen=True):
     """When an answer ends before its model says so: exactly one of these. `time`: seconds, or like `2min`.
 
     `use` is a Condition or predicate of one's own, `module:name` or `file.py:name`.
@@ -130,27 +130,27 @@ class StopConfig(Strict, frozen=True):
     tool: Name | None = None
     text: Name | None = None
     matches: Name | None = None
-    steps: Positive | None = None
-    tokens: Positive | None = None
-    cost: Above | None = None
+    steps: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+    cost: PositiveFloat | None = None
     time: Seconds | Name | None = None
-    no_progress: Positive | None = None
+    no_progress: PositiveInt | None = None
     use: Name | None = None
     all: tuple[StopConfig, ...] = ()
     any: tuple[StopConfig, ...] = ()
 
     @property
-    def said(self) -> list[str]:
+    def conditions(self) -> list[str]:
         """The names of the conditions that it says."""
         return [name for name in self.__struct_fields__ if getattr(self, name) not in (None, ())]
 
     @property
     def seconds(self) -> float:
         """`time` in seconds. Unusable."""
-        return read_span(self.time) if isinstance(self.time, str) else self.time or 0.0
+        return parse_duration(self.time) if isinstance(self.time, str) else self.time or 0.0
 
 
-class AgentConfig(Strict, frozen=True):
+class AgentConfig(ConfigSection, frozen=True):
     """An agent; `model` falls back to the hub's. With a `description` other agents can call it.
 
     `output` is a JSON Schema, or the file that holds one.
@@ -161,11 +161,11 @@ class AgentConfig(Strict, frozen=True):
     instructions: str | None = None
     operations: list[str] = []
     client_tools: list[dict[str, Any]] = []
-    max_steps: Positive | None = None
+    max_steps: PositiveInt | None = None
     options: dict[str, Any] = {}
     policy: Literal["allow", "ask", "deny"] | None = None
     timeout: Seconds | None = None
-    max_calls: Positive | None = None
+    max_calls: PositiveInt | None = None
     max_usd: Money | None = None
     context: ContextConfig = ContextConfig()
     stop_when: tuple[StopConfig, ...] = ()
@@ -176,7 +176,7 @@ class AgentConfig(Strict, frozen=True):
 Patterns: TypeAlias = Name | tuple[Name, ...]
 
 
-class PolicyRule(Strict, frozen=True):
+class PolicyRule(ConfigSection, frozen=True):
     """One of `allow`, `ask`, `deny`: patterns of operations; and whom it is for."""
 
     allow: Patterns = ()
@@ -190,7 +190,7 @@ class PolicyRule(Strict, frozen=True):
     answerers: Patterns = ()
 
 
-class HookConfig(Strict, frozen=True):
+class HookConfig(ConfigSection, frozen=True):
     """A hook: a function or a ready-made one (`use`), or an address (`url`). `timeout` is in seconds."""
 
     event: HookEvent | None = None
@@ -209,7 +209,7 @@ class HookConfig(Strict, frozen=True):
         return f"HookConfig({self.use or 'url'!r})"
 
 
-class McpServerConfig(Strict, frozen=True):
+class McpServerConfig(ConfigSection, frozen=True):
     """Somebody's MCP server: a `command` to start, or a `url`. Times are in seconds.
 
     `trust`: whether its definitions are taken as they come (`always`), pinned as they are first seen
@@ -231,7 +231,7 @@ class McpServerConfig(Strict, frozen=True):
     enabled: bool = True
     timeout: Seconds = 60.0
     connect_timeout: Seconds = 20.0
-    concurrency: Positive = 8
+    concurrency: PositiveInt = 8
     rate: str | None = None
 
     def __repr__(self) -> str:
@@ -239,7 +239,7 @@ class McpServerConfig(Strict, frozen=True):
         return "McpServerConfig(command)" if self.command else "McpServerConfig(url)"
 
 
-class McpConfig(Strict, frozen=True):
+class McpConfig(ConfigSection, frozen=True):
     """`/mcp`: operations that are listed as plain tools beside the four, and who may come from a browser."""
 
     pinned: tuple[Name, ...] = ()
@@ -247,84 +247,84 @@ class McpConfig(Strict, frozen=True):
     origins: tuple[Name, ...] = ()
 
 
-class WebConfig(Strict, frozen=True):
+class WebConfig(ConfigSection, frozen=True):
     """`web.fetch`: whether it is there, which hosts it may or must not ask, and how much it takes."""
 
     enabled: bool = True
     allow_hosts: tuple[Name, ...] = ()
     deny_hosts: tuple[Name, ...] = ()
     allow_networks: tuple[Name, ...] = ()
-    ports: tuple[Positive, ...] = (80, 443)
-    max_bytes: Positive = 5_000_000
+    ports: tuple[PositiveInt, ...] = (80, 443)
+    max_bytes: PositiveInt = 5_000_000
     timeout: Seconds = 30.0
 
 
-class SearchConfig(Strict, frozen=True):
+class SearchConfig(ConfigSection, frozen=True):
     """How operations are found: by their words, and with embeddings also by their meaning."""
 
     embeddings: Literal["none", "wordllama"] = "none"
 
 
-class SpokesConfig(Strict, frozen=True):
+class SpokesConfig(ConfigSection, frozen=True):
     """Other processes that bring operations: which namespaces each key's owner may register."""
 
     enabled: bool = True
     namespaces: dict[str, Patterns] = {}
     reserved: tuple[Name, ...] = ()
-    grace: Duration = 30.0
+    grace: NonNegativeSeconds = 30.0
 
 
-class LimitsConfig(Strict, frozen=True):
+class LimitsConfig(ConfigSection, frozen=True):
     """Sizes in bytes and characters, threads, seconds to drain; and what keys and owners may ask."""
 
-    body: Positive = 8_000_000
-    gateway_body: Positive = 64_000_000
-    part: Positive = 4_000_000
-    threads: Positive = 16
+    body: PositiveInt = 8_000_000
+    gateway_body: PositiveInt = 64_000_000
+    part: PositiveInt = 4_000_000
+    threads: PositiveInt = 16
     key: Limits = NO_LIMITS
     owner: Limits = NO_LIMITS
     owners: dict[str, Limits] = {}
     unpriced: Literal["refuse", "allow"] = "refuse"
-    drain: Duration = 30.0
-    spool: Count = 64_000_000
-    result: Positive = 24_000
-    artifact: Positive = 32_000_000
-    repeats: Positive = 3
-    keep_days: Positive = 30
+    drain: NonNegativeSeconds = 30.0
+    spool: NonNegativeInt = 64_000_000
+    result: PositiveInt = 24_000
+    artifact: PositiveInt = 32_000_000
+    repeats: PositiveInt = 3
+    keep_days: PositiveInt = 30
 
 
-class CorsConfig(Strict, frozen=True):
+class CorsConfig(ConfigSection, frozen=True):
     """Front ends on other origins. Empty: none."""
 
     origins: list[str] = []
 
 
-class TelemetryConfig(Strict, frozen=True):
+class TelemetryConfig(ConfigSection, frozen=True):
     """Traces. None as endpoint: none are made. `content`: whether they hold what was said."""
 
     otlp_endpoint: str | None = None
     service_name: Name = "dragoman"
     content: bool = False
-    sample: Share = 1.0
+    sample: Fraction = 1.0
 
 
-class MetricsConfig(Strict, frozen=True):
+class MetricsConfig(ConfigSection, frozen=True):
     """`/metrics`: for everybody who reaches the port, or for keys only."""
 
     public: bool = True
 
 
-Models: TypeAlias = Annotated[tuple[Name, ...], Meta(min_length=1)]
+ModelNames: TypeAlias = Annotated[tuple[Name, ...], Meta(min_length=1)]
 
 
-class Config(Strict, frozen=True):
+class Config(ConfigSection, frozen=True):
     """A hub. `disconnect_grace`: seconds that a run goes on with nobody there, or `never`: it runs on."""
 
     providers: dict[str, ProviderConfig] = {}
     model: str | None = None
     default_provider: Name | None = None
-    aliases: dict[str, Name | Models] = {}
-    fallbacks: dict[str, Models] = {}
+    aliases: dict[str, Name | ModelNames] = {}
+    fallbacks: dict[str, ModelNames] = {}
     fallback_on: tuple[ProviderCategory, ...] = (
         "rate_limit",
         "overloaded",
@@ -338,8 +338,8 @@ class Config(Strict, frozen=True):
     agents: dict[str, AgentConfig] = {}
     operations: list[str] = []
     pinned: list[str] = []
-    max_steps: Positive = 10
-    disconnect_grace: Duration | Literal["never"] = 15.0
+    max_steps: PositiveInt = 10
+    disconnect_grace: NonNegativeSeconds | Literal["never"] = 15.0
     keep_alive: Seconds = 15.0
     files_root: str | None = None
     files: dict[str, str] = {}

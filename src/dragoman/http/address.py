@@ -17,8 +17,8 @@ import msgspec
 from dragoman.errors import ConfigError, ProviderError
 
 PORTS = {"http": 80, "https": 443}
-UNSPEAKABLE = re.compile(r"[\x00-\x20\x7f]")
-SAFE = "/:@!$&'()*+,;=?%-._~[]"
+FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f]")
+QUERY_SAFE = "/:@!$&'()*+,;=?%-._~[]"
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -33,36 +33,36 @@ class Address(msgspec.Struct, frozen=True):
         return self.scheme == "https"
 
     @property
-    def bracketed(self) -> str:
+    def host_literal(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def authority(self) -> str:
         """What the `host` header says: the port only when it is not the scheme's own."""
-        return self.bracketed if self.port == PORTS[self.scheme] else f"{self.bracketed}:{self.port}"
+        return self.host_literal if self.port == PORTS[self.scheme] else f"{self.host_literal}:{self.port}"
 
 
 @lru_cache(maxsize=256)
-def locate(url: str) -> tuple[Address, str]:
+def parse_url(url: str) -> tuple[Address, str]:
     """The server that a URL names, and the target to ask it for. ProviderError `bad_request` if it is no URL.
 
     Nothing of the URL but its host is ever shown: paths and queries may hold keys.
     """
     try:
-        parts = split(url)
+        parts = split_url(url)
     except ValueError as error:
         message = f"the URL of a model provider cannot be used: {error}"
         raise ProviderError(message, category="bad_request") from None
     if parts.username is not None:
         message = f"the URL of {parts.hostname!r} holds credentials; send them as a header"
         raise ProviderError(message, category="bad_request")
-    query = f"?{quote(parts.query, safe=SAFE)}" if parts.query else ""
-    return address_of(parts), quote(parts.path or "/", safe=SAFE) + query
+    query = f"?{quote(parts.query, safe=QUERY_SAFE)}" if parts.query else ""
+    return address_of(parts), quote(parts.path or "/", safe=QUERY_SAFE) + query
 
 
-def split(url: str) -> SplitResult:
+def split_url(url: str) -> SplitResult:
     """The parts of an http(s) URL. ValueError says what is wrong, without the URL."""
-    if UNSPEAKABLE.search(url):
+    if FORBIDDEN_CHARACTERS.search(url):
         raise ValueError("it has spaces or control characters")
     try:
         parts = urlsplit(url)
@@ -95,33 +95,33 @@ class Proxies(msgspec.Struct, frozen=True):
 
     http: Proxy | None = None
     https: Proxy | None = None
-    exempt: tuple[str, ...] = ()
+    no_proxy: tuple[str, ...] = ()
 
-    def pick(self, address: Address) -> Proxy | None:
+    def proxy_for(self, address: Address) -> Proxy | None:
         """The proxy on the way to this server. The machine itself is never reached through one."""
         proxy = self.https if address.tls else self.http
         if proxy is None or is_loopback(address.host):
             return None
-        return None if any(fits(rule, address) for rule in self.exempt) else proxy
+        return None if any(matches_no_proxy(rule, address) for rule in self.no_proxy) else proxy
 
 
 def proxies_from(environ: Mapping[str, str]) -> Proxies:
     """HTTP_PROXY, HTTPS_PROXY and NO_PROXY; lower-case names go first. ConfigError if one cannot be used."""
     rules = (environ.get("no_proxy") or environ.get("NO_PROXY") or "").lower().split(",")
     return Proxies(
-        http=read_proxy(environ, "http_proxy"),
-        https=read_proxy(environ, "https_proxy"),
-        exempt=tuple(rule.strip() for rule in rules if rule.strip()),
+        http=proxy_from(environ, "http_proxy"),
+        https=proxy_from(environ, "https_proxy"),
+        no_proxy=tuple(rule.strip() for rule in rules if rule.strip()),
     )
 
 
-def read_proxy(environ: Mapping[str, str], name: str) -> Proxy | None:
+def proxy_from(environ: Mapping[str, str], name: str) -> Proxy | None:
     """The proxy that a variable names. Its value is never shown, since it may hold a password."""
     url = environ.get(name) or environ.get(name.upper())
     if not url:
         return None
     try:
-        parts = split(url if "://" in url else f"http://{url}")
+        parts = split_url(url if "://" in url else f"http://{url}")
     except ValueError as error:
         raise ConfigError(f"{name.upper()} in the environment cannot be used: {error}") from None
     if parts.username is None:
@@ -130,20 +130,20 @@ def read_proxy(environ: Mapping[str, str], name: str) -> Proxy | None:
     return Proxy(address_of(parts), f"Basic {base64.b64encode(pair.encode()).decode()}")
 
 
-def fits(rule: str, address: Address) -> bool:
+def matches_no_proxy(rule: str, address: Address) -> bool:
     """Whether a NO_PROXY rule names the server: `*`, a network, or a domain, which covers those below it."""
     if rule == "*":
         return True
     if "/" in rule:
-        return is_within(address.host, rule)
+        return in_network(address.host, rule)
     name, _, port = rule.rpartition(":")
     if name and port.isdecimal() and rule.count(":") == 1:
-        return int(port) == address.port and fits(name, address)
+        return int(port) == address.port and matches_no_proxy(name, address)
     name = rule.strip("[]").lstrip("*").lstrip(".")
     return address.host == name or address.host.endswith(f".{name}")
 
 
-def is_within(host: str, network: str) -> bool:
+def in_network(host: str, network: str) -> bool:
     try:
         return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
     except ValueError:
@@ -151,4 +151,4 @@ def is_within(host: str, network: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    return host == "localhost" or is_within(host, "127.0.0.0/8") or is_within(host, "::1/128")
+    return host == "localhost" or in_network(host, "127.0.0.0/8") or in_network(host, "::1/128")

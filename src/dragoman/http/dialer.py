@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 from dragoman.errors import ProviderError
 from dragoman.http.address import Address, Proxy
-from dragoman.http.connection import Connection, Request, Timeouts
+from dragoman.http.connection import HttpConnection, HttpRequest, Timeouts
 
-STAGGER = 0.25
-Found: TypeAlias = tuple[Any, ...]  # an entry of getaddrinfo
+ATTEMPT_DELAY = 0.25
+AddrInfo: TypeAlias = tuple[Any, ...]  # an entry of getaddrinfo
 
 
-class ProxyRefusal(ConnectionError):
+class ProxyConnectError(ConnectionError):
     """The proxy will not connect us; `status` is its answer."""
 
     def __init__(self, status: int) -> None:
@@ -32,110 +32,114 @@ class Dialer:
     """Opens connections to servers, straight or through a proxy."""
 
     def __init__(self) -> None:
-        self._tls: ssl.SSLContext | None = None
+        self._ssl: ssl.SSLContext | None = None
 
-    async def dial(self, address: Address, proxy: Proxy | None = None) -> Connection:
+    async def dial(self, address: Address, proxy: Proxy | None = None) -> HttpConnection:
         """A connection to send requests to the server on. ProviderError `network` says what failed."""
         try:
             if proxy is None:
                 return await self._connect(address)
             connection = await self._connect(proxy.address, peer=address.authority)
             if address.tls:
-                await self._tunnel(connection, proxy, to=address)
+                await self._tunnel(connection, proxy, target=address)
             return connection
         except OSError as error:
             through = f" by the proxy {proxy.address.authority}" if proxy else ""
-            message = f"cannot connect to {address.authority}{through}: {explain(error)}"
-            raise ProviderError(message, category="network", transient=can_pass(error)) from None
+            message = f"cannot connect to {address.authority}{through}: {describe_error(error)}"
+            raise ProviderError(message, category="network", transient=is_transient(error)) from None
 
-    async def _connect(self, address: Address, *, peer: str = "") -> Connection:
-        tls = await self._context() if address.tls else None
-        opened = await reach(address)
+    async def _connect(self, address: Address, *, peer: str = "") -> HttpConnection:
+        tls = await self._ssl_context() if address.tls else None
+        opened = await open_socket(address)
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(peer or address.authority),
+            lambda: HttpConnection(peer or address.authority),
             sock=opened,
             ssl=tls,
             server_hostname=address.host if tls else None,
         )
         return connection
 
-    async def _tunnel(self, connection: Connection, proxy: Proxy, *, to: Address) -> None:
+    async def _tunnel(self, connection: HttpConnection, proxy: Proxy, *, target: Address) -> None:
         """Have the proxy connect to the server, and speak TLS through it."""
-        place = f"{to.bracketed}:{to.port}"
+        place = f"{target.host_literal}:{target.port}"
         head = f"CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n"
         if proxy.authorization:
             head += f"proxy-authorization: {proxy.authorization}\r\n"
         timeouts = Timeouts(first_byte=None, idle=None)  # the dialing as a whole has one
-        request = Request(f"{head}\r\n".encode("latin-1"), b"", timeouts, bodiless=True)
+        request = HttpRequest(f"{head}\r\n".encode("latin-1"), b"", timeouts, no_response_body=True)
         try:
-            answer = await connection.ask(request)
+            answer = await connection.send(request)
             if not 200 <= answer.status < 300:
-                raise ProxyRefusal(answer.status)
-            if answer.surplus:
+                raise ProxyConnectError(answer.status)
+            if answer.extra_data:
                 raise ConnectionAbortedError("it sent more than its answer")
-            await connection.start_tls(await self._context(), to.host)
+            await connection.start_tls(await self._ssl_context(), target.host)
         except BaseException:
             connection.abort()
             raise
 
-    async def _context(self) -> ssl.SSLContext:
+    async def _ssl_context(self) -> ssl.SSLContext:
         """The trust store, read once and off the loop, since that takes tens of milliseconds."""
-        if self._tls is None:
+        if self._ssl is None:
             context = await asyncio.to_thread(ssl.create_default_context)
             context.set_alpn_protocols(["http/1.1"])
-            self._tls = context
-        return self._tls
+            self._ssl = context
+        return self._ssl
 
 
-async def reach(address: Address) -> socket.socket:
+async def open_socket(address: Address) -> socket.socket:
     """A socket connected to one of the server's addresses."""
     loop = asyncio.get_running_loop()
     places = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    return await knock(places[0]) if len(places) == 1 else await race(alternate(places))
+    return (
+        await connect_socket(places[0])
+        if len(places) == 1
+        else await race_connect(interleave_families(places))
+    )
 
 
-async def race(places: list[Found]) -> socket.socket:
+async def race_connect(candidates: list[AddrInfo]) -> socket.socket:
     """The first socket that connects: one address after the other is tried, 250 ms or a failure apart."""
-    waiting = list(places)
+    waiting = list(candidates)
     running: set[asyncio.Task[socket.socket]] = set()
     failures: list[BaseException] = []
     try:
         while waiting or running:
             if waiting:
-                running.add(asyncio.create_task(knock(waiting.pop(0))))
-            patience = STAGGER if waiting else None
+                running.add(asyncio.create_task(connect_socket(waiting.pop(0))))
+            patience = ATTEMPT_DELAY if waiting else None
             done, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             failures += [error for task in done if (error := task.exception())]
             if opened := [task.result() for task in done if not task.exception()]:
-                close(opened[1:])
+                close_sockets(opened[1:])
                 return opened[0]
     finally:
-        await call_off(running)
+        await cancel_attempts(running)
     raise failures[0]
 
 
-async def call_off(running: set[asyncio.Task[socket.socket]]) -> None:
+async def cancel_attempts(running: set[asyncio.Task[socket.socket]]) -> None:
     for task in running:
         task.cancel()
     results = await asyncio.gather(*running, return_exceptions=True)
-    close([result for result in results if isinstance(result, socket.socket)])
+    close_sockets([result for result in results if isinstance(result, socket.socket)])
 
 
-def close(opened: list[socket.socket]) -> None:
-    for one in opened:
+def close_sockets(sockets: list[socket.socket]) -> None:
+    for one in sockets:
         one.close()
 
 
-def alternate(found: list[Found]) -> list[Found]:
+def interleave_families(candidates: list[AddrInfo]) -> list[AddrInfo]:
     """The addresses, the two families by turns, in the order of the system's preference."""
-    first = [place for place in found if place[0] == found[0][0]]
-    second = [place for place in found if place[0] != found[0][0]]
+    first = [place for place in candidates if place[0] == candidates[0][0]]
+    second = [place for place in candidates if place[0] != candidates[0][0]]
     return [place for place in chain(*zip_longest(first, second)) if place is not None]
 
 
-async def knock(place: Found) -> socket.socket:
+async def connect_socket(candidate: AddrInfo) -> socket.socket:
     """A socket connected to one address."""
-    family, kind, protocol, _, where = place
+    family, kind, protocol, _, where = candidate
     opened = socket.socket(family, kind, protocol)
     try:
         opened.setblocking(False)
@@ -148,7 +152,7 @@ async def knock(place: Found) -> socket.socket:
     return opened
 
 
-def explain(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
     """What went wrong in a few words."""
     match error:
         case ssl.SSLCertVerificationError():
@@ -159,8 +163,8 @@ def explain(error: OSError) -> str:
             return error.strerror or str(error) or type(error).__name__
 
 
-def can_pass(error: OSError) -> bool:
+def is_transient(error: OSError) -> bool:
     """Whether another attempt may succeed: not with a bad certificate, nor where a proxy says no."""
-    if isinstance(error, ProxyRefusal):
+    if isinstance(error, ProxyConnectError):
         return error.status >= 500
     return not isinstance(error, ssl.SSLCertVerificationError)

@@ -14,20 +14,20 @@ from functools import lru_cache
 from typing import Protocol
 
 from dragoman.errors import ProviderError
-from dragoman.http.address import Address, Proxies, Proxy, locate, proxies_from
-from dragoman.http.connection import NEVER, Connection, Request, Timeouts
+from dragoman.http.address import Address, Proxies, Proxy, parse_url, proxies_from
+from dragoman.http.connection import NEVER, HttpConnection, HttpRequest, Timeouts
 from dragoman.http.dialer import Dialer
-from dragoman.http.incoming import Incoming
+from dragoman.http.incoming import ResponseParser
 
 __all__ = ["Proxies", "Response", "Sender", "Timeouts", "Transport", "proxies_from"]
 
-KEEP_ALIVE = 60.0
+IDLE_SECONDS = 60.0
 DEFAULTS = Timeouts()
-DIRECT = Proxies()
-TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-WITH_BODY = {"POST", "PUT", "PATCH"}
+NO_PROXIES = Proxies()
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+METHODS_WITH_BODY = {"POST", "PUT", "PATCH"}
 # The transport frames and routes requests itself; what a caller says of it is left out.
-OURS = {
+MANAGED_HEADERS = {
     "accept-encoding", "connection", "content-length", "host", "keep-alive", "proxy-authorization",
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }  # fmt: skip
@@ -40,12 +40,12 @@ class Response:
     """
 
     def __init__(
-        self, incoming: Incoming, connection: Connection, *, release: Callable[[Connection], None]
+        self, parser: ResponseParser, connection: HttpConnection, *, release: Callable[[HttpConnection], None]
     ) -> None:
-        self.status = incoming.status
-        self.headers: Mapping[str, str] = incoming.headers
-        self._incoming = incoming
-        self._connection: Connection | None = connection
+        self.status = parser.status
+        self.headers: Mapping[str, str] = parser.headers
+        self._parser = parser
+        self._connection: HttpConnection | None = connection
         self._peer = connection.peer
         self._release = release
 
@@ -55,12 +55,12 @@ class Response:
     @property
     def complete(self) -> bool:
         """True when the whole body has arrived."""
-        return self._incoming.complete
+        return self._parser.complete
 
-    async def reads(self) -> AsyncGenerator[bytes, None]:
+    async def iter_raw(self) -> AsyncGenerator[bytes, None]:
         """The body: all that has come since the last await as one piece. A body cut short is an error."""
         try:
-            while data := await self.more():
+            while data := await self.receive():
                 yield data
         finally:
             self.abort()
@@ -70,7 +70,7 @@ class Response:
         pieces = []
         size = 0
         try:
-            while data := await self.more():
+            while data := await self.receive():
                 size += len(data)
                 if size > limit:
                     message = f"the answer of {self._peer} is longer than {limit} bytes"
@@ -99,84 +99,84 @@ class Response:
     async def __aexit__(self, *failure: object) -> None:
         self.abort()
 
-    async def more(self) -> bytes:
+    async def receive(self) -> bytes:
         """All that has come since the last await; nothing at the end. A body cut short is an error."""
         if self._connection is None:
             message = f"the answer of {self._peer} was already read or given up"
             raise ProviderError(message, category="cancelled")
-        return await self._connection.more(self._incoming)
+        return await self._connection.receive(self._parser)
 
 
-class Host:
+class HostPool:
     """One server: its connections at rest, places for those at work, and how requests to it begin."""
 
     def __init__(
-        self, address: Address, proxy: Proxy | None, *, places: int, on_idle: Callable[[], None]
+        self, address: Address, proxy: Proxy | None, *, slots: int, on_idle: Callable[[], None]
     ) -> None:
         self.address = address
         self.proxy = proxy
-        self.places = asyncio.Semaphore(places)
-        self.at_work = 0
+        self.slots = asyncio.Semaphore(slots)
+        self.active = 0
         self._on_idle = on_idle
-        self._resting: list[Connection] = []
+        self._idle: list[HttpConnection] = []
         self._prefix = "" if proxy is None or address.tls else f"http://{address.authority}"
-        self._fixed = [f"host: {address.authority}", "accept-encoding: identity"]
+        self._fixed_headers = [f"host: {address.authority}", "accept-encoding: identity"]
         if self._prefix and proxy is not None and proxy.authorization:
-            self._fixed.append(f"proxy-authorization: {proxy.authorization}")
+            self._fixed_headers.append(f"proxy-authorization: {proxy.authorization}")
 
-    def write(self, method: str, target: str, *, headers: Mapping[str, str], length: int) -> bytes:
+    def encode_head(self, method: str, target: str, *, headers: Mapping[str, str], length: int) -> bytes:
         """The head of a request. ProviderError `bad_request` for what would not arrive as one header."""
-        lines = [f"{method} {self._prefix}{target} HTTP/1.1", *self._fixed]
-        lines += [f"{name}: {value}" for name, value in headers.items() if not is_ours(name)]
-        if length or method in WITH_BODY:
+        lines = [f"{method} {self._prefix}{target} HTTP/1.1", *self._fixed_headers]
+        lines += [f"{name}: {value}" for name, value in headers.items() if not is_managed_header(name)]
+        if length or method in METHODS_WITH_BODY:
             lines.append(f"content-length: {length}")
         text = "\r\n".join(lines)
         breaks = len(lines) - 1
         if text.count("\r") != breaks or text.count("\n") != breaks or "\0" in text or not method.isalpha():
-            raise unsendable(f"a header or the method of a request to {self.address.authority}")
+            raise not_sendable(f"a header or the method of a request to {self.address.authority}")
         try:
             return f"{text}\r\n\r\n".encode("latin-1")
         except UnicodeEncodeError:
-            raise unsendable(f"a header of a request to {self.address.authority}") from None
+            raise not_sendable(f"a header of a request to {self.address.authority}") from None
 
-    def take(self) -> Connection | None:
+    def take_idle(self) -> HttpConnection | None:
         """The connection that served last, if one rests."""
-        while self._resting:
-            connection = self._resting.pop()
+        while self._idle:
+            connection = self._idle.pop()
             if not connection.is_closing():
                 return connection
         return None
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: HttpConnection) -> None:
         """Keep the connection for the next request, or close it when none may follow."""
-        self.leave()
+        self.free_slot()
         if connection.reusable:
-            connection.rest(KEEP_ALIVE)
-            self._resting.append(connection)
+            connection.keep_idle(IDLE_SECONDS)
+            self._idle.append(connection)
         else:
             connection.abort()
 
-    def leave(self) -> None:
+    def free_slot(self) -> None:
         """Give a place back."""
-        self.at_work -= 1
-        self.places.release()
-        if not self.at_work:
+        self.active -= 1
+        self.slots.release()
+        if not self.active:
             self._on_idle()
 
-    def forget(self, connection: Connection) -> None:
-        if connection in self._resting:
-            self._resting.remove(connection)
+    def discard(self, connection: HttpConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
 
 
 @lru_cache(maxsize=1024)
-def is_ours(name: str) -> bool:
+def is_managed_header(name: str) -> bool:
     """Whether the transport writes this header itself."""
-    if not TOKEN.fullmatch(name):
-        raise unsendable("the name of a header")
-    return name.lower() in OURS
+    if not HEADER_NAME.fullmatch(name):
+        raise not_sendable("the name of a header")
+    return name.lower() in MANAGED_HEADERS
 
 
-def unsendable(what: str) -> ProviderError:
+def not_sendable(what: str) -> ProviderError:
     return ProviderError(f"{what} holds characters that HTTP does not allow", category="bad_request")
 
 
@@ -204,14 +204,14 @@ class Transport:
         *,
         timeouts: Timeouts = DEFAULTS,
         max_connections_per_host: int = 1000,
-        proxies: Proxies = DIRECT,
+        proxies: Proxies = NO_PROXIES,
     ) -> None:
         self._timeouts = timeouts
-        self._places = max_connections_per_host
+        self._max_connections = max_connections_per_host
         self._proxies = proxies
         self._dialer = Dialer()
-        self._hosts: dict[Address, Host] = {}
-        self._open: set[Connection] = set()
+        self._hosts: dict[Address, HostPool] = {}
+        self._connections: set[HttpConnection] = set()
         self._idle = asyncio.Event()
 
     async def send(
@@ -229,83 +229,89 @@ class Transport:
         connection that the server has left meanwhile is replaced by a new one, once.
         """
         limits = timeouts or self._timeouts
-        address, target = locate(url)
+        address, target = parse_url(url)
         host = self._host(address)
-        head = host.write(method, target, headers=headers, length=len(body))
+        head = host.encode_head(method, target, headers=headers, length=len(body))
         end = NEVER if limits.total is None else asyncio.get_running_loop().time() + limits.total
-        request = Request(head, body, limits, end=end, bodiless=method == "HEAD")
-        await self._admit(host, request)
-        host.at_work += 1
+        request = HttpRequest(head, body, limits, deadline=end, no_response_body=method == "HEAD")
+        await self._acquire_slot(host, request)
+        host.active += 1
         try:
             connection, incoming = await self._exchange(host, request)
         except BaseException:
-            host.leave()
+            host.free_slot()
             raise
         return Response(incoming, connection, release=host.release)
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no request is under way."""
-        while any(host.at_work for host in self._hosts.values()):
+        while any(host.active for host in self._hosts.values()):
             self._idle.clear()
             await self._idle.wait()
 
     async def close(self) -> None:
         """Close all connections, those at work too."""
-        closed = [connection.closed for connection in self._open]
-        for connection in self._open:
+        closed = [connection.closed for connection in self._connections]
+        for connection in self._connections:
             connection.abort()
         if closed:
             await asyncio.wait(closed)
 
-    def _host(self, address: Address) -> Host:
+    def _host(self, address: Address) -> HostPool:
         host = self._hosts.get(address)
         if host is None:
-            host = Host(address, self._proxies.pick(address), places=self._places, on_idle=self._idle.set)
+            host = HostPool(
+                address, self._proxies.proxy_for(address), slots=self._max_connections, on_idle=self._idle.set
+            )
             self._hosts[address] = host
         return host
 
-    async def _admit(self, host: Host, request: Request) -> None:
+    async def _acquire_slot(self, host: HostPool, request: HttpRequest) -> None:
         """Take a place among the connections to the server."""
-        if not host.places.locked():
-            await host.places.acquire()  # does not wait
+        if not host.slots.locked():
+            await host.slots.acquire()  # does not wait
             return
         try:
-            async with asyncio.timeout_at(patience(request)):
-                await host.places.acquire()
+            async with asyncio.timeout_at(connect_deadline(request)):
+                await host.slots.acquire()
         except TimeoutError:
-            busy = f"all {self._places} connections to {host.address.authority} stayed busy"
+            busy = f"all {self._max_connections} connections to {host.address.authority} stayed busy"
             raise ProviderError(busy, category="timeout", transient=True) from None
 
-    async def _exchange(self, host: Host, request: Request) -> tuple[Connection, Incoming]:
-        connection = host.take()
+    async def _exchange(self, host: HostPool, request: HttpRequest) -> tuple[HttpConnection, ResponseParser]:
+        connection = host.take_idle()
         if connection is not None:
             try:
-                return connection, await connection.ask(request)
+                return connection, await connection.send(request)
             except ProviderError:
                 if not connection.stale:
                     raise
         connection = await self._dial(host, request)
-        return connection, await connection.ask(request)
+        return connection, await connection.send(request)
 
-    async def _dial(self, host: Host, request: Request) -> Connection:
+    async def _dial(self, host: HostPool, request: HttpRequest) -> HttpConnection:
         address = host.address
         try:
-            async with asyncio.timeout_at(patience(request)):
+            async with asyncio.timeout_at(connect_deadline(request)):
                 connection = await self._dialer.dial(address, host.proxy)
         except TimeoutError:
             message = f"cannot connect to {address.authority} in time"
             raise ProviderError(message, category="timeout", transient=True) from None
-        self._open.add(connection)
-        connection.closed.add_done_callback(lambda _: self._forget(host, connection))
+        self._connections.add(connection)
+        connection.closed.add_done_callback(lambda _: self._on_closed(host, connection))
         return connection
 
-    def _forget(self, host: Host, connection: Connection) -> None:
-        self._open.discard(connection)
-        host.forget(connection)
+    def _on_closed(self, host: HostPool, connection: HttpConnection) -> None:
+        self._connections.discard(connection)
+        host.discard(connection)
 
 
-def patience(request: Request) -> float | None:
+def connect_deadline(request: HttpRequest) -> float | None:
     """The loop's time at which the connection must be there."""
     seconds = request.timeouts.connect
-    due = request.end if seconds is None else min(request.end, asyncio.get_running_loop().time() + seconds)
+    due = (
+        request.deadline
+        if seconds is None
+        else min(request.deadline, asyncio.get_running_loop().time() + seconds)
+    )
     return None if due == NEVER else due

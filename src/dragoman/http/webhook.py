@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from dragoman.errors import ConfigError, ProviderError, Unauthorized
-from dragoman.http.address import locate
+from dragoman.http.address import parse_url
 from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
 
-PREFIX = "whsec_"
-ANSWER_LIMIT = 1_000_000
+WEBHOOK_PREFIX = "whsec_"
+RESPONSE_LIMIT = 1_000_000
 REQUEST_LIMIT = 8_000_000
 TOLERANCE = 300.0
-MOMENT = 15  # digits of a time at most
+MAX_TIMESTAMP_DIGITS = 15  # digits of a time at most
 
 
 class Webhook:
@@ -40,16 +40,16 @@ class Webhook:
         *,
         secret: str | None = None,
         timeout: float = 10.0,
-        limit: int = ANSWER_LIMIT,
+        limit: int = RESPONSE_LIMIT,
     ) -> None:
         try:
-            self.host = locate(url)[0].authority
+            self.host = parse_url(url)[0].authority
         except ProviderError:
             hint = "it should read like https://host/path, and hold no user name or password"
             raise ConfigError("the address of an HTTP hook cannot be used", hint=hint) from None
         self._url = url
         self._transport = transport
-        self._keys = () if secret is None else keys_of(secret)
+        self._keys = () if secret is None else signing_keys(secret)
         self._timeouts = Timeouts(connect=timeout, first_byte=timeout, idle=timeout, total=timeout)
         self._limit = limit
 
@@ -62,7 +62,7 @@ class Webhook:
             raise ProviderError(f"the event is too big to be sent to {self.host}", category="bad_request")
         headers = {"content-type": "application/json", "accept": "application/json"}
         if self._keys:
-            headers |= signed(self._keys, body, id=new_id("msg"), now=now())
+            headers |= signature_headers(self._keys, body, id=new_id("msg"), now=now())
         response = await self._transport.send(
             "POST", self._url, headers=headers, body=body, timeouts=self._timeouts
         )
@@ -74,37 +74,37 @@ class Webhook:
         return None if response.status == 204 else answer
 
 
-def keys_of(secret: str) -> tuple[bytes, ...]:
+def signing_keys(secret: str) -> tuple[bytes, ...]:
     """The bytes that sign: of each `whsec_` and base64, or one text as it is. ConfigError otherwise."""
-    if not secret.startswith(PREFIX):
+    if not secret.startswith(WEBHOOK_PREFIX):
         if not secret:
             raise ConfigError("the secret of an HTTP hook is empty")
         return (secret.encode(),)
-    return tuple(_key_of(each) for each in secret.split())
+    return tuple(_decode_key(each) for each in secret.split())
 
 
-def _key_of(secret: str) -> bytes:
+def _decode_key(secret: str) -> bytes:
     try:
-        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        key = base64.b64decode(secret.removeprefix(WEBHOOK_PREFIX), validate=True)
     except (ValueError, binascii.Error):
         key = b""
-    if not key or not secret.startswith(PREFIX):
-        raise ConfigError(f"the secret of an HTTP hook is no base64 behind {PREFIX!r}")
+    if not key or not secret.startswith(WEBHOOK_PREFIX):
+        raise ConfigError(f"the secret of an HTTP hook is no base64 behind {WEBHOOK_PREFIX!r}")
     return key
 
 
-def signed(keys: Sequence[bytes], body: bytes, *, id: str, now: float) -> dict[str, str]:
+def signature_headers(keys: Sequence[bytes], body: bytes, *, id: str, now: float) -> dict[str, str]:
     """The headers that say who sent a body, and when."""
     moment = str(int(now))
     return {
         "webhook-id": id,
         "webhook-timestamp": moment,
-        "webhook-signature": " ".join(f"v1,{signature(key, body, id=id, moment=moment)}" for key in keys),
+        "webhook-signature": " ".join(f"v1,{signature(key, body, id=id, timestamp=moment)}" for key in keys),
     }
 
 
-def signature(key: bytes, body: bytes, *, id: str, moment: str) -> str:
-    said = b".".join((id.encode(), moment.encode(), body))
+def signature(key: bytes, body: bytes, *, id: str, timestamp: str) -> str:
+    said = b".".join((id.encode(), timestamp.encode(), body))
     return base64.b64encode(hmac.new(key, said, hashlib.sha256).digest()).decode()
 
 
@@ -117,10 +117,10 @@ def verify_webhook(
     several signatures. Unauthorized when not.
     """
     id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-    timed = moment.isascii() and moment.isdigit() and len(moment) <= MOMENT
+    timed = moment.isascii() and moment.isdigit() and len(moment) <= MAX_TIMESTAMP_DIGITS
     if not (id and timed) or abs(now - int(moment)) > tolerance:
         raise Unauthorized("the request is not signed, or too old")
-    wanted = [f"v1,{signature(key, body, id=id, moment=moment)}".encode() for key in keys_of(secret)]
+    wanted = [f"v1,{signature(key, body, id=id, timestamp=moment)}".encode() for key in signing_keys(secret)]
     given = headers.get("webhook-signature", "").encode(errors="replace").split(b" ")
     if not any(hmac.compare_digest(one, other) for one in wanted for other in given):
         raise Unauthorized("the signature of the request is wrong")

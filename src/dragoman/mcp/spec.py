@@ -10,13 +10,13 @@ import msgspec
 
 from dragoman.errors import ConfigError
 from dragoman.operations.gate import Rate
-from dragoman.operations.operation import NAMESPACE, Effect
+from dragoman.operations.operation import NAMESPACE_PATTERN, Effect
 
 Trust = Literal["always", "first", "ask"]
 State = Literal["starting", "ready", "failed", "lazy", "disabled"]
 Transport = Literal["auto", "http", "sse"]
 
-RESERVED = "hub"
+RESERVED_NAME = "hub"
 
 
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,16 +48,16 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     rate: str | None = None
 
     def __post_init__(self) -> None:
-        if not NAMESPACE.fullmatch(self.name) or self.name.lower() == RESERVED:
+        if not NAMESPACE_PATTERN.fullmatch(self.name) or self.name.lower() == RESERVED_NAME:
             raise ConfigError(
                 f"an MCP server cannot be named {self.name[:100]!r}",
-                hint=f"1 to 64 letters, digits, - or _; {RESERVED!r} is the hub's own",
+                hint=f"1 to 64 letters, digits, - or _; {RESERVED_NAME!r} is the hub's own",
             )
         if bool(self.command) == bool(self.url):
             raise ConfigError(f"MCP server {self.name!r} takes either a command or a url")
         if self.rate is not None:
             Rate.parse(self.rate)
-        if self.url and not is_address(self.url):
+        if self.url and not is_http_url(self.url):
             raise ConfigError(
                 f"the url of MCP server {self.name!r} must be an address with http:// or https://"
             )
@@ -67,7 +67,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
         return f"ServerSpec({self.name!r}, {'command' if self.command else 'url'})"
 
 
-def is_address(url: str) -> bool:
+def is_http_url(url: str) -> bool:
     """Whether it is a URL of a web server."""
     try:
         parts = urlsplit(url)

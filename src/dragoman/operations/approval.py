@@ -13,9 +13,9 @@ from dragoman.operations.identity import Identity
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
 OWNER = "owner"  # in `answerers`: whoever the call is for
-YES = "yes"  # the answer to a question that was approved without a word
-LATE = "nobody answered in time"
-LONGEST = 10_000  # characters of an answer, or of a reason
+DEFAULT_ANSWER = "yes"  # the answer to a question that was approved without a word
+EXPIRED_REASON = "nobody answered in time"
+MAX_ANSWER_LENGTH = 10_000  # characters of an answer, or of a reason
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Question(msgspec.Struct, frozen=True):
     options: tuple[str, ...] = ()
 
 
-class Item(msgspec.Struct, frozen=True, omit_defaults=True):
+class ApprovalItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """An operation that wants approval, with the arguments that it would get, and what the rule says.
 
     With a `question` it is an answer that is wanted. `agent` is whose model asks, where that is another
@@ -42,15 +42,15 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     agent: str | None = None
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class SuspendedCall(msgspec.Struct, frozen=True):
     """A call within another one that waits for somebody's word, and what it had come to until then."""
 
     call_id: str
-    items: tuple[Item, ...]
+    items: tuple[ApprovalItem, ...]
     state: bytes | None = None
 
 
-class Approval(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for approval: of a call as a whole, that is of all `items` in it that want one.
 
     `operation`, `input` and `input_hash` are those of the call that was made (`hub.call`, or a pinned
@@ -65,7 +65,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     operation: str
     input: Any
     input_hash: str
-    items: tuple[Item, ...]
+    items: tuple[ApprovalItem, ...]
     created_at: float
     expires_at: float
     answerers: tuple[str, ...] = (OWNER,)
@@ -91,10 +91,10 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         """What was answered to the question, None where nothing was, or where there is none."""
         if self.question is None or self.status not in ("approved", "used"):
             return None
-        return self.reason or YES
+        return self.reason or DEFAULT_ANSWER
 
     @property
-    def asked(self) -> tuple[Any, ...]:
+    def request_key(self) -> tuple[Any, ...]:
         """What makes it the same request as another one."""
         call = (self.owner, self.operation, self.input_hash, self.run_id, self.tool_call_id)
         return (*call, self.items, self.answerers)
@@ -104,7 +104,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it can still be answered or used."""
         return self.status in ("pending", "approved")
 
-    def at(self, now: float) -> Approval:
+    def as_of(self, now: float) -> ApprovalRequest:
         """As it is now: what was not answered, or not used, in time has expired."""
         if self.is_open and now >= self.expires_at:
             return msgspec.structs.replace(self, status="expired")
@@ -114,59 +114,59 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 class Grant:
     """What was said to a call that waited, until it is taken: each of its items once.
 
-    `said` is the reason that was given, or the answer to a question. With a `state` the call goes on from
+    `text` is the reason that was given, or the answer to a question. With a `state` the call goes on from
     there, also when it was not `approved`. `call_id` is that of a call within another one.
     """
 
     def __init__(
         self,
-        items: Sequence[Item],
+        items: Sequence[ApprovalItem],
         *,
         approved: bool = True,
-        said: str | None = None,
+        text: str | None = None,
         state: bytes | None = None,
         call_id: str | None = None,
     ) -> None:
         self.approved = approved
-        self.said = said
+        self.text = text
         self.state = state
         self.call_id = call_id
         given = items if approved and state is None else ()
-        self._left = Counter((item.operation.lower(), item.input_hash) for item in given)
+        self._unused = Counter((item.operation.lower(), item.input_hash) for item in given)
 
     @classmethod
-    def of(cls, approval: Approval) -> Grant:
+    def from_approval(cls, approval: ApprovalRequest) -> Grant:
         """What an approval that was answered, or was not in time, stands for."""
         approved = approval.status in ("approved", "used")
-        said = LATE if approval.status == "expired" else approval.reason
-        return cls(approval.items, approved=approved, said=said, state=approval.state)
+        said = EXPIRED_REASON if approval.status == "expired" else approval.reason
+        return cls(approval.items, approved=approved, text=said, state=approval.state)
 
-    def below(self, waiting: Waiting) -> Grant:
+    def for_nested_call(self, nested: SuspendedCall) -> Grant:
         """The same word for the call within, for whose sake the one above had to wait."""
         return Grant(
-            waiting.items,
+            nested.items,
             approved=self.approved,
-            said=self.said,
-            state=waiting.state,
-            call_id=waiting.call_id,
+            text=self.text,
+            state=nested.state,
+            call_id=nested.call_id,
         )
 
-    def take(self, operation: str, input_hash: str) -> bool:
+    def consume(self, operation: str, input_hash: str) -> bool:
         """Whether this call was approved; a second one like it was not."""
         if self.state is not None:
             return True  # it has begun already
         key = (operation.lower(), input_hash)
-        if not self._left[key]:
+        if not self._unused[key]:
             return False
-        self._left[key] -= 1
+        self._unused[key] -= 1
         return True
 
-    def has(self, operation: str, input_hash: str) -> bool:
+    def covers(self, operation: str, input_hash: str) -> bool:
         """Whether take() would give it."""
-        return self.state is not None or bool(self._left[operation.lower(), input_hash])
+        return self.state is not None or bool(self._unused[operation.lower(), input_hash])
 
 
-class Use(msgspec.Struct, frozen=True):
+class ApprovalUse(msgspec.Struct, frozen=True):
     """Who wants to use an approval up, and for which call."""
 
     owner: str
@@ -175,40 +175,43 @@ class Use(msgspec.Struct, frozen=True):
     tool_call_id: str | None = None
 
 
-class Approvals(Protocol):
+class ApprovalStore(Protocol):
     """Where approvals are kept."""
 
-    async def ask(self, approval: Approval) -> Approval:
-        """Keep a request, and give back the one that is kept: where one `same` as it waits already, that one.
+    async def create(self, approval: ApprovalRequest) -> ApprovalRequest:
+        """Keep a request, and give back the one that is kept: where one `is_same_request` as it waits
+        already, that one.
 
         Conflict when its id is taken.
         """
         ...
 
-    async def get(self, id: str) -> Approval:
+    async def get(self, id: str) -> ApprovalRequest:
         """The approval as it is now. NotFound."""
         ...
 
     async def list(
         self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
-    ) -> Sequence[Approval]:
+    ) -> Sequence[ApprovalRequest]:
         """Approvals, the newest first: of all, or an owner's own and those that he may answer."""
         ...
 
-    async def find(self, *, owner: str, operation: str, input_hash: str) -> Approval | None:
+    async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
         """The newest approval that was given for this very call and can be used, None without any.
 
         For calls that belong to no run: what was approved in a run's tool call is for that one only.
         """
         ...
 
-    async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
+    async def answer(
+        self, id: str, *, approved: bool, by: Identity, reason: str | None = None
+    ) -> ApprovalRequest:
         """Answer one. NotFound; Forbidden for who may not; Conflict when it is answered or has expired."""
         ...
 
     async def use(
         self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
-    ) -> Approval:
+    ) -> ApprovalRequest:
         """Use an approval up: once, by whom it was given to, for the very same call.
 
         NotFound; Forbidden for another owner; Conflict for other arguments, for another tool call where both
@@ -222,26 +225,26 @@ class Approvals(Protocol):
         ...
 
 
-def checked(answer: str) -> str:
+def validate_answer(answer: str) -> str:
     """An answer that can be given to a question. BadRequest when it says nothing, or too much."""
     if not answer.strip():
         raise BadRequest("the answer is empty", field="answer", hint="say something, or decline")
-    if len(answer) > LONGEST:
-        said = f"an answer has {LONGEST:,} characters at most, this one {len(answer):,}"
+    if len(answer) > MAX_ANSWER_LENGTH:
+        said = f"an answer has {MAX_ANSWER_LENGTH:,} characters at most, this one {len(answer):,}"
         raise BadRequest(said, field="answer")
     return answer
 
 
-def stated(reason: str | None) -> str | None:
+def validate_reason(reason: str | None) -> str | None:
     """A reason, None where it says nothing. BadRequest when it is too long."""
     if reason is None or not reason.strip():
         return None
-    if len(reason) > LONGEST:
-        raise BadRequest(f"a reason has {LONGEST:,} characters at most, this one {len(reason):,}")
+    if len(reason) > MAX_ANSWER_LENGTH:
+        raise BadRequest(f"a reason has {MAX_ANSWER_LENGTH:,} characters at most, this one {len(reason):,}")
     return reason
 
 
-def may_answer(approval: Approval, by: Identity) -> bool:
+def may_answer(approval: ApprovalRequest, by: Identity) -> bool:
     """Whether an identity may answer an approval. A key that is only for calling operations may not, whatever
     the door: it would approve its own calls.
     """
@@ -253,19 +256,21 @@ def may_answer(approval: Approval, by: Identity) -> bool:
     return by.owner in named
 
 
-def same(one: Approval, other: Approval) -> bool:
+def is_same_request(first: ApprovalRequest, second: ApprovalRequest) -> bool:
     """Whether they ask the same people for the same call, of the same owner, run and tool call."""
-    return one.asked == other.asked
+    return first.request_key == second.request_key
 
 
-def concerns(approval: Approval, owner: str) -> bool:
+def involves_owner(approval: ApprovalRequest, owner: str) -> bool:
     """Whether it is for a call of this owner's, or names him among those who may answer."""
     return owner == approval.owner or may_answer(approval, Identity(owner))
 
 
-def answered(approval: Approval, *, approved: bool, by: Identity, reason: str | None, now: float) -> Approval:
+def apply_answer(
+    approval: ApprovalRequest, *, approved: bool, by: Identity, reason: str | None, now: float
+) -> ApprovalRequest:
     """The approval with its answer. Forbidden, Conflict."""
-    current = approval.at(now)
+    current = approval.as_of(now)
     if not may_answer(approval, by):
         raise Forbidden(f"approval {approval.id!r} is not yours to answer")
     if current.status != "pending":
@@ -279,9 +284,9 @@ def answered(approval: Approval, *, approved: bool, by: Identity, reason: str | 
     )
 
 
-def used(approval: Approval, use: Use, *, now: float) -> Approval:
+def apply_use(approval: ApprovalRequest, use: ApprovalUse, *, now: float) -> ApprovalRequest:
     """The approval, used up. Forbidden, Conflict."""
-    current = approval.at(now)
+    current = approval.as_of(now)
     if current.owner != use.owner:
         raise Forbidden(f"approval {approval.id!r} was given to somebody else")
     if (current.operation, current.input_hash) != (use.operation, use.input_hash):
@@ -295,57 +300,59 @@ def used(approval: Approval, use: Use, *, now: float) -> Approval:
     return msgspec.structs.replace(current, status="used", state=None)
 
 
-class MemoryApprovals:
+class MemoryApprovalStore:
     """Approvals that are forgotten with the process. `clock` gives unix seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._held: dict[str, Approval] = {}
+        self._approvals: dict[str, ApprovalRequest] = {}
 
-    async def ask(self, approval: Approval) -> Approval:
-        if approval.id in self._held:
+    async def create(self, approval: ApprovalRequest) -> ApprovalRequest:
+        if approval.id in self._approvals:
             raise Conflict(f"there is an approval {approval.id!r} already")
-        for waiting in await self.list(status="pending", limit=len(self._held)):
-            if same(waiting, approval):
+        for waiting in await self.list(status="pending", limit=len(self._approvals)):
+            if is_same_request(waiting, approval):
                 return waiting
-        self._held[approval.id] = approval
+        self._approvals[approval.id] = approval
         return approval
 
-    async def get(self, id: str) -> Approval:
-        found = self._held.get(id)
+    async def get(self, id: str) -> ApprovalRequest:
+        found = self._approvals.get(id)
         if found is None:
             raise NotFound(f"no approval {id!r}")
-        return found.at(self._clock())
+        return found.as_of(self._clock())
 
     async def list(
         self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
-    ) -> Sequence[Approval]:
+    ) -> Sequence[ApprovalRequest]:
         now = self._clock()
-        held = [each.at(now) for each in reversed(self._held.values())]
-        kept = [e for e in held if status in (None, e.status) and (owner is None or concerns(e, owner))]
+        held = [each.as_of(now) for each in reversed(self._approvals.values())]
+        kept = [e for e in held if status in (None, e.status) and (owner is None or involves_owner(e, owner))]
         return kept[:limit]
 
-    async def find(self, *, owner: str, operation: str, input_hash: str) -> Approval | None:
+    async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
         wanted = (owner, operation, input_hash, None, None)
-        given = await self.list(owner=owner, status="approved", limit=len(self._held))
-        return next((each for each in given if each.asked[: len(wanted)] == wanted), None)
+        given = await self.list(owner=owner, status="approved", limit=len(self._approvals))
+        return next((each for each in given if each.request_key[: len(wanted)] == wanted), None)
 
-    async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
-        found = answered(await self.get(id), approved=approved, by=by, reason=reason, now=self._clock())
-        self._held[id] = found
+    async def answer(
+        self, id: str, *, approved: bool, by: Identity, reason: str | None = None
+    ) -> ApprovalRequest:
+        found = apply_answer(await self.get(id), approved=approved, by=by, reason=reason, now=self._clock())
+        self._approvals[id] = found
         return found
 
     async def use(
         self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
-    ) -> Approval:
-        use = Use(owner, operation, input_hash, tool_call_id)
-        found = self._held[id] = used(await self.get(id), use, now=self._clock())
+    ) -> ApprovalRequest:
+        use = ApprovalUse(owner, operation, input_hash, tool_call_id)
+        found = self._approvals[id] = apply_use(await self.get(id), use, now=self._clock())
         return found
 
     async def purge(self, older_than: float) -> int:
         now = self._clock()
-        held = {id: each.at(now) for id, each in self._held.items()}
+        held = {id: each.as_of(now) for id, each in self._approvals.items()}
         gone = [id for id, each in held.items() if not each.is_open and each.created_at < now - older_than]
         for id in gone:
-            del self._held[id]
+            del self._approvals[id]
         return len(gone)

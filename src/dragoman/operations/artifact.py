@@ -25,10 +25,10 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
 
 
-class Artifacts(Protocol):
+class ArtifactStore(Protocol):
     """Where artifacts are kept."""
 
-    async def keep(self, artifact: Artifact, body: bytes) -> None:
+    async def save(self, artifact: Artifact, body: bytes) -> None:
         """Keep one."""
         ...
 
@@ -45,42 +45,42 @@ class Artifacts(Protocol):
         ...
 
 
-def check_piece(offset: int, limit: int | None) -> None:
+def validate_range(offset: int, limit: int | None) -> None:
     """BadRequest for a piece that cannot be."""
     if offset < 0 or (limit is not None and limit < 0):
         raise BadRequest("the offset and the limit of a piece are 0 bytes or more")
 
 
-class MemoryArtifacts:
+class MemoryArtifactStore:
     """Artifacts that are forgotten with the process, and the oldest past `keep`."""
 
-    def __init__(self, *, keep: int = 100, clock: Callable[[], float] = time.time) -> None:
-        self._held: dict[str, tuple[Artifact, bytes]] = {}
-        self._keep = keep
+    def __init__(self, *, max_count: int = 100, clock: Callable[[], float] = time.time) -> None:
+        self._artifacts: dict[str, tuple[Artifact, bytes]] = {}
+        self._max_count = max_count
         self._clock = clock
 
-    async def keep(self, artifact: Artifact, body: bytes) -> None:
-        self._held[artifact.id] = (artifact, body)
-        if len(self._held) > self._keep:
-            del self._held[next(iter(self._held))]
+    async def save(self, artifact: Artifact, body: bytes) -> None:
+        self._artifacts[artifact.id] = (artifact, body)
+        if len(self._artifacts) > self._max_count:
+            del self._artifacts[next(iter(self._artifacts))]
 
     async def get(self, id: str, *, owner: str) -> Artifact:
-        return self._find(id, owner)[0]
+        return self._get_owned(id, owner)[0]
 
     async def read(self, id: str, *, owner: str, offset: int = 0, limit: int | None = None) -> bytes:
-        check_piece(offset, limit)
-        body = self._find(id, owner)[1]
+        validate_range(offset, limit)
+        body = self._get_owned(id, owner)[1]
         return body[offset : None if limit is None else offset + limit]
 
     async def purge(self, older_than: float) -> int:
         since = self._clock() - older_than
-        gone = [id for id, (artifact, _) in self._held.items() if artifact.created_at < since]
+        gone = [id for id, (artifact, _) in self._artifacts.items() if artifact.created_at < since]
         for id in gone:
-            del self._held[id]
+            del self._artifacts[id]
         return len(gone)
 
-    def _find(self, id: str, owner: str) -> tuple[Artifact, bytes]:
-        held = self._held.get(id)
+    def _get_owned(self, id: str, owner: str) -> tuple[Artifact, bytes]:
+        held = self._artifacts.get(id)
         if held is None or held[0].owner != owner:
             raise NotFound(f"no artifact {id!r}")
         return held

@@ -7,27 +7,27 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from dragoman.errors import ConfigError
-from dragoman.operations.arguments.parameters import is_context, read_hints
+from dragoman.operations.arguments.parameters import is_context_hint, resolve_type_hints
 from dragoman.operations.context import Context
-from dragoman.operations.gate import Gate
-from dragoman.operations.operation import Effect, Operation, Run
+from dragoman.operations.gate import CallLimiter
+from dragoman.operations.operation import Effect, Operation, OperationFunction
 
-TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
-Kind = str | Sequence[str] | Mapping[str, Any]
+JSON_TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
+TypeSpec = str | Sequence[str] | Mapping[str, Any]
 MISSING = object()
 
 
-class Settings(TypedDict, total=False):
+class OperationSettings(TypedDict, total=False):
     """What may be said of an operation besides; see `Operation`."""
 
     effect: Effect
     timeout: float | None
     approval: bool
     retries: int
-    gate: Gate | None
+    gate: CallLimiter | None
 
 
-class Wishes(TypedDict, total=False):
+class ParameterOptions(TypedDict, total=False):
     """What may be said of a parameter beside its name and its kind."""
 
     required: bool
@@ -44,42 +44,52 @@ class ToolBuilder:
         description: str,
         *,
         namespace: str = "tools",
-        parts: Mapping[str, Any] | None = None,
+        schema_parts: Mapping[str, Any] | None = None,
     ) -> None:
         self._name = name
         self._description = description
         self._namespace = namespace
-        self._parts: dict[str, Any] = {"properties": {}, "required": [], "output": None, **(parts or {})}
+        self._schema_parts: dict[str, Any] = {
+            "properties": {},
+            "required": [],
+            "output": None,
+            **(schema_parts or {}),
+        }
 
     def param(
-        self, name: str, kind: Kind = "string", *, description: str = "", **wishes: Unpack[Wishes]
+        self,
+        name: str,
+        kind: TypeSpec = "string",
+        *,
+        description: str = "",
+        **options: Unpack[ParameterOptions],
     ) -> ToolBuilder:
         """A parameter. `kind` is a JSON type, several of them, or a whole JSON Schema.
 
         It is required unless it has a default or `required=False`. ConfigError for what cannot be.
         """
-        if not name or name in self._parts["properties"]:
+        if not name or name in self._schema_parts["properties"]:
             said = f"has two parameters {name!r}" if name else "has a parameter without a name"
             raise ConfigError(f"the tool {self._name!r} {said}")
-        schema = schema_of(kind, where=f"parameter {name!r} of the tool {self._name!r}")
-        default = wishes.get("default", MISSING)
+        schema = type_schema(kind, where=f"parameter {name!r} of the tool {self._name!r}")
+        default = options.get("default", MISSING)
         extra: dict[str, Any] = {"description": description} if description else {}
-        if "enum" in wishes:
-            extra["enum"] = choices(wishes["enum"], name)
+        if "enum" in options:
+            extra["enum"] = validate_enum(options["enum"], name)
         if default is not MISSING:
             extra["default"] = default
-        required = wishes.get("required", default is MISSING)
-        return self._with(
-            properties={**self._parts["properties"], name: {**schema, **extra}},
-            required=[*self._parts["required"], *([name] if required else [])],
+        required = options.get("required", default is MISSING)
+        return self._copy_with(
+            properties={**self._schema_parts["properties"], name: {**schema, **extra}},
+            required=[*self._schema_parts["required"], *([name] if required else [])],
         )
 
-    def returns(self, kind: Kind, *, description: str = "") -> ToolBuilder:
+    def returns(self, kind: TypeSpec, *, description: str = "") -> ToolBuilder:
         """What it gives: a JSON type, several, or a whole JSON Schema."""
-        schema = schema_of(kind, where=f"the result of the tool {self._name!r}")
-        return self._with(output={**schema, **({"description": description} if description else {})})
+        schema = type_schema(kind, where=f"the result of the tool {self._name!r}")
+        return self._copy_with(output={**schema, **({"description": description} if description else {})})
 
-    def build(self, function: Callable[..., Any], **settings: Unpack[Settings]) -> Operation:
+    def build(self, function: Callable[..., Any], **settings: Unpack[OperationSettings]) -> Operation:
         """The operation that this function runs, sync or async.
 
         It takes the arguments by their names, or, if it has one parameter that is no argument's name, all of
@@ -87,24 +97,27 @@ class ToolBuilder:
         """
         schema: dict[str, Any] = {
             "type": "object",
-            "properties": self._parts["properties"],
+            "properties": self._schema_parts["properties"],
             "additionalProperties": False,
         }
-        if self._parts["required"]:
-            schema["required"] = self._parts["required"]
+        if self._schema_parts["required"]:
+            schema["required"] = self._schema_parts["required"]
         return Operation.from_schema(
-            runner(function, schema, title=self._name),
+            make_runner(function, schema, title=self._name),
             schema,
             namespace=self._namespace,
             name=self._name,
             description=self._description,
-            output_schema=self._parts["output"],
+            output_schema=self._schema_parts["output"],
             **settings,
         )
 
-    def _with(self, **parts: Any) -> ToolBuilder:
+    def _copy_with(self, **parts: Any) -> ToolBuilder:
         return ToolBuilder(
-            self._name, self._description, namespace=self._namespace, parts={**self._parts, **parts}
+            self._name,
+            self._description,
+            namespace=self._namespace,
+            schema_parts={**self._schema_parts, **parts},
         )
 
 
@@ -113,27 +126,29 @@ def tool(name: str, description: str = "", *, namespace: str = "tools") -> ToolB
     return ToolBuilder(name, description, namespace=namespace)
 
 
-def schema_of(kind: Kind, *, where: str) -> dict[str, Any]:
+def type_schema(kind: TypeSpec, *, where: str) -> dict[str, Any]:
     """The JSON Schema of a kind."""
     if isinstance(kind, Mapping):
         return dict(kind)
     kinds = [kind] if isinstance(kind, str) else list(kind)
-    wrong = [each for each in kinds if each not in TYPES]
+    wrong = [each for each in kinds if each not in JSON_TYPES]
     if wrong or not kinds:
         said = f"{wrong[0]!r} is no JSON type" if wrong else "it has no type"
-        raise ConfigError(f"{where}: {said}", hint=f"there are {', '.join(TYPES)}, or give a JSON Schema")
+        raise ConfigError(
+            f"{where}: {said}", hint=f"there are {', '.join(JSON_TYPES)}, or give a JSON Schema"
+        )
     return {"type": kinds[0] if len(kinds) == 1 else kinds}
 
 
-def choices(enum: Sequence[Any], name: str) -> list[Any]:
+def validate_enum(enum: Sequence[Any], name: str) -> list[Any]:
     if isinstance(enum, str) or not enum:
         raise ConfigError(f"the enum of {name!r} must be a list of values, got {enum!r}")
     return list(enum)
 
 
-def runner(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> Run:
+def make_runner(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> OperationFunction:
     """How the function is run: on the event loop when it is async, else in the hub's threads."""
-    bind = binder(function, schema, title=title)
+    bind = make_binder(function, schema, title=title)
     defaults = {name: said["default"] for name, said in schema["properties"].items() if "default" in said}
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
@@ -145,42 +160,44 @@ def runner(function: Callable[..., Any], schema: Mapping[str, Any], *, title: st
     return run
 
 
-Bind = Callable[[dict[str, Any], Context], Callable[[], Any]]
+ArgumentBinder = Callable[[dict[str, Any], Context], Callable[[], Any]]
 
 
-def binder(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> Bind:
+def make_binder(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> ArgumentBinder:
     """How the arguments are handed to the function."""
     if not callable(function):
         raise ConfigError(f"the tool {title!r} is built from a function, got {function!r:.80}")
-    hints = read_hints(function, title)
+    hints = resolve_type_hints(function, title)
     taken = list(inspect.signature(function).parameters.values())
-    contexts = [each.name for each in taken if is_context(hints.get(each.name))]
+    contexts = [each.name for each in taken if is_context_hint(hints.get(each.name))]
     taken = [each for each in taken if each.name not in contexts]
     if takes_dict(taken, tuple(schema["properties"])):
         return lambda arguments, context: lambda: function(arguments, **dict.fromkeys(contexts, context))
-    check_fit(taken, schema, title=title)
+    check_parameters(taken, schema, title=title)
     return lambda arguments, context: lambda: function(**arguments, **dict.fromkeys(contexts, context))
 
 
-def takes_dict(taken: Sequence[inspect.Parameter], names: tuple[str, ...]) -> bool:
+def takes_dict(parameters: Sequence[inspect.Parameter], names: tuple[str, ...]) -> bool:
     """Whether the function has one parameter, for all arguments together."""
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [each for each in taken if each.kind in plain and each.default is each.empty]
-    return len(needed) == 1 == len(taken) and needed[0].name not in names
+    needed = [each for each in parameters if each.kind in plain and each.default is each.empty]
+    return len(needed) == 1 == len(parameters) and needed[0].name not in names
 
 
-def check_fit(taken: Sequence[inspect.Parameter], schema: Mapping[str, Any], *, title: str) -> None:
+def check_parameters(
+    parameters: Sequence[inspect.Parameter], schema: Mapping[str, Any], *, title: str
+) -> None:
     """ConfigError unless the function can be called with these arguments by name."""
-    fault = misfit({each.name: each for each in taken}, schema)
+    fault = find_mismatch({each.name: each for each in parameters}, schema)
     if fault is not None:
         hint = "its parameters are those of the tool, by name; or it has one parameter, for a dict of all"
         raise ConfigError(f"the function of the tool {title!r} {fault}", hint=hint)
 
 
-def misfit(taken: Mapping[str, inspect.Parameter], schema: Mapping[str, Any]) -> str | None:
+def find_mismatch(parameters: Mapping[str, inspect.Parameter], schema: Mapping[str, Any]) -> str | None:
     """What is wrong with a function's parameters; None when nothing is."""
     given, always = schema["properties"], schema.get("required", ())
-    for name, each in taken.items():
+    for name, each in parameters.items():
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             continue
         if each.kind is each.POSITIONAL_ONLY and (name in given or each.default is each.empty):
@@ -189,7 +206,7 @@ def misfit(taken: Mapping[str, inspect.Parameter], schema: Mapping[str, Any]) ->
             return f"wants {name!r}, which is no parameter of the tool"
         if each.default is each.empty and name not in always and "default" not in given[name]:
             return f"has no default for {name!r}, which may be left out"
-    if any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return None
-    missing = next((name for name in given if name not in taken), None)
+    missing = next((name for name in given if name not in parameters), None)
     return None if missing is None else f"does not take {missing!r}"

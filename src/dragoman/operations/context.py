@@ -14,28 +14,28 @@ from dragoman.operations.approval import Grant
 from dragoman.operations.budget import Budget
 from dragoman.operations.hook import CallHooks, Ruling
 from dragoman.operations.identity import LOCAL, Identity
-from dragoman.operations.outcome import Outcome, to_jsonable
+from dragoman.operations.outcome import CallOutcome, to_jsonable
 
 T = TypeVar("T")
-Report: TypeAlias = Callable[[Any], None]
+ProgressCallback: TypeAlias = Callable[[Any], None]
 
-CLOSE_SECONDS = 5.0  # how long children may take to end once they are cancelled
+CHILD_CANCEL_SECONDS = 5.0  # how long children may take to end once they are cancelled
 
 
-class Judge(Protocol):
+class PolicyDecider(Protocol):
     """What says who may call what: the policy's Verdict of an Operation."""
 
     def decide(self, operation: Any, *, identity: Identity, agent: str | None = None) -> Any: ...
 
 
-class Above(msgspec.Struct, frozen=True):
+class ParentAgent(msgspec.Struct, frozen=True):
     """An agent that has another one work for it: what that may do, this one has to be allowed, too."""
 
     agent: str | None
-    judge: Judge
+    decider: PolicyDecider
 
 
-class Caller(Judge, Protocol):
+class OperationCaller(PolicyDecider, Protocol):
     """What makes calls."""
 
     async def call(
@@ -44,35 +44,35 @@ class Caller(Judge, Protocol):
         input: Mapping[str, Any] | None = None,
         *,
         context: Context,
-        on_progress: Report | None = None,
-    ) -> Outcome: ...
+        on_progress: ProgressCallback | None = None,
+    ) -> CallOutcome: ...
 
     async def offload(self, function: Callable[[], T]) -> T: ...
 
 
-class Node:
+class CallNode:
     """A call under way: those that it makes are its children, and none outlives it. `deadline` stops it."""
 
-    __slots__ = ("_children", "_closed", "_made", "caller", "cost", "deadline", "id")
+    __slots__ = ("_child_count", "_children", "_closed", "caller", "cost", "deadline", "id")
 
-    def __init__(self, caller: Caller, id: str) -> None:
+    def __init__(self, caller: OperationCaller, id: str) -> None:
         self.caller = caller
         self.id = id
         self.cost = 0.0  # US dollars
         self.deadline: float | None = None  # by the loop's clock
         self._children: dict[str, asyncio.Task[Any] | None] = {}
-        self._made = 0
+        self._child_count = 0
         self._closed = False
 
-    def adopt(self, call_id: str) -> int:
+    def add_child(self, call_id: str) -> int:
         """Take on a child that this task makes; gives its index. CallError once the call has ended."""
         if self._closed:
             raise CallError(f"call {self.id} has ended; it can make no further calls")
         self._children[call_id] = asyncio.current_task()
-        self._made += 1
-        return self._made - 1
+        self._child_count += 1
+        return self._child_count - 1
 
-    def release(self, call_id: str) -> None:
+    def remove_child(self, call_id: str) -> None:
         """A child has ended."""
         self._children.pop(call_id, None)
 
@@ -83,7 +83,7 @@ class Node:
         for task in left:
             task.cancel("the call that made this one has ended")
         if left:
-            await asyncio.wait(left, timeout=CLOSE_SECONDS)
+            await asyncio.wait(left, timeout=CHILD_CANCEL_SECONDS)
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,21 +95,21 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     operations below it.
 
     `agent` is whose model asks, for the policy. `approval` is an answered approval that the call uses up.
-    `told` is True where the result goes to a model: a big one is kept as an artifact, and told in part.
-    `budget` is shared by all that is called below. `report` hears of progress. `step` counts the model calls
-    of a run, `grant` is what was approved of this call, `notes` what was mended of its input already.
-    `through` are others who make the call for `identity`, as spokes do: they have to be allowed it, too. So
-    have the agents in `within`, for each of which the next one works.
+    `for_model` is True where the result goes to a model: a big one is kept as an artifact, and told in part.
+    `budget` is shared by all that is called below. `on_progress` hears of progress. `step` counts the model
+    calls of a run, `grant` is what was approved of this call, `notes` what was mended of its input already.
+    `intermediaries` are others who make the call for `identity`, as spokes do: they have to be allowed it,
+    too. So have the agents in `parent_agents`, for each of which the next one works.
     `hooks` are asked about the calls that a model makes, `ruling` is what they said of this one already.
 
-    `answer` is what a person said to the question that the call is. `waits` is True where a call that is made
-    in here may wait for somebody's word; whoever makes it then raises ApprovalNeeded, and is run again with
-    the `state` that it gave along, and the `grant`.
+    `answer` is what a person said to the question that the call is. `may_wait` is True where a call that is
+    made in here may wait for somebody's word; whoever makes it then raises ApprovalNeeded, and is run again
+    with the `state` that it gave along, and the `grant`.
     """
 
     identity: Identity = LOCAL
-    through: tuple[Identity, ...] = ()
-    within: tuple[Above, ...] = ()
+    intermediaries: tuple[Identity, ...] = ()
+    parent_agents: tuple[ParentAgent, ...] = ()
     parent_id: str | None = None
     run_id: str | None = None
     session_id: str | None = None
@@ -117,12 +117,12 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     idempotency_key: str | None = None
     call_id: str | None = None
-    node: Node | None = None
+    node: CallNode | None = None
     agent: str | None = None
     approval: str | None = None
-    told: bool = False
+    for_model: bool = False
     budget: Budget | None = None
-    report: Report | None = None
+    on_progress: ProgressCallback | None = None
     grant: Grant | None = None
     step: int | None = None
     notes: tuple[str, ...] = ()
@@ -130,25 +130,29 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     ruling: Ruling | None = None
     answer: str | None = None
     state: bytes | None = None
-    waits: bool = False
+    may_wait: bool = False
 
     async def call(
-        self, operation: str, input: Mapping[str, Any] | None = None, *, on_progress: Report | None = None
+        self,
+        operation: str,
+        input: Mapping[str, Any] | None = None,
+        *,
+        on_progress: ProgressCallback | None = None,
     ) -> Any:
         """The result of another operation, called as a child of this call and cancelled with it.
 
         `on_progress` hears what it says meanwhile. Raises CallError with the child's own code and message
         when it fails.
         """
-        outcome = await self._inside().call(operation, input, context=self, on_progress=on_progress)
+        outcome = await self._caller().call(operation, input, context=self, on_progress=on_progress)
         return outcome.unwrap()
 
     def progress(self, value: Any) -> None:
         """Say how far it is: a JSON-able value, shown as preliminary output; the newest takes the place of
         those before. It is no error when nobody listens.
         """
-        if self.report is not None:
-            self.report(to_jsonable(value))
+        if self.on_progress is not None:
+            self.on_progress(to_jsonable(value))
 
     def spend(self, usd: float) -> None:
         """Account for what this call costs, in US dollars. BudgetExhausted when the tree has no more."""
@@ -164,9 +168,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     async def offload(self, function: Callable[[], T]) -> T:
         """What blocking code returns, run in the hub's bounded threads, off the event loop."""
-        return await self._inside().offload(function)
+        return await self._caller().offload(function)
 
-    def _inside(self) -> Caller:
+    def _caller(self) -> OperationCaller:
         if self.node is None:
             raise CallError(
                 "this context is not inside a call",
@@ -175,12 +179,12 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         return self.node.caller
 
 
-running: ContextVar[Context] = ContextVar("dragoman_call")
+current_context: ContextVar[Context] = ContextVar("dragoman_call")
 
 
 def current() -> Context:
     """The context of the call that runs here, for code that was not handed it. CallError outside of any."""
-    context = running.get(None)
+    context = current_context.get(None)
     if context is None:
         raise CallError("no operation is running here")
     return context

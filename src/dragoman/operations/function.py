@@ -12,18 +12,18 @@ from types import ModuleType
 from typing import Any, TypedDict, TypeVar, Unpack, get_args
 
 from dragoman.operations.arguments import docstring
-from dragoman.operations.arguments.parameters import Parameters
-from dragoman.operations.arguments.schema import of_type
+from dragoman.operations.arguments.parameters import FunctionParameters
+from dragoman.operations.arguments.schema import result_schema
 from dragoman.operations.context import Context
-from dragoman.operations.gate import Gate, Rate
-from dragoman.operations.operation import Effect, Operation, Run
+from dragoman.operations.gate import CallLimiter, Rate
+from dragoman.operations.operation import Effect, Operation, OperationFunction
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
-MARK = "__dragoman_operation__"
+OPERATION_ATTRIBUTE = "__dragoman_operation__"
 
 
-class Extra(TypedDict, total=False):
+class DecoratorOptions(TypedDict, total=False):
     """What may be said of an operation besides: whether somebody has to approve each call; how many run at a
     time, how often (`60/minute`); and how often a transient failure is tried again.
     """
@@ -40,7 +40,7 @@ def operation(
     effect: Effect = "once",
     name: str | None = None,
     timeout: float | None = None,
-    **details: Unpack[Extra],
+    **details: Unpack[DecoratorOptions],
 ) -> Callable[[F], F]:
     """Make a function callable through the hub; for its own module it stays an ordinary function.
 
@@ -53,7 +53,7 @@ def operation(
 
     def mark(function: F) -> F:
         made = from_function(function, namespace, effect=effect, name=name, timeout=timeout, **details)
-        setattr(function, MARK, made)
+        setattr(function, OPERATION_ATTRIBUTE, made)
         return function
 
     return mark
@@ -66,51 +66,51 @@ def from_function(
     effect: Effect = "once",
     name: str | None = None,
     timeout: float | None = None,
-    **details: Unpack[Extra],
+    **details: Unpack[DecoratorOptions],
 ) -> Operation:
     """The operation that a function is; the function itself is left unmarked."""
-    parameters = Parameters(function)
-    documented = docstring.read(function)
+    parameters = FunctionParameters(function)
+    documented = docstring.parse_docstring(function)
     return Operation(
         namespace=namespace,
-        name=name or parameters.title.rpartition(".")[2],
+        name=name or parameters.function_name.rpartition(".")[2],
         description=documented.description,
         input_schema=parameters.schema(documented.parameters),
-        output_schema=output_of(function, parameters.hints),
+        output_schema=output_schema_of(function, parameters.type_hints),
         effect=effect,
         timeout=timeout,
         approval=details.get("approval", False),
         retries=details.get("retries", 0),
-        gate=gate_of(details),
+        gate=make_call_limiter(details),
         parse=parameters.parse,
-        run=runner(function, parameters.contexts),
+        run=make_runner(function, parameters.context_names),
     )
 
 
-def gate_of(details: Extra) -> Gate | None:
+def make_call_limiter(details: DecoratorOptions) -> CallLimiter | None:
     """What bounds the calls of an operation, if anything does."""
     concurrency, rate = details.get("concurrency"), details.get("rate")
     if concurrency is None and rate is None:
         return None
-    return Gate(concurrency=concurrency, rate=None if rate is None else Rate.parse(rate))
+    return CallLimiter(concurrency=concurrency, rate=None if rate is None else Rate.parse(rate))
 
 
-def output_of(function: Function, hints: Mapping[str, Any]) -> dict[str, Any] | None:
+def output_schema_of(function: Function, hints: Mapping[str, Any]) -> dict[str, Any] | None:
     """The JSON Schema of the result; of a generator, that of its values."""
     hint = hints.get("return", inspect.Parameter.empty)
     if hint is inspect.Parameter.empty:
         return None
     if not is_generator(function):
-        return of_type(hint)
+        return result_schema(hint)
     values = get_args(hint)
-    return of_type(values[0]) if values else None
+    return result_schema(values[0]) if values else None
 
 
 def is_generator(function: Function) -> bool:
     return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
-def runner(function: Function, contexts: tuple[str, ...]) -> Run:
+def make_runner(function: Function, contexts: tuple[str, ...]) -> OperationFunction:
     """How the function is run: on the event loop when it is async, else in the hub's threads."""
 
     def bind(arguments: dict[str, Any], context: Context) -> Callable[[], Any]:
@@ -123,7 +123,7 @@ def runner(function: Function, contexts: tuple[str, ...]) -> Run:
         return await context.offload(bind(arguments, context))
 
     async def run_generator(arguments: dict[str, Any], context: Context) -> Any:
-        return await exhaust(bind(arguments, context), context)
+        return await consume_generator(bind(arguments, context), context)
 
     if is_generator(function):
         return run_generator
@@ -131,9 +131,9 @@ def runner(function: Function, contexts: tuple[str, ...]) -> Run:
     return run_async if is_async else run_sync
 
 
-async def exhaust(begin: Callable[[], Any], context: Context) -> Any:
+async def consume_generator(start: Callable[[], Any], context: Context) -> Any:
     """The last value of a generator; each is told as it comes."""
-    values = begin()
+    values = start()
     last = None
     if inspect.isasyncgen(values):
         async with aclosing(values):
@@ -157,9 +157,9 @@ async def exhaust(begin: Callable[[], Any], context: Context) -> Any:
         stopped.set()  # one that is cancelled ends at its next value
 
 
-def operation_of(thing: object) -> Operation | None:
+def marked_operation(thing: object) -> Operation | None:
     """The operation that a function was made into, if it was."""
-    found = getattr(thing, MARK, None)
+    found = getattr(thing, OPERATION_ATTRIBUTE, None)
     return found if isinstance(found, Operation) else None
 
 
@@ -167,7 +167,7 @@ def find_operations(module: ModuleType) -> Iterator[Operation]:
     """The operations that a module defines, or names in its `__all__`; in the module's order."""
     public = getattr(module, "__all__", ())
     for name, value in vars(module).items():
-        found = value if isinstance(value, Operation) else operation_of(value)
+        found = value if isinstance(value, Operation) else marked_operation(value)
         own = isinstance(value, Operation) or getattr(value, "__module__", None) == module.__name__
         if found is not None and (own or name in public):
             yield found

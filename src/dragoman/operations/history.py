@@ -9,13 +9,13 @@ import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.messages import Message, Role
-from dragoman.operations.spoken import spoken
+from dragoman.operations.spoken import part_text
 
-Matched: TypeAlias = Literal["all", "some", "text"]
+MatchKind: TypeAlias = Literal["all", "some", "text"]
 """What was found holds all the words; some of them, as nothing holds all; or the text as it was asked for."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class SnippetPiece(msgspec.Struct, frozen=True):
     """A piece of what was said; `hit` is True for what was looked for."""
 
     text: str
@@ -30,25 +30,25 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message_id: str
     role: Role
     created_at: float
-    snippet: tuple[Piece, ...]
+    snippet: tuple[SnippetPiece, ...]
 
 
-class Indexing(msgspec.Struct, frozen=True):
+class IndexingProgress(msgspec.Struct, frozen=True):
     """How far it is with what was said and not looked at yet, in messages; more is done at each search."""
 
     done: int
     left: int
 
 
-class Found(msgspec.Struct, frozen=True):
+class MessageSearchResult(msgspec.Struct, frozen=True):
     """What was found, the best first; each message once. With `indexing` it is not all that there is."""
 
-    matched: Matched
+    matched: MatchKind
     passages: tuple[Passage, ...] = ()
-    indexing: Indexing | None = None
+    indexing: IndexingProgress | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
+class MessageText(msgspec.Struct, frozen=True):
     """A whole message in words."""
 
     role: Role
@@ -56,12 +56,18 @@ class Said(msgspec.Struct, frozen=True):
     text: str
 
 
-class History(Protocol):
+class MessageSearch(Protocol):
     """Where what was said is kept."""
 
     async def search(
-        self, query: str, *, owner: str, session_id: str | None = None, unseen: bool = False, limit: int = 20
-    ) -> Found:
+        self,
+        query: str,
+        *,
+        owner: str,
+        session_id: str | None = None,
+        truncated_only: bool = False,
+        limit: int = 20,
+    ) -> MessageSearchResult:
         """What was said in the owner's sessions, or in that one of them.
 
         `unseen`: only what the model of that session is not shown any more; before a context policy dropped
@@ -69,50 +75,60 @@ class History(Protocol):
         """
         ...
 
-    async def read(self, session_id: str, message_id: str, *, owner: str) -> Said:
+    async def read(self, session_id: str, message_id: str, *, owner: str) -> MessageText:
         """A message of one of the owner's sessions. NotFound, also for another's."""
         ...
 
 
-class MemoryHistory:
+class MemoryMessageSearch:
     """What was said in one session of one owner, while it is told; the words must stand there just so."""
 
     def __init__(
         self, messages: Sequence[Message] = (), *, owner: str = "local", session_id: str = "s"
     ) -> None:
         self._messages = messages
-        self._place = (owner, session_id)
+        self._owner_and_session = (owner, session_id)
 
     async def search(
-        self, query: str, *, owner: str, session_id: str | None = None, unseen: bool = False, limit: int = 20
-    ) -> Found:
+        self,
+        query: str,
+        *,
+        owner: str,
+        session_id: str | None = None,
+        truncated_only: bool = False,
+        limit: int = 20,
+    ) -> MessageSearchResult:
         last = max((at for at, said in enumerate(self._messages) if said.role == "user"), default=0)
-        held = self._held(owner, session_id)[: last if unseen else None]
-        found = [(message, text) for message in held for text in [told(message)] if query in text]
-        passages = [self._passage(message, text, query=query) for message, text in found[:limit]]
-        return Found("text", tuple(passages))
+        held = self._session_messages(owner, session_id)[: last if truncated_only else None]
+        found = [(message, text) for message in held for text in [message_text(message)] if query in text]
+        passages = [self._make_passage(message, text, query=query) for message, text in found[:limit]]
+        return MessageSearchResult("text", tuple(passages))
 
-    async def read(self, session_id: str, message_id: str, *, owner: str) -> Said:
-        for message in self._held(owner, session_id):
+    async def read(self, session_id: str, message_id: str, *, owner: str) -> MessageText:
+        for message in self._session_messages(owner, session_id):
             if message.id == message_id:
-                return Said(message.role, 0.0, told(message))
+                return MessageText(message.role, 0.0, message_text(message))
         raise NotFound(f"there is no message {message_id!r} in this session")
 
-    def _held(self, owner: str, session_id: str | None) -> Sequence[Message]:
-        return self._messages if (owner, session_id or self._place[1]) == self._place else ()
+    def _session_messages(self, owner: str, session_id: str | None) -> Sequence[Message]:
+        return (
+            self._messages
+            if (owner, session_id or self._owner_and_session[1]) == self._owner_and_session
+            else ()
+        )
 
-    def _passage(self, message: Message, text: str, *, query: str) -> Passage:
+    def _make_passage(self, message: Message, text: str, *, query: str) -> Passage:
         before, _, after = text.partition(query)
         return Passage(
-            session_id=self._place[1],
+            session_id=self._owner_and_session[1],
             title=None,
             message_id=message.id,
             role=message.role,
             created_at=0.0,
-            snippet=(Piece(before), Piece(query, hit=True), Piece(after)),
+            snippet=(SnippetPiece(before), SnippetPiece(query, hit=True), SnippetPiece(after)),
         )
 
 
-def told(message: Message) -> str:
+def message_text(message: Message) -> str:
     """A message in words."""
-    return "\n\n".join(text for part in message.parts if (text := spoken(part)))
+    return "\n\n".join(text for part in message.parts if (text := part_text(part)))

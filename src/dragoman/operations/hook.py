@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.operations.outcome import CallFailure, Status
+from dragoman.operations.outcome import CallFailure, CallStatus
 
 
 class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
 class CallEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a call ended: `result` when it is `done`, else the `failure`; `duration` in seconds."""
 
-    status: Status
+    status: CallStatus
     result: Any = None
     failure: CallFailure | None = None
     duration: float = 0.0
@@ -72,7 +72,7 @@ class CallHooks(Protocol):
         ...
 
 
-class Stacked:
+class StackedHooks:
     """The hooks of whoever has the call made, and within them those of whoever makes it: both have a say."""
 
     def __init__(self, outer: CallHooks, inner: CallHooks) -> None:
@@ -104,8 +104,8 @@ class Stacked:
         return replace(second, notes=first.notes + second.notes)
 
 
-def stacked(outer: CallHooks | None, inner: CallHooks | None) -> CallHooks | None:
+def stack_hooks(outer: CallHooks | None, inner: CallHooks | None) -> CallHooks | None:
     """Both, as far as they are there and not the same."""
     if outer is None or inner is None or outer is inner:
         return outer or inner
-    return Stacked(outer, inner)
+    return StackedHooks(outer, inner)

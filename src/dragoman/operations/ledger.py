@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.operations.operation import Effect
-from dragoman.operations.outcome import CallFailure, Status
+from dragoman.operations.outcome import CallFailure, CallStatus
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,14 +32,14 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class CallCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """How a call ended: `result` when `done`, else the failure; `ended_at` in unix seconds, `cost` in USD.
 
     `attempts` counts how often it was tried, `notes` say what was mended in its input. A `pending` call
     waits for an answer, and has no end yet.
     """
 
-    status: Status
+    status: CallStatus
     ended_at: float | None = None
     result: Any = None
     error: CallFailure | None = None
@@ -51,25 +51,25 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class Ledger(Protocol):
     """Where calls are written down."""
 
-    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
+    async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
         """Keep the intent. When this raises, the call does not run.
 
         Without `wait` it need not be certain on return, only sure to be kept before whatever comes later.
         """
         ...
 
-    async def resume(self, record: CallRecord) -> None:
+    async def record_resume(self, record: CallRecord) -> None:
         """Keep that a call which waited for an approval runs now, for the run and step that it is made in."""
         ...
 
-    async def give_up(self, call_id: str, ended: Ended) -> None:
+    async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
         """Keep that a call which waits is not waited for any more, nor those below it that do.
 
         Does nothing for a call that does not wait, or not any more.
         """
         ...
 
-    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
+    async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
         """Keep how it ended.
 
         May be told twice, and of a call whose begin() was cut short: neither is an error. `wait` as above.
@@ -77,11 +77,11 @@ class Ledger(Protocol):
         ...
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A call as it is known; `ended_at` is None while it runs."""
 
     record: CallRecord
-    status: Status = "running"
+    status: CallStatus = "running"
     ended_at: float | None = None
     result: Any = None
     error: CallFailure | None = None
@@ -93,39 +93,39 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryLedger:
     """A ledger that forgets with the process, and the oldest calls past `keep`: for library use and tests."""
 
-    def __init__(self, *, keep: int = 10_000) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._keep = keep
+    def __init__(self, *, max_calls: int = 10_000) -> None:
+        self._entries: dict[str, LedgerEntry] = {}
+        self._max_calls = max_calls
 
-    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
-        self._entries[record.id] = Entry(record=record)
-        if len(self._entries) > self._keep:
+    async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
+        self._entries[record.id] = LedgerEntry(record=record)
+        if len(self._entries) > self._max_calls:
             del self._entries[next(iter(self._entries))]
 
-    async def resume(self, record: CallRecord) -> None:
-        await self.begin(record)
+    async def record_resume(self, record: CallRecord) -> None:
+        await self.record_start(record)
 
-    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
+    async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
         known = self._entries.get(call_id)
         if known is not None:
-            self._entries[call_id] = Entry(record=known.record, **msgspec.structs.asdict(ended))
+            self._entries[call_id] = LedgerEntry(record=known.record, **msgspec.structs.asdict(completion))
 
-    async def give_up(self, call_id: str, ended: Ended) -> None:
+    async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
         known = self._entries.get(call_id)
         if known is None or known.status != "pending":
             return
-        await self.end(call_id, ended)
+        await self.record_end(call_id, completion)
         for each in self.children(call_id):
-            await self.give_up(each.record.id, ended)
+            await self.close_pending(each.record.id, completion)
 
-    def get(self, call_id: str) -> Entry:
+    def get(self, call_id: str) -> LedgerEntry:
         """The call of this id, or NotFound."""
         entry = self._entries.get(call_id)
         if entry is None:
             raise NotFound(f"no call {call_id!r}")
         return entry
 
-    def children(self, call_id: str | None) -> tuple[Entry, ...]:
+    def children(self, call_id: str | None) -> tuple[LedgerEntry, ...]:
         """The calls made below this one, oldest first; those without a parent for None."""
         return tuple(entry for entry in self._entries.values() if entry.record.parent_id == call_id)
 
@@ -138,15 +138,15 @@ def hash_input(input: object) -> str:
 # ---- Tracers: whoever wants to see each call from its beginning to its end.
 
 
-class Watch(Protocol):
+class CallSpan(Protocol):
     """One call that is being watched."""
 
-    def outcome(self, result: Any, error: CallFailure | None) -> None:
+    def set_outcome(self, result: Any, error: CallFailure | None) -> None:
         """What came of it."""
         ...
 
 
-class Tracer(Protocol):
+class CallTracer(Protocol):
     """Sees calls: what it gives is entered before a call runs, and left when the call is over."""
 
-    def call(self, record: CallRecord) -> AbstractContextManager[Watch]: ...
+    def call(self, record: CallRecord) -> AbstractContextManager[CallSpan]: ...

@@ -13,10 +13,10 @@ from typing import Any
 
 from dragoman.errors import ConfigError
 from dragoman.operations.operation import Operation
-from dragoman.operations.registry import Addable, Registry, operations_in
+from dragoman.operations.registry import OperationSource, Registry, operations_in
 
 
-def load(reference: str | Path) -> list[Operation]:
+def load_operations(reference: str | Path) -> list[Operation]:
     """The operations in `path/to/file.py`, in `package.module`, or of one name there: `module:name`.
 
     The code of the file or module is run. ConfigError when it cannot be found, fails, or has no operations.
@@ -32,10 +32,10 @@ def load(reference: str | Path) -> list[Operation]:
         raise ConfigError(
             f"{place} has no {name!r}; {text!r} names an operation, a registry or a list of them"
         )
-    return list(named(thing))
+    return list(operations_of(thing))
 
 
-def find(reference: str, what: str = "function") -> Any:
+def load_object(reference: str, expected_kind: str = "function") -> Any:
     """What `path/to/file.py:name` or `module:name` names; it is to be a `what`. ConfigError."""
     place, _, name = reference.rpartition(":")
     is_file = place.endswith(".py") or "/" in place
@@ -43,15 +43,15 @@ def find(reference: str, what: str = "function") -> Any:
     for step in name.split("."):
         thing = getattr(thing, step, None)
     if thing is None:
-        raise ConfigError(f"{place} has no {what} {name!r}")
+        raise ConfigError(f"{place} has no {expected_kind} {name!r}")
     return thing
 
 
-def named(thing: Registry | Addable | Sequence[Addable]) -> list[Operation]:
+def operations_of(value: Registry | OperationSource | Sequence[OperationSource]) -> list[Operation]:
     """The operations that one name of a module stands for."""
-    if isinstance(thing, Registry):
-        return list(thing.list())
-    things = thing if isinstance(thing, Sequence) else [thing]
+    if isinstance(value, Registry):
+        return list(value.list())
+    things = value if isinstance(value, Sequence) else [value]
     return [operation for each in things for operation in operations_in(each)]
 
 

@@ -10,20 +10,20 @@ import msgspec
 
 from dragoman.errors import ConfigError
 from dragoman.operations.approval import Question
-from dragoman.operations.arguments.schema import Parse, checker
-from dragoman.operations.cleaning import clean, clean_schema
+from dragoman.operations.arguments.schema import InputParser, make_parser
+from dragoman.operations.cleaning import sanitize_schema, sanitize_text
 from dragoman.operations.context import Context
-from dragoman.operations.gate import Gate
+from dragoman.operations.gate import CallLimiter
 
 Effect = Literal["read", "idempotent", "once"]
-Run: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
+OperationFunction: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 
-NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,127}")
-DESCRIPTION_LIMIT = 4_000
+NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,127}")
+MAX_DESCRIPTION_LENGTH = 4_000
 
 
-class Details(TypedDict, total=False):
+class OperationDetails(TypedDict, total=False):
     """What may be said of an operation beside its schema and its function."""
 
     namespace: Required[str]
@@ -34,7 +34,7 @@ class Details(TypedDict, total=False):
     timeout: float | None
     approval: bool
     retries: int
-    gate: Gate | None
+    gate: CallLimiter | None
     source: str
     resumes: bool
 
@@ -48,32 +48,33 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     `gate` is what bounds how many calls run at a time and how often; operations may share one. `source` says
     where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
 
-    `asks` makes of the input what a person is asked: the call waits for the answer, which its context brings.
-    One that `resumes` may have to wait in the midst of its work: it raises ApprovalNeeded with a state.
+    `make_question` makes of the input what a person is asked: the call waits for the answer, which its
+    context brings. One that `resumes` may have to wait in the midst of its work: it raises ApprovalNeeded
+    with a state.
     """
 
     namespace: str
     name: str
     input_schema: Mapping[str, Any]
-    parse: Parse
-    run: Run
+    parse: InputParser
+    run: OperationFunction
     description: str = ""
     output_schema: Mapping[str, Any] | None = None
     effect: Effect = "once"
     timeout: float | None = None
     approval: bool = False
     retries: int = 0
-    gate: Gate | None = None
+    gate: CallLimiter | None = None
     source: str = "python"
-    asks: Callable[[Mapping[str, Any]], Question] | None = None
+    make_question: Callable[[Mapping[str, Any]], Question] | None = None
     resumes: bool = False
 
     def __post_init__(self) -> None:
-        if not NAMESPACE.fullmatch(self.namespace):
+        if not NAMESPACE_PATTERN.fullmatch(self.namespace):
             raise ConfigError(
                 f"namespace {self.namespace!r} of {self.name!r} must be 1 to 64 letters, digits, - or _"
             )
-        if not NAME.fullmatch(self.name):
+        if not NAME_PATTERN.fullmatch(self.name):
             raise ConfigError(
                 f"name {self.name!r} in {self.namespace!r} must be 1 to 128 letters, digits, - _ . or /"
             )
@@ -88,12 +89,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return f"{self.namespace}.{self.name}"
 
     @classmethod
-    def from_schema(cls, run: Run, input_schema: Mapping[str, Any], **details: Unpack[Details]) -> Operation:
+    def from_schema(
+        cls, run: OperationFunction, input_schema: Mapping[str, Any], **details: Unpack[OperationDetails]
+    ) -> Operation:
         """An operation that is no Python function: its input is checked against a JSON Schema.
 
         Text in the schema and the description comes from elsewhere, so it is cleaned. ConfigError when the
         schema is none, or points to other documents.
         """
-        schema = clean_schema(input_schema)
-        details["description"] = clean(details.get("description", ""), DESCRIPTION_LIMIT)
-        return cls(input_schema=schema, parse=checker(schema), run=run, **details)
+        schema = sanitize_schema(input_schema)
+        details["description"] = sanitize_text(details.get("description", ""), MAX_DESCRIPTION_LENGTH)
+        return cls(input_schema=schema, parse=make_parser(schema), run=run, **details)

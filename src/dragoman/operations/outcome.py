@@ -10,11 +10,11 @@ import msgspec
 import pydantic
 
 from dragoman.errors import CallError, DragomanError, InvalidInput
-from dragoman.operations.approval import Waiting
-from dragoman.operations.cleaning import clean
+from dragoman.operations.approval import SuspendedCall
+from dragoman.operations.cleaning import sanitize_text
 
-MESSAGE_LIMIT = 2_000
-Status = Literal["pending", "running", "done", "failed", "aborted", "denied", "uncertain"]
+MAX_MESSAGE_LENGTH = 2_000
+CallStatus = Literal["pending", "running", "done", "failed", "aborted", "denied", "uncertain"]
 
 
 class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +40,12 @@ class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
         return body
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one call: `result` when `ok`, else `error`.
 
     A call that waits for an answer has the status `pending`, an `error` that says so, and the `approval_id`;
-    or `waiting`, where it is a call within another one, which has to wait with it. `notes` say what was
-    mended in its input.
+    or `suspended_call`, where it is a call within another one, which has to wait with it. `notes` say what
+    was mended in its input.
     """
 
     call_id: str
@@ -53,9 +53,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     result: Any = None
     error: CallFailure | None = None
-    status: Status = "done"
+    status: CallStatus = "done"
     approval_id: str | None = None
-    waiting: Waiting | None = None
+    suspended_call: SuspendedCall | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -73,29 +73,31 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         raise error
 
 
-def failure_of(error: BaseException, *, input_schema: Mapping[str, Any] | None = None) -> CallFailure:
+def to_failure(error: BaseException, *, input_schema: Mapping[str, Any] | None = None) -> CallFailure:
     """The failure that an exception is: a DragomanError keeps its code, others give class and message."""
     if isinstance(error, DragomanError):
         return CallFailure(
             code=error.code,
-            message=clean(error.message, MESSAGE_LIMIT),
+            message=sanitize_text(error.message, MAX_MESSAGE_LENGTH),
             transient=error.transient,
             hint=error.hint,
             problems=error.problems if isinstance(error, InvalidInput) else (),
             input_schema=input_schema,
         )
-    return CallFailure(code=CallError.code, message=clean(describe(error), MESSAGE_LIMIT))
+    return CallFailure(
+        code=CallError.code, message=sanitize_text(describe_exception(error), MAX_MESSAGE_LENGTH)
+    )
 
 
-def describe(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """An exception's class and message; those of its members for a group."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(describe(member) for member in error.exceptions)
+        return "; ".join(describe_exception(member) for member in error.exceptions)
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-LOOSE = 100_000  # bytes of a result that are read back without a thought
-SIMPLE = (bool, int, float, type(None))
+MAX_DECODED_BYTES = 100_000  # bytes of a result that are read back without a thought
+SCALAR_TYPES = (bool, int, float, type(None))
 
 
 def to_jsonable(value: Any) -> Any:
@@ -103,23 +105,23 @@ def to_jsonable(value: Any) -> Any:
 
     Knows dataclasses, msgspec structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths.
     """
-    if type(value) in SIMPLE and value == value:
+    if type(value) in SCALAR_TYPES and value == value:
         return value
-    return msgspec.json.decode(to_json(value))
+    return msgspec.json.decode(encode_result(value))
 
 
-def to_bounded(value: Any) -> Any:
+def to_jsonable_or_raw(value: Any) -> Any:
     """The same, but what has more than LOOSE bytes stays the bytes of its JSON, as `msgspec.Raw`.
 
     For whoever tells a part of it only: reading it back would cost more than all else.
     """
-    if isinstance(value, str) or type(value) in SIMPLE:
+    if isinstance(value, str) or type(value) in SCALAR_TYPES:
         return to_jsonable(value)
-    encoded = to_json(value)
-    return msgspec.json.decode(encoded) if len(encoded) <= LOOSE else msgspec.Raw(encoded)
+    encoded = encode_result(value)
+    return msgspec.json.decode(encoded) if len(encoded) <= MAX_DECODED_BYTES else msgspec.Raw(encoded)
 
 
-def to_json(value: Any) -> bytes:
+def encode_result(value: Any) -> bytes:
     """The value's JSON. CallError says what has none."""
     try:
         return _encoder.encode(value)
@@ -135,7 +137,7 @@ def _encode_other(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, BaseException):
-        return describe(value)
+        return describe_exception(value)
     raise TypeError(f"no JSON for objects of type {type(value).__name__}")
 
 

@@ -13,10 +13,10 @@ from dragoman.operations.context import Context
 from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
 
-REMEMBERED = 10_000
-FRESH_FOR = 60.0  # seconds that a failure is held against a caller who is no run
-Key: TypeAlias = tuple[str, str, str]
-EXCUSED = ("rate_limited", "unavailable", "approval_needed", "call_denied", "aborted")
+MAX_REMEMBERED = 10_000
+OWNER_FAILURE_SECONDS = 60.0  # seconds that a failure is held against a caller who is no run
+FailureKey: TypeAlias = tuple[str, str, str]
+IGNORED_CODES = ("rate_limited", "unavailable", "approval_needed", "call_denied", "aborted")
 
 
 class RepeatedFailure(CallError):
@@ -25,51 +25,53 @@ class RepeatedFailure(CallError):
     code = "repeated_failure"
 
 
-class Repeats:
+class RepeatedFailureLimiter:
     """Counts how often a call with the same input failed for the same run. `clock` gives unix seconds."""
 
     def __init__(self, limit: int, *, clock: Callable[[], float]) -> None:
         self._limit = limit
         self._clock = clock
-        self._failed: OrderedDict[Key, tuple[int, float, str]] = OrderedDict()
+        self._failures: OrderedDict[FailureKey, tuple[int, float, str]] = OrderedDict()
 
     def check(self, record: CallRecord, context: Context) -> None:
         """RepeatedFailure when this call has failed `limit` times."""
-        count, _, message = self._known(key_of(record, context))
+        count, _, message = self._lookup(failure_key(record, context))
         if count >= self._limit:
             raise RepeatedFailure(
                 f"not run: this very call failed {count} times, the last time with: {message}",
                 hint="change the input, use another operation, or tell the user what is in the way",
             )
 
-    def note(
+    def record_result(
         self, record: CallRecord, context: Context, *, failure: CallFailure | None
     ) -> CallFailure | None:
         """Count how a call ended; a failure that came before is told as such."""
-        key = key_of(record, context)
+        key = failure_key(record, context)
         if failure is None:
-            self._failed.pop(key, None)
+            self._failures.pop(key, None)
             return None
-        if failure.transient or failure.code in (*EXCUSED, RepeatedFailure.code):
+        if failure.transient or failure.code in (*IGNORED_CODES, RepeatedFailure.code):
             return failure
-        count = self._known(key)[0] + 1
-        self._failed[key] = (count, self._clock(), failure.message[:300])
-        self._failed.move_to_end(key)
-        if len(self._failed) > REMEMBERED:
-            self._failed.popitem(last=False)
+        count = self._lookup(key)[0] + 1
+        self._failures[key] = (count, self._clock(), failure.message[:300])
+        self._failures.move_to_end(key)
+        if len(self._failures) > MAX_REMEMBERED:
+            self._failures.popitem(last=False)
         if count == 1:
             return failure
         said = f"this very call has now failed {count} times; do not repeat it unchanged"
         return replace(failure, hint=f"{failure.hint}; {said}" if failure.hint else said)
 
-    def _known(self, key: Key) -> tuple[int, float, str]:
-        known = self._failed.get(key)
-        if known is None or (key[0].startswith("owner ") and known[1] < self._clock() - FRESH_FOR):
+    def _lookup(self, key: FailureKey) -> tuple[int, float, str]:
+        known = self._failures.get(key)
+        if known is None or (
+            key[0].startswith("owner ") and known[1] < self._clock() - OWNER_FAILURE_SECONDS
+        ):
             return 0, 0.0, ""
         return known
 
 
-def key_of(record: CallRecord, context: Context) -> Key:
+def failure_key(record: CallRecord, context: Context) -> FailureKey:
     """What makes a call the same: for whom, what, with which input."""
     caller = f"owner {context.identity.owner} {context.identity.key_id}"
     return context.run_id or caller, record.operation, record.input_hash

@@ -7,15 +7,15 @@ import os
 import signal
 from contextlib import suppress
 
-POLL = 0.01  # seconds between two looks whether it is still there
+POLL_SECONDS = 0.01  # seconds between two looks whether it is still there
 
 
-async def gone(process: asyncio.subprocess.Process, seconds: float) -> bool:
+async def wait_for_exit(process: asyncio.subprocess.Process, timeout: float) -> bool:
     """Whether it ends in time. Polls, for asyncio's wait() waits for the pipes of grandchildren too."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
+    end = loop.time() + timeout
     while process.returncode is None and loop.time() < end:  # noqa: ASYNC110 - nothing tells it
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(POLL_SECONDS)
     return process.returncode is not None
 
 

@@ -24,18 +24,18 @@ POLL_SECONDS = 0.02
 def main() -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)  # they are meant for the hub
-    started = load("started")
-    left = read(sys.stdin.buffer)
+    started = load_sibling("started")
+    left = read_groups(sys.stdin.buffer)
     for seconds, then in ((GRACE_SECONDS, signal.SIGTERM), (TERM_SECONDS, signal.SIGKILL)):
-        wait(left, seconds, started=started)
+        wait_for_exit(left, seconds, started=started)
         for group, mark in left.items():
-            send(group, then)
+            signal_group(group, then)
             started.signal_marked(mark, then)
     for mark in left.values():
         started.end_marked(mark)
 
 
-def load(name: str) -> Any:
+def load_sibling(name: str) -> Any:
     """A module that stands beside this one, by its file: its folder has names that Python's own have too."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     if spec is None or spec.loader is None:
@@ -45,7 +45,7 @@ def load(name: str) -> Any:
     return module
 
 
-def read(lines: Iterable[bytes]) -> dict[int, str]:
+def read_groups(lines: Iterable[bytes]) -> dict[int, str]:
     """The groups that have begun and not ended by the end of the input, with their marks."""
     held: dict[int, str] = {}
     for line in lines:
@@ -57,16 +57,16 @@ def read(lines: Iterable[bytes]) -> dict[int, str]:
     return held
 
 
-def wait(groups: Mapping[int, str], seconds: float, *, started: Any) -> None:
+def wait_for_exit(groups: Mapping[int, str], seconds: float, *, started: Any) -> None:
     """Wait until they are gone, with all that has their marks, or no longer."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and any(
-        send(group, 0) or any(started.marked(mark.encode())) for group, mark in groups.items()
+        signal_group(group, 0) or any(started.marked(mark.encode())) for group, mark in groups.items()
     ):
         time.sleep(POLL_SECONDS)
 
 
-def send(group: int, number: int) -> bool:
+def signal_group(group: int, number: int) -> bool:
     """Whether there is such a group, which gets this signal."""
     try:
         os.killpg(group, number)

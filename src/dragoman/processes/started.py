@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-PROCESSES = Path("/proc")
-ROUNDS = 5  # for what is started while the others are ended
+PROC = Path("/proc")
+MAX_ROUNDS = 5  # for what is started while the others are ended
 
 
 def signal_marked(mark: str, number: signal.Signals) -> int:
@@ -28,7 +28,7 @@ def signal_marked(mark: str, number: signal.Signals) -> int:
 
 def end_marked(mark: str) -> None:
     """End them all at once."""
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not signal_marked(mark, signal.SIGKILL):
             return
 
@@ -36,7 +36,7 @@ def end_marked(mark: str) -> None:
 def marked(mark: bytes) -> Iterator[int]:
     """The processes with the mark, as far as we may look into them. Those that have ended have none."""
     with suppress(OSError):
-        for folder in PROCESSES.iterdir():
+        for folder in PROC.iterdir():
             if folder.name.isdigit() and mark in _environ(folder):
                 yield int(folder.name)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("orphans.py")
-NEEDED = ("LD_LIBRARY_PATH",)  # of the hub's variables, which hold secrets
+INHERITED_VARIABLES = ("LD_LIBRARY_PATH",)  # of the hub's variables, which hold secrets
 END_SECONDS = 2.0
 
 
@@ -29,12 +29,12 @@ class Watchdog:
         if self._process is None:
             self._start()
         else:
-            self._tell(f"+{group} {mark}")
+            self._send(f"+{group} {mark}")
 
     def release(self, group: int) -> None:
         """The group has ended."""
         self._groups.pop(group, None)
-        self._tell(f"-{group}")
+        self._send(f"-{group}")
 
     async def close(self) -> None:
         """Let the process go; it ends what was not released."""
@@ -61,16 +61,16 @@ class Watchdog:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={name: os.environ[name] for name in NEEDED if name in os.environ},
+                env={name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
                 start_new_session=True,
                 bufsize=0,
             )
         except OSError as error:
             log.warning("what it started will outlive a hub that is killed: no watchdog: %s", error)
             return
-        self._tell(*(f"+{group} {mark}" for group, mark in self._groups.items()))
+        self._send(*(f"+{group} {mark}" for group, mark in self._groups.items()))
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if self._process is None or self._process.stdin is None:
             return
         try:

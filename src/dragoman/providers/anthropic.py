@@ -9,23 +9,23 @@ import msgspec
 
 from dragoman.http.transport import Sender
 from dragoman.ids import new_id
-from dragoman.providers.caching import Caching
-from dragoman.providers.keyring import KeyRing
-from dragoman.providers.language import Family, call_ids, said
+from dragoman.providers.caching import PromptCacheMonitor
+from dragoman.providers.keyring import KeyPool
+from dragoman.providers.language import Family, call_ids, error_text
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic.decoder import Decoder
-from dragoman.wire.anthropic.request import check, encode_body, refused_field, write_request
+from dragoman.wire.anthropic.decoder import AnthropicDecoder
+from dragoman.wire.anthropic.request import check_request, encode_body, rejected_field, write_request
 
-__all__ = ["Anthropic", "AnthropicHabits", "AnthropicProvider"]
+__all__ = ["AnthropicAdapter", "AnthropicProvider", "AnthropicSettings"]
 
-_MENDABLE = 400
-_FOR_GOOD = re.compile(r"deprecated|not supported|unsupported|does not support|Extra inputs", re.IGNORECASE)
+_BAD_REQUEST = 400
+_PERMANENT = re.compile(r"deprecated|not supported|unsupported|does not support|Extra inputs", re.IGNORECASE)
 
 
-class AnthropicHabits(msgspec.Struct, frozen=True, kw_only=True):
+class AnthropicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`version` and `beta` are sent as headers; `max_tokens` is for requests without one, None: by model."""
 
     version: str = "2023-06-01"
@@ -33,29 +33,29 @@ class AnthropicHabits(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
 
 
-USUAL = AnthropicHabits()
+DEFAULT_SETTINGS = AnthropicSettings()
 
 
-class Anthropic:
+class AnthropicAdapter:
     """The language Messages. What a model has refused once is not sent to it again."""
 
     family: Family = "anthropic"
 
-    def __init__(self, name: str, habits: AnthropicHabits) -> None:
-        self.habits = habits
-        self.caching = Caching()
+    def __init__(self, name: str, settings: AnthropicSettings) -> None:
+        self.settings = settings
+        self.caching = PromptCacheMonitor()
         self._name = name
-        self._refused: dict[str, frozenset[str]] = {}
+        self._rejected_fields: dict[str, frozenset[str]] = {}
 
-    def url(self, server: Server) -> str:
+    def url(self, server: UpstreamServer) -> str:
         """See `Language.url`."""
-        return server.at("/messages", root="/v1")
+        return server.url("/messages", root="/v1")
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
-        said = {"content-type": "application/json", "anthropic-version": self.habits.version}
-        if self.habits.beta:
-            said["anthropic-beta"] = ",".join(self.habits.beta)
+        said = {"content-type": "application/json", "anthropic-version": self.settings.version}
+        if self.settings.beta:
+            said["anthropic-beta"] = ",".join(self.settings.beta)
         return {**said, "x-api-key": secret} if secret else said
 
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
@@ -63,38 +63,40 @@ class Anthropic:
         body = write_request(
             request,
             provider=self._name,
-            max_tokens=self.habits.max_tokens,
-            drop={*drop, *self._refused.get(request.model, ())},
+            max_tokens=self.settings.max_tokens,
+            drop={*drop, *self._rejected_fields.get(request.model, ())},
         )
         if request.options.get("cache_control") and not drop:
-            self.caching.note(request, body)
+            self.caching.compare(request, body)
         return encode_body(body)
 
-    def decoder(self, request: ModelRequest) -> Decoder:
+    def decoder(self, request: ModelRequest) -> AnthropicDecoder:
         """See `Language.decoder`."""
-        return Decoder(
+        return AnthropicDecoder(
             provider=self._name,
             model=request.model,
             new_id=lambda: new_id("call"),
-            taken=call_ids(request.messages),
+            used_ids=call_ids(request.messages),
         )
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
-        return check(request, provider=self._name)
+        return check_request(request, provider=self._name)
 
-    def learn(self, status: int, body: bytes) -> bool:
+    def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """See `Language.learn`: nothing was put in."""
         return False
 
-    def mend(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
+    def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
         """See `Language.mend`. Models differ in which of the sampling and thinking fields they take; what a
         model never takes is not sent to it again.
         """
-        words = said(body) if status == _MENDABLE else ""
-        field = refused_field(words)
-        if field is not None and _FOR_GOOD.search(words):
-            self._refused[request.model] = self._refused.get(request.model, frozenset()) | {field}
+        words = error_text(body) if status == _BAD_REQUEST else ""
+        field = rejected_field(words)
+        if field is not None and _PERMANENT.search(words):
+            self._rejected_fields[request.model] = self._rejected_fields.get(request.model, frozenset()) | {
+                field
+            }
         return field
 
 
@@ -104,13 +106,13 @@ class AnthropicProvider(RemoteProvider):
     def __init__(
         self,
         name: str,
-        server: Server,
+        server: UpstreamServer,
         *,
         transport: Sender,
-        keys: KeyRing | None = None,
+        keys: KeyPool | None = None,
         policy: RetryPolicy = DEFAULTS,
-        habits: AnthropicHabits = USUAL,
+        settings: AnthropicSettings = DEFAULT_SETTINGS,
     ) -> None:
-        self.language = Anthropic(name, habits)
-        self.caching = self.language.caching
-        super().__init__(name, server, language=self.language, transport=transport, keys=keys, policy=policy)
+        self.adapter = AnthropicAdapter(name, settings)
+        self.caching = self.adapter.caching
+        super().__init__(name, server, adapter=self.adapter, transport=transport, keys=keys, policy=policy)

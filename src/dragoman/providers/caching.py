@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic.request import Prefix, prefix_of
+from dragoman.wire.anthropic.request import PromptPrefix, prompt_prefix
 
 log = logging.getLogger(__name__)
-MOST = 1000  # conversations that are remembered
+MAX_CONVERSATIONS = 1000  # conversations that are remembered
 _CAUSES = {
     "tools": "its tools are others",
     "system": "its instructions are others",
@@ -26,7 +26,7 @@ _CAUSES = {
 }
 
 
-class Bust(msgspec.Struct, frozen=True):
+class CacheBust(msgspec.Struct, frozen=True):
     """A cached beginning that is of no use any more. `cause`: `tools`, `system`, `settings`, `messages`."""
 
     model: str
@@ -34,26 +34,26 @@ class Bust(msgspec.Struct, frozen=True):
     cause: str
 
 
-class Caching:
+class PromptCacheMonitor:
     """What the last request of each conversation began with. `on_bust` hears of each one that broke it."""
 
     def __init__(self) -> None:
-        self.on_bust: Callable[[Bust], None] = lambda _: None
-        self._last: OrderedDict[tuple[str, str], tuple[Prefix, set[str]]] = OrderedDict()
+        self.on_bust: Callable[[CacheBust], None] = lambda _: None
+        self._previous: OrderedDict[tuple[str, str], tuple[PromptPrefix, set[str]]] = OrderedDict()
 
-    def note(self, request: ModelRequest, body: Mapping[str, Any]) -> Bust | None:
+    def compare(self, request: ModelRequest, body: Mapping[str, Any]) -> CacheBust | None:
         """Compare a request with the one before it in its conversation."""
         first = request.messages[0].id if request.messages else ""
         key = (request.model, first)
-        prefix = prefix_of(body)
-        before, told = self._last.pop(key, (prefix, set()))
-        cause = prefix.strays(before)
-        self._last[key] = (prefix, told)
-        if len(self._last) > MOST:
-            self._last.popitem(last=False)
+        prefix = prompt_prefix(body)
+        before, told = self._previous.pop(key, (prefix, set()))
+        cause = prefix.first_difference(before)
+        self._previous[key] = (prefix, told)
+        if len(self._previous) > MAX_CONVERSATIONS:
+            self._previous.popitem(last=False)
         if cause is None:
             return None
-        bust = Bust(request.model, first, cause)
+        bust = CacheBust(request.model, first, cause)
         if cause not in told:
             told.add(cause)
             log.warning(

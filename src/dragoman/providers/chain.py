@@ -15,26 +15,26 @@ from dragoman.providers.routing import Route, Routing
 from dragoman.request import ModelRequest
 
 log = logging.getLogger(__name__)
-Batches: TypeAlias = AsyncGenerator[Sequence[Event], None]
+BatchStream: TypeAlias = AsyncGenerator[Sequence[Event], None]
 
 
-class Chain:
+class FallbackProvider:
     """A `Provider` out of the routes of one model. `options` are what each provider is always given."""
 
     def __init__(
         self,
-        asked: str,
+        model: str,
         routing: Routing,
         *,
         options: Mapping[str, Mapping[str, Any]],
-        fell: Callable[[str, str], None],
+        on_fallback: Callable[[str, str], None],
     ) -> None:
-        self._routes = routing.find(asked)
-        self.asked = self._routes[0]
+        self._routes = routing.find_routes(model)
+        self.current_route = self._routes[0]
         """The route that was asked last."""
         self._routing = routing
         self._options = options
-        self._fell = fell
+        self._on_fallback = on_fallback
 
     @property
     def routes(self) -> Sequence[Route]:
@@ -42,19 +42,19 @@ class Chain:
         return self._routes
 
     @property
-    def first(self) -> Route:
+    def first_route(self) -> Route:
         """The route that is asked first."""
         return self._routes[0]
 
     @property
     def name(self) -> str:
         """See `Provider.name`."""
-        return self.first.provider.name
+        return self.first_route.provider.name
 
     @property
     def family(self) -> str:
         """See `Provider.family`."""
-        return self.first.provider.family
+        return self.first_route.provider.family
 
     @property
     def resting(self) -> bool:
@@ -63,11 +63,11 @@ class Chain:
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
-        return self.first.provider.check(self._fit(request, self.first))
+        return self.first_route.provider.check(self._request_for(request, self.first_route))
 
-    async def stream(self, request: ModelRequest) -> Batches:
+    async def stream(self, request: ModelRequest) -> BatchStream:
         """See `Provider.stream`. The request's model is that of the route, whatever it says."""
-        answer, first = await self._begin(request)
+        answer, first = await self._start(request)
         async with aclosing(answer):
             if first is not None:
                 yield first
@@ -77,21 +77,21 @@ class Chain:
     async def close(self) -> None:
         """Nothing: the providers belong to others."""
 
-    async def _begin(self, request: ModelRequest) -> tuple[Batches, Sequence[Event] | None]:
+    async def _start(self, request: ModelRequest) -> tuple[BatchStream, Sequence[Event] | None]:
         """The first answer that says something, and its first batch."""
         for route, other in zip(self._routes, [*self._routes[1:], None], strict=True):
-            self.asked = route
-            answer = route.provider.stream(self._fit(request, route))
+            self.current_route = route
+            answer = route.provider.stream(self._request_for(request, route))
             try:
                 return answer, await anext(answer, None)
             except (ProviderError, BadRequest) as error:
-                if other is None or not self._routing.falls(error):
+                if other is None or not self._routing.allows_fallback(error):
                     raise as_provider_error(error) from None
                 log.warning("%s failed (%s), now asking %s", route.name, error.message, other.name)
-                self._fell(route.name, other.name)
+                self._on_fallback(route.name, other.name)
         raise Unavailable("no provider is left to ask")
 
-    def _fit(self, request: ModelRequest, route: Route) -> ModelRequest:
+    def _request_for(self, request: ModelRequest, route: Route) -> ModelRequest:
         options = {**self._options.get(route.provider.name, {}), **request.options}
         return replace(request, model=route.model, options=options)
 

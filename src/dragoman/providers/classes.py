@@ -28,14 +28,14 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.providers.retry import clean, retry_after
-from dragoman.wire.anthropic.frame import failure as anthropic_failure
-from dragoman.wire.failures import categorise, describe, failure, find
+from dragoman.providers.retry import retry_after, safe_line
+from dragoman.wire.anthropic.frame import anthropic_error as anthropic_failure
+from dragoman.wire.failures import categorise, describe_error, find_error, provider_error
 
 _TRANSIENT = frozenset({"rate_limit", "overloaded", "api_error", "timeout", "network"})
-_DEEPEST = 8  # causes of causes that are looked at
-_NUMBERS = ("status_code", "status", "http_status", "code")
-_OURS: tuple[tuple[type[DragomanError], ProviderCategory], ...] = (
+_MAX_CAUSES = 8  # causes of causes that are looked at
+_STATUS_ATTRIBUTES = ("status_code", "status", "http_status", "code")
+_DRAGOMAN_ERRORS: tuple[tuple[type[DragomanError], ProviderCategory], ...] = (
     (LimitReached, "rate_limit"),
     (BudgetExhausted, "rate_limit"),
     (RateLimited, "rate_limit"),
@@ -47,12 +47,12 @@ _OURS: tuple[tuple[type[DragomanError], ProviderCategory], ...] = (
     (Unavailable, "overloaded"),
     (CallTimeout, "timeout"),
 )
-_PLAIN: tuple[tuple[tuple[type[BaseException], ...], ProviderCategory], ...] = (
+_BUILTIN_ERRORS: tuple[tuple[tuple[type[BaseException], ...], ProviderCategory], ...] = (
     ((asyncio.CancelledError,), "cancelled"),
     ((TimeoutError,), "timeout"),
     ((ConnectionError, socket.gaierror, asyncio.IncompleteReadError), "network"),
 )
-_NAMES: tuple[tuple[str, ProviderCategory], ...] = (
+_CLASS_NAMES: tuple[tuple[str, ProviderCategory], ...] = (
     (r"^(AbortError|.*Cancel(l?ed)?(Error)?)$", "cancelled"),
     (r"Timeout", "timeout"),
     (r"ContentFilter", "content_filter"),
@@ -61,7 +61,7 @@ _NAMES: tuple[tuple[str, ProviderCategory], ...] = (
     (r"^((API)?Connect(ion)?|Read|Write|Close|Network|Transport|Proxy|RemoteProtocol)Error$", "network"),
     (r"^(ServerDisconnected|Client(Connection|Connector|OS|Payload)|ServerConnection)\w*$", "network"),
 )  # fmt: skip
-_WORDS: tuple[tuple[str, ProviderCategory], ...] = (
+_MESSAGE_PATTERNS: tuple[tuple[str, ProviderCategory], ...] = (
     (r"rate[_ -]?limit|too many requests|resource_exhausted", "rate_limit"),
     (r"overloaded|no healthy upstream|service unavailable", "overloaded"),
     (r"(internal )?server error|bad gateway", "api_error"),
@@ -92,39 +92,39 @@ def read_error(error: BaseException, *, clock: Callable[[], float] = time.time) 
     for cause in _causes(error):
         if isinstance(cause, ProviderError):
             return cause
-        found = _read(cause, clock)
+        found = _convert(cause, clock)
         if found is not None:
             return found
-    return ProviderError(_say(error), category="unknown")
+    return ProviderError(_message_of(error), category="unknown")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error, and what it was raised from; of a group the first."""
     now: BaseException | None = error
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_CAUSES):
         if now is None:
             return
         yield now
         now = now.exceptions[0] if isinstance(now, BaseExceptionGroup) else now.__cause__
 
 
-def _read(error: BaseException, clock: Callable[[], float]) -> ProviderError | None:
+def _convert(error: BaseException, clock: Callable[[], float]) -> ProviderError | None:
     if isinstance(error, DragomanError):
-        return _ours(error)
+        return _from_dragoman(error)
     status = _status(error)
     headers = _headers(error)
     if status is not None or isinstance(getattr(error, "body", None), Mapping):
-        return _refused(error, status, headers=headers, now=clock())
-    category = _plain(error)
+        return _from_response(error, status, headers=headers, now=clock())
+    category = _guess_category(error)
     if category is None:
         return None
-    found = ProviderError(_say(error), category=category, transient=category in _TRANSIENT)
+    found = ProviderError(_message_of(error), category=category, transient=category in _TRANSIENT)
     found.retry_after = retry_after(headers, clock()) if found.transient else None
     return found
 
 
-def _ours(error: DragomanError) -> ProviderError | None:
-    category = next((category for kind, category in _OURS if isinstance(error, kind)), None)
+def _from_dragoman(error: DragomanError) -> ProviderError | None:
+    category = next((category for kind, category in _DRAGOMAN_ERRORS if isinstance(error, kind)), None)
     if category is None:
         return None
     return ProviderError(
@@ -136,20 +136,20 @@ def _ours(error: DragomanError) -> ProviderError | None:
     )
 
 
-def _refused(
+def _from_response(
     error: BaseException, status: int | None, *, headers: Mapping[str, str], now: float
 ) -> ProviderError:
     """What a response stood for: its status, its headers, the error object in its body."""
     body = _body(error)
-    said = find(body) or body or str(error)
+    said = find_error(body) or body or str(error)
     if status is None or status < 400:  # an error inside a stream that had begun well
         found = anthropic_failure(said)
     else:
-        found = failure(said if describe(said) else str(error), status=status)
+        found = provider_error(said if describe_error(said) else str(error), status=status)
     told = headers.get("x-should-retry", "").strip().lower()
     transient = told == "true" if told in ("true", "false") else found.transient
     return ProviderError(
-        _say(error) if not found.message else clean(found.message),
+        _message_of(error) if not found.message else safe_line(found.message),
         category=found.category,
         upstream_status=found.upstream_status,
         transient=transient,
@@ -157,27 +157,27 @@ def _refused(
     )
 
 
-def _plain(error: BaseException) -> ProviderCategory | None:
+def _guess_category(error: BaseException) -> ProviderCategory | None:
     """By what it is, how it is called, what it says; None when that tells nothing."""
-    for kinds, category in _PLAIN:
+    for kinds, category in _BUILTIN_ERRORS:
         if isinstance(error, kinds):
             return category
     names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ != "builtins"]
-    for pattern, category in _NAMES:
+    for pattern, category in _CLASS_NAMES:
         if any(re.search(pattern, name) for name in names):
             return category
     text = str(error)
     known, transient = categorise(text)
     if not transient and known in ("context_limit", "content_filter"):
         return known
-    words = ((category, re.search(pattern, text, re.IGNORECASE)) for pattern, category in _WORDS)
+    words = ((category, re.search(pattern, text, re.IGNORECASE)) for pattern, category in _MESSAGE_PATTERNS)
     return next((category for category, found in words if found), None)
 
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status that it carries, itself or in its response."""
     for owner in (error, getattr(error, "response", None)):
-        for name in _NUMBERS:
+        for name in _STATUS_ATTRIBUTES:
             value = getattr(owner, name, None)
             if type(value) is int and 100 <= value <= 599:
                 return value
@@ -201,5 +201,5 @@ def _body(error: BaseException) -> Any:
     return None
 
 
-def _say(error: BaseException) -> str:
-    return clean(str(error)) or type(error).__name__
+def _message_of(error: BaseException) -> str:
+    return safe_line(str(error)) or type(error).__name__

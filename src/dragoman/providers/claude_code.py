@@ -20,23 +20,29 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event
-from dragoman.providers.claude_code_process import GRACE, PATIENCE, Child, inherited, near
+from dragoman.providers.claude_code_process import (
+    ABORT_GRACE,
+    EXIT_GRACE,
+    ClaudeCodeProcess,
+    inherited_environ,
+    without_local_proxy,
+)
 from dragoman.providers.model import Model
 from dragoman.request import ModelRequest
-from dragoman.wire.claude_code.decoder import FAMILY, Reader, explain
-from dragoman.wire.claude_code.prompt import Prompt, write_prompt
+from dragoman.wire.claude_code.decoder import FAMILY, ClaudeCodeDecoder, explain_error
+from dragoman.wire.claude_code.prompt import ClaudeCodePrompt, write_prompt
 
-NO_SESSION = "No conversation found"
-DEFAULT = "default"  # the model that the CLI itself would take
-BORROWED = "dragoman"  # the MCP server that lends it an agent's tools, by its name there
-_READ = frozenset({"effort", "max_budget_usd", "max_turns", "reasoning_effort", "thinking"})
+SESSION_NOT_FOUND = "No conversation found"
+DEFAULT_MODEL = "default"  # the model that the CLI itself would take
+BORROWED_SERVER = "dragoman"  # the MCP server that lends it an agent's tools, by its name there
+_SUPPORTED_OPTIONS = frozenset({"effort", "max_budget_usd", "max_turns", "reasoning_effort", "thinking"})
 _EFFORTS = {"minimal": "low"}
 
 PermissionMode: TypeAlias = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 
 
-class ClaudeCodeWays(TypedDict, total=False):
-    """How the CLI is run; see `ClaudeCodeHabits`."""
+class ClaudeCodeOptions(TypedDict, total=False):
+    """How the CLI is run; see `ClaudeCodeSettings`."""
 
     permission_mode: PermissionMode | None
     agent: str | None
@@ -49,7 +55,7 @@ class ClaudeCodeWays(TypedDict, total=False):
     environ: Mapping[str, str] | None
 
 
-class Borrowed(NamedTuple):
+class BorrowedToolServer(NamedTuple):
     """Where tools of ours are served over MCP, and the token that opens it."""
 
     url: str
@@ -59,15 +65,15 @@ class Borrowed(NamedTuple):
         """What the CLI is told of it."""
         headers = {"Authorization": f"Bearer {self.token}"}
         server = {"type": "http", "url": self.url, "headers": headers}
-        return msgspec.json.encode({"mcpServers": {BORROWED: server}}).decode()
+        return msgspec.json.encode({"mcpServers": {BORROWED_SERVER: server}}).decode()
 
 
-class ClaudeCodeHabits(msgspec.Struct, frozen=True, kw_only=True):
+class ClaudeCodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the CLI is started with. `agent` names one of its own, whose skills are loaded at the start.
 
     `mcp_config` is a file, or JSON, with the MCP servers that it may use: the hub can be one. `environ` is
     where its variables come from, without other providers' keys. `arguments` go along as they are.
-    `borrowed` are tools of ours for one answer, all of which it may call.
+    `borrowed_tools` are tools of ours for one answer, all of which it may call.
     """
 
     permission_mode: PermissionMode | None = None
@@ -79,11 +85,11 @@ class ClaudeCodeHabits(msgspec.Struct, frozen=True, kw_only=True):
     mcp_config: str | Path | None = None
     arguments: Sequence[str] = ()
     environ: Mapping[str, str] | None = None
-    borrowed: Borrowed | None = None
+    borrowed_tools: BorrowedToolServer | None = None
 
     def flags(self) -> dict[str, Any]:
         """The options of the command line that say so; None says nothing."""
-        ours = () if self.borrowed is None else (f"mcp__{BORROWED}",)
+        ours = () if self.borrowed_tools is None else (f"mcp__{BORROWED_SERVER}",)
         return {
             "permission-mode": self.permission_mode,
             "agent": self.agent,
@@ -106,23 +112,23 @@ class ClaudeCodeProvider:
     )
 
     def __init__(
-        self, executable: str = "claude", *, name: str = FAMILY, **ways: Unpack[ClaudeCodeWays]
+        self, executable: str = "claude", *, name: str = FAMILY, **options: Unpack[ClaudeCodeOptions]
     ) -> None:
         self.name = name
         self.executable = executable
-        self.habits = ClaudeCodeHabits(**ways)
+        self.settings = ClaudeCodeSettings(**options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.executable!r})"
 
-    def model(self, name: str = DEFAULT, **options: Any) -> Model:
+    def model(self, name: str = DEFAULT_MODEL, **options: Any) -> Model:
         """A model of the CLI's; `options` may be `effort`, `thinking`, `max_turns` and `max_budget_usd`."""
         return Model(self, name, options)
 
-    def borrowing(self, url: str, token: str) -> ClaudeCodeProvider:
+    def with_borrowed_tools(self, url: str, token: str) -> ClaudeCodeProvider:
         """The same, with the tools of an MCP server of ours, which may all be called."""
         other = copy.copy(self)
-        other.habits = msgspec.structs.replace(self.habits, borrowed=Borrowed(url, token))
+        other.settings = msgspec.structs.replace(self.settings, borrowed_tools=BorrowedToolServer(url, token))
         return other
 
     @property
@@ -131,8 +137,14 @@ class ClaudeCodeProvider:
         return False
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: the CLI has its own tools, and knows ours over MCP only; see `borrowing`."""
-        names = [name for name in sorted(request.options) if name not in _READ and request.options[name]]
+        """See `Provider.check`: the CLI has its own tools, and knows ours over MCP only; see
+        `with_borrowed_tools`.
+        """
+        names = [
+            name
+            for name in sorted(request.options)
+            if name not in _SUPPORTED_OPTIONS and request.options[name]
+        ]
         return [*names, *(["tools"] if request.tools else [])]
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
@@ -140,61 +152,65 @@ class ClaudeCodeProvider:
         prompt = write_prompt(request, provider=self.name)
         told = False
         try:
-            async with aclosing(self._run(request, prompt)) as answer:
+            async with aclosing(self._run_prompt(request, prompt)) as answer:
                 async for batch in answer:
                     told = True
                     yield batch
             return
         except ProviderError as error:
-            if told or prompt.session is None or NO_SESSION not in error.message:
+            if told or prompt.session_id is None or SESSION_NOT_FOUND not in error.message:
                 raise
         again = write_prompt(request, provider=self.name, resume=False)
-        async with aclosing(self._run(request, again)) as answer:
+        async with aclosing(self._run_prompt(request, again)) as answer:
             async for batch in answer:
                 yield batch
 
     async def close(self) -> None:
         """Nothing: a process ends with its answer."""
 
-    async def _run(self, request: ModelRequest, prompt: Prompt) -> AsyncGenerator[Sequence[Event], None]:
+    async def _run_prompt(
+        self, request: ModelRequest, prompt: ClaudeCodePrompt
+    ) -> AsyncGenerator[Sequence[Event], None]:
         with TemporaryDirectory(prefix="dragoman-") as folder:
             command = self._command(request, prompt, folder=Path(folder))
-            async with aclosing(self._told(command, prompt, model=request.model)) as told:
+            async with aclosing(self._run_command(command, prompt, model=request.model)) as told:
                 async for batch in told:
                     yield batch
 
-    async def _told(
-        self, command: Sequence[str], prompt: Prompt, *, model: str
+    async def _run_command(
+        self, command: Sequence[str], prompt: ClaudeCodePrompt, *, model: str
     ) -> AsyncGenerator[Sequence[Event], None]:
-        reader = Reader(provider=self.name, model=model, agent=self.habits.agent)
-        cwd = str(self.habits.cwd) if self.habits.cwd is not None else None
-        environ = os.environ if self.habits.environ is None else self.habits.environ
-        child = await Child.start(command, cwd=cwd, environ=near(inherited(environ)))
+        reader = ClaudeCodeDecoder(provider=self.name, model=model, agent=self.settings.agent)
+        cwd = str(self.settings.cwd) if self.settings.cwd is not None else None
+        environ = os.environ if self.settings.environ is None else self.settings.environ
+        child = await ClaudeCodeProcess.start(
+            command, cwd=cwd, environ=without_local_proxy(inherited_environ(environ))
+        )
         try:
-            await child.tell(prompt.line)
-            async with aclosing(read(child, reader)) as told:
+            await child.write_input(prompt.input_line)
+            async with aclosing(read_events(child, reader)) as told:
                 async for batch in told:
                     yield batch
             if not reader.done:
                 raise await self._explain(child, reader)
         finally:
-            await child.stop(patience=PATIENCE if reader.done else GRACE)
+            await child.stop(grace=EXIT_GRACE if reader.done else ABORT_GRACE)
 
-    def _command(self, request: ModelRequest, prompt: Prompt, *, folder: Path) -> list[str]:
+    def _command(self, request: ModelRequest, prompt: ClaudeCodePrompt, *, folder: Path) -> list[str]:
         """The command line. Values are bound by `=`, so that none can pose as another option.
 
         Whoever is on this machine can read it: instructions, and servers with their keys, go in files.
         """
         said = {
-            "model": None if request.model == DEFAULT else request.model,
-            **self.habits.flags(),
-            **asked(request.options, most=self.habits.max_turns),
-            "mcp-config": _paper(folder / "mcp.json", self.habits.mcp_config),
-            "append-system-prompt-file": _paper(folder / "instructions.md", prompt.system, always=True),
-            "resume": prompt.session,
+            "model": None if request.model == DEFAULT_MODEL else request.model,
+            **self.settings.flags(),
+            **option_flags(request.options, max_turns=self.settings.max_turns),
+            "mcp-config": _write_file(folder / "mcp.json", self.settings.mcp_config),
+            "append-system-prompt-file": _write_file(folder / "instructions.md", prompt.system, always=True),
+            "resume": prompt.session_id,
         }
-        borrowed = self.habits.borrowed
-        lent = None if borrowed is None else _paper(folder / "lent.json", borrowed.config())
+        borrowed = self.settings.borrowed_tools
+        lent = None if borrowed is None else _write_file(folder / "lent.json", borrowed.config())
         return [
             self.executable,
             "--print",
@@ -204,40 +220,42 @@ class ClaudeCodeProvider:
             "--include-partial-messages",
             *(f"--{name}={value}" for name, value in said.items() if value is not None),
             *([] if lent is None else [f"--mcp-config={lent}"]),
-            *self.habits.arguments,
+            *self.settings.arguments,
         ]
 
-    async def _explain(self, child: Child, reader: Reader) -> ProviderError:
+    async def _explain(self, child: ClaudeCodeProcess, reader: ClaudeCodeDecoder) -> ProviderError:
         """Why there was no result."""
-        how, said = await child.obituary()
-        words = said or reader.garbage
-        error = explain(words)
+        how, said = await child.exit_report()
+        words = said or reader.unparsed_line
+        error = explain_error(words)
         message = f"Claude Code {how} without a result{f': {words}' if words else ''}"
         return ProviderError(
             message[:500], category=error.category, transient=error.transient, hint=error.hint
         )
 
 
-async def read(child: Child, reader: Reader) -> AsyncGenerator[list[Event], None]:
+async def read_events(
+    child: ClaudeCodeProcess, reader: ClaudeCodeDecoder
+) -> AsyncGenerator[list[Event], None]:
     """The events of a run, until it has a result and its output ends, or nothing more is to be expected."""
     async with aclosing(child.lines()) as output:
-        while lines := await _soon(output, PATIENCE if reader.done else None):
+        while lines := await _next_lines(output, EXIT_GRACE if reader.done else None):
             if batch := [event for line in lines for event in reader.feed(line)]:
                 yield batch
     if last := reader.close():
         yield last
 
 
-async def _soon(output: AsyncGenerator[list[bytes], None], seconds: float | None) -> list[bytes] | None:
+async def _next_lines(output: AsyncGenerator[list[bytes], None], timeout: float | None) -> list[bytes] | None:
     """The next lines; None when there are none, or none within so many seconds."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout):
             return await anext(output, None)
     except TimeoutError:
         return None
 
 
-def _paper(path: Path, text: str | Path | None, *, always: bool = False) -> str | None:
+def _write_file(path: Path, text: str | Path | None, *, always: bool = False) -> str | None:
     """Where a text can be read: in a file of its own, if it is not the name of one."""
     if not text or not (always or str(text).lstrip().startswith("{")):
         return str(text) if text else None
@@ -245,7 +263,7 @@ def _paper(path: Path, text: str | Path | None, *, always: bool = False) -> str 
     return str(path)
 
 
-def asked(options: Mapping[str, Any], *, most: int | None) -> dict[str, Any]:
+def option_flags(options: Mapping[str, Any], *, max_turns: int | None) -> dict[str, Any]:
     """What a request's options say on the command line; `most` turns are not exceeded."""
     effort = options.get("effort") or options.get("reasoning_effort")
     thinking = options.get("thinking")
@@ -258,5 +276,5 @@ def asked(options: Mapping[str, Any], *, most: int | None) -> dict[str, Any]:
         said["thinking"] = thinking.get("type")
     turns = options.get("max_turns")
     if isinstance(turns, int):
-        said["max-turns"] = turns if most is None else min(turns, most)
+        said["max-turns"] = turns if max_turns is None else min(turns, max_turns)
     return said

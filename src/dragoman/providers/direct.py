@@ -14,19 +14,19 @@ from typing import Any
 from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 from dragoman.providers import anthropic, ollama, openai
 from dragoman.providers.retry import RetryPolicy
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 
-__all__ = ["ADDRESSES", "AnthropicProvider", "Connections", "OllamaProvider", "OpenAIProvider"]
+__all__ = ["DEFAULT_URLS", "AnthropicProvider", "LazyTransport", "OllamaProvider", "OpenAIProvider"]
 
-ADDRESSES: Mapping[str, str] = {
+DEFAULT_URLS: Mapping[str, str] = {
     "openai": "https://api.openai.com/v1",
     "anthropic": "https://api.anthropic.com",
     "ollama": "http://127.0.0.1:11434",
 }
-USUAL = Timeouts()
+DEFAULT_TIMEOUTS = Timeouts()
 
 
-class Connections:
+class LazyTransport:
     """A transport that is made when it is first needed, and anew in each event loop."""
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -69,16 +69,16 @@ class OpenAIProvider(openai.OpenAIProvider):
     def __init__(
         self,
         *,
-        base_url: str = ADDRESSES["openai"],
+        base_url: str = DEFAULT_URLS["openai"],
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         retries: int | RetryPolicy = 0,
-        timeouts: Timeouts = USUAL,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         name: str = "openai",
     ) -> None:
-        self._connections = Connections(timeouts)
+        self._connections = LazyTransport(timeouts)
         super().__init__(
-            name, _server(base_url, api_key, headers=headers), **_ways(self._connections, retries)
+            name, _server(base_url, api_key, headers=headers), **_options(self._connections, retries)
         )
 
     async def close(self) -> None:
@@ -92,16 +92,16 @@ class AnthropicProvider(anthropic.AnthropicProvider):
     def __init__(
         self,
         *,
-        base_url: str = ADDRESSES["anthropic"],
+        base_url: str = DEFAULT_URLS["anthropic"],
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         retries: int | RetryPolicy = 0,
-        timeouts: Timeouts = USUAL,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         name: str = "anthropic",
     ) -> None:
-        self._connections = Connections(timeouts)
+        self._connections = LazyTransport(timeouts)
         super().__init__(
-            name, _server(base_url, api_key, headers=headers), **_ways(self._connections, retries)
+            name, _server(base_url, api_key, headers=headers), **_options(self._connections, retries)
         )
 
     async def close(self) -> None:
@@ -115,16 +115,16 @@ class OllamaProvider(ollama.OllamaProvider):
     def __init__(
         self,
         *,
-        base_url: str = ADDRESSES["ollama"],
+        base_url: str = DEFAULT_URLS["ollama"],
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         retries: int | RetryPolicy = 0,
-        timeouts: Timeouts = USUAL,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         name: str = "ollama",
     ) -> None:
-        self._connections = Connections(timeouts)
+        self._connections = LazyTransport(timeouts)
         super().__init__(
-            name, _server(base_url, api_key, headers=headers), **_ways(self._connections, retries)
+            name, _server(base_url, api_key, headers=headers), **_options(self._connections, retries)
         )
 
     async def close(self) -> None:
@@ -132,9 +132,9 @@ class OllamaProvider(ollama.OllamaProvider):
         await self._connections.close()
 
 
-def _server(base_url: str, api_key: str | None, *, headers: Mapping[str, str] | None) -> Server:
-    return Server(base_url=base_url, api_key=api_key, headers=headers or {})
+def _server(base_url: str, api_key: str | None, *, headers: Mapping[str, str] | None) -> UpstreamServer:
+    return UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
 
 
-def _ways(connections: Connections, retries: int | RetryPolicy) -> dict[str, Any]:
+def _options(connections: LazyTransport, retries: int | RetryPolicy) -> dict[str, Any]:
     return {"transport": connections, "policy": RetryPolicy.of(retries)}

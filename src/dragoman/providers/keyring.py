@@ -29,51 +29,51 @@ class Cooldown(msgspec.Struct, frozen=True, kw_only=True):
     longest: float = 3600.0
 
 
-NOBODY = ProviderKey("none")
-USUAL = Cooldown()
+NO_KEY = ProviderKey("none")
+DEFAULT_COOLDOWN = Cooldown()
 
 
-class _Place:
+class _KeyState:
     """A key and how it fares."""
 
     def __init__(self, key: ProviderKey) -> None:
         self.key = key
         self.busy = 0
-        self.last = 0  # when it was taken, as a count
+        self.last_used = 0  # when it was taken, as a count
         self.failures: list[float] = []
-        self.until = 0.0
+        self.cooldown_until = 0.0
 
     def rank(self, now: float) -> tuple[float, int, int]:
-        return max(0.0, self.until - now), self.busy, self.last
+        return max(0.0, self.cooldown_until - now), self.busy, self.last_used
 
 
-class Held:
-    """A key while a request uses it. End it with `release`, or with `failed`, which says why; once."""
+class KeyLease:
+    """A key while a request uses it. End it with `release`, or with `mark_failed`, which says why; once."""
 
-    def __init__(self, ring: KeyRing, place: _Place) -> None:
-        self.key = place.key
-        self._ring = ring
-        self._place: _Place | None = place
+    def __init__(self, pool: KeyPool, state: _KeyState) -> None:
+        self.key = state.key
+        self._pool = pool
+        self._state: _KeyState | None = state
 
     def release(self) -> None:
         """The request is over."""
-        place, self._place = self._place, None
+        place, self._state = self._state, None
         if place is not None:
             place.busy -= 1
 
-    def worked(self) -> None:
+    def mark_succeeded(self) -> None:
         """The provider has begun to answer: what went wrong before is forgotten."""
-        if self._place is not None and self._place.failures:
-            self._place.failures.clear()
+        if self._state is not None and self._state.failures:
+            self._state.failures.clear()
 
-    def failed(self, error: ProviderError) -> None:
+    def mark_failed(self, error: ProviderError) -> None:
         """The request is over, and failed."""
-        if self._place is not None:
-            self._ring.note(self._place, error)
+        if self._state is not None:
+            self._pool.record_failure(self._state, error)
         self.release()
 
 
-class KeyRing:
+class KeyPool:
     """All keys of one provider. A provider without keys has one that is empty.
 
     Resting only turns requests to other keys, or to other providers: where there is nothing else, the key
@@ -84,72 +84,72 @@ class KeyRing:
         self,
         keys: Sequence[ProviderKey] = (),
         *,
-        cooldown: Cooldown = USUAL,
+        cooldown: Cooldown = DEFAULT_COOLDOWN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._places = [_Place(key) for key in keys or (NOBODY,)]
+        self._states = [_KeyState(key) for key in keys or (NO_KEY,)]
         self._cooldown = cooldown
         self._clock = clock
-        self._taken = 0
+        self._counter = 0
 
     def __repr__(self) -> str:
-        return f"KeyRing({[place.key.name for place in self._places]!r})"
+        return f"KeyRing({[place.key.name for place in self._states]!r})"
 
     @property
     def secrets(self) -> list[str]:
         """What must never be shown."""
-        return [place.key.secret for place in self._places if place.key.secret]
+        return [place.key.secret for place in self._states if place.key.secret]
 
     @property
     def busy(self) -> int:
         """How many requests are under way."""
-        return sum(place.busy for place in self._places)
+        return sum(place.busy for place in self._states)
 
     @property
-    def resting(self) -> int:
+    def cooling_down(self) -> int:
         """How many of the keys rest."""
         now = self._clock()
-        return sum(place.until > now for place in self._places)
+        return sum(place.cooldown_until > now for place in self._states)
 
     @property
     def exhausted(self) -> bool:
         """Whether all keys rest, so that another provider had better be asked."""
-        return self.resting == len(self._places)
+        return self.cooling_down == len(self._states)
 
-    def take(self, *, but: Collection[ProviderKey] = ()) -> Held:
+    def acquire(self, *, exclude: Collection[ProviderKey] = ()) -> KeyLease:
         """The least busy key among those that do not rest; none of `but`, if there are others."""
-        places = self._places
+        places = self._states
         if len(places) == 1:
             place = places[0]
         else:
             now = self._clock()
-            left = [place for place in places if place.key not in but] or places
+            left = [place for place in places if place.key not in exclude] or places
             place = min(left, key=lambda place: place.rank(now))
-        self._taken += 1
+        self._counter += 1
         place.busy += 1
-        place.last = self._taken
-        return Held(self, place)
+        place.last_used = self._counter
+        return KeyLease(self, place)
 
-    def others(self, tried: Collection[ProviderKey]) -> bool:
+    def has_untried(self, tried: Collection[ProviderKey]) -> bool:
         """Whether there is a key that was not tried and does not rest."""
         now = self._clock()
-        return any(place.key not in tried and place.until <= now for place in self._places)
+        return any(place.key not in tried and place.cooldown_until <= now for place in self._states)
 
-    def note(self, place: _Place, error: ProviderError) -> None:
+    def record_failure(self, state: _KeyState, error: ProviderError) -> None:
         """A request with this key failed."""
         status = error.upstream_status or 0
         if error.category == "auth" or (error.category == "rate_limit" and not error.transient):
-            self._rest(
-                place, error
+            self._cool_down(
+                state, error
             )  # a bad key, or one without money: waiting for more failures helps nobody
         elif error.category in ("rate_limit", "overloaded") or status >= 500:
             now = self._clock()
             since = now - self._cooldown.window
-            place.failures = [moment for moment in place.failures if moment > since] + [now]
-            if len(place.failures) >= self._cooldown.failures:
-                self._rest(place, error)
+            state.failures = [moment for moment in state.failures if moment > since] + [now]
+            if len(state.failures) >= self._cooldown.failures:
+                self._cool_down(state, error)
 
-    def _rest(self, place: _Place, error: ProviderError) -> None:
+    def _cool_down(self, state: _KeyState, error: ProviderError) -> None:
         seconds = min(max(self._cooldown.seconds, error.retry_after or 0.0), self._cooldown.longest)
-        place.until = self._clock() + seconds
-        place.failures.clear()
+        state.cooldown_until = self._clock() + seconds
+        state.failures.clear()

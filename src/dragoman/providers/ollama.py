@@ -10,21 +10,21 @@ from msgspec.structs import replace
 
 from dragoman.http.transport import Sender
 from dragoman.ids import new_id
-from dragoman.providers.keyring import KeyRing
-from dragoman.providers.language import Family, call_ids, said
+from dragoman.providers.keyring import KeyPool
+from dragoman.providers.language import Family, call_ids, error_text
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 from dragoman.request import ModelRequest
-from dragoman.wire.ollama.decoder import Decoder
-from dragoman.wire.ollama.request import check, encode_request, refused_field
+from dragoman.wire.ollama.decoder import OllamaDecoder
+from dragoman.wire.ollama.request import check_request, encode_request, rejected_field
 
-__all__ = ["Ollama", "OllamaHabits", "OllamaProvider"]
+__all__ = ["OllamaAdapter", "OllamaProvider", "OllamaSettings"]
 
-_MENDABLE = 400
+_BAD_REQUEST = 400
 
 
-class OllamaHabits(msgspec.Struct, frozen=True, kw_only=True):
+class OllamaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What goes along with each request unless it says otherwise; `num_ctx` in tokens.
 
     Without `num_ctx` Ollama takes a small context and drops old messages in silence.
@@ -35,22 +35,22 @@ class OllamaHabits(msgspec.Struct, frozen=True, kw_only=True):
     think: bool | str | None = None
 
 
-USUAL = OllamaHabits()
+DEFAULT_SETTINGS = OllamaSettings()
 
 
-class Ollama:
+class OllamaAdapter:
     """The language of `/api/chat`. What a model has refused once is not sent to it again."""
 
     family: Family = "ollama"
 
-    def __init__(self, name: str, habits: OllamaHabits) -> None:
-        self.habits = habits
+    def __init__(self, name: str, settings: OllamaSettings) -> None:
+        self.settings = settings
         self._name = name
-        self._refused: dict[str, frozenset[str]] = {}
+        self._rejected_fields: dict[str, frozenset[str]] = {}
 
-    def url(self, server: Server) -> str:
+    def url(self, server: UpstreamServer) -> str:
         """See `Language.url`."""
-        return server.at("/chat", root="/api")
+        return server.url("/chat", root="/api")
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
@@ -60,42 +60,44 @@ class Ollama:
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
         """See `Language.encode`."""
         return encode_request(
-            self._usual(request),
+            self._with_defaults(request),
             provider=self._name,
-            num_ctx=self.habits.num_ctx,
-            drop={*drop, *self._refused.get(request.model, ())},
+            num_ctx=self.settings.num_ctx,
+            drop={*drop, *self._rejected_fields.get(request.model, ())},
         )
 
-    def decoder(self, request: ModelRequest) -> Decoder:
+    def decoder(self, request: ModelRequest) -> OllamaDecoder:
         """See `Language.decoder`."""
-        return Decoder(
+        return OllamaDecoder(
             provider=self._name,
             model=request.model,
             new_id=lambda: new_id("call"),
-            taken=call_ids(request.messages),
+            used_ids=call_ids(request.messages),
         )
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
-        return check(request)
+        return check_request(request)
 
-    def learn(self, status: int, body: bytes) -> bool:
+    def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """See `Language.learn`: nothing was put in."""
         return False
 
-    def mend(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
+    def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
         """See `Language.mend`: a model that cannot think says so, and will not learn it."""
-        field = refused_field(said(body)) if status == _MENDABLE else None
+        field = rejected_field(error_text(body)) if status == _BAD_REQUEST else None
         if field is not None:
-            self._refused[request.model] = self._refused.get(request.model, frozenset()) | {field}
+            self._rejected_fields[request.model] = self._rejected_fields.get(request.model, frozenset()) | {
+                field
+            }
         return field
 
-    def _usual(self, request: ModelRequest) -> ModelRequest:
+    def _with_defaults(self, request: ModelRequest) -> ModelRequest:
         usual: dict[str, Any] = {}
-        if self.habits.keep_alive is not None:
-            usual["keep_alive"] = self.habits.keep_alive
-        if self.habits.think is not None and "reasoning_effort" not in request.options:
-            usual["think"] = self.habits.think
+        if self.settings.keep_alive is not None:
+            usual["keep_alive"] = self.settings.keep_alive
+        if self.settings.think is not None and "reasoning_effort" not in request.options:
+            usual["think"] = self.settings.think
         return replace(request, options={**usual, **request.options}) if usual else request
 
 
@@ -105,12 +107,12 @@ class OllamaProvider(RemoteProvider):
     def __init__(
         self,
         name: str,
-        server: Server,
+        server: UpstreamServer,
         *,
         transport: Sender,
-        keys: KeyRing | None = None,
+        keys: KeyPool | None = None,
         policy: RetryPolicy = DEFAULTS,
-        habits: OllamaHabits = USUAL,
+        settings: OllamaSettings = DEFAULT_SETTINGS,
     ) -> None:
-        self.language = Ollama(name, habits)
-        super().__init__(name, server, language=self.language, transport=transport, keys=keys, policy=policy)
+        self.adapter = OllamaAdapter(name, settings)
+        super().__init__(name, server, adapter=self.adapter, transport=transport, keys=keys, policy=policy)

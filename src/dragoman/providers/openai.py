@@ -8,43 +8,43 @@ from msgspec.structs import replace
 
 from dragoman.http.transport import Sender
 from dragoman.ids import new_id
-from dragoman.providers.keyring import KeyRing
+from dragoman.providers.keyring import KeyPool
 from dragoman.providers.language import Family, call_ids
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 from dragoman.request import ModelRequest
-from dragoman.wire.openai.decoder import Decoder
+from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
-from dragoman.wire.openai.request import check, encode_request
+from dragoman.wire.openai.request import check_request, encode_request
 
-__all__ = ["OpenAI", "OpenAIProvider", "Server", "quirks_of"]
+__all__ = ["OpenAIAdapter", "OpenAIProvider", "UpstreamServer", "quirks_of"]
 
-_THINKS = Quirks(reasoning_field="reasoning_content", knows=frozenset({"thinking"}))
-_STRICT = Quirks(knows=frozenset(), completion_limit=True)
+_THINKING = Quirks(reasoning_field="reasoning_content", accepted_options=frozenset({"thinking"}))
+_STRICT = Quirks(accepted_options=frozenset(), uses_max_completion_tokens=True)
 VENDORS: Mapping[str, Quirks] = {
     "api.openai.com": _STRICT,
     "openai.azure.com": _STRICT,
-    "api.deepseek.com": _THINKS,
-    "api.moonshot.ai": replace(_THINKS, call_ids="any"),
-    "api.moonshot.cn": replace(_THINKS, call_ids="any"),
-    "api.z.ai": _THINKS,
-    "open.bigmodel.cn": _THINKS,
+    "api.deepseek.com": _THINKING,
+    "api.moonshot.ai": replace(_THINKING, call_id_format="any"),
+    "api.moonshot.cn": replace(_THINKING, call_id_format="any"),
+    "api.z.ai": _THINKING,
+    "open.bigmodel.cn": _THINKING,
     "openrouter.ai": Quirks(reasoning_field="reasoning"),
-    "api.mistral.ai": Quirks(call_ids="nine", knows=frozenset()),
-    "api.groq.com": Quirks(knows=frozenset()),
-    "api.x.ai": Quirks(knows=frozenset()),
+    "api.mistral.ai": Quirks(call_id_format="nine", accepted_options=frozenset()),
+    "api.groq.com": Quirks(accepted_options=frozenset()),
+    "api.x.ai": Quirks(accepted_options=frozenset()),
     "snowflakecomputing.com": Quirks(lenient_finish=True),
 }
 
 
-def quirks_of(server: Server) -> Quirks:
+def quirks_of(server: UpstreamServer) -> Quirks:
     """Those of the vendor whose host this is."""
     host = server.host
     return next((quirks for end, quirks in VENDORS.items() if f".{host}".endswith(f".{end}")), Quirks())
 
 
-class OpenAI:
+class OpenAIAdapter:
     """The language chat.completions, with the quirks of one vendor."""
 
     family: Family = "openai"
@@ -53,9 +53,9 @@ class OpenAI:
         self.quirks = quirks
         self._name = name
 
-    def url(self, server: Server) -> str:
+    def url(self, server: UpstreamServer) -> str:
         """See `Language.url`."""
-        return server.at("/chat/completions")
+        return server.url("/chat/completions")
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
@@ -66,25 +66,25 @@ class OpenAI:
         """See `Language.encode`."""
         return encode_request(request, quirks=self.quirks, provider=self._name)
 
-    def decoder(self, request: ModelRequest) -> Decoder:
+    def decoder(self, request: ModelRequest) -> OpenAIDecoder:
         """See `Language.decoder`."""
-        return Decoder(
+        return OpenAIDecoder(
             self.quirks,
             provider=self._name,
             model=request.model,
             new_id=lambda: new_id("call"),
-            taken=call_ids(request.messages),
+            used_ids=call_ids(request.messages),
         )
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
-        return check(request, self.quirks)
+        return check_request(request, self.quirks)
 
-    def mend(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
+    def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
         """See `Language.mend`: some servers do not know `stream_options`, now or later."""
-        return "stream_options" if self.learn(status, body) else None
+        return "stream_options" if self.learn_from_rejection(status, body) else None
 
-    def learn(self, status: int, body: bytes) -> bool:
+    def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """See `Language.learn`: whether it was for asking for usage, which will not be done again."""
         if not self.quirks.include_usage or status not in (400, 422) or b"stream_options" not in body:
             return False
@@ -98,12 +98,12 @@ class OpenAIProvider(RemoteProvider):
     def __init__(
         self,
         name: str,
-        server: Server,
+        server: UpstreamServer,
         *,
         transport: Sender,
-        keys: KeyRing | None = None,
+        keys: KeyPool | None = None,
         policy: RetryPolicy = DEFAULTS,
         quirks: Quirks | None = None,
     ) -> None:
-        self.language = OpenAI(name, quirks or quirks_of(server))
-        super().__init__(name, server, language=self.language, transport=transport, keys=keys, policy=policy)
+        self.adapter = OpenAIAdapter(name, quirks or quirks_of(server))
+        super().__init__(name, server, adapter=self.adapter, transport=transport, keys=keys, policy=policy)

@@ -18,17 +18,23 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
-from dragoman.providers.cassette import Cassette, Failed, neutral, purge, read_cassettes
+from dragoman.providers.cassette import (
+    Cassette,
+    RecordedError,
+    normalise_request,
+    read_cassettes,
+    redact_answer,
+)
 from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.wrapper import Wrapper
+from dragoman.providers.wrapper import ProviderWrapper
 from dragoman.request import ModelRequest
 
-MOST_LINES = 80  # of a difference that is shown
+MAX_DIFF_LINES = 80  # of a difference that is shown
 
 
-class Recorder(Wrapper[Provider]):
+class RecordingProvider(ProviderWrapper[Provider]):
     """A provider whose traffic is written down."""
 
     def __init__(self, provider: Provider, folder: Path, *, secrets: Collection[str]) -> None:
@@ -46,18 +52,18 @@ class Recorder(Wrapper[Provider]):
         self._count += 1
         place = self._folder / f"{self._count:04}.json"
         batches: list[Sequence[e.Event]] = []
-        failed: Failed | None = None
+        failed: RecordedError | None = None
         try:
             async with aclosing(self._provider.stream(request)) as answer:
                 async for batch in answer:
                     batches.append(batch)
                     yield batch
         except ProviderError as error:
-            failed = Failed.of(error)
+            failed = RecordedError.from_error(error)
             raise
         finally:
             if failed is not None or (batches and isinstance(batches[-1][-1], e.FinishStep)):
-                await asyncio.to_thread(self._write, place, self._cassette(request, batches, failed=failed))
+                await asyncio.to_thread(self._write, place, self._cassette(request, batches, error=failed))
 
     async def close(self) -> None:
         """Close the provider."""
@@ -70,23 +76,23 @@ class Recorder(Wrapper[Provider]):
         await self.close()
 
     def _cassette(
-        self, request: ModelRequest, batches: Sequence[Sequence[e.Event]], *, failed: Failed | None
+        self, request: ModelRequest, batches: Sequence[Sequence[e.Event]], *, error: RecordedError | None
     ) -> Cassette:
-        clean = purge(batches, self._secrets)
+        clean = redact_answer(batches, self._secrets)
         return Cassette(
             provider=self.name,
             family=self.family,
-            request=neutral(request, self._secrets),
+            request=normalise_request(request, self._secrets),
             answer=[[msgspec.to_builtins(event) for event in batch] for batch in clean],
-            error=None if failed is None else failed.without(self._secrets),
+            error=None if error is None else error.redacted(self._secrets),
         )
 
-    def _write(self, place: Path, cassette: Cassette) -> None:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(cassette.encode())
+    def _write(self, path: Path, cassette: Cassette) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(cassette.encode())
 
 
-class Replay:
+class ReplayProvider:
     """A provider that answers out of recordings, each once. `async with` fails when some are left."""
 
     resting = False
@@ -94,7 +100,7 @@ class Replay:
     def __init__(self, cassettes: Sequence[Cassette], folder: Path, *, secrets: Collection[str]) -> None:
         self.name = cassettes[0].provider
         self.family = cassettes[0].family
-        self._left = list(cassettes)
+        self._remaining = list(cassettes)
         self._folder = folder
         self._secrets = list(secrets)
 
@@ -108,18 +114,18 @@ class Replay:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """The answer to the same request. ProviderError with the difference when there is none."""
-        cassette = self._take(neutral(request, self._secrets))
+        cassette = self._take(normalise_request(request, self._secrets))
         for batch in cassette.batches():
             await asyncio.sleep(0)  # as a socket would, let others run
             yield batch
         if cassette.error is not None:
-            raise cassette.error.raised()
+            raise cassette.error.to_error()
 
     def assert_complete(self) -> None:
         """AssertionError when recordings were not asked for."""
-        if self._left:
-            names = ", ".join(cassette.place for cassette in self._left)
-            raise AssertionError(f"{len(self._left)} recordings were not asked for: {names}")
+        if self._remaining:
+            names = ", ".join(cassette.file_name for cassette in self._remaining)
+            raise AssertionError(f"{len(self._remaining)} recordings were not asked for: {names}")
 
     async def close(self) -> None:
         """Nothing: no socket was opened."""
@@ -131,24 +137,25 @@ class Replay:
         if kind is None:
             self.assert_complete()
 
-    def _take(self, asked: Any) -> Cassette:
+    def _take(self, request: Any) -> Cassette:
         """The first recording of this very request: agents that work at a time ask in any order."""
-        for at, cassette in enumerate(self._left):
-            if cassette.request == asked:
-                return self._left.pop(at)
-        if not self._left:
+        for at, cassette in enumerate(self._remaining):
+            if cassette.request == request:
+                return self._remaining.pop(at)
+        if not self._remaining:
             raise ProviderError(
                 f"all recordings in {str(self._folder)!r} were asked for already", category="bad_request"
             )
-        expected = self._left[0]
+        expected = self._remaining[0]
         raise ProviderError(
-            f"the request is not the one recorded in {expected.place!r}:\n{differ(expected.request, asked)}",
+            f"the request is not the one recorded in {expected.file_name!r}:\n"
+            f"{diff_requests(expected.request, request)}",
             category="bad_request",
             hint="record again if the change is meant",
         )
 
 
-def record(provider: Provider, folder: str | Path, *, secrets: Collection[str] = ()) -> Recorder:
+def record(provider: Provider, folder: str | Path, *, secrets: Collection[str] = ()) -> RecordingProvider:
     """The provider, with its traffic written into the folder; give it to an agent by `.model(name)`.
 
     Left out are the provider's keys, what looks like one, and the `secrets`. ConfigError when the folder
@@ -159,10 +166,10 @@ def record(provider: Provider, folder: str | Path, *, secrets: Collection[str] =
         raise ConfigError(
             f"the folder {str(place)!r} holds recordings already", hint="delete them, or name another folder"
         )
-    return Recorder(provider, place, secrets=secrets)
+    return RecordingProvider(provider, place, secrets=secrets)
 
 
-def replay(folder: str | Path, *, secrets: Collection[str] = ()) -> Replay:
+def replay(folder: str | Path, *, secrets: Collection[str] = ()) -> ReplayProvider:
     """A provider that answers as the recorded one did; `secrets` as in `record`. ConfigError if it cannot."""
     place = Path(folder)
     cassettes = read_cassettes(place)
@@ -170,16 +177,16 @@ def replay(folder: str | Path, *, secrets: Collection[str] = ()) -> Replay:
         raise ConfigError(
             f"there are no recordings in {str(place)!r}", hint="make some with record(provider, folder)"
         )
-    return Replay(cassettes, place, secrets=secrets)
+    return ReplayProvider(cassettes, place, secrets=secrets)
 
 
-def differ(expected: Any, asked: Any) -> str:
+def diff_requests(expected: Any, actual: Any) -> str:
     """What is not alike, line by line: `-` was recorded, `+` is asked."""
-    before, now = (msgspec.json.format(msgspec.json.encode(it)).decode() for it in (expected, asked))
+    before, now = (msgspec.json.format(msgspec.json.encode(it)).decode() for it in (expected, actual))
     lines = before.splitlines(), now.splitlines()
     found = list(difflib.unified_diff(lines[0], lines[1], "recorded", "asked", lineterm="", n=2))
-    more = [f"… and {len(found) - MOST_LINES} lines more"] if len(found) > MOST_LINES else []
-    return "\n".join(found[:MOST_LINES] + more)
+    more = [f"… and {len(found) - MAX_DIFF_LINES} lines more"] if len(found) > MAX_DIFF_LINES else []
+    return "\n".join(found[:MAX_DIFF_LINES] + more)
 
 
 def _secrets_of(provider: Provider) -> list[str]:

@@ -19,15 +19,15 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
-from dragoman.wire.failures import describe, failure, find
+from dragoman.wire.failures import describe_error, find_error, provider_error
 
-LONGEST = 500  # characters of a message
-READABLE = 16 * 1024  # characters of a body that is no JSON
+MAX_MESSAGE = 500  # characters of a message
+MAX_TEXT_BODY = 16 * 1024  # characters of a body that is no JSON
 MASK = "***"
-SHORTEST = 4  # characters of a secret: less is none, and would blot out half of every text
-STUMP = 8  # characters of a secret that are too many
+MIN_SECRET = 4  # characters of a secret: less is none, and would blot out half of every text
+SECRET_PREFIX = 8  # characters of a secret that are too many
 
-DOUBLINGS = 64  # beyond, a pause has long been at its cap
+MAX_DOUBLINGS = 64  # beyond, a pause has long been at its cap
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         asked = error.retry_after or 0.0
         if not error.transient or attempt >= self.retries or asked > self.max_wait:
             return None
-        longest = min(self.cap, self.base * 2.0 ** min(attempt, DOUBLINGS))
+        longest = min(self.cap, self.base * 2.0 ** min(attempt, MAX_DOUBLINGS))
         return asked + longest * (random() if self.jitter else 1.0)
 
 
@@ -105,7 +105,7 @@ async def with_retries(
         number += 1
 
 
-def classify(
+def classify_response(
     status: int,
     headers: Mapping[str, str],
     *,
@@ -114,11 +114,11 @@ def classify(
     clock: Callable[[], float] = time.time,
 ) -> ProviderError:
     """The error that a failed response stands for. Its message is the provider's own, cut and masked."""
-    error = read(redact(body.decode("utf-8", "replace"), secrets), status)
+    error = read_error_body(redact(body.decode("utf-8", "replace"), secrets), status)
     told = headers.get("x-should-retry", "").strip().lower()
     transient = told == "true" if told in ("true", "false") else error.transient and not is_redirect(status)
     refused = ProviderError(
-        clean(error.message, secrets),
+        safe_line(error.message, secrets),
         category="bad_request" if is_redirect(status) else error.category,
         upstream_status=error.upstream_status or status,
         transient=transient,
@@ -135,15 +135,17 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     Successful answers carry the header too, where it means nothing.
     """
     text = headers.get("retry-after", "")
-    wish = max(decimal(text), until(text, now), decimal(headers.get("retry-after-ms", "")) / 1000)
+    wish = max(
+        parse_decimal(text), seconds_until(text, now), parse_decimal(headers.get("retry-after-ms", "")) / 1000
+    )
     return wish if wish > 0 else None
 
 
-def decimal(text: str) -> float:
+def parse_decimal(text: str) -> float:
     return float(text) if _DECIMAL.fullmatch(text.strip()) else 0.0
 
 
-def until(date: str, now: float) -> float:
+def seconds_until(date: str, now: float) -> float:
     """Seconds from now until an HTTP date; 0 when it is none."""
     try:
         moment = parsedate_to_datetime(date)
@@ -152,23 +154,23 @@ def until(date: str, now: float) -> float:
         return 0.0
 
 
-def read(text: str, status: int) -> ProviderError:
+def read_error_body(text: str, status: int) -> ProviderError:
     """What an error body says: the error in its JSON, or the words of a page or a plain text."""
     try:
         value = msgspec.json.decode(text)
-        found = find(value)
+        found = find_error(value)
         said = value if found is None else found
-        return failure(said if one_line(describe(said)) else silence(status), status=status)
+        return provider_error(said if one_line(describe_error(said)) else empty_error(status), status=status)
     except (msgspec.DecodeError, RecursionError):
-        return failure(read_page(text[:READABLE]) or silence(status), status=status)
+        return provider_error(page_text(text[:MAX_TEXT_BODY]) or empty_error(status), status=status)
 
 
-def read_page(text: str) -> str:
+def page_text(text: str) -> str:
     title = _TITLE.search(text)
     return one_line(html.unescape(title[1] if title else _TAG.sub(" ", text)))
 
 
-def silence(status: int) -> str:
+def empty_error(status: int) -> str:
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else "a status of its own"
     return f"the provider answered {status} ({phrase}) and said nothing"
 
@@ -177,10 +179,10 @@ def is_redirect(status: int) -> bool:
     return 300 <= status < 400
 
 
-def clean(text: str, secrets: Collection[str] = ()) -> str:
+def safe_line(text: str, secrets: Collection[str] = ()) -> str:
     """One line that is safe to show: printable, without keys, of at most 500 characters."""
     line = redact(one_line(text), secrets)
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"
 
 
 def one_line(text: str) -> str:
@@ -190,20 +192,22 @@ def one_line(text: str) -> str:
 def redact(text: str, secrets: Collection[str] = ()) -> str:
     """The text with the secrets, and whatever else looks like a key, masked."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = without_stumps(text.replace(secret, MASK), secret)
+        text = redact_prefixes(text.replace(secret, MASK), secret)
     return _LABELLED.sub(rf"\1{MASK}", _KEY.sub(MASK, text))
 
 
-def without_stumps(text: str, secret: str) -> str:
+def redact_prefixes(text: str, secret: str) -> str:
     """The text without beginnings of a secret: what was shortened may end in the middle of one."""
-    stump = secret[:STUMP]
-    if len(secret) <= STUMP or stump not in text:
+    stump = secret[:SECRET_PREFIX]
+    if len(secret) <= SECRET_PREFIX or stump not in text:
         return text
     first, *others = text.split(stump)
-    return first + "".join(MASK + other[shared(other, secret[STUMP:]) :] for other in others)
+    return first + "".join(
+        MASK + other[common_prefix_length(other, secret[SECRET_PREFIX:]) :] for other in others
+    )
 
 
-def shared(one: str, other: str) -> int:
+def common_prefix_length(one: str, other: str) -> int:
     """How many characters two texts have in common at their beginning."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (mine, yours) in enumerate(pairs) if mine != yours), min(len(one), len(other)))

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError
 from dragoman.providers.provider import Provider
 
-FALL_ON: tuple[str, ...] = ("rate_limit", "overloaded", "timeout", "network", "api_error", "auth")
-REMEMBERED = 2048
+FALLBACK_CATEGORIES: tuple[str, ...] = ("rate_limit", "overloaded", "timeout", "network", "api_error", "auth")
+MAX_CACHED = 2048
 
 
 class Route(NamedTuple):
@@ -39,89 +39,89 @@ class Routing:
         aliases: Mapping[str, Sequence[str]] | None = None,
         fallbacks: Mapping[str, Sequence[str]] | None = None,
         default: str | None = None,
-        fall_on: Collection[str] = FALL_ON,
-        only: Mapping[str, Collection[str]] | None = None,
+        fallback_categories: Collection[str] = FALLBACK_CATEGORIES,
+        listed_models: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.providers = providers
         self.aliases = aliases or {}
         self._fallbacks = fallbacks or {}
         self._default = default
-        self._fall_on = frozenset(fall_on)
-        self._only = only or {}
-        self._found: dict[str, tuple[Route, ...]] = {}
+        self._fallback_categories = frozenset(fallback_categories)
+        self._listed_models = listed_models or {}
+        self._cache: dict[str, tuple[Route, ...]] = {}
 
-    def find(self, asked: str) -> Sequence[Route]:
+    def find_routes(self, model: str) -> Sequence[Route]:
         """The routes for a model, first the one to take; those whose keys all rest come last.
 
         NotFound says what there is.
         """
-        routes = self._routes(asked)
+        routes = self._routes(model)
         if len(routes) == 1:
             return routes
         return sorted(routes, key=lambda route: route.provider.resting)
 
-    def first(self, asked: str) -> Route:
+    def first_route(self, model: str) -> Route:
         """The route that stands first, whether its keys rest or not. NotFound."""
-        return self._routes(asked)[0]
+        return self._routes(model)[0]
 
-    def falls(self, error: DragomanError) -> bool:
+    def allows_fallback(self, error: DragomanError) -> bool:
         """Whether the next route may do better."""
         if isinstance(error, ProviderError):
-            return error.category in self._fall_on or error.upstream_status == 404
+            return error.category in self._fallback_categories or error.upstream_status == 404
         return isinstance(error, BadRequest)
 
-    def _routes(self, asked: str) -> Sequence[Route]:
-        routes = self._found.get(asked)
+    def _routes(self, model: str) -> Sequence[Route]:
+        routes = self._cache.get(model)
         if routes is None:
-            routes = tuple(self._resolve(asked))
-            if len(self._found) < REMEMBERED:
-                self._found[asked] = routes
+            routes = tuple(self._resolve(model))
+            if len(self._cache) < MAX_CACHED:
+                self._cache[model] = routes
         return routes
 
-    def _has(self, place: str, model: str) -> bool:
-        return place not in self._only or model in self._only[place]
+    def _lists(self, provider: str, model: str) -> bool:
+        return provider not in self._listed_models or model in self._listed_models[provider]
 
-    def _resolve(self, asked: str) -> Iterator[Route]:
+    def _resolve(self, model: str) -> Iterator[Route]:
         seen: set[str] = set()
-        names = [*self._expand(asked, ())]
+        names = [*self._expand(model, ())]
         first = names[0]
-        names += self._fallbacks.get(asked) or self._fallbacks.get(first) or self._fallbacks.get("*") or ()
+        names += self._fallbacks.get(model) or self._fallbacks.get(first) or self._fallbacks.get("*") or ()
         for name in names:
             for target in self._expand(name, ()):
                 if target not in seen:
                     seen.add(target)
-                    yield self._route(target, asked=asked)
+                    yield self._route(target, requested=model)
 
-    def _expand(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
-        if name in self.aliases and name not in above:
+    def _expand(self, name: str, parents: tuple[str, ...]) -> Iterator[str]:
+        if name in self.aliases and name not in parents:
             for target in self.aliases[name]:
-                yield from self._expand(target, (*above, name))
+                yield from self._expand(target, (*parents, name))
         else:
             yield name
 
-    def _route(self, name: str, *, asked: str) -> Route:
+    def _route(self, name: str, *, requested: str) -> Route:
         place, slash, model = name.partition("/")
         provider = self.providers.get(place)
         if (provider is None or not slash or not model) and self._default in self.providers:
             place, model = str(self._default), name
             provider = self.providers[place]
-        if provider is not None and model and (slash or place == self._default) and self._has(place, model):
+        if provider is not None and model and (slash or place == self._default) and self._lists(place, model):
             return Route(provider, model)
         known = ", ".join(sorted([*self.aliases, *(f"{place}/..." for place in self.providers)])) or "none"
         raise NotFound(
-            f"there is no model {asked!r}; the hub knows {known}",
+            f"there is no model {requested!r}; the hub knows {known}",
             hint="a model is written provider/model, or is an alias of dragoman.yaml",
         )
 
 
-def permit(patterns: Sequence[str] | None, asked: str, *, routing: Routing) -> None:
+def require_model_access(patterns: Sequence[str] | None, model: str, *, routing: Routing) -> None:
     """Forbidden unless a key with these patterns may ask for the model, by its alias or its full name.
 
     Which provider rests makes no difference.
     """
     if patterns is None:
         return
-    names = (asked, routing.first(asked).name)
+    names = (model, routing.first_route(model).name)
     if not any(fnmatchcase(name, pattern) for pattern in patterns for name in names):
         allowed = ", ".join(patterns) or "none"
-        raise Forbidden(f"this key may not ask the model {asked!r}; it may ask {allowed}")
+        raise Forbidden(f"this key may not ask the model {model!r}; it may ask {allowed}")

@@ -71,19 +71,19 @@ def read_script(path: Path) -> Script:
 
 
 class ScriptedProvider:
-    """Plays a script. `asked` keeps the requests, so that a test can look at them."""
+    """Plays a script. `requests` keeps the requests, so that a test can look at them."""
 
     family = "scripted"
 
     def __init__(self, script: Script | Sequence[Step], *, name: str = "scripted") -> None:
         self.name = name
         self.script = script if isinstance(script, Script) else Script(list(script))
-        self.asked: list[ModelRequest] = []
+        self.requests: list[ModelRequest] = []
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """The next step's events, a batch a delta."""
-        step, key = self._next(request), len(self.asked)
-        self.asked.append(request)
+        step, key = self._next_step(request), len(self.requests)
+        self.requests.append(request)
         async with aclosing(play(step, request, key=key, name=self.name)) as answer:
             async for batch in answer:
                 yield batch
@@ -99,12 +99,12 @@ class ScriptedProvider:
 
     async def close(self) -> None:
         """Fails when the script was not used up."""
-        left = len(self.script.steps) - len(self.asked)
+        left = len(self.script.steps) - len(self.requests)
         if self.script.play == "once" and left > 0:
             raise ProviderError(f"the script has {left} steps that nobody asked for", category="bad_request")
 
-    def _next(self, request: ModelRequest) -> Step:
-        at = len(self.asked) if self.script.play == "once" else _place(request.messages)
+    def _next_step(self, request: ModelRequest) -> Step:
+        at = len(self.requests) if self.script.play == "once" else _turn_step(request.messages)
         if at >= len(self.script.steps):
             raise ProviderError(
                 f"the script has only {len(self.script.steps)} steps, this is request {at + 1}",
@@ -133,24 +133,24 @@ async def play(
     yield [e.FinishStep(reason, usage=step.usage, model=request.model, provider=name)]
 
 
-def _place(messages: Sequence[Message]) -> int:
+def _turn_step(messages: Sequence[Message]) -> int:
     """How many answers the turn under way has.
 
     In the hub these are the steps of the last message. Clients of the gateway send each answer as a message,
     which goes on with its calls' results; beside these some of them (Claude Code) put reminders of their own.
     """
     last = messages[-1] if messages else None
-    if last is not None and last.role == "assistant" and (steps := _steps(last)):
+    if last is not None and last.role == "assistant" and (steps := _count_steps(last)):
         return steps
     answers = 0
     for message in reversed(messages):
-        if message.role == "assistant" and (_steps(message) or not _calls(message)):
+        if message.role == "assistant" and (_count_steps(message) or not _calls(message)):
             break
         answers += message.role == "assistant"
     return answers
 
 
-def _steps(message: Message) -> int:
+def _count_steps(message: Message) -> int:
     return sum(isinstance(part, StepStartPart) for part in message.parts)
 
 
@@ -170,16 +170,16 @@ def _blocks(step: Step, request: ModelRequest, *, key: int) -> Iterator[Sequence
         yield from ([e.TextDelta("text-1", piece)] for piece in _pieces(step.text, request))
         yield [e.TextEnd("text-1")]
     for index, call in enumerate(step.tools):
-        yield from _call(call, call.id or f"call_{key}_{index}")
+        yield from _call_events(call, call.id or f"call_{key}_{index}")
 
 
 def _pieces(text: str | list[str], request: ModelRequest) -> Iterator[str]:
     pieces = text if isinstance(text, list) else re.findall(r"\s*\S+\s*", text)
     for piece in pieces:
-        yield piece.replace("{outputs}", _outputs(request.messages)) if "{outputs}" in piece else piece
+        yield piece.replace("{outputs}", _tool_outputs(request.messages)) if "{outputs}" in piece else piece
 
 
-def _outputs(messages: Sequence[Message]) -> str:
+def _tool_outputs(messages: Sequence[Message]) -> str:
     """What the tools of the last step gave."""
     answer = next((message for message in reversed(messages) if message.role == "assistant"), None)
     calls = _calls(answer) if answer is not None else ()
@@ -187,7 +187,7 @@ def _outputs(messages: Sequence[Message]) -> str:
     return ", ".join(told)
 
 
-def _call(call: ScriptedCall, key: str) -> Iterator[Sequence[e.Event]]:
+def _call_events(call: ScriptedCall, key: str) -> Iterator[Sequence[e.Event]]:
     text = call.input if isinstance(call.input, str) else msgspec.json.encode(call.input).decode()
     yield [e.ToolInputStart(key, call.name)]
     half = len(text) // 2

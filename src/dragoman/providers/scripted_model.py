@@ -19,7 +19,7 @@ from dragoman.providers.model import Model
 from dragoman.providers.scripted import ScriptedCall, Step, play
 from dragoman.request import ModelRequest
 
-Said: TypeAlias = (
+StepForm: TypeAlias = (
     str
     | tuple[str, Mapping[str, Any]]
     | Sequence[tuple[str, Mapping[str, Any]]]
@@ -27,21 +27,21 @@ Said: TypeAlias = (
     | Mapping[str, Any]
     | BaseException
 )
-WRITTEN = (
+STEP_FORMS = (
     "a text, (name, {input}), a list of these, a Step or a mapping of its fields, an exception, or a function"
 )
-ScriptedStep: TypeAlias = Said | Callable[[ModelRequest], Said]
+ScriptedStep: TypeAlias = StepForm | Callable[[ModelRequest], StepForm]
 
 
-class Rehearsal:
-    """The provider behind a `ScriptedModel`. `asked` are the requests that it got."""
+class ScriptedModelProvider:
+    """The provider behind a `ScriptedModel`. `requests` are the requests that it got."""
 
     family = "scripted"
 
     def __init__(self, steps: Sequence[ScriptedStep], *, name: str) -> None:
         self.name = name
         self.steps = tuple(steps)
-        self.asked: list[ModelRequest] = []
+        self.requests: list[ModelRequest] = []
 
     @property
     def resting(self) -> bool:
@@ -54,8 +54,8 @@ class Rehearsal:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """The next step's events. ProviderError when there is none."""
-        key = len(self.asked)
-        self.asked.append(request)
+        key = len(self.requests)
+        self.requests.append(request)
         if key >= len(self.steps):
             raise ProviderError(
                 f"the script has {len(self.steps)} steps, and this is request {key + 1}",
@@ -72,7 +72,7 @@ class Rehearsal:
     def _step(self, request: ModelRequest, key: int) -> Step:
         step = self.steps[key]
         said: Any = step(request) if callable(step) else step
-        found = read_step(cast("Said", said), number=key + 1)
+        found = read_step(cast("StepForm", said), number=key + 1)
         if isinstance(found, BaseException):
             raise found
         return found
@@ -93,19 +93,19 @@ class ScriptedModel(Model):
         for number, step in enumerate(steps, 1):
             if not callable(step):
                 read_step(step, number=number)
-        self._rehearsal = Rehearsal(steps, name=name)
-        super().__init__(self._rehearsal, "script", options)
+        self._player = ScriptedModelProvider(steps, name=name)
+        super().__init__(self._player, "script", options)
 
     @property
     def requests(self) -> Sequence[ModelRequest]:
         """What it was asked, in order."""
-        return self._rehearsal.asked
+        return self._player.requests
 
     def assert_complete(self) -> None:
         """AssertionError when steps are left, or when more was asked than the script has."""
-        steps, asked = len(self._rehearsal.steps), len(self._rehearsal.asked)
+        steps, asked = len(self._player.steps), len(self._player.requests)
         if asked < steps:
-            left = ", ".join(_show(step) for step in self._rehearsal.steps[asked:])
+            left = ", ".join(_preview(step) for step in self._player.steps[asked:])
             raise AssertionError(f"{steps - asked} of {steps} steps were not asked for: {left}")
         if asked > steps:
             raise AssertionError(f"the model was asked {asked} times, and the script has {steps} steps")
@@ -118,52 +118,52 @@ class ScriptedModel(Model):
             self.assert_complete()
 
 
-def read_step(said: Said, *, number: int) -> Step | BaseException:
+def read_step(value: StepForm, *, number: int) -> Step | BaseException:
     """A step as it may be written in short, or what it fails with; ConfigError when it is neither."""
     try:
-        match said:
+        match value:
             case BaseException():
-                return said
+                return value
             case Step():
-                return msgspec.convert(msgspec.structs.asdict(said), Step)
+                return msgspec.convert(msgspec.structs.asdict(value), Step)
             case str():
-                return Step(text=said)
+                return Step(text=value)
             case Mapping():
-                return msgspec.convert({**said, "usage": _usage(said.get("usage"))}, Step)
+                return msgspec.convert({**value, "usage": _read_usage(value.get("usage"))}, Step)
             case (str(), _):
-                return Step(tools=[_call(said)])
+                return Step(tools=[_read_call(value)])
             case [_, *_]:
-                return Step(tools=[_call(each) for each in said])
+                return Step(tools=[_read_call(each) for each in value])
             case _:
                 pass
     except msgspec.ValidationError as error:
-        raise ConfigError(f"step {number} of the script cannot be used: {error}", hint=WRITTEN) from None
-    raise ConfigError(f"step {number} of the script is no step: {said!r:.100}", hint=WRITTEN)
+        raise ConfigError(f"step {number} of the script cannot be used: {error}", hint=STEP_FORMS) from None
+    raise ConfigError(f"step {number} of the script is no step: {value!r:.100}", hint=STEP_FORMS)
 
 
-def _call(said: Any) -> ScriptedCall:
-    match said:
+def _read_call(value: Any) -> ScriptedCall:
+    match value:
         case ScriptedCall():
-            return said
+            return value
         case (str() as name, Mapping() as input):
             return ScriptedCall(name, input)
         case _:
             hint = "a call is (name, {its input}), several are a list of them"
-            raise msgspec.ValidationError(f"{hint}, and {said!r:.80} is none")
+            raise msgspec.ValidationError(f"{hint}, and {value!r:.80} is none")
 
 
-def _usage(given: Any) -> Any:
+def _read_usage(value: Any) -> Any:
     """Tokens by their names in Python or on the wire. ConfigError for a name that there is not."""
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(value, Mapping):
+        return value
     fields, wire = Usage.__struct_fields__, [str(name) for name in Usage.__struct_encode_fields__]
     spelled = dict(zip(fields, wire, strict=True))
-    found = {spelled.get(str(name), str(name)): count for name, count in given.items()}
+    found = {spelled.get(str(name), str(name)): count for name, count in value.items()}
     if unknown := sorted(set(found) - set(wire)):
         raise ConfigError(f"a step's usage has no {unknown[0]!r}", hint=f"it has {', '.join(fields)}")
     return found
 
 
-def _show(step: ScriptedStep) -> str:
+def _preview(step: ScriptedStep) -> str:
     text = getattr(step, "__name__", None) or repr(step)
     return text if len(text) <= 60 else f"{text[:59]}…"

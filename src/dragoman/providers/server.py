@@ -7,10 +7,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-_SECRET = ("key", "token", "auth", "secret", "cookie")
+_SECRET_WORDS = ("key", "token", "auth", "secret", "cookie")
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
     """Where the models are. `base_url` ends where the API's own paths begin; a query stays at its end.
 
     `api_key` is for servers with one key; several are in a `KeyRing`.
@@ -21,10 +21,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Server({self.shown!r})"
+        return f"Server({self.display_url!r})"
 
     @property
-    def shown(self) -> str:
+    def display_url(self) -> str:
         """The base URL without what may be a secret in it."""
         parts = urlsplit(self.base_url)
         place = parts.netloc.rpartition("@")[2]
@@ -35,7 +35,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         """The host's name, in lower case."""
         return urlsplit(self.base_url).hostname or ""
 
-    def at(self, path: str, *, root: str = "") -> str:
+    def url(self, path: str, *, root: str = "") -> str:
         """The URL of a path of the API, such as `/chat/completions`.
 
         `root` is what stands between the server and the path where the base URL does not say it (`/v1`).
@@ -51,10 +51,14 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     def secrets(self) -> list[str]:
         """What must never be shown."""
         named = [
-            value for name, value in self.headers.items() if any(word in name.lower() for word in _SECRET)
+            value
+            for name, value in self.headers.items()
+            if any(word in name.lower() for word in _SECRET_WORDS)
         ]
         parts = urlsplit(self.base_url)
         asked = [
-            value for name, value in parse_qsl(parts.query) if any(word in name.lower() for word in _SECRET)
+            value
+            for name, value in parse_qsl(parts.query)
+            if any(word in name.lower() for word in _SECRET_WORDS)
         ]
         return [secret for secret in (self.api_key, parts.password, *named, *asked) if secret]

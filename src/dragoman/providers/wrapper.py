@@ -11,7 +11,7 @@ from dragoman.request import ModelRequest
 P = TypeVar("P", bound=Provider)
 
 
-class Wrapper(Generic[P]):
+class ProviderWrapper(Generic[P]):
     """All of a `Provider` but the answer, taken from the provider that it stands before."""
 
     def __init__(self, provider: P) -> None:

@@ -12,42 +12,48 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.agent.context.context import Fitting, Windows
+from dragoman.agent.context.context import ContextFitter, ContextSizes
 from dragoman.agent.context.summary import Summariser
 from dragoman.agent.loop import Loop
-from dragoman.agent.profile import Profile
-from dragoman.agent.roster import Pick, Roster
+from dragoman.agent.profile import AgentSpec
+from dragoman.agent.roster import AgentRegistry, ResolvedAgent
 from dragoman.agent.toolbox import Toolbox
-from dragoman.agent.turn import Turn
-from dragoman.agent.word import Word, answered, pending, response, word_of
+from dragoman.agent.turn import TurnSpec
+from dragoman.agent.word import (
+    ApprovalAnswer,
+    pending_questions,
+    question_answer,
+    response_event,
+    stored_answer,
+)
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, ToolApprovalResponse
 from dragoman.fold import Fold
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
-from dragoman.operations.approval import Approval
+from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
 from dragoman.providers.provider import Provider
-from dragoman.providers.routing import permit
+from dragoman.providers.routing import require_model_access
 from dragoman.request import Tool
 from dragoman.runs.metered import Till
-from dragoman.runs.plan import Plan, budget_of, plan, preparing
-from dragoman.runs.run import Run, RunSettings
+from dragoman.runs.plan import RunPlan, make_plan, preparing, remaining_budget
+from dragoman.runs.run import HubRun, RunSettings
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.wire.chat import ApprovalAnswer, ChatRequest, Continue
+from dragoman.wire.chat import ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
 log = logging.getLogger(__name__)
 
-UNDELIVERED_FOR = 60.0
-LEAVING = 0.1
-RECALL = "history.search"
+UNDELIVERED_SECONDS = 60.0
+DISCONNECT_WAIT = 0.1
+RECALL_OPERATION = "history.search"
 
 
-class Toolboxes(Protocol):
+class ToolboxFactory(Protocol):
     """Gives what a model can call: what its agent pins, and the front end's tools."""
 
     async def __call__(
@@ -55,58 +61,64 @@ class Toolboxes(Protocol):
     ) -> Toolbox: ...
 
 
-class Board:
+class RunRegistry:
     """All runs of this process."""
 
     def __init__(
-        self, store: Store, roster: Roster, *, toolbox: Toolboxes, till: Till, settings: RunSettings
+        self,
+        store: Store,
+        agents: AgentRegistry,
+        *,
+        toolbox: ToolboxFactory,
+        till: Till,
+        settings: RunSettings,
     ) -> None:
-        self.roster = roster
+        self.agents = agents
         """May be replaced: runs that begin from then on go by the new one."""
         self.till = till
         self._store = store
         self.toolbox = toolbox
         self.settings = settings
-        self._active: dict[str, Run] = {}
-        self._undelivered: dict[str, Run] = {}
-        self._gates: dict[str, asyncio.Lock] = {}
+        self._active: dict[str, HubRun] = {}
+        self._undelivered: dict[str, HubRun] = {}
+        self._session_locks: dict[str, asyncio.Lock] = {}
         self._closed = False
 
-    def active(self, session_id: str) -> Run | None:
+    def get_active(self, session_id: str) -> HubRun | None:
         """The run that the session is busy with."""
         return self._active.get(session_id)
 
-    def find(self, run_id: str) -> Run | None:
+    def get(self, run_id: str) -> HubRun | None:
         """The run of this id, while it is under way."""
         return next((run for run in self._active.values() if run.row.id == run_id), None)
 
-    def resumable(self, session_id: str) -> Run | None:
+    def get_resumable(self, session_id: str) -> HubRun | None:
         """The run to follow again: the active one or, once, one that ended with nobody there a minute ago."""
         return self._active.get(session_id) or self._undelivered.pop(session_id, None)
 
-    def check(self, session: Session) -> None:
+    def check_model(self, session: Session) -> None:
         """BadRequest when the session's agent or model is none that the hub has."""
-        self.roster.pick(agent=session.agent, model=session.model)
+        self.agents.resolve(agent=session.agent, model=session.model)
 
-    async def begin(self, request: ChatRequest, identity: Identity) -> Run:
+    async def start_run(self, request: ChatRequest, identity: Identity) -> HubRun:
         """Begin the run that a request asks for. It is on disk, with the user's message, when this returns.
 
         Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound, Conflict,
         BadRequest, Unavailable.
         """
-        gate = self._gates.setdefault(request.session_id, asyncio.Lock())
+        gate = self._session_locks.setdefault(request.session_id, asyncio.Lock())
         if request.when_busy == "refuse" and gate.locked():
-            self._refuse(request.session_id)
+            self._raise_busy(request.session_id)
         try:
             async with gate:
-                session = await self._session(request, identity)
-                await self._free(request)
-                return await self._begin(request, session, identity=identity)
+                session = await self._stored_session(request, identity)
+                await self._wait_until_free(request)
+                return await self._prepare_run(request, session, identity=identity)
         finally:
             if not gate.locked():
-                self._gates.pop(request.session_id, None)
+                self._session_locks.pop(request.session_id, None)
 
-    async def go_on(self, approval: Approval) -> bool:
+    async def resume(self, approval: ApprovalRequest) -> bool:
         """Go on with the answer that waited for this approval; False when it does not wait, or cannot.
 
         RunActive or Unavailable when it cannot now.
@@ -118,18 +130,18 @@ class Board:
         if busy is not None:
             raise RunActive(row.session_id, busy.row.id)
         message = await self._store.messages.get(row.session_id, row.message_id)
-        if message is None or not _waits_for(message, approval):
+        if message is None or not _is_waiting_for(message, approval):
             return False
-        word = word_of(approval)
-        said = ApprovalAnswer(word.id, approval.tool_call_id, word.approved, word.said)
+        word = stored_answer(approval)
+        said = ClientApprovalAnswer(word.id, approval.tool_call_id, word.approved, word.text)
         request = ChatRequest(
             session_id=row.session_id,
-            turn=Continue(row.message_id, answers=(said,)),
+            action=ContinueAnswer(row.message_id, answers=(said,)),
             model=row.model,
             agent=row.agent,
         )
         try:
-            await self.begin(request, await self._asker(approval))
+            await self.start_run(request, await self._requester(approval))
         except (RunActive, Unavailable):
             raise
         except DragomanError as error:
@@ -137,18 +149,18 @@ class Board:
             return False
         return True
 
-    async def _asker(self, approval: Approval) -> Identity:
+    async def _requester(self, approval: ApprovalRequest) -> Identity:
         """Who asked for it, with the key of then and all that holds for that. Unauthorized, Forbidden."""
         if approval.key_id is None:
             return Identity(owner=approval.owner)
         key = await self._store.keys.get(approval.key_id)
-        if key is None or not key.is_good(time.time()):
+        if key is None or not key.is_valid(time.time()):
             raise Unauthorized(f"the key {approval.key_id!r}, with which it was asked for, is good no more")
         if not key.identity.may("chat"):
             raise Forbidden(f"the key {approval.key_id!r}, with which it was asked for, is for chats no more")
         return key.identity
 
-    async def stop(self, session_id: str, reason: str) -> Run | None:
+    async def stop_run(self, session_id: str, reason: str) -> HubRun | None:
         """Stop the session's run and wait until it is closed; None when there was none."""
         run = self._active.get(session_id)
         if run is not None:
@@ -157,7 +169,7 @@ class Board:
         return run
 
     @property
-    def count(self) -> int:
+    def active_count(self) -> int:
         """How many runs are under way."""
         return len(self._active)
 
@@ -178,56 +190,61 @@ class Board:
         for run in list(self._active.values()):
             await run.done.wait()
 
-    def _refuse(self, session_id: str) -> None:
+    def _raise_busy(self, session_id: str) -> None:
         run = self._active.get(session_id)
         raise RunActive(session_id, run.row.id if run else "waiting")
 
-    async def _session(self, request: ChatRequest, identity: Identity) -> Session | None:
+    async def _stored_session(self, request: ChatRequest, identity: Identity) -> Session | None:
         """The session as it is stored; Forbidden when it is another's."""
         known = await self._store.sessions.get(request.session_id)
         if known is not None and known.owner != identity.owner:
             raise Forbidden(f"session {request.session_id!r} belongs to somebody else")
         return known
 
-    async def _free(self, request: ChatRequest) -> None:
+    async def _wait_until_free(self, request: ChatRequest) -> None:
         """Wait for the active run, stop it if nobody follows it any more, or refuse."""
         run = self._active.get(request.session_id)
         if run is None:
             return
-        if request.when_busy == "refuse" and not run.abandoned:
+        if request.when_busy == "refuse" and not run.is_abandoned:
             with suppress(
                 TimeoutError
             ):  # a client that stopped and sends again may be faster than its own hang-up
-                await asyncio.wait_for(run.vacant.wait(), LEAVING)
-        if run.abandoned:
+                await asyncio.wait_for(run.no_followers.wait(), DISCONNECT_WAIT)
+        if run.is_abandoned:
             run.stop("a new message took its place")
         elif request.when_busy == "refuse":
-            self._refuse(request.session_id)
+            self._raise_busy(request.session_id)
         await run.done.wait()
 
-    async def _begin(self, request: ChatRequest, known: Session | None, *, identity: Identity) -> Run:
+    async def _prepare_run(
+        self, request: ChatRequest, existing: Session | None, *, identity: Identity
+    ) -> HubRun:
         if self._closed:
             raise Unavailable("the hub is shutting down", hint="try again in a moment")
         now = time.time()
-        session = known or Session(
+        session = existing or Session(
             id=request.session_id, owner=identity.owner, created_at=now, updated_at=now
         )
-        pick = self.roster.pick(
+        pick = self.agents.resolve(
             agent=request.agent or session.agent,
             model=request.model or session.model,
             max_steps=session.max_steps,
         )
-        permit(identity.models, pick.agent.model, routing=self.roster.routing)
+        require_model_access(identity.models, pick.agent.model, routing=self.agents.routing)
         client = (*pick.agent.client_tools, *request.tools)
         asking = Context(identity=identity, agent=pick.agent.name)
         toolbox = await self.toolbox(pick.agent.operations, client, context=asking)
-        stored = await self._store.messages.list(session.id) if known else ()
-        begun = plan(request.turn, stored, new_id=new_id("msg"))
+        stored = await self._store.messages.list(session.id) if existing else ()
+        begun = make_plan(request.action, stored, new_id=new_id("msg"))
         begun = replace(
-            begun, given=[await _settled(each, begun, toolbox=toolbox, by=identity) for each in begun.given]
+            begun,
+            input_events=[
+                await _record_answer(each, begun, toolbox=toolbox, by=identity) for each in begun.input_events
+            ],
         )
-        budget = await budget_of(pick.agent, begun.assistant, session_id=session.id, store=self._store)
-        row = rows.Run(
+        budget = await remaining_budget(pick.agent, begun.assistant, session_id=session.id, store=self._store)
+        row = rows.RunRecord(
             id=new_id("run"),
             session_id=session.id,
             message_id=begun.assistant.id,
@@ -236,48 +253,58 @@ class Board:
             agent=pick.agent.name,
             model=pick.agent.model,
         )
-        await self._store.runs.begin(
+        await self._store.runs.create(
             row, assistant=begun.assistant, user=begun.user, session=session, drop_from=begun.drop_from
         )
-        context = _context(row, pick.agent, identity=identity, budget=budget)
-        return self._start(row, self._loop(pick, begun=begun, toolbox=toolbox, context=context))
+        context = _run_context(row, pick.agent, identity=identity, budget=budget)
+        return self._add_run(row, self._make_loop(pick, run_plan=begun, toolbox=toolbox, context=context))
 
-    def _loop(self, pick: Pick, *, begun: Plan, toolbox: Toolbox, context: Context) -> Loop:
+    def _make_loop(
+        self, resolved: ResolvedAgent, *, run_plan: RunPlan, toolbox: Toolbox, context: Context
+    ) -> Loop:
         """The loop of a run, its model paid for by whom the run is for."""
-        provider = self.till.charge(pick.provider, pick.model, asked=pick.agent.model, context=context)
+        provider = self.till.charge(
+            resolved.provider, resolved.model, asked=resolved.agent.model, context=context
+        )
         return Loop(
-            Turn(
-                agent=pick.agent,
+            TurnSpec(
+                agent=resolved.agent,
                 provider=provider,
-                model=pick.model,
-                history=begun.history,
-                fold=Fold(begun.assistant),
+                model=resolved.model,
+                history=run_plan.history,
+                fold=Fold(run_plan.assistant),
                 toolbox=toolbox,
                 context=context,
-                given=begun.given,
+                input_events=run_plan.input_events,
                 tracing=self.settings.tracing,
                 hooks=self.settings.hooks,
-                window=window(pick, provider, recall=partial(toolbox.way, RECALL, context=context)),
-                stops=pick.agent.stops,
-                prepare=preparing(pick.agent, self.roster, metered=provider, identity=context.identity),
+                context_window=context_fitter(
+                    resolved,
+                    provider,
+                    recall=partial(toolbox.callable_name, RECALL_OPERATION, context=context),
+                ),
+                stop_condition=resolved.agent.stop_condition,
+                prepare_step=preparing(
+                    resolved.agent, self.agents, metered=provider, identity=context.identity
+                ),
                 spending=provider.bill,
-                output=pick.agent.output,
+                output=resolved.agent.output,
             )
         )
 
-    def _start(self, row: rows.Run, loop: Loop) -> Run:
+    def _add_run(self, row: rows.RunRecord, loop: Loop) -> HubRun:
         deadline = loop.turn.context.deadline
-        run = Run(row, loop, store=self._store, settings=self.settings, on_end=self._ended)
+        run = HubRun(row, loop, store=self._store, settings=self.settings, on_end=self._remove_run)
         if deadline is not None:
-            run.end_by(deadline)
+            run.stop_at(deadline)
         self._active[row.session_id] = run
         self._undelivered.pop(row.session_id, None)
         return run
 
-    def _ended(self, run: Run) -> None:
+    def _remove_run(self, run: HubRun) -> None:
         key = run.row.session_id
         self._active.pop(key, None)
-        if run.tail.followers:
+        if run.tail.follower_count:
             return
         self._undelivered[key] = run
 
@@ -285,40 +312,42 @@ class Board:
             if self._undelivered.get(key) is run:
                 del self._undelivered[key]
 
-        asyncio.get_running_loop().call_later(UNDELIVERED_FOR, forget)
+        asyncio.get_running_loop().call_later(UNDELIVERED_SECONDS, forget)
 
 
-def window(
-    pick: Pick, provider: Provider, *, recall: Callable[[], str | None] = lambda: None
-) -> Fitting | None:
+def context_fitter(
+    resolved: ResolvedAgent, provider: Provider, *, recall: Callable[[], str | None] = lambda: None
+) -> ContextFitter | None:
     """What shortens the conversation; a summary is made, and paid for, like any answer of the run.
 
     `recall` gives the tool that finds what was left out, if there is one.
     """
-    if pick.agent.context.kind == "off":
+    if resolved.agent.context.kind == "off":
         return None
-    policy = replace(pick.agent.context, recall=recall())
+    policy = replace(resolved.agent.context, recall=recall())
     if policy.kind == "summarise" and policy.summarise is None:
-        policy = replace(policy, summarise=Summariser(provider, pick.model))
-    sizes = pick.agent.sizes
+        policy = replace(policy, summarise=Summariser(provider, resolved.model))
+    sizes = resolved.agent.context_sizes
 
-    async def known(asked: Provider) -> Windows | None:
+    async def known(asked: Provider) -> ContextSizes | None:
         """The sizes of the models of whoever is asked: a step may ask another provider."""
         return None if sizes is None else partial(sizes, asked.name)
 
-    return Fitting(policy, sizes=known)
+    return ContextFitter(policy, sizes=known)
 
 
-def _waits_for(message: Message, approval: Approval) -> bool:
+def _is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
     """Whether a call of the message has this request for approval, and no answer."""
-    if any(part.id == approval.id for part in pending(message.parts).values()):
+    if any(part.id == approval.id for part in pending_questions(message.parts).values()):
         return True
     calls = [part for part in message.parts if isinstance(part, ToolPart)]
     waiting = [call.approval for call in calls if call.state == "approval-requested"]
     return any(asked is not None and asked.id == approval.id for asked in waiting)
 
 
-def _context(row: rows.Run, agent: Profile, *, identity: Identity, budget: Budget | None) -> Context:
+def _run_context(
+    row: rows.RunRecord, agent: AgentSpec, *, identity: Identity, budget: Budget | None
+) -> Context:
     """What all calls of a run stand under."""
     now = asyncio.get_running_loop().time()
     return Context(
@@ -328,18 +357,18 @@ def _context(row: rows.Run, agent: Profile, *, identity: Identity, budget: Budge
         agent=agent.name,
         deadline=None if agent.timeout is None else now + agent.timeout,
         budget=budget,
-        told=True,
+        for_model=True,
     )
 
 
-async def _settled(event: Event, begun: Plan, *, toolbox: Toolbox, by: Identity) -> Event:
+async def _record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by: Identity) -> Event:
     """What was said of a call, as it is kept: who was faster, or may not answer, does not change it."""
-    said = answered(event)
+    said = question_answer(event)
     if said is not None:
         word = said[1]
     elif isinstance(event, ToolApprovalResponse):
-        word = Word(event.approval_id, event.approved, event.reason)
+        word = ApprovalAnswer(event.approval_id, event.approved, event.reason)
     else:
         return event
-    kept = await toolbox.answer(word.id, approved=word.approved, by=by, reason=word.said)
-    return response(word_of(kept), begun.assistant.parts)
+    kept = await toolbox.answer_approval(word.id, approved=word.approved, by=by, reason=word.text)
+    return response_event(stored_answer(kept), run_plan.assistant.parts)

@@ -11,60 +11,60 @@ from collections.abc import Callable, Sequence
 
 from dragoman.events import Event
 from dragoman.fold import Fold
-from dragoman.retell import Mark, mark, tell
+from dragoman.retell import FoldPosition, current_position, events_since
 
 Batch = Sequence[Event]
 
 
-class Tail:
+class LiveTail:
     """What followers of one run share: the fold, and the batch that was folded last."""
 
     def __init__(self, fold: Fold, *, on_empty: Callable[[], None], on_follow: Callable[[], None]) -> None:
         self.fold = fold
-        self.seq = 0
-        self.last: Batch = ()
-        self.closed = False
-        self._held = False
+        self.sequence = 0
+        self.last_batch: Batch = ()
+        self.is_closed = False
+        self._is_paused = False
         self._followers: set[Follower] = set()
         self._on_empty = on_empty
         self._on_follow = on_follow
 
     @property
-    def followers(self) -> int:
+    def follower_count(self) -> int:
         """How many follow."""
         return len(self._followers)
 
     def follow(self, *, replay: bool) -> Follower:
         """A follower: of what comes from now on, or with `replay` of the whole message and then the tail."""
-        follower = Follower(self, None if replay else mark(self.fold))
+        follower = Follower(self, None if replay else current_position(self.fold))
         self._followers.add(follower)
         self._on_follow()
         return follower
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Say nothing until the next publish: what was folded is not kept yet."""
-        self._held = True
+        self._is_paused = True
 
     @property
-    def held(self) -> bool:
+    def is_paused(self) -> bool:
         """True between hold() and publish()."""
-        return self._held
+        return self._is_paused
 
     def publish(self, batch: Batch) -> None:
         """Hand a batch, just folded, to all followers."""
-        self._held = False
-        self.seq += 1
-        self.last = batch
+        self._is_paused = False
+        self.sequence += 1
+        self.last_batch = batch
         for follower in self._followers:
             follower.wake()
 
     def close(self) -> None:
         """Nothing more will come."""
-        self.closed = True
+        self.is_closed = True
         for follower in self._followers:
             follower.wake()
 
-    def leave(self, follower: Follower) -> None:
+    def remove(self, follower: Follower) -> None:
         """The follower has gone."""
         if follower in self._followers:
             self._followers.discard(follower)
@@ -75,57 +75,59 @@ class Tail:
 class Follower:
     """One reader of a run. Use it in `with`; `next()` gives batches until None."""
 
-    def __init__(self, tail: Tail, since: Mark | None) -> None:
+    def __init__(self, tail: LiveTail, since: FoldPosition | None) -> None:
         self._tail = tail
         self._mark = since
-        self._seq = tail.seq if since is not None else -1 if tail.seq else 0
-        self._waiter: asyncio.Future[None] | None = None
+        self._sequence = tail.sequence if since is not None else -1 if tail.sequence else 0
+        self._wakeup: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self.gone = False
+        self.is_detached = False
 
     async def next(self) -> Batch | None:
         """What came since the last call: empty after a mere `wake()`, None at the end or when gone."""
         tail = self._tail
-        if self._seq == tail.seq or tail.held:
-            if self.gone or tail.closed:
+        if self._sequence == tail.sequence or tail.is_paused:
+            if self.is_detached or tail.is_closed:
                 return None
-            self._waiter = self._loop.create_future()
+            self._wakeup = self._loop.create_future()
             try:
-                await self._waiter
+                await self._wakeup
             finally:
-                self._waiter = None
-            if tail.held or self._seq == tail.seq:
-                return None if self._has_left() else ()
-        if self._has_left():
+                self._wakeup = None
+            if tail.is_paused or self._sequence == tail.sequence:
+                return None if self._check_detached() else ()
+        if self._check_detached():
             return None
         told = (
-            tail.last if self._seq == tail.seq - 1 and self._mark is not None else tell(tail.fold, self._mark)
+            tail.last_batch
+            if self._sequence == tail.sequence - 1 and self._mark is not None
+            else events_since(tail.fold, self._mark)
         )
-        self._seq = tail.seq
-        self._mark = mark(tail.fold)
+        self._sequence = tail.sequence
+        self._mark = current_position(tail.fold)
         return told
 
-    def _has_left(self) -> bool:
-        return self.gone
+    def _check_detached(self) -> bool:
+        return self.is_detached
 
     @property
-    def ended(self) -> bool:
+    def has_finished(self) -> bool:
         """True when the run is over and all of it was given."""
-        return self._tail.closed and self._seq == self._tail.seq
+        return self._tail.is_closed and self._sequence == self._tail.sequence
 
     def wake(self) -> None:
         """Let `next()` return."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Stop following; `next()` gives None."""
-        self.gone = True
-        self._tail.leave(self)
+        self.is_detached = True
+        self._tail.remove(self)
         self.wake()
 
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        self.detach()

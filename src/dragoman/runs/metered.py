@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.accounts.meter import Admission, Meter
 from dragoman.accounts.payment import CHARACTERS, UNGATED, Pledge
-from dragoman.accounts.price import DEFAULT_OUTPUT, Price, told_cost, used_in
+from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price, provider_cost, usage_of_error
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, ProviderError
-from dragoman.ids import ordered_id
+from dragoman.ids import sortable_id
 from dragoman.operations.context import Context
-from dragoman.providers.chain import Chain
+from dragoman.providers.chain import FallbackProvider
 from dragoman.providers.provider import Provider
-from dragoman.providers.wrapper import Wrapper
+from dragoman.providers.wrapper import ProviderWrapper
 from dragoman.request import ModelRequest
 from dragoman.store.usage import UsageRecord
-from dragoman.wire.estimate import ANTHROPIC, estimate_input
+from dragoman.wire.estimate import ANTHROPIC_FACTOR, estimate_input
 
 # ---- The bill of a run: what its model calls cost, as each of them is settled; nothing is paid here.
 
@@ -97,7 +97,7 @@ class Till(msgspec.Struct, frozen=True, kw_only=True):
         return Metered(provider, purse, model=model)
 
 
-class Metered(Wrapper[Provider]):
+class Metered(ProviderWrapper[Provider]):
     """A `Provider` whose requests are paid for."""
 
     def __init__(self, provider: Provider, purse: Purse, *, model: str) -> None:
@@ -141,8 +141,8 @@ class Metered(Wrapper[Provider]):
 
     def _asked(self) -> tuple[str, str]:
         """The provider that was asked last, and its own name for the model: prices go by that."""
-        if isinstance(self._provider, Chain):
-            return self._provider.asked.provider.name, self._provider.asked.model
+        if isinstance(self._provider, FallbackProvider):
+            return self._provider.current_route.provider.name, self._provider.current_route.model
         return self.name, self._model
 
     def _pledge(self) -> Pledge:
@@ -152,10 +152,14 @@ class Metered(Wrapper[Provider]):
     def _dearest(self) -> Price | None:
         """The price of the dearest model that may be asked: one that fails has the next one asked."""
         asked = [(self.name, self._model)]
-        if isinstance(self._provider, Chain):
+        if isinstance(self._provider, FallbackProvider):
             asked = [(route.provider.name, route.model) for route in self._provider.routes]
         found = [price for each in asked if (price := self._purse.price(*each)) is not None]
-        return max(found, key=lambda price: price.ceiling(DEFAULT_OUTPUT, DEFAULT_OUTPUT), default=None)
+        return max(
+            found,
+            key=lambda price: price.max_cost(DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS),
+            default=None,
+        )
 
     async def _admit(self, request: ModelRequest, count: _Count) -> Admission:
         purse = self._purse
@@ -185,7 +189,7 @@ class Metered(Wrapper[Provider]):
         context = purse.context
         provider, model = self._asked()
         record = UsageRecord(
-            id=ordered_id("use"),
+            id=sortable_id("use"),
             owner=context.identity.owner,
             status=status,
             started_at=count.wall,
@@ -196,7 +200,7 @@ class Metered(Wrapper[Provider]):
             provider=provider,
             model_asked=purse.asked,
             model_served=step.model or model,
-            tokens=used_in(error) or count.usage(),
+            tokens=usage_of_error(error) or count.usage(),
             duration=time.perf_counter() - count.began,
             finish_reason=step.finish_reason,
             key_name=step.key,
@@ -206,8 +210,8 @@ class Metered(Wrapper[Provider]):
             error=error.code if error is not None else None,
             call_id=context.call_id,
         )
-        told = error.cost if isinstance(error, ProviderError) else told_cost(step)
-        settled = admission.settle(record, price=purse.price(provider, model), told=told)
+        told = error.cost if isinstance(error, ProviderError) else provider_cost(step)
+        settled = admission.settle(record, price=purse.price(provider, model), provider_cost=told)
         if count.settled:
             return
         count.settled = True
@@ -221,7 +225,7 @@ class _Count:
     def __init__(self, request: ModelRequest, pledge: Pledge, *, step: int, family: str) -> None:
         self.step = step
         self.pledge = pledge
-        self._factor = ANTHROPIC if family == "anthropic" else 1.0
+        self._factor = ANTHROPIC_FACTOR if family == "anthropic" else 1.0
         self._request = request
         self.wall = time.time()
         self.began = time.perf_counter()

@@ -8,51 +8,60 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman import events as e
-from dragoman.agent.profile import Profile
-from dragoman.agent.roster import Roster
-from dragoman.agent.turn import Preparing
-from dragoman.agent.word import Word, pending, response
+from dragoman.agent.profile import AgentSpec
+from dragoman.agent.roster import AgentRegistry
+from dragoman.agent.turn import StepPreparer
+from dragoman.agent.word import ApprovalAnswer, pending_questions, response_event
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, ProviderError
 from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
-from dragoman.operations.approval import LONGEST, checked, stated
+from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, validate_reason
 from dragoman.operations.budget import Budget
-from dragoman.operations.execution import is_meta
+from dragoman.operations.execution import is_meta_call
 from dragoman.operations.identity import Identity
 from dragoman.providers.model import Model
-from dragoman.providers.routing import permit
+from dragoman.providers.routing import require_model_access
 from dragoman.runs.metered import Metered
 from dragoman.store.store import Store
-from dragoman.wire.chat import ApprovalAnswer, Continue, Edit, NewTurn, Regenerate, ToolOutput, Turn
+from dragoman.wire.chat import (
+    ChatAction,
+    ClientApprovalAnswer,
+    ClientToolOutput,
+    ContinueAnswer,
+    EditMessage,
+    NewMessage,
+    RegenerateAnswer,
+)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run starts with: `drop_from` and all after it goes, `user` is added, `assistant` grows.
 
-    `given` are the events that the front end's outputs and answers come to, checked against the record.
+    `input_events` are the events that the front end's outputs and answers come to, checked against the
+    record.
     """
 
     history: Sequence[Message]
     assistant: Message
     user: Message | None = None
     drop_from: str | None = None
-    given: Sequence[e.Event] = ()
+    input_events: Sequence[e.Event] = ()
 
 
-def plan(turn: Turn, stored: Sequence[Message], *, new_id: str) -> Plan:
+def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> RunPlan:
     """The plan for a turn. Raises NotFound and Conflict when the request does not fit the record."""
     match turn:
-        case NewTurn(message=message) | Edit(message=message):
-            return _answer(message, stored, new_id=new_id)
-        case Regenerate(message=message):
-            return _again(message, stored, new_id=new_id)
-        case Continue():
+        case NewMessage(message=message) | EditMessage(message=message):
+            return _answer_message(message, stored, new_id=new_id)
+        case RegenerateAnswer(message=message):
+            return _regenerate(message, stored, new_id=new_id)
+        case ContinueAnswer():
             return _continue(turn, stored)
 
 
-def _answer(message: Message, stored: Sequence[Message], *, new_id: str) -> Plan:
-    at = _find(stored, message.id)
+def _answer_message(message: Message, stored: Sequence[Message], *, new_id: str) -> RunPlan:
+    at = _message_index(stored, message.id)
     before = stored if at is None else stored[:at]
-    return Plan(
+    return RunPlan(
         history=(*before, message),
         assistant=Message(id=new_id, role="assistant"),
         user=message,
@@ -60,16 +69,16 @@ def _answer(message: Message, stored: Sequence[Message], *, new_id: str) -> Plan
     )
 
 
-def _again(message: Message, stored: Sequence[Message], *, new_id: str) -> Plan:
-    at = _find(stored, message.id)
+def _regenerate(message: Message, stored: Sequence[Message], *, new_id: str) -> RunPlan:
+    at = _message_index(stored, message.id)
     if at is None:
-        return _answer(message, stored, new_id=new_id)
+        return _answer_message(message, stored, new_id=new_id)
     after = stored[at + 1].id if at + 1 < len(stored) else None
-    return Plan(history=stored[: at + 1], assistant=Message(id=new_id, role="assistant"), drop_from=after)
+    return RunPlan(history=stored[: at + 1], assistant=Message(id=new_id, role="assistant"), drop_from=after)
 
 
-def _continue(turn: Continue, stored: Sequence[Message]) -> Plan:
-    at = _find(stored, turn.message_id)
+def _continue(turn: ContinueAnswer, stored: Sequence[Message]) -> RunPlan:
+    at = _message_index(stored, turn.message_id)
     if at is None:
         raise NotFound(
             f"the session holds no message {turn.message_id!r}", hint="load it again from /messages"
@@ -77,15 +86,15 @@ def _continue(turn: Continue, stored: Sequence[Message]) -> Plan:
     if at != len(stored) - 1 or stored[at].role != "assistant":
         raise Conflict(f"message {turn.message_id!r} is not the last answer of the session; it cannot go on")
     parts = stored[at].parts
-    outputs = [_output(said, parts) for said in turn.outputs]
-    answers = [_approval(said, parts) for said in turn.answers]
+    outputs = [_output_event(said, parts) for said in turn.outputs]
+    answers = [_approval_event(said, parts) for said in turn.answers]
     given = [event for event in (*answers, *outputs) if event is not None]
     if not given:
-        _check_open(turn, stored[at])
-    return Plan(history=stored[:at], assistant=stored[at], given=given)
+        _check_continuable(turn, stored[at])
+    return RunPlan(history=stored[:at], assistant=stored[at], input_events=given)
 
 
-def _check_open(turn: Continue, message: Message) -> None:
+def _check_continuable(turn: ContinueAnswer, message: Message) -> None:
     """Conflict when nothing is said to a message that waits for a word, or another word came first."""
     calls = [part for part in message.parts if isinstance(part, ToolPart) and not part.provider_executed]
     waiting = [call.name for call in calls if call.state in ("input-available", "approval-requested")]
@@ -99,7 +108,7 @@ def _check_open(turn: Continue, message: Message) -> None:
         )
 
 
-def _differs(turn: Continue, calls: Sequence[ToolPart]) -> bool:
+def _differs(turn: ContinueAnswer, calls: Sequence[ToolPart]) -> bool:
     """Whether something else is claimed of these calls than what the record holds."""
     outputs = {call.tool_call_id: (call.output, call.error_text) for call in calls}
     approved = {call.approval.id: call.approval.approved for call in calls if call.approval is not None}
@@ -110,58 +119,62 @@ def _differs(turn: Continue, calls: Sequence[ToolPart]) -> bool:
     return claimed or any(approved.get(said.approval_id) != said.approved for said in turn.answers)
 
 
-def _output(said: ToolOutput, parts: Sequence[Part]) -> e.Event | None:
-    call = _call(said.tool_call_id, parts)
+def _output_event(output: ClientToolOutput, parts: Sequence[Part]) -> e.Event | None:
+    call = _find_call(output.tool_call_id, parts)
     if call is None:
-        raise Conflict(f"the session's record holds no tool call {said.tool_call_id!r}")
-    question = pending(parts).get(said.tool_call_id)
+        raise Conflict(f"the session's record holds no tool call {output.tool_call_id!r}")
+    question = pending_questions(parts).get(output.tool_call_id)
     if question is not None and question.id is not None:
-        return response(_answer_in(said, question.id), parts)
+        return response_event(_question_answer(output, question.id), parts)
     if call.state in FINAL_STATES or call.provider_executed:
         return None
     if call.state != "input-available":
-        raise Conflict(f"the tool call {said.tool_call_id!r} waits for an approval, not for an output")
-    if said.error_text is not None:
-        return e.ToolOutputError(said.tool_call_id, said.error_text)
-    return e.ToolOutputAvailable(said.tool_call_id, said.output)
+        raise Conflict(f"the tool call {output.tool_call_id!r} waits for an approval, not for an output")
+    if output.error_text is not None:
+        return e.ToolOutputError(output.tool_call_id, output.error_text)
+    return e.ToolOutputAvailable(output.tool_call_id, output.output)
 
 
-def _answer_in(said: ToolOutput, id: str) -> Word:
+def _question_answer(output: ClientToolOutput, id: str) -> ApprovalAnswer:
     """The answer to a question that a front end hands in as the call's output."""
-    if said.error_text is not None:
-        return Word(id, approved=False, said=said.error_text[:LONGEST])
-    given = said.output.get("answer", said.output) if isinstance(said.output, Mapping) else said.output
+    if output.error_text is not None:
+        return ApprovalAnswer(id, approved=False, text=output.error_text[:MAX_ANSWER_LENGTH])
+    given = (
+        output.output.get("answer", output.output) if isinstance(output.output, Mapping) else output.output
+    )
     if given is None:
-        raise BadRequest(f"the output of {said.tool_call_id!r} is no answer", hint="errorText declines")
+        raise BadRequest(f"the output of {output.tool_call_id!r} is no answer", hint="errorText declines")
     text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
-    return Word(id, approved=True, said=checked(text))
+    return ApprovalAnswer(id, approved=True, text=validate_answer(text))
 
 
-def _approval(said: ApprovalAnswer, parts: Sequence[Part]) -> e.Event | None:
-    call = _call(said.tool_call_id, parts)
-    question = pending(parts).get(said.tool_call_id)
-    reason = stated(said.reason)
-    if question is not None and question.id == said.approval_id:
-        return response(Word(said.approval_id, said.approved, reason), parts)
-    if call is None or call.approval is None or call.approval.id != said.approval_id:
-        raise Conflict(f"the session's record holds no approval {said.approval_id!r} for this call")
+def _approval_event(answer: ClientApprovalAnswer, parts: Sequence[Part]) -> e.Event | None:
+    call = _find_call(answer.tool_call_id, parts)
+    question = pending_questions(parts).get(answer.tool_call_id)
+    reason = validate_reason(answer.reason)
+    if question is not None and question.id == answer.approval_id:
+        return response_event(ApprovalAnswer(answer.approval_id, answer.approved, reason), parts)
+    if call is None or call.approval is None or call.approval.id != answer.approval_id:
+        raise Conflict(f"the session's record holds no approval {answer.approval_id!r} for this call")
     if call.state != "approval-requested":
         return None
-    return e.ToolApprovalResponse(said.approval_id, said.approved, reason)
+    return e.ToolApprovalResponse(answer.approval_id, answer.approved, reason)
 
 
-def _call(id: str, parts: Sequence[Part]) -> ToolPart | None:
+def _find_call(id: str, parts: Sequence[Part]) -> ToolPart | None:
     return next((part for part in parts if isinstance(part, ToolPart) and part.tool_call_id == id), None)
 
 
-def _find(stored: Sequence[Message], message_id: str) -> int | None:
+def _message_index(stored: Sequence[Message], message_id: str) -> int | None:
     return next((index for index, message in enumerate(stored) if message.id == message_id), None)
 
 
 # ---- Earlier runs: what an answer took before it had to wait, which its limits count too.
 
 
-async def budget_of(agent: Profile, answer: Message, *, session_id: str, store: Store) -> Budget | None:
+async def remaining_budget(
+    agent: AgentSpec, answer: Message, *, session_id: str, store: Store
+) -> Budget | None:
     """What an answer may take, less what it took in earlier runs; None when it has no limit.
 
     Model calls count by the usage that was written down, or by the message where that says more.
@@ -174,8 +187,8 @@ async def budget_of(agent: Profile, answer: Message, *, session_id: str, store: 
     for run in await store.runs.list(session_id):
         if run.message_id == answer.id:
             budget.spent += (await store.usage.totals(run_id=run.id)).cost or 0.0
-            made = [call for call in await store.calls.for_run(run.id) if not is_meta(call.record)]
-            budget.made += sum(call.status != "pending" for call in made)
+            made = [call for call in await store.calls.list_for_run(run.id) if not is_meta_call(call.record)]
+            budget.calls_made += sum(call.status != "pending" for call in made)
     told = answer.metadata.get("cost") if isinstance(answer.metadata, Mapping) else None
     if isinstance(told, int | float):
         budget.spent = max(budget.spent, float(told))
@@ -188,7 +201,7 @@ async def budget_of(agent: Profile, answer: Message, *, session_id: str, store: 
 class Switch:
     """Finds the models that `on_prepare_step` names. `metered` pays for the run."""
 
-    def __init__(self, roster: Roster, metered: Metered, *, agent: str, identity: Identity) -> None:
+    def __init__(self, roster: AgentRegistry, metered: Metered, *, agent: str, identity: Identity) -> None:
         self._roster = roster
         self._metered = metered
         self._agent = agent
@@ -199,8 +212,8 @@ class Switch:
         if not isinstance(model, str):
             raise refused("in a hub a step names its model, as provider/model or an alias")
         try:
-            pick = self._roster.pick(agent=self._agent, model=model)
-            permit(self._identity.models, model, routing=self._roster.routing)
+            pick = self._roster.resolve(agent=self._agent, model=model)
+            require_model_access(self._identity.models, model, routing=self._roster.routing)
         except (BadRequest, Forbidden, NotFound) as error:
             raise refused(error.message) from None
         return Model(self._metered.other(pick.provider, pick.model, asked=model), pick.model)
@@ -210,8 +223,10 @@ def refused(why: str) -> ProviderError:
     return ProviderError(f"on_prepare_step: {why}", category="bad_request")
 
 
-def preparing(agent: Profile, roster: Roster, *, metered: Metered, identity: Identity) -> Preparing | None:
+def preparing(
+    agent: AgentSpec, roster: AgentRegistry, *, metered: Metered, identity: Identity
+) -> StepPreparer | None:
     """What has a say before each step of the agent, if anything has."""
-    if agent.prepare is None:
+    if agent.on_prepare_step is None:
         return None
-    return Preparing(agent.prepare, Switch(roster, metered, agent=agent.name, identity=identity))
+    return StepPreparer(agent.on_prepare_step, Switch(roster, metered, agent=agent.name, identity=identity))

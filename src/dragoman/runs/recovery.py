@@ -8,9 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.agent.word import WANTED, call_of, questions, request, word_id
+from dragoman.agent.word import (
+    APPROVAL_STATES,
+    pending_approval_id,
+    question_call_id,
+    question_parts,
+    request_events,
+)
 from dragoman.events import Data
-from dragoman.fold import merge
+from dragoman.fold import merge_metadata
 from dragoman.messages import (
     FINAL_STATES,
     DataPart,
@@ -22,12 +28,12 @@ from dragoman.messages import (
     encode_part,
 )
 from dragoman.messages import Approval as Asked
-from dragoman.operations.approval import Approval
-from dragoman.operations.ledger import Entry
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.ledger import LedgerEntry
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
 
-REASON = "interrupted"
+FINISH_REASON = "interrupted"
 
 
 async def recover(store: Store, *, clock: Callable[[], float] = time.time) -> int:
@@ -35,40 +41,48 @@ async def recover(store: Store, *, clock: Callable[[], float] = time.time) -> in
 
     All calls that were under way are ended with it, those of no run too. For a store that nobody else uses.
     """
-    unfinished = await store.runs.unfinished()
+    unfinished = await store.runs.list_running()
     for run in unfinished:
-        await _close(store, run, now=clock())
-    await store.calls.interrupt(clock())
+        await _close_run(store, run, now=clock())
+    await store.calls.interrupt_running(clock())
     return len(unfinished)
 
 
-async def _close(store: Store, run: rows.Run, *, now: float) -> None:
-    calls = await store.calls.for_run(run.id)
+async def _close_run(store: Store, run: rows.RunRecord, *, now: float) -> None:
+    calls = await store.calls.list_for_run(run.id)
     message = await store.messages.get(run.session_id, run.message_id)
     job = None
     if message is not None:
-        asked = await store.approvals.of_run(run.session_id, run.id)
-        closed = close_message(restored(message, asked, calls=calls), calls)
-        job = store.messages.put_parts(
+        asked = await store.approvals.list_for_run(run.session_id, run.id)
+        closed = close_message(restore_approvals(message, asked, calls=calls), calls)
+        job = store.messages.write_parts_job(
             run.session_id,
             run.message_id,
             changed=[(index, encode_part(part)) for index, part in enumerate(closed.parts)],
             count=len(closed.parts),
             metadata=msgspec.json.encode(closed.metadata),
         )
-    outcome = rows.Ending(status="interrupted", finished_at=now, error="the hub stopped in mid-run")
-    await store.runs.finish(run.id, outcome, also=job)
+    outcome = rows.RunEnding(status="interrupted", finished_at=now, error="the hub stopped in mid-run")
+    await store.runs.finish(run.id, outcome, extra_job=job)
 
 
-def restored(message: Message, asked: Sequence[Approval], *, calls: Sequence[Entry]) -> Message:
+def restore_approvals(
+    message: Message, approvals: Sequence[ApprovalRequest], *, calls: Sequence[LedgerEntry]
+) -> Message:
     """The message with what was asked, and what the crash kept out of it."""
     waiting = {call.record.id for call in calls if call.status == "pending"}
-    kept = {part.id for part in questions(message.parts)}
-    wanted = {each.tool_call_id: each for each in asked if each.call_id in waiting and each.status != "used"}
+    kept = {part.id for part in question_parts(message.parts)}
+    wanted = {
+        each.tool_call_id: each for each in approvals if each.call_id in waiting and each.status != "used"
+    }
     parts: list[Part] = []
     for part in message.parts:
         approval = wanted.get(part.tool_call_id) if isinstance(part, ToolPart) else None
-        if not isinstance(part, ToolPart) or approval is None or is_asking(part, approval.id, kept=kept):
+        if (
+            not isinstance(part, ToolPart)
+            or approval is None
+            or shows_approval(part, approval.id, question_ids=kept)
+        ):
             parts.append(part)
             continue
         parts.append(
@@ -81,68 +95,76 @@ def restored(message: Message, asked: Sequence[Approval], *, calls: Sequence[Ent
             )
         )
         if approval.question is not None:
-            event = request(approval.id, part.tool_call_id, question=approval.question, shown=False)[0]
+            event = request_events(
+                approval.id, part.tool_call_id, question=approval.question, has_output=False
+            )[0]
             parts += [DataPart(event.type, event.data, event.id)] if isinstance(event, Data) else []
     return replace(message, parts=tuple(parts))
 
 
-def is_asking(part: ToolPart, approval_id: str, *, kept: set[str | None]) -> bool:
+def shows_approval(part: ToolPart, approval_id: str, *, question_ids: set[str | None]) -> bool:
     """Whether it shows what is asked, or has ended."""
     if part.state in FINAL_STATES and not part.preliminary:
         return True
-    return approval_id in kept or (part.approval is not None and part.approval.id == approval_id)
+    return approval_id in question_ids or (part.approval is not None and part.approval.id == approval_id)
 
 
-def close_message(message: Message, calls: Sequence[Entry]) -> Message:
+def close_message(message: Message, calls: Sequence[LedgerEntry]) -> Message:
     """The message after a crash: blocks closed, every call with the output that the ledger kept."""
     ended = {call.record.tool_call_id: call for call in calls if _is_root(call, calls)}
-    unbegun = _unbegun(message.parts, ended)
-    parts = tuple(_asking(part, unbegun) or _closed(part, ended, calls=calls) for part in message.parts)
-    return replace(message, parts=parts, metadata=merge(message.metadata, {"finishReason": REASON}))
+    unbegun = _waiting_calls(message.parts, ended)
+    parts = tuple(
+        _reopened_part(part, unbegun) or _close_part(part, ended, calls=calls) for part in message.parts
+    )
+    return replace(
+        message, parts=parts, metadata=merge_metadata(message.metadata, {"finishReason": FINISH_REASON})
+    )
 
 
-def _unbegun(parts: Sequence[Part], ended: Mapping[str | None, Entry]) -> dict[str, str]:
+def _waiting_calls(parts: Sequence[Part], entries: Mapping[str | None, LedgerEntry]) -> dict[str, str]:
     """The calls that wait for somebody's word, or had not gone on with it: they still can. What each asks."""
-    asked = {call_of(part.data) for part in questions(parts)}
+    asked = {question_call_id(part.data) for part in question_parts(parts)}
     calls = [part for part in parts if isinstance(part, ToolPart) and part.state not in FINAL_STATES]
-    known = {part.tool_call_id: ended.get(part.tool_call_id) for part in calls}
+    known = {part.tool_call_id: entries.get(part.tool_call_id) for part in calls}
     return {
-        part.tool_call_id: word_id(parts, part.tool_call_id)
+        part.tool_call_id: pending_approval_id(parts, part.tool_call_id)
         for part in calls
-        if (part.state in WANTED or part.tool_call_id in asked)
+        if (part.state in APPROVAL_STATES or part.tool_call_id in asked)
         and ((entry := known[part.tool_call_id]) is None or entry.status == "pending")
     }
 
 
-def _asking(part: Part, unbegun: Mapping[str, str]) -> Part | None:
+def _reopened_part(part: Part, waiting: Mapping[str, str]) -> Part | None:
     """The part of such a call as it asks; what was said to it is kept with the approval, and told again."""
     match part:
-        case ToolPart(tool_call_id=key, approval=approval) if key in unbegun:
+        case ToolPart(tool_call_id=key, approval=approval) if key in waiting:
             if approval is None or part.state != "approval-responded":
                 return part
             return replace(part, state="approval-requested", approval=Asked(approval.id))
-        case DataPart(type="data-question", id=id, data=data) if id in unbegun.values():
+        case DataPart(type="data-question", id=id, data=data) if id in waiting.values():
             kept = {name: value for name, value in data.items() if name not in ("answer", "reason")}
             return replace(part, data={**kept, "status": "pending"})
         case _:
             return None
 
 
-def _is_root(call: Entry, calls: Sequence[Entry]) -> bool:
+def _is_root(call: LedgerEntry, calls: Sequence[LedgerEntry]) -> bool:
     return call.record.parent_id not in {other.record.id for other in calls}
 
 
-def _closed(part: Part, ended: Mapping[str | None, Entry], *, calls: Sequence[Entry]) -> Part:
+def _close_part(
+    part: Part, entries: Mapping[str | None, LedgerEntry], *, calls: Sequence[LedgerEntry]
+) -> Part:
     match part:
         case TextPart(state="streaming") | ReasoningPart(state="streaming"):
             return replace(part, state="done")
         case ToolPart() if part.state not in FINAL_STATES or part.preliminary:
-            return _answered(part, ended.get(part.tool_call_id), calls=calls)
+            return _close_tool_part(part, entries.get(part.tool_call_id), calls=calls)
         case _:
             return part
 
 
-def _answered(part: ToolPart, call: Entry | None, *, calls: Sequence[Entry]) -> ToolPart:
+def _close_tool_part(part: ToolPart, call: LedgerEntry | None, *, calls: Sequence[LedgerEntry]) -> ToolPart:
     raw = part.raw_input if isinstance(part.raw_input, str) else None
     shown = part.input if part.input is not msgspec.UNSET else raw
     part = replace(part, input=shown, raw_input=msgspec.UNSET, preliminary=None, output=msgspec.UNSET)
@@ -150,15 +172,15 @@ def _answered(part: ToolPart, call: Entry | None, *, calls: Sequence[Entry]) -> 
         return replace(part, state="output-available", output=call.result)
     if call is not None and call.error is not None:
         return replace(part, state="output-error", error_text=call.error.message)
-    return replace(part, state="output-error", error_text=_told(part, call, calls=calls))
+    return replace(part, state="output-error", error_text=_interruption_text(part, call, calls=calls))
 
 
-def _told(part: ToolPart, call: Entry | None, *, calls: Sequence[Entry]) -> str:
+def _interruption_text(part: ToolPart, call: LedgerEntry | None, *, calls: Sequence[LedgerEntry]) -> str:
     """What the model is told of a call that was cut off, so that it does not repeat what was done."""
     if part.input is msgspec.UNSET or call is None:
         return "not run: the hub stopped before this call began"
     below = [other for other in calls if other.record.parent_id == call.record.id]
-    done = [f"{c.record.operation} gave {_brief(c.result)}" for c in below if c.status == "done"]
+    done = [f"{c.record.operation} gave {_excerpt(c.result)}" for c in below if c.status == "done"]
     unknown = [c.record.operation for c in (below or [call]) if c.status == "running"]
     said = ["the hub stopped while this call ran"]
     if done:
@@ -168,6 +190,6 @@ def _told(part: ToolPart, call: Entry | None, *, calls: Sequence[Entry]) -> str:
     return ". ".join(said)
 
 
-def _brief(value: object) -> str:
+def _excerpt(value: object) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 200 else text[:200] + "…"

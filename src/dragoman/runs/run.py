@@ -16,59 +16,59 @@ from dragoman.agent.hooks.hooks import LoopHooks
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError
 from dragoman.runs.journal import Journal
-from dragoman.runs.live import Follower, Tail
+from dragoman.runs.live import Follower, LiveTail
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
-from dragoman.tracing.tracing import OFF, Tracing
+from dragoman.tracing.tracing import NO_TRACING, Tracing
 
 log = logging.getLogger(__name__)
 
 
 class RunSettings(msgspec.Struct, frozen=True):
-    """`grace`: seconds that a run goes on while nobody follows it; None: for ever, 0: not at all.
+    """`disconnect_grace`: seconds that a run goes on while nobody follows it; None: for ever, 0: not at all.
 
     `hooks` are asked by the loop of each run.
     """
 
-    grace: float | None = 15.0
-    tracing: Tracing = OFF
+    disconnect_grace: float | None = 15.0
+    tracing: Tracing = NO_TRACING
     hooks: LoopHooks | None = None
 
 
-class Run:
+class HubRun:
     """Drives the loop; folds, keeps and publishes what it says. `done`: all is closed and written."""
 
     def __init__(
         self,
-        row: rows.Run,
+        row: rows.RunRecord,
         loop: Loop,
         *,
         store: Store,
         settings: RunSettings,
-        on_end: Callable[[Run], None],
+        on_end: Callable[[HubRun], None],
     ) -> None:
         self.row = row
         self.fold = loop.turn.fold
-        self.tail = Tail(self.fold, on_empty=self._left, on_follow=self._joined)
+        self.tail = LiveTail(self.fold, on_empty=self._last_follower_left, on_follow=self._follower_joined)
         self.done = asyncio.Event()
-        self.vacant = asyncio.Event()
+        self.no_followers = asyncio.Event()
         self._loop = loop
         self._store = store
         self._settings = settings
         self._on_end = on_end
         self._journal = Journal(store, self.fold, session_id=row.session_id)
-        self._stopping: str | None = None
-        self._problem: str | None = None
+        self._stop_reason: str | None = None
+        self._error_text: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._drive(), name=row.id)
 
     def stop(self, reason: str) -> None:
         """Stop it now, unless it is ending already; await `done` to know that it is closed."""
-        if self._stopping is None:
-            self._stopping = reason
+        if self._stop_reason is None:
+            self._stop_reason = reason
             asyncio.get_running_loop().call_soon(self._task.cancel)  # not before its first step has run
 
-    def end_by(self, deadline: float) -> None:
+    def stop_at(self, deadline: float) -> None:
         """Stop it when the loop's clock says so."""
         timer = asyncio.get_running_loop().call_at(deadline, self.stop, "it took as long as the agent may")
         self._task.add_done_callback(lambda _: timer.cancel())
@@ -78,90 +78,94 @@ class Run:
         return self.tail.follow(replay=replay)
 
     @property
-    def abandoned(self) -> bool:
+    def is_abandoned(self) -> bool:
         """True when it was followed, nobody does any more, and it is not meant to run on without."""
         return self._timer is not None
 
     async def _drive(self) -> None:
         row, tracing = self.row, self._settings.tracing
         name = row.agent or "default"
-        with tracing.agent(name, run_id=row.id, session_id=row.session_id, model=row.model) as span:
-            await self._live()
-            if self._problem is not None:
-                span.failed("failed", self._problem)
+        with tracing.run(name, run_id=row.id, session_id=row.session_id, model=row.model) as span:
+            await self._run_to_end()
+            if self._error_text is not None:
+                span.set_error("failed", self._error_text)
 
-    async def _live(self) -> None:
+    async def _run_to_end(self) -> None:
         try:
-            await self._play()
+            await self._consume_loop()
         except asyncio.CancelledError:
-            reason = self._stopping or "the hub stopped it"
-            ending = closing.abort(self.fold, reason=reason, metadata=self._loop.metadata("aborted"))
-            await self._end(ending)
-            await self._loop.listening.ended("aborted", self._loop.so_far(), error=reason)
+            reason = self._stop_reason or "the hub stopped it"
+            ending = closing.abort_events(
+                self.fold, reason=reason, metadata=self._loop.message_metadata("aborted")
+            )
+            await self._finish(ending)
+            await self._loop.hooks.run_end("aborted", self._loop.so_far(), error=reason)
         except Exception as error:
             log.exception("run %s failed", self.row.id)
             text = error.message if isinstance(error, DragomanError) else "an internal error of the hub"
-            metadata = self._loop.metadata("error")
-            await self._end(closing.fail(self.fold, text=text, code="internal", metadata=metadata))
-            await self._loop.listening.ended("error", self._loop.so_far(), error=text)
+            metadata = self._loop.message_metadata("error")
+            await self._finish(
+                closing.failure_events(self.fold, text=text, code="internal", metadata=metadata)
+            )
+            await self._loop.hooks.run_end("error", self._loop.so_far(), error=text)
 
-    async def _play(self) -> None:
+    async def _consume_loop(self) -> None:
         async with aclosing(self._loop.run()) as batches:
             async for batch in batches:
                 if isinstance(batch[-1], e.Finish):
-                    await self._end(batch)
+                    await self._finish(batch)
                 else:
-                    self._take(batch)
+                    self._publish(batch)
 
-    def _take(self, batch: Batch) -> None:
+    def _publish(self, batch: Batch) -> None:
         self.fold.add(batch)
-        self._journal.note()
+        self._journal.schedule()
         self.tail.publish(batch)
 
-    async def _end(self, ending: Batch) -> None:
+    async def _finish(self, last_batch: Batch) -> None:
         """Fold the last batch, keep it, then let it be seen; shielded: a run ends, whoever cancels."""
-        self._stopping = self._stopping or "it had ended"
-        self.tail.hold()
-        self.fold.add(ending)
-        await asyncio.shield(asyncio.ensure_future(self._settle(ending)))
+        self._stop_reason = self._stop_reason or "it had ended"
+        self.tail.pause()
+        self.fold.add(last_batch)
+        await asyncio.shield(asyncio.ensure_future(self._write_end(last_batch)))
 
-    async def _settle(self, ending: Batch) -> None:
+    async def _write_end(self, last_batch: Batch) -> None:
         try:
-            outcome = self._outcome(ending)
-            self._problem = outcome.error
-            await self._store.runs.finish(self.row.id, outcome, also=self._journal.rest())
+            outcome = self._end_row(last_batch)
+            self._error_text = outcome.error
+            await self._store.runs.finish(self.row.id, outcome, extra_job=self._journal.final_write())
         except DragomanError:
             log.exception("run %s ended, but its end could not be written", self.row.id)
         finally:
             self._on_end(self)
-            self._joined()
-            self.tail.publish(ending)
+            self._follower_joined()
+            self.tail.publish(last_batch)
             self.tail.close()
             self.done.set()
 
-    def _joined(self) -> None:
-        self.vacant.clear()
+    def _follower_joined(self) -> None:
+        self.no_followers.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _left(self) -> None:
-        self.vacant.set()
-        grace = self._settings.grace
+    def _last_follower_left(self) -> None:
+        self.no_followers.set()
+        grace = self._settings.disconnect_grace
         if not self.done.is_set() and grace is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(grace, self.stop, "nobody was listening any more")
 
-    def _outcome(self, ending: Batch) -> rows.Ending:
-        last = ending[-1]
+    def _end_row(self, last_batch: Batch) -> rows.RunEnding:
+        last = last_batch[-1]
         reason = last.finish_reason if isinstance(last, e.Finish) else None
-        errors = [event.error_text for event in ending if isinstance(event, e.ErrorEvent)]
-        return rows.Ending(
+        errors = [event.error_text for event in last_batch if isinstance(event, e.ErrorEvent)]
+        return rows.RunEnding(
             status=_STATUS.get(reason or "", "finished"),
             finished_at=time.time(),
             finish_reason=reason,
             error=errors[0] if errors else None,
-            steps=self._loop.steps,
+            steps=self._loop.step_count,
             usage=self._loop.usage,
         )
 

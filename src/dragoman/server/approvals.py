@@ -9,19 +9,19 @@ import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound
 from dragoman.operations.approval import (
-    LONGEST,
-    Approval,
+    MAX_ANSWER_LENGTH,
+    ApprovalItem,
+    ApprovalRequest,
     ApprovalStatus,
-    Item,
     Question,
-    checked,
-    concerns,
+    involves_owner,
     may_answer,
-    stated,
+    validate_answer,
+    validate_reason,
 )
-from dragoman.operations.approval import Approvals as Kept
+from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.operations.identity import Identity
-from dragoman.server.calls import LIMIT, require_any
+from dragoman.server.calls import LIMIT, require_any_scope
 from dragoman.server.exchange import Exchange
 
 MAX_BODY = 131_072
@@ -29,26 +29,26 @@ MAX_PAGE = 500
 STATUSES: tuple[ApprovalStatus, ...] = get_args(ApprovalStatus)
 
 
-HINT = 'send {"approved": true} or {"approved": false}; to a question {"answer": "..."}'
+BODY_HINT = 'send {"approved": true} or {"approved": false}; to a question {"answer": "..."}'
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ApprovalBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is said to a request: yes or no, or the `answer` to a question."""
 
     approved: bool | None = None
     reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
-    answer: Annotated[str, msgspec.Meta(max_length=LONGEST)] | None = None
+    answer: Annotated[str, msgspec.Meta(max_length=MAX_ANSWER_LENGTH)] | None = None
 
 
-class Answering(Protocol):
+class AnswerApproval(Protocol):
     """What takes an answer; see `Approvals.answer` of the operations."""
 
     def __call__(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
-    ) -> Awaitable[Approval]: ...
+    ) -> Awaitable[ApprovalRequest]: ...
 
 
-class Approvals:
+class ApprovalHandlers:
     """The doors under `/api/approvals`.
 
     A key sees what was asked for its owner's calls and what its owner may answer; with the scope "admin" it
@@ -56,7 +56,7 @@ class Approvals:
     cannot approve its own calls.
     """
 
-    def __init__(self, approvals: Kept, *, answer: Answering | None = None) -> None:
+    def __init__(self, approvals: Kept, *, answer: AnswerApproval | None = None) -> None:
         """`answer` takes the place of `approvals.answer`, where more follows from it."""
         self._approvals = approvals
         self._answer = answer or approvals.answer
@@ -64,23 +64,23 @@ class Approvals:
     async def list(self, exchange: Exchange) -> None:
         """The newest first; `?status` is one of the five, `?limit` how many at most."""
         query = exchange.query
-        status, limit = read_status(query.get("status")), query.get("limit", "100")
+        status, limit = parse_status(query.get("status")), query.get("limit", "100")
         if not LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_PAGE:
             raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {limit[:20]!r}", field="limit")
         caller = exchange.identity
-        require_any(caller)
+        require_any_scope(caller)
         owner = None if caller.may("admin") else caller.owner
         found = await self._approvals.list(owner=owner, status=status, limit=int(limit))
-        await exchange.answer(200, {"approvals": [to_json(approval, caller) for approval in found]})
+        await exchange.respond(200, {"approvals": [approval_to_json(approval, caller) for approval in found]})
 
     async def get(self, exchange: Exchange) -> None:
         """One of them. NotFound, also for what is none of the caller's business."""
         caller = exchange.identity
-        require_any(caller)
-        found = await self._approvals.get(exchange.params["id"])
-        if not (caller.may("admin") or concerns(found, caller.owner)):
+        require_any_scope(caller)
+        found = await self._approvals.get(exchange.path_params["id"])
+        if not (caller.may("admin") or involves_owner(found, caller.owner)):
             raise NotFound(f"no approval {found.id!r}")
-        await exchange.answer(200, to_json(found, caller))
+        await exchange.respond(200, approval_to_json(found, caller))
 
     async def answer(self, exchange: Exchange) -> None:
         """Approve or deny with `{"approved": true | false, "reason"?}`; answer a question with `{"answer"}`.
@@ -88,50 +88,50 @@ class Approvals:
         Each takes one answer.
         """
         caller = exchange.identity
-        if not may_speak(caller):
+        if not may_answer_approvals(caller):
             raise Forbidden(
                 "a key that is for calling operations cannot approve what it calls",
                 hint="answer with a key that has the scope chat or admin",
             )
         try:
-            said = msgspec.convert(await exchange.json_body(MAX_BODY), Answer)
+            said = msgspec.convert(await exchange.read_json(MAX_BODY), ApprovalBody)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}", hint=HINT) from None
-        asked = await self._approvals.get(exchange.params["id"])
-        approved, reason = read_answer(said, asked if may_answer(asked, caller) else None)
+            raise BadRequest(f"the body does not fit: {error}", hint=BODY_HINT) from None
+        asked = await self._approvals.get(exchange.path_params["id"])
+        approved, reason = parse_answer(said, asked if may_answer(asked, caller) else None)
         found = await self._answer(asked.id, approved=approved, by=caller, reason=reason)
-        await exchange.answer(200, to_json(found, caller))
+        await exchange.respond(200, approval_to_json(found, caller))
 
 
-def read_answer(said: Answer, asked: Approval | None) -> tuple[bool, str | None]:
+def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[bool, str | None]:
     """Whether it is a yes, and what is said with it. BadRequest when it is no answer to what was `asked`."""
-    if said.answer is None:
-        if said.approved is None:
-            raise BadRequest("the body says neither yes nor no", hint=HINT)
-        return said.approved, stated(said.reason)
-    if said.approved is False or said.reason is not None:
-        raise BadRequest("an answer is a yes, and needs no reason", field="answer", hint=HINT)
-    if asked is not None and asked.question is None:
+    if body.answer is None:
+        if body.approved is None:
+            raise BadRequest("the body says neither yes nor no", hint=BODY_HINT)
+        return body.approved, validate_reason(body.reason)
+    if body.approved is False or body.reason is not None:
+        raise BadRequest("an answer is a yes, and needs no reason", field="answer", hint=BODY_HINT)
+    if approval is not None and approval.question is None:
         hint = 'nothing is asked there but yes or no: send {"approved": true} or {"approved": false}'
-        raise BadRequest(f"approval {asked.id!r} is no question", field="answer", hint=hint)
-    return True, checked(said.answer)
+        raise BadRequest(f"approval {approval.id!r} is no question", field="answer", hint=hint)
+    return True, validate_answer(body.answer)
 
 
-def read_status(said: str | None) -> ApprovalStatus | None:
+def parse_status(text: str | None) -> ApprovalStatus | None:
     """The status that is meant; None for none. BadRequest."""
     for status in STATUSES:
-        if said == status:
+        if text == status:
             return status
-    if said is None:
+    if text is None:
         return None
-    raise BadRequest(f"there is no status {said!r}", field="status", hint=f"there are {', '.join(STATUSES)}")
+    raise BadRequest(f"there is no status {text!r}", field="status", hint=f"there are {', '.join(STATUSES)}")
 
 
-def may_speak(caller: Identity) -> bool:
+def may_answer_approvals(caller: Identity) -> bool:
     return caller.may("chat") or caller.may("admin")
 
 
-def to_json(approval: Approval, caller: Identity) -> dict[str, Any]:
+def approval_to_json(approval: ApprovalRequest, caller: Identity) -> dict[str, Any]:
     """The approval as the doors tell it; `mayAnswer`: whether this caller could, now."""
     return {
         "id": approval.id,
@@ -140,13 +140,15 @@ def to_json(approval: Approval, caller: Identity) -> dict[str, Any]:
         "operation": approval.operation,
         "input": approval.input,
         "inputHash": approval.input_hash,
-        "question": question_of(approval.question),
+        "question": question_to_json(approval.question),
         "answer": approval.answer,
-        "items": [item_of(item) for item in approval.items],
+        "items": [item_to_json(item) for item in approval.items],
         "createdAt": approval.created_at,
         "expiresAt": approval.expires_at,
         "answerers": approval.answerers,
-        "mayAnswer": approval.status == "pending" and may_speak(caller) and may_answer(approval, caller),
+        "mayAnswer": approval.status == "pending"
+        and may_answer_approvals(caller)
+        and may_answer(approval, caller),
         "agent": approval.agent,
         "callId": approval.call_id,
         "runId": approval.run_id,
@@ -158,16 +160,16 @@ def to_json(approval: Approval, caller: Identity) -> dict[str, Any]:
     }
 
 
-def item_of(item: Item) -> dict[str, Any]:
+def item_to_json(item: ApprovalItem) -> dict[str, Any]:
     """What in it somebody has to decide."""
     return {
         "operation": item.operation,
         "input": item.input,
         "reason": item.reason,
-        "question": question_of(item.question),
+        "question": question_to_json(item.question),
         "agent": item.agent,
     }
 
 
-def question_of(question: Question | None) -> dict[str, Any] | None:
+def question_to_json(question: Question | None) -> dict[str, Any] | None:
     return None if question is None else {"text": question.text, "options": question.options}

@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from dragoman.errors import BadRequest
 from dragoman.operations.artifact import Artifact
-from dragoman.operations.artifact import Artifacts as Kept
-from dragoman.server.calls import require_any
+from dragoman.operations.artifact import ArtifactStore as Kept
+from dragoman.server.calls import require_any_scope
 from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import Presence
+from dragoman.server.streaming import DisconnectWatch
 
-PIECE = 1_048_576  # bytes that are in memory at a time
-DIGITS = 15
+CHUNK_SIZE = 1_048_576  # bytes that are in memory at a time
+MAX_DIGITS = 15
 RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
-ENDINGS = {"application/json": "json", "text/plain": "txt", "text/html": "html", "image/png": "png"}
-UNTRUSTED = {
+FILE_EXTENSIONS = {"application/json": "json", "text/plain": "txt", "text/html": "html", "image/png": "png"}
+DOWNLOAD_HEADERS = {
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; sandbox",
     "cache-control": "private",
@@ -25,7 +25,7 @@ UNTRUSTED = {
 }
 
 
-class Piece(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes from `start` up to `end`, exclusively, and how that is answered."""
 
     start: int
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
     status: int = 200
 
 
-class Artifacts:
+class ArtifactHandlers:
     """The doors under `/api/artifacts`: to each its own."""
 
     def __init__(self, artifacts: Kept) -> None:
@@ -52,86 +52,88 @@ class Artifacts:
             "runId": found.run_id,
             "sessionId": found.session_id,
         }
-        await exchange.answer(200, body)
+        await exchange.respond(200, body)
 
     async def content(self, exchange: Exchange) -> None:
         """Its bytes: all, those of one `Range`, or those of `?offset` and `?limit`."""
         found = await self._find(exchange)
         etag = f'"{found.id}"'
-        piece = piece_of(exchange, found, etag=etag)
-        headers = {**UNTRUSTED, "etag": etag, **described(found)}
+        piece = requested_range(exchange, found, etag=etag)
+        headers = {**DOWNLOAD_HEADERS, "etag": etag, **content_headers(found)}
         if piece.status == 416:
-            await exchange.answer(416, headers={**UNTRUSTED, "content-range": f"bytes */{found.size}"})
+            await exchange.respond(
+                416, headers={**DOWNLOAD_HEADERS, "content-range": f"bytes */{found.size}"}
+            )
             return
         headers["content-length"] = str(piece.end - piece.start)
         if piece.status == 206:
             headers["content-range"] = f"bytes {piece.start}-{piece.end - 1}/{found.size}"
         if exchange.method == "HEAD":
-            await exchange.begin(piece.status, headers)
+            await exchange.start_response(piece.status, headers)
             await exchange.send({"type": "http.response.body", "body": b""})
             return
         await self._send(exchange, piece, headers=headers)
 
-    async def _send(self, exchange: Exchange, piece: Piece, *, headers: dict[str, str]) -> None:
+    async def _send(self, exchange: Exchange, byte_range: ByteRange, *, headers: dict[str, str]) -> None:
         """Piece by piece, for as long as somebody is there."""
-        id, owner, at = exchange.params["id"], exchange.identity.owner, piece.start
-        async with Presence(exchange) as presence:
-            while at < piece.end or not exchange.begun:
+        id, owner, at = exchange.path_params["id"], exchange.identity.owner, byte_range.start
+        async with DisconnectWatch(exchange) as presence:
+            while at < byte_range.end or not exchange.response_started:
                 body = await self._artifacts.read(
-                    id, owner=owner, offset=at, limit=min(PIECE, piece.end - at)
+                    id, owner=owner, offset=at, limit=min(CHUNK_SIZE, byte_range.end - at)
                 )
-                at = at + len(body) if body else piece.end
-                if not exchange.begun:  # an error of the first read has its own status
-                    await exchange.begin(piece.status, headers)
-                presence.over = at >= piece.end
+                at = at + len(body) if body else byte_range.end
+                if not exchange.response_started:  # an error of the first read has its own status
+                    await exchange.start_response(byte_range.status, headers)
+                presence.response_complete = at >= byte_range.end
                 await exchange.send(
-                    {"type": "http.response.body", "body": body, "more_body": not presence.over}
+                    {"type": "http.response.body", "body": body, "more_body": not presence.response_complete}
                 )
 
     async def _find(self, exchange: Exchange) -> Artifact:
-        require_any(exchange.identity)
-        return await self._artifacts.get(exchange.params["id"], owner=exchange.identity.owner)
+        require_any_scope(exchange.identity)
+        return await self._artifacts.get(exchange.path_params["id"], owner=exchange.identity.owner)
 
 
-def described(artifact: Artifact) -> dict[str, str]:
+def content_headers(artifact: Artifact) -> dict[str, str]:
     """What it is, in words that no foreign text can get into."""
     known = MEDIA_TYPE.fullmatch(artifact.media_type) is not None
     media_type = artifact.media_type if known else "application/octet-stream"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", artifact.id)
-    ending = ENDINGS.get(media_type.partition(";")[0], "bin")
+    ending = FILE_EXTENSIONS.get(media_type.partition(";")[0], "bin")
     return {
         "content-type": media_type,
         "content-disposition": f'attachment; filename="{name}.{ending}"',
     }
 
 
-def piece_of(exchange: Exchange, artifact: Artifact, *, etag: str) -> Piece:
+def requested_range(exchange: Exchange, artifact: Artifact, *, etag: str) -> ByteRange:
     """Which bytes are wanted. BadRequest for an offset or a limit that is no number."""
     query, size = exchange.query, artifact.size
     if "offset" in query or "limit" in query:
-        start = min(number(query, "offset", missing=0), size)
-        return Piece(start, min(start + number(query, "limit", missing=size), size))
+        start = min(read_number(query, "offset", default=0), size)
+        return ByteRange(start, min(start + read_number(query, "limit", default=size), size))
     wanted = RANGE.fullmatch(exchange.headers.get("range", "").replace(" ", ""))
     if wanted is None or wanted[0] == "bytes=-" or exchange.headers.get("if-range", etag) != etag:
-        return Piece(0, size)  # several ranges, or none that we know: the whole, as HTTP allows
-    return within(wanted[1], wanted[2], size=size)
+        return ByteRange(0, size)  # several ranges, or none that we know: the whole, as HTTP allows
+    return parse_range(wanted[1], wanted[2], size=size)
 
 
-def within(first: str, last: str, *, size: int) -> Piece:
+def parse_range(first: str, last: str, *, size: int) -> ByteRange:
     """The piece of a `Range`: both ends are inclusive there, and only a last one counts from the end."""
     if not first:
         start, end = max(0, size - int(last)), size
     else:
         start, end = int(first), min(int(last) + 1, size) if last else size
         if last and int(last) < int(first):
-            return Piece(0, size)
-    return Piece(start, end, 206) if start < end else Piece(0, 0, 416)
+            return ByteRange(0, size)
+    return ByteRange(start, end, 206) if start < end else ByteRange(0, 0, 416)
 
 
-def number(query: dict[str, str], name: str, *, missing: int) -> int:
+def read_number(query: dict[str, str], name: str, *, default: int) -> int:
     said = query.get(name)
     if said is None:
-        return missing
-    if not (said.isascii() and said.isdigit()) or len(said) > DIGITS:
+        return default
+    if not (said.isascii() and said.isdigit()) or len(said) > MAX_DIGITS:
         raise BadRequest(f"{name} must be a number of bytes, not {said!r}", field=name)
     return int(said)

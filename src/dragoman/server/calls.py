@@ -12,23 +12,23 @@ import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound
 from dragoman.operations.identity import Identity
-from dragoman.operations.ledger import Entry
-from dragoman.operations.outcome import Status
+from dragoman.operations.ledger import LedgerEntry
+from dragoman.operations.outcome import CallStatus
 from dragoman.operations.tree import (
-    Answer,
-    Crown,
-    Grove,
-    Line,
-    Node,
-    SourceOf,
-    failure,
-    grow,
+    CallRow,
+    CallTreeBuilder,
+    CallTreeNode,
+    ModelCallRow,
+    RunRow,
+    SourceLookup,
+    build_run_tree,
+    call_node,
+    elapsed,
+    failure_json,
     is_running,
-    span,
-    to_node,
 )
 from dragoman.server.exchange import Exchange
-from dragoman.store.runs import Run
+from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord
 
@@ -38,25 +38,25 @@ Abort: TypeAlias = Callable[[str], Awaitable[bool]]
 MAX_NODES = 5_000
 MAX_PAGE = 200
 LIMIT = re.compile("[0-9]{1,9}")
-ASKED: Mapping[str, str] = {
+FILTERS: Mapping[str, str] = {
     "run": "run_id",
     "session": "session_id",
     "status": "status",
     "operation": "operation",
     "owner": "owner",
 }
-RUN_STATUS: Mapping[str, Status] = {
+RUN_STATUS: Mapping[str, CallStatus] = {
     "running": "running",
     "finished": "done",
     "failed": "failed",
     "stopped": "aborted",
     "interrupted": "aborted",
 }
-MODEL_STATUS: Mapping[str, Status] = {"finished": "done", "aborted": "aborted"}
-HINT = "`dragoman calls list` shows the last ones"
+MODEL_STATUS: Mapping[str, CallStatus] = {"finished": "done", "aborted": "aborted"}
+LIST_HINT = "`dragoman calls list` shows the last ones"
 
 
-class Reader:
+class CallReader:
     """Reads calls and runs out of a store: those of one owner, or of all."""
 
     def __init__(
@@ -64,13 +64,13 @@ class Reader:
         store: Store,
         *,
         owner: str | None = None,
-        source: SourceOf = lambda _: None,
-        most: int = MAX_NODES,
+        source: SourceLookup = lambda _: None,
+        max_nodes: int = MAX_NODES,
     ) -> None:
         self._store = store
         self._owner = owner
         self._source = source
-        self._most = most
+        self._max_nodes = max_nodes
 
     async def tree(self, id: str) -> Json:
         """The tree of a run or of a call, and what it is part of. NotFound.
@@ -78,24 +78,24 @@ class Reader:
         `leftOut` counts the nodes that there are beyond those shown, `version` changes with the tree.
         """
         run = await self._store.runs.get(id)
-        if run is not None and self._sees(run.owner):
-            return await self._of_run(id, run)
-        above = [] if run is not None else await self._store.calls.above(id)
-        if above and self._sees(above[-1].owner):
-            return await self._of_call(above)
-        return await self._of_run(id, None)
+        if run is not None and self._may_see(run.owner):
+            return await self._run_tree(id, run)
+        above = [] if run is not None else await self._store.calls.list_ancestors(id)
+        if above and self._may_see(above[-1].owner):
+            return await self._call_tree(above)
+        return await self._run_tree(id, None)
 
     async def list(self, query: Mapping[str, str]) -> Json:
         """Calls that match, the newest first; `next` is where the next page begins. BadRequest, NotFound."""
-        filters = {name: query[asked] for asked, name in ASKED.items() if asked in query}
+        filters = {name: query[asked] for asked, name in FILTERS.items() if asked in query}
         if self._owner is not None and filters.setdefault("owner", self._owner) != self._owner:
             raise Forbidden(f"the calls of {filters['owner']!r} are not yours to see")
-        if filters.get("status", "done") not in get_args(Status):
-            known = ", ".join(get_args(Status))
+        if filters.get("status", "done") not in get_args(CallStatus):
+            known = ", ".join(get_args(CallStatus))
             raise BadRequest(f"there is no status {filters['status']!r}; there are {known}", field="status")
-        limit = read_limit(query.get("limit", "50"))
-        found = await self._store.calls.list(filters, before=await self._place(query), limit=limit)
-        nodes = [to_json(to_node(line, source=self._source(line.operation))) for line in found]
+        limit = parse_limit(query.get("limit", "50"))
+        found = await self._store.calls.list(filters, before=await self._cursor(query), limit=limit)
+        nodes = [node_to_json(call_node(line, source=self._source(line.operation))) for line in found]
         for node, line in zip(nodes, found, strict=True):
             node |= {"owner": line.owner, "runId": line.run_id, "sessionId": line.session_id}
         return {"calls": nodes, "next": found[-1].id if len(found) == limit else None}
@@ -103,11 +103,11 @@ class Reader:
     async def call(self, id: str) -> Json:
         """One call with its whole input and result. NotFound."""
         entry = await self._store.calls.get(id)
-        if entry is None or not self._sees(entry.record.owner):
-            raise NotFound(f"there is no call {id!r}", hint=HINT)
-        waits = await self._store.calls.above(id) if entry.status == "pending" else ()
+        if entry is None or not self._may_see(entry.record.owner):
+            raise NotFound(f"there is no call {id!r}", hint=LIST_HINT)
+        waits = await self._store.calls.list_ancestors(id) if entry.status == "pending" else ()
         return {
-            **whole(entry),
+            **call_to_json(entry),
             "source": self._source(entry.record.operation),
             "approvalId": waits[-1].approval_id if waits else None,
         }
@@ -117,51 +117,53 @@ class Reader:
         run = await self._store.runs.get(id)
         entry = None if run is not None else await self._store.calls.get(id)
         owner = run.owner if run is not None else entry.record.owner if entry is not None else None
-        if owner is None or not self._sees(owner):
-            raise NotFound(f"there is no run or call {id!r}", hint=HINT)
+        if owner is None or not self._may_see(owner):
+            raise NotFound(f"there is no run or call {id!r}", hint=LIST_HINT)
 
-    async def _of_run(self, id: str, run: Run | None) -> Json:
+    async def _run_tree(self, id: str, run: RunRecord | None) -> Json:
         """A run's tree; that of a run whose session was deleted is put together from what it left."""
-        lines, count = await self._store.calls.run_lines(id, limit=self._most)
-        records = await self._store.usage.rows(filters={"run_id": id}, limit=self._most)
+        lines, count = await self._store.calls.list_run_calls(id, limit=self._max_nodes)
+        records = await self._store.usage.list(filters={"run_id": id}, limit=self._max_nodes)
         owners = {line.owner for line in lines} | {record.owner for record in records}
-        if run is None and not (owners and all(map(self._sees, owners))):
-            raise NotFound(f"there is no run or call {id!r}", hint=HINT)
-        crown = to_crown(run) if run is not None else remembered(id, lines=lines, records=records)
-        answers = [to_answer(record) for record in records]
-        grove = Grove(lines, answers=answers, source=self._source)
-        tree = grow(crown, answers, grove=grove)
-        return told(tree, left_out=count - len(lines) + grove.left_out)
+        if run is None and not (owners and all(map(self._may_see, owners))):
+            raise NotFound(f"there is no run or call {id!r}", hint=LIST_HINT)
+        crown = run_root(run) if run is not None else deleted_run_root(id, lines=lines, records=records)
+        answers = [model_call_node(record) for record in records]
+        grove = CallTreeBuilder(lines, model_calls=answers, source=self._source)
+        tree = build_run_tree(crown, answers, builder=grove)
+        return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count)
 
-    async def _of_call(self, above: Sequence[Line]) -> Json:
+    async def _call_tree(self, ancestors: Sequence[CallRow]) -> Json:
         """The tree below one call."""
-        *parents, this = above
-        lines, count = await self._store.calls.below(this.id, limit=self._most)
+        *parents, this = ancestors
+        lines, count = await self._store.calls.list_descendants(this.id, limit=self._max_nodes)
         filters = {"run_id": this.run_id} if this.run_id else {"call_id": this.id}
-        records = await self._store.usage.rows(filters=filters, limit=self._most)
-        grove = Grove(lines, answers=[to_answer(record) for record in records], source=self._source)
-        tree = grove.under(this.id) or to_node(this, source=self._source(this.operation))
-        path = [step(to_node(line)) for line in parents]
+        records = await self._store.usage.list(filters=filters, limit=self._max_nodes)
+        grove = CallTreeBuilder(
+            lines, model_calls=[model_call_node(record) for record in records], source=self._source
+        )
+        tree = grove.subtree(this.id) or call_node(this, source=self._source(this.operation))
+        path = [path_step(call_node(line)) for line in parents]
         run = await self._store.runs.get(this.run_id) if this.run_id else None
         if run is not None:
-            crown = to_crown(run)
+            crown = run_root(run)
             path.insert(0, {"id": run.id, "kind": "run", "name": crown.name, "status": crown.status})
-        return told(tree, left_out=count - len(lines) + grove.left_out, path=path)
+        return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count, path=path)
 
-    async def _place(self, query: Mapping[str, str]) -> tuple[float, str] | None:
+    async def _cursor(self, query: Mapping[str, str]) -> tuple[float, str] | None:
         """Where in the list the page begins."""
         if "before" not in query:
             return None
         entry = await self._store.calls.get(query["before"])
-        if entry is None or not self._sees(entry.record.owner):
-            raise NotFound(f"there is no call {query['before']!r}", hint=HINT)
+        if entry is None or not self._may_see(entry.record.owner):
+            raise NotFound(f"there is no call {query['before']!r}", hint=LIST_HINT)
         return entry.record.started_at, entry.record.id
 
-    def _sees(self, owner: str) -> bool:
+    def _may_see(self, owner: str) -> bool:
         return self._owner is None or owner == self._owner
 
 
-class Calls:
+class CallHandlers:
     """The doors under `/api/calls`. A key sees its owner's calls; with the scope "admin" it sees all."""
 
     def __init__(
@@ -169,8 +171,8 @@ class Calls:
         store: Store,
         *,
         abort: Abort,
-        source: SourceOf = lambda _: None,
-        catch_up: Callable[[], Awaitable[None]] | None = None,
+        source: SourceLookup = lambda _: None,
+        flush_usage: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`abort` stops a run or a call and says whether it was under way; `source` tells where an operation
@@ -179,41 +181,41 @@ class Calls:
         self._store = store
         self._abort = abort
         self._source = source
-        self._catch_up = catch_up
+        self._flush_usage = flush_usage
         self._clock = clock
 
     async def tree(self, exchange: Exchange) -> None:
         """The tree of a run or of a call. With `?since=VERSION` it is left out while it is still the same."""
-        if self._catch_up is not None and self._store.database.up:
-            await self._catch_up()
-        found = await self._reader(exchange).tree(exchange.params["id"])
+        if self._flush_usage is not None and self._store.database.is_up:
+            await self._flush_usage()
+        found = await self._reader(exchange).tree(exchange.path_params["id"])
         found["now"] = self._clock()
         if exchange.query.get("since") == found["version"]:
             found = {name: found[name] for name in ("version", "running", "now")}
-        await exchange.answer(200, found)
+        await exchange.respond(200, found)
 
     async def list(self, exchange: Exchange) -> None:
-        """Calls, the newest first: those that match the query, see `ASKED`; `?limit` and `?before` page."""
-        await exchange.answer(200, await self._reader(exchange).list(exchange.query))
+        """Calls, the newest first: those that match the query, see `FILTERS`; `?limit` and `?before` page."""
+        await exchange.respond(200, await self._reader(exchange).list(exchange.query))
 
     async def get(self, exchange: Exchange) -> None:
         """One call, whole."""
-        await exchange.answer(200, await self._reader(exchange).call(exchange.params["id"]))
+        await exchange.respond(200, await self._reader(exchange).call(exchange.path_params["id"]))
 
     async def abort(self, exchange: Exchange) -> None:
         """Stop a run, or a call with all below it; `aborted` is false when it was not under way here."""
-        id = exchange.params["id"]
+        id = exchange.path_params["id"]
         await self._reader(exchange).check(id)
-        await exchange.answer(200, {"id": id, "aborted": await self._abort(id)})
+        await exchange.respond(200, {"id": id, "aborted": await self._abort(id)})
 
-    def _reader(self, exchange: Exchange) -> Reader:
+    def _reader(self, exchange: Exchange) -> CallReader:
         caller = exchange.identity
-        require_any(caller)
+        require_any_scope(caller)
         owner = None if caller.may("admin") else caller.owner
-        return Reader(self._store, owner=owner, source=self._source)
+        return CallReader(self._store, owner=owner, source=self._source)
 
 
-def require_any(caller: Identity) -> None:
+def require_any_scope(caller: Identity) -> None:
     """Forbidden, unless sessions, operations or everything is open to the caller."""
     if not (caller.may("chat") or caller.may("operations") or caller.may("admin")):
         raise Forbidden(
@@ -222,31 +224,31 @@ def require_any(caller: Identity) -> None:
         )
 
 
-def read_limit(text: str) -> int:
+def parse_limit(text: str) -> int:
     if not LIMIT.fullmatch(text) or not 1 <= int(text) <= MAX_PAGE:
         raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {text[:20]!r}", field="limit")
     return int(text)
 
 
-def told(tree: Node, *, left_out: int, path: Sequence[Json] = ()) -> Json:
+def tree_to_json(tree: CallTreeNode, *, left_out: int, path: Sequence[Json] = ()) -> Json:
     """The answer that a tree is."""
     running = is_running(tree)
     body = {"tree": tree, "path": list(path), "leftOut": left_out, "running": running}
     version = hashlib.sha256(msgspec.json.encode(body)).hexdigest()[:16]
-    return {**body, "tree": to_json(tree), "version": version}
+    return {**body, "tree": node_to_json(tree), "version": version}
 
 
-def to_json(node: Node) -> Json:
+def node_to_json(node: CallTreeNode) -> Json:
     found: Json = msgspec.to_builtins(node)
     return found
 
 
-def step(node: Node) -> Json:
+def path_step(node: CallTreeNode) -> Json:
     return {"id": node.id, "kind": node.kind, "name": node.name, "status": node.status}
 
 
-def to_crown(run: Run) -> Crown:
-    return Crown(
+def run_root(run: RunRecord) -> RunRow:
+    return RunRow(
         id=run.id,
         name=run.model or run.agent or "run",
         status=RUN_STATUS[run.status],
@@ -259,19 +261,19 @@ def to_crown(run: Run) -> Crown:
     )
 
 
-def remembered(id: str, *, lines: Sequence[Line], records: Sequence[UsageRecord]) -> Crown:
+def deleted_run_root(id: str, *, lines: Sequence[CallRow], records: Sequence[UsageRecord]) -> RunRow:
     """A run of which only its calls are left."""
     began = [line.started_at for line in lines] + [record.started_at for record in records]
     ends = [line.ended_at for line in lines if line.ended_at is not None]
     ends += [record.started_at + record.duration for record in records if record.duration is not None]
     names = [record.model_asked or record.model_served for record in records]
     name = next((name for name in names if name), "run")
-    return Crown(id=id, name=name, status="done", started_at=min(began), ended_at=max(ends, default=None))
+    return RunRow(id=id, name=name, status="done", started_at=min(began), ended_at=max(ends, default=None))
 
 
-def to_answer(record: UsageRecord) -> Answer:
+def model_call_node(record: UsageRecord) -> ModelCallRow:
     model = record.model_served or record.model_asked or "a model"
-    return Answer(
+    return ModelCallRow(
         id=record.id,
         name=f"{record.provider}/{model}" if record.provider else model,
         status=MODEL_STATUS.get(record.status, "failed"),
@@ -286,7 +288,7 @@ def to_answer(record: UsageRecord) -> Answer:
     )
 
 
-def whole(entry: Entry) -> Json:
+def call_to_json(entry: LedgerEntry) -> Json:
     """All that is known of a call."""
     record = entry.record
     return {
@@ -305,11 +307,11 @@ def whole(entry: Entry) -> Json:
         "inputHash": record.input_hash,
         "input": record.input,
         "result": entry.result,
-        "error": failure(entry.error),
+        "error": failure_json(entry.error),
         "notes": list(entry.notes),
         "attempts": entry.attempts,
         "cost": entry.cost,
         "startedAt": record.started_at,
         "endedAt": entry.ended_at,
-        "duration": span(record.started_at, entry.ended_at),
+        "duration": elapsed(record.started_at, entry.ended_at),
     }

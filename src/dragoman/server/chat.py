@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.errors import Forbidden, NotFound
-from dragoman.runs.board import Board
+from dragoman.runs.board import RunRegistry
 from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import dialect_for, stream
+from dragoman.server.streaming import response_dialect, stream_run
 from dragoman.store.store import Store
-from dragoman.wire.chat import parse_chat
+from dragoman.wire.chat import parse_chat_request
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,51 +20,53 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float
 
 
-class Chat:
+class ChatHandlers:
     """The doors under `/api/chat` and `/api/sessions/{id}/chat`."""
 
-    def __init__(self, runs: Board, store: Store, *, settings: ChatSettings) -> None:
+    def __init__(self, runs: RunRegistry, store: Store, *, settings: ChatSettings) -> None:
         self._runs = runs
         self._store = store
         self._settings = settings
 
     async def post(self, exchange: Exchange) -> None:
         """Begin a run and stream it."""
-        dialect = dialect_for(exchange)
-        raw = await exchange.body(self._settings.body)
-        request = parse_chat(raw, session_id=exchange.params.get("id"), max_part=self._settings.part)
-        run = await self._runs.begin(request, exchange.identity)
+        dialect = response_dialect(exchange)
+        raw = await exchange.read_body(self._settings.body)
+        request = parse_chat_request(
+            raw, session_id=exchange.path_params.get("id"), max_part=self._settings.part
+        )
+        run = await self._runs.start_run(request, exchange.identity)
         headers = {"x-dragoman-session": request.session_id, "x-dragoman-run": run.row.id}
         follower = run.follow()
-        await stream(
+        await stream_run(
             exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
         )
 
     async def resume(self, exchange: Exchange) -> None:
         """Follow the active run from its message's first part; 204 when nothing runs."""
-        dialect = dialect_for(exchange)
-        session_id = exchange.params["id"]
-        await self._owned(exchange, session_id)
-        run = self._runs.resumable(session_id)
+        dialect = response_dialect(exchange)
+        session_id = exchange.path_params["id"]
+        await self._check_owner(exchange, session_id)
+        run = self._runs.get_resumable(session_id)
         if run is None:
-            await exchange.answer(204)
+            await exchange.respond(204)
             return
         headers = {"x-dragoman-session": session_id, "x-dragoman-run": run.row.id}
         follower = run.follow(replay=True)
-        await stream(
+        await stream_run(
             exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
         )
 
     async def stop(self, exchange: Exchange) -> None:
         """Stop the active run; everything is closed and written when this answers."""
-        session_id = exchange.params["id"]
-        if not await self._owned(exchange, session_id):
+        session_id = exchange.path_params["id"]
+        if not await self._check_owner(exchange, session_id):
             raise NotFound(f"there is no session {session_id!r}")
-        run = await self._runs.stop(session_id, "stopped by the user")
+        run = await self._runs.stop_run(session_id, "stopped by the user")
         body = {"stopped": run is not None, "runId": run.row.id if run else None}
-        await exchange.answer(200, body)
+        await exchange.respond(200, body)
 
-    async def _owned(self, exchange: Exchange, session_id: str) -> bool:
+    async def _check_owner(self, exchange: Exchange, session_id: str) -> bool:
         """True when the session is the caller's, False when there is none; Forbidden when it is another's."""
         session = await self._store.sessions.get(session_id)
         if session is not None and session.owner != exchange.identity.owner:

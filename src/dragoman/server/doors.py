@@ -9,72 +9,84 @@ import msgspec
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dragoman.server.approvals import Approvals
-from dragoman.server.artifacts import Artifacts
+from dragoman.server.approvals import ApprovalHandlers
+from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.calls import Calls
-from dragoman.server.chat import Chat
-from dragoman.server.exchange import Door, Failing, Guard, Handler, no_such_address, no_such_socket
-from dragoman.server.gateway.doors import COMPLETIONS, MESSAGES, Gateway, refuse
-from dragoman.server.health import Health
+from dragoman.server.calls import CallHandlers
+from dragoman.server.chat import ChatHandlers
+from dragoman.server.exchange import (
+    ErrorHandler,
+    Handler,
+    HttpEndpoint,
+    RequiredScope,
+    not_found,
+    reject_websocket,
+)
+from dragoman.server.gateway.doors import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
+from dragoman.server.health import HealthHandlers
 from dragoman.server.metrics import Metrics
-from dragoman.server.operations import Operations
-from dragoman.server.reference.reference import Reference
-from dragoman.server.servers import Servers
-from dragoman.server.sessions import Sessions
-from dragoman.server.usage import Usage
+from dragoman.server.operations import OperationHandlers
+from dragoman.server.reference.reference import ReferenceHandlers
+from dragoman.server.servers import McpServerHandlers
+from dragoman.server.sessions import SessionHandlers
+from dragoman.server.usage import UsageHandlers
 
-MCP = "/mcp"
-SPOKE = "/api/spoke"
+MCP_PATH = "/mcp"
+SPOKE_PATH = "/api/spoke"
 
 
-class Rooms(msgspec.Struct, frozen=True, kw_only=True):
+class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     """Those who answer at the doors."""
 
-    chat: Chat
-    sessions: Sessions
-    operations: Operations
+    chat: ChatHandlers
+    sessions: SessionHandlers
+    operations: OperationHandlers
     gateway: Gateway
-    calls: Calls
-    approvals: Approvals
-    artifacts: Artifacts
-    servers: Servers
+    calls: CallHandlers
+    approvals: ApprovalHandlers
+    artifacts: ArtifactHandlers
+    servers: McpServerHandlers
     mcp: ASGIApp
     spokes: ASGIApp | None
-    usage: Usage
+    usage: UsageHandlers
     metrics: Metrics
-    health: Health
-    reference: Reference
+    health: HealthHandlers
+    reference: ReferenceHandlers
 
 
-def make_router(rooms: Rooms, auth: Auth, *, open_metrics: bool = True) -> ASGIApp:
+def build_router(handlers: ApiHandlers, auth: Auth, *, public_metrics: bool = True) -> ASGIApp:
     """The doors behind one router; what is no address gets a 404 in the hub's own words.
 
     Addresses are matched as they were sent, so that an id may hold an encoded slash. The gateway's, which
     have nothing in them to match and the most to do, are looked up first.
     """
     hot = {
-        path: Door(handlers, auth=auth, scope="gateway", fail=fail) for path, handlers, fail in models(rooms)
+        path: HttpEndpoint(handlers, auth=auth, scope="gateway", on_error=fail)
+        for path, handlers, fail in gateway_routes(handlers)
     }
     routes = [Route(path, door) for path, door in hot.items()]
     routes += [
-        Route(path, Door(handlers, auth=auth, scope=scope)) for path, handlers, scope in guarded(rooms)
+        Route(path, HttpEndpoint(handlers, auth=auth, scope=scope))
+        for path, handlers, scope in api_routes(handlers)
     ]
-    routes += [Route(path, Door(handlers)) for path, handlers in public(rooms)]
-    metrics = {"GET": rooms.metrics.get}
+    routes += [Route(path, HttpEndpoint(handlers)) for path, handlers in public_routes(handlers)]
+    metrics = {"GET": handlers.metrics.get}
     routes.append(
-        Route("/metrics", Door(metrics) if open_metrics else Door(metrics, auth=auth, scope="admin"))
+        Route(
+            "/metrics",
+            HttpEndpoint(metrics) if public_metrics else HttpEndpoint(metrics, auth=auth, scope="admin"),
+        )
     )
-    router = Router(routes, default=no_such_address)
+    router = Router(routes, default=not_found)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if path == MCP and scope["type"] == "http":
-            await rooms.mcp(scope, receive, send)
+        if path == MCP_PATH and scope["type"] == "http":
+            await handlers.mcp(scope, receive, send)
             return
         if scope["type"] == "websocket":
-            taken = rooms.spokes if path == SPOKE else None
-            await (taken or no_such_socket)(scope, receive, send)
+            taken = handlers.spokes if path == SPOKE_PATH else None
+            await (taken or reject_websocket)(scope, receive, send)
             return
         if "raw_path" in scope:
             scope["path"] = scope["raw_path"].decode("latin-1")
@@ -84,10 +96,10 @@ def make_router(rooms: Rooms, auth: Auth, *, open_metrics: bool = True) -> ASGIA
     return app
 
 
-def models(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Failing]]:
+def gateway_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], ErrorHandler]]:
     """The gateway's doors, and in whose words they refuse."""
-    gateway = rooms.gateway
-    openai, anthropic = partial(refuse, tongue=COMPLETIONS), partial(refuse, tongue=MESSAGES)
+    gateway = handlers.gateway
+    openai, anthropic = partial(send_error, dialect=CHAT_COMPLETIONS), partial(send_error, dialect=MESSAGES)
     yield "/v1/chat/completions", {"POST": gateway.chat}, openai
     yield "/v1/messages", {"POST": gateway.messages}, anthropic
     yield "/v1/messages/count_tokens", {"POST": gateway.count_tokens}, anthropic
@@ -96,16 +108,16 @@ def models(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Failing]]
     yield "/v1/models/{id:path}", {"GET": gateway.model}, openai
 
 
-def guarded(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
+def api_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]:
     """The doors that want a key, and what it has to be for; the busiest first."""
-    chat, sessions, operations = rooms.chat, rooms.sessions, rooms.operations
+    chat, sessions, operations = handlers.chat, handlers.sessions, handlers.operations
     yield "/api/chat", {"POST": chat.post}, "chat"
     yield "/api/chat/{id}/stream", {"GET": chat.resume}, "chat"
     yield "/api/chat/{id}/stop", {"POST": chat.stop}, "chat"
     yield "/api/sessions", {"GET": sessions.list, "POST": sessions.create}, "chat"
     yield (
         "/api/sessions/{id}",
-        {"GET": sessions.get, "PATCH": sessions.change, "DELETE": sessions.delete},
+        {"GET": sessions.get, "PATCH": sessions.update, "DELETE": sessions.delete},
         "chat",
     )
     yield "/api/sessions/{id}/messages", {"GET": sessions.messages}, "chat"
@@ -119,14 +131,14 @@ def guarded(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
     yield "/api/operations", {"GET": operations.list}, "operations"
     yield "/api/operations/{id}", {"GET": operations.get}, "operations"
     yield "/api/operations/{id}/call", {"POST": operations.call}, "operations"
-    yield "/api/usage", {"GET": rooms.usage.show}, None
-    yield from watching(rooms)
-    yield from administering(rooms)
+    yield "/api/usage", {"GET": handlers.usage.get}, None
+    yield from inspection_routes(handlers)
+    yield from admin_routes(handlers)
 
 
-def watching(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
+def inspection_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]:
     """The doors to what was called, what waits for an answer, and what was kept of results."""
-    calls, approvals, artifacts = rooms.calls, rooms.approvals, rooms.artifacts
+    calls, approvals, artifacts = handlers.calls, handlers.approvals, handlers.artifacts
     yield "/api/calls", {"GET": calls.list}, None
     yield "/api/calls/{id}", {"GET": calls.get}, None
     yield "/api/calls/{id}/tree", {"GET": calls.tree}, None
@@ -137,9 +149,9 @@ def watching(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]
     yield "/api/artifacts/{id}/content", {"GET": artifacts.content}, None
 
 
-def administering(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Guard]]:
+def admin_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]:
     """The doors to what brings operations from elsewhere."""
-    servers = rooms.servers
+    servers = handlers.servers
     yield "/api/mcp/servers", {"GET": servers.list, "POST": servers.add}, "admin"
     yield "/api/mcp/servers/{name}", {"GET": servers.get, "DELETE": servers.remove}, "admin"
     yield "/api/mcp/servers/{name}/approve", {"POST": servers.approve}, "admin"
@@ -147,10 +159,10 @@ def administering(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler], Gu
     yield "/api/spokes", {"GET": servers.spokes}, "admin"
 
 
-def public(rooms: Rooms) -> Iterator[tuple[str, Mapping[str, Handler]]]:
+def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler]]]:
     """The doors that are open to all."""
-    yield "/healthz", {"GET": rooms.health.live}
-    yield "/readyz", {"GET": rooms.health.ready}
-    yield "/openapi.json", {"GET": rooms.reference.openapi}
-    yield "/docs", {"GET": rooms.reference.docs}
-    yield "/", {"GET": rooms.reference.home}
+    yield "/healthz", {"GET": handlers.health.live}
+    yield "/readyz", {"GET": handlers.health.ready}
+    yield "/openapi.json", {"GET": handlers.reference.openapi}
+    yield "/docs", {"GET": handlers.reference.docs}
+    yield "/", {"GET": handlers.reference.home}

@@ -14,13 +14,13 @@ from dragoman.errors import BadRequest, DragomanError, Forbidden, TooLarge, Unav
 from dragoman.operations import identity
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.auth import Auth
-from dragoman.server.requests import identify
+from dragoman.server.requests import assign_request_id
 
 log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection before it had sent its request."""
 
 
@@ -33,13 +33,13 @@ class Exchange:
         self.method: str = scope["method"]
         path: str = scope["path"]
         self.path = unquote(path) if "%" in path else path
-        self.params = {name: unquote(value) for name, value in scope.get("path_params", {}).items()}
+        self.path_params = {name: unquote(value) for name, value in scope.get("path_params", {}).items()}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.identity: Identity = LOCAL
-        self.at: str | None = (scope.get("server") or (None,))[0]
-        self.begun = False
+        self.local_address: str | None = (scope.get("server") or (None,))[0]
+        self.response_started = False
         self.request_id = ""
-        self.said: dict[str, str] = {}  # headers of every answer, an error too
+        self.response_headers: dict[str, str] = {}  # headers of every answer, an error too
         self._query: bytes = scope.get("query_string", b"")
 
     @property
@@ -49,7 +49,7 @@ class Exchange:
             return {}
         return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
 
-    async def body(self, limit: int) -> bytes:
+    async def read_body(self, limit: int) -> bytes:
         """The whole body. Raises TooLarge above `limit` bytes."""
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > limit:
@@ -59,7 +59,7 @@ class Exchange:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise ClientGone
+                raise ClientDisconnected
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
             if size > limit:
@@ -67,9 +67,9 @@ class Exchange:
             if not message.get("more_body"):
                 return b"".join(pieces)
 
-    async def json_body(self, limit: int) -> Any:
+    async def read_json(self, limit: int) -> Any:
         """The body as a JSON value; an empty one is an empty object."""
-        raw = await self.body(limit)
+        raw = await self.read_body(limit)
         try:
             return msgspec.json.decode(raw or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -77,32 +77,32 @@ class Exchange:
         except RecursionError:
             raise BadRequest("the body is nested deeper than anybody can read") from None
 
-    async def answer(
+    async def respond(
         self, status: int, body: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> None:
         """Send a JSON value, or bytes as they are, or nothing."""
         payload = body if isinstance(body, bytes) else b"" if body is None else _encoder.encode(body)
-        fields = {"content-length": str(len(payload)), **self.said, **(headers or {})}
+        fields = {"content-length": str(len(payload)), **self.response_headers, **(headers or {})}
         if payload and "content-type" not in fields:
             fields["content-type"] = "application/json"
         if status == 204:
             del fields["content-length"]
-        await self.begin(status, fields)
+        await self.start_response(status, fields)
         await self.send({"type": "http.response.body", "body": payload})
 
-    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+    async def start_response(self, status: int, headers: Mapping[str, str]) -> None:
         """Send the head."""
-        self.begun = True
+        self.response_started = True
         fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": fields})
 
 
-Guard: TypeAlias = identity.Scope | None
+RequiredScope: TypeAlias = identity.Scope | None
 Handler = Callable[[Exchange], Awaitable[None]]
-Failing = Callable[[Exchange, DragomanError], Awaitable[None]]
+ErrorHandler = Callable[[Exchange, DragomanError], Awaitable[None]]
 
 
-class Door:
+class HttpEndpoint:
     """An address: a handler a method. Knows who is asking, and answers errors as JSON.
 
     `scope` is what a key must be for; `fail` answers errors in words of its own.
@@ -113,37 +113,37 @@ class Door:
         handlers: Mapping[str, Handler],
         *,
         auth: Auth | None = None,
-        scope: Guard = None,
-        fail: Failing | None = None,
+        scope: RequiredScope = None,
+        on_error: ErrorHandler | None = None,
     ) -> None:
         self._handlers = handlers
         self._auth = auth
         self._scope = scope
-        self._fail = fail or _fail
+        self._on_error = on_error or _send_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        exchange.request_id = identify(exchange.headers)
+        exchange.request_id = assign_request_id(exchange.headers)
         try:
             handler = self._handlers.get("GET" if exchange.method == "HEAD" else exchange.method)
             if handler is None:
-                await _refuse_method(exchange, sorted(self._handlers))
+                await _method_not_allowed(exchange, sorted(self._handlers))
                 return
             if self._auth is not None:
-                exchange.identity = await self._auth.identify(exchange.headers, at=exchange.at)
+                exchange.identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
                 if self._scope is not None:
-                    require(exchange.identity, self._scope)
+                    require_scope(exchange.identity, self._scope)
             await handler(exchange)
-        except ClientGone:
+        except ClientDisconnected:
             log.debug("%s %s: the client left early", exchange.method, exchange.path)
         except DragomanError as error:
-            await self._fail(exchange, error)
+            await self._on_error(exchange, error)
         except Exception:
             log.exception("%s %s failed", exchange.method, exchange.path)
-            await self._fail(exchange, DragomanError("an internal error of the hub; its log says more"))
+            await self._on_error(exchange, DragomanError("an internal error of the hub; its log says more"))
 
 
-def require(caller: Identity, scope: identity.Scope) -> None:
+def require_scope(caller: Identity, scope: identity.Scope) -> None:
     """Forbidden, unless the doors of this scope are open to the caller."""
     if not caller.may(scope):
         has = ", ".join(sorted(caller.scopes)) or "all but admin"
@@ -153,35 +153,35 @@ def require(caller: Identity, scope: identity.Scope) -> None:
         )
 
 
-async def no_such_address(scope: Scope, receive: Receive, send: Send) -> None:
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """The answer where no door is."""
     if scope["type"] != "http":
         return
     exchange = Exchange(scope, receive, send)
     hint = "the addresses are listed at /docs and /openapi.json"
-    await exchange.answer(
+    await exchange.respond(
         404, {"error": {"code": "not_found", "message": f"nothing at {exchange.path!r}", "hint": hint}}
     )
 
 
-async def no_such_socket(_scope: Scope, receive: Receive, send: Send) -> None:
+async def reject_websocket(_scope: Scope, receive: Receive, send: Send) -> None:
     """Turn a WebSocket away where none is taken."""
     await receive()
     await send({"type": "websocket.close", "code": 1008})
 
 
-async def _refuse_method(exchange: Exchange, allowed: Sequence[str]) -> None:
+async def _method_not_allowed(exchange: Exchange, allowed: Sequence[str]) -> None:
     body = {
         "error": {"code": "method_not_allowed", "message": f"{exchange.method} is not for {exchange.path!r}"}
     }
-    await exchange.answer(405, body, headers={"allow": ", ".join(allowed)})
+    await exchange.respond(405, body, headers={"allow": ", ".join(allowed)})
 
 
-async def _fail(exchange: Exchange, error: DragomanError) -> None:
-    if exchange.begun:
+async def _send_error(exchange: Exchange, error: DragomanError) -> None:
+    if exchange.response_started:
         log.error("%s %s failed after its answer began: %s", exchange.method, exchange.path, error.message)
         raise error
     headers = {"www-authenticate": 'Bearer realm="dragoman"'} if error.status == 401 else {}
     if isinstance(error, Unavailable):
         headers["retry-after"] = "1"
-    await exchange.answer(error.status, {"error": error.to_json()}, headers=headers)
+    await exchange.respond(error.status, {"error": error.to_json()}, headers=headers)

@@ -10,7 +10,7 @@ from dragoman.server.exchange import Exchange
 from dragoman.store.store import Store
 
 
-class Health:
+class HealthHandlers:
     """`/healthz` says that the process answers, `/readyz` that its store does too."""
 
     def __init__(self, store: Store, *, spool: Spool, is_draining: Callable[[], bool]) -> None:
@@ -20,7 +20,7 @@ class Health:
 
     async def live(self, exchange: Exchange) -> None:
         """200 as long as the process answers."""
-        await exchange.answer(200, {"status": "ok"})
+        await exchange.respond(200, {"status": "ok"})
 
     async def ready(self, exchange: Exchange) -> None:
         """200 when the store answers, 503 with the reason when it does not, or when the hub is stopping.
@@ -28,18 +28,18 @@ class Health:
         A hub that is not ready still relays model requests for keys that it has seen.
         """
         if self._is_draining():
-            await exchange.answer(503, {"status": "draining", "store": "ok"})
+            await exchange.respond(503, {"status": "draining", "store": "ok"})
             return
         try:
-            await self._store.runs.unfinished()
+            await self._store.runs.list_running()
             problem = self._store.database.problem
         except DragomanError as error:
             problem = error.message
         said = {"status": "ready", "store": "ok"}
         if problem is not None:
             said = {"status": "unavailable", "store": problem}
-        if self._spool.rows:
-            said["spool"] = f"{self._spool.rows} usage records wait for the database"
+        if self._spool.row_count:
+            said["spool"] = f"{self._spool.row_count} usage records wait for the database"
         if self._spool.dropped:
             said["lost"] = f"{self._spool.dropped} usage records found no room on the disk"
-        await exchange.answer(200 if problem is None else 503, said)
+        await exchange.respond(200 if problem is None else 503, said)

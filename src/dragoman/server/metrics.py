@@ -28,7 +28,7 @@ Labels: TypeAlias = tuple[str, ...]
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
-class Reading(msgspec.Struct, frozen=True):
+class MetricReading(msgspec.Struct, frozen=True):
     """What a series holds at one moment; a histogram's row is its counts by bucket, and its sum."""
 
     kind: Kind
@@ -43,109 +43,109 @@ class Counter:
     """What only grows. Its name ends in `_total`."""
 
     def __init__(self, name: str, text: str, *, labels: Labels = ()) -> None:
-        self._said = (name, text, labels)
-        self._held: dict[Labels, float] = {}
+        self._definition = (name, text, labels)
+        self._values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1.0) -> None:
         """Count for these values of its labels."""
-        self._held[labels] = self._held.get(labels, 0.0) + by
+        self._values[labels] = self._values.get(labels, 0.0) + by
 
-    def read(self) -> Reading:
+    def read(self) -> MetricReading:
         """The counts so far."""
-        return Reading("counter", *self._said, dict(self._held))
+        return MetricReading("counter", *self._definition, dict(self._values))
 
 
 class Gauge:
     """What goes up and down."""
 
     def __init__(self, name: str, text: str, *, labels: Labels = ()) -> None:
-        self._said = (name, text, labels)
-        self._held: dict[Labels, float] = {}
+        self._definition = (name, text, labels)
+        self._values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1.0) -> None:
         """Move it for these values of its labels."""
-        self._held[labels] = self._held.get(labels, 0.0) + by
+        self._values[labels] = self._values.get(labels, 0.0) + by
 
     def set(self, rows: Mapping[Labels, float]) -> None:
         """What it is now, in place of all that it was."""
-        self._held = dict(rows)
+        self._values = dict(rows)
 
-    def read(self) -> Reading:
+    def read(self) -> MetricReading:
         """The values now."""
-        return Reading("gauge", *self._said, dict(self._held))
+        return MetricReading("gauge", *self._definition, dict(self._values))
 
 
 class Histogram:
     """How values are spread over buckets; `bounds` are their upper ends, growing."""
 
     def __init__(self, name: str, text: str, *, labels: Labels, bounds: Sequence[float]) -> None:
-        self._said = (name, text, labels)
+        self._definition = (name, text, labels)
         self._bounds = bounds
-        self._held: dict[Labels, list[float]] = {}
+        self._values: dict[Labels, list[float]] = {}
 
     def observe(self, value: float, *labels: str) -> None:
         """One value, for these values of its labels."""
-        row = self._held.get(labels)
+        row = self._values.get(labels)
         if row is None:
-            row = self._held[labels] = [0.0] * (len(self._bounds) + 2)
+            row = self._values[labels] = [0.0] * (len(self._bounds) + 2)
         row[bisect_left(self._bounds, value)] += 1.0
         row[-1] += value
 
-    def read(self) -> Reading:
+    def read(self) -> MetricReading:
         """The counts so far."""
-        rows = {labels: tuple(row) for labels, row in self._held.items()}
-        return Reading("histogram", *self._said, rows, self._bounds)
+        rows = {labels: tuple(row) for labels, row in self._values.items()}
+        return MetricReading("histogram", *self._definition, rows, self._bounds)
 
 
 # ---- Exposition: readings in the format that a Prometheus scraper accepts. Loaded by the first scrape.
 
 
-def expose(readings: Sequence[Reading], accept: str) -> tuple[bytes, str]:
+def expose(readings: Sequence[MetricReading], accept: str) -> tuple[bytes, str]:
     """The readings and what this process uses, with the content type. Reads /proc: not for the event loop."""
     registry = CollectorRegistry()
-    registry.register(Held(readings))
+    registry.register(ReadingCollector(readings))
     ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-class Held(Collector):
+class ReadingCollector(Collector):
     """Readings as Prometheus' client collects them."""
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
+    def __init__(self, readings: Sequence[MetricReading]) -> None:
         self._readings = readings
 
     @override
     def collect(self) -> Iterator[Metric]:
         """A family for each reading."""
-        return (family(reading) for reading in self._readings)
+        return (metric_family(reading) for reading in self._readings)
 
 
-def family(reading: Reading) -> Metric:
+def metric_family(reading: MetricReading) -> Metric:
     match reading.kind:
         case "counter":
-            return counter(reading)
+            return counter_family(reading)
         case "gauge":
-            return gauge(reading)
+            return gauge_family(reading)
         case "histogram":
-            return histogram(reading)
+            return histogram_family(reading)
 
 
-def counter(reading: Reading) -> Metric:
+def counter_family(reading: MetricReading) -> Metric:
     made = CounterMetricFamily(reading.name, reading.text, labels=reading.labels)
     for labels, value in reading.rows.items():
         made.add_metric(labels, value)
     return made
 
 
-def gauge(reading: Reading) -> Metric:
+def gauge_family(reading: MetricReading) -> Metric:
     made = GaugeMetricFamily(reading.name, reading.text, labels=reading.labels)
     for labels, value in reading.rows.items():
         made.add_metric(labels, value)
     return made
 
 
-def histogram(reading: Reading) -> Metric:
+def histogram_family(reading: MetricReading) -> Metric:
     made = HistogramMetricFamily(reading.name, reading.text, labels=reading.labels)
     ends = [*(repr(bound) for bound in reading.bounds), "+Inf"]
     for labels, row in reading.rows.items():
@@ -154,11 +154,11 @@ def histogram(reading: Reading) -> Metric:
     return made
 
 
-MODELS = 500  # names of models that get series of their own
-OTHER = "other"
+MAX_MODELS = 500  # names of models that get series of their own
+OTHER_MODEL = "other"
 FINISHED = "finished"  # the status of a request that a model has answered to its end
-LONGEST = 120  # characters of a model's name
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+MAX_LABEL_LENGTH = 120  # characters of a model's name
+DURATION_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 TOKENS = (
     ("input", "input_tokens"),
     ("output", "output_tokens"),
@@ -168,7 +168,7 @@ TOKENS = (
 )
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True):
+class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
     """What a scrape asks the hub for. Each is called in the event loop and has to answer at once."""
 
     cooldowns: Callable[[], Mapping[str, int]] | None = None
@@ -177,17 +177,17 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     database: Callable[[], bool] | None = None
 
 
-NOTHING = Watched()
+NO_SOURCES = MetricSources()
 
 
 class Metrics:
     """What a hub has done. The models in `known`, as they are asked for, have series before they answer."""
 
     def __init__(
-        self, watched: Watched = NOTHING, *, known: Collection[str] = (), limit: int = MODELS
+        self, sources: MetricSources = NO_SOURCES, *, models: Collection[str] = (), limit: int = MAX_MODELS
     ) -> None:
-        self.watched = watched
-        self._models = Models(known, limit)
+        self.sources = sources
+        self._model_labels = ModelLabels(models, limit)
         placed = ("provider", "model")
         self._requests = Counter(
             "dragoman_requests_total", "Model requests that have ended.", labels=("door", *placed, "status")
@@ -196,13 +196,13 @@ class Metrics:
             "dragoman_request_duration_seconds",
             "From a request to the end of its answer.",
             labels=("door", "provider"),
-            bounds=SECONDS,
+            bounds=DURATION_BUCKETS,
         )
         self._first_byte = Histogram(
             "dragoman_time_to_first_byte_seconds",
             "From a request to the first bytes of its answer.",
             labels=("door", "provider"),
-            bounds=SECONDS,
+            bounds=DURATION_BUCKETS,
         )
         self._tokens = Counter("dragoman_tokens_total", "Tokens, where known.", labels=(*placed, "kind"))
         self._cost = Counter("dragoman_cost_usd_total", "US dollars, where known.", labels=placed)
@@ -221,10 +221,10 @@ class Metrics:
         self._build = Gauge("dragoman_build_info", "What runs here.", labels=("version", "python"))
         self._build.set({(version(), platform.python_version()): 1.0})
 
-    def note(self, record: UsageRecord) -> None:
+    def count_request(self, record: UsageRecord) -> None:
         """Count a model request that has ended."""
         door, provider = record.door or "run", record.provider or ""
-        model = self._models.name(record)
+        model = self._model_labels.label(record)
         self._requests.add(door, provider, model, record.status)
         if record.duration is not None:
             self._duration.observe(record.duration, door, provider)
@@ -237,23 +237,23 @@ class Metrics:
         if record.cost:
             self._cost.add(provider, model, by=record.cost)
 
-    def began(self, door: str) -> None:
-        """A request came in at a door; tell `ended` when it is over."""
+    def request_started(self, door: str) -> None:
+        """A request came in at a door; tell `request_ended` when it is over."""
         self._open.add(door)
 
-    def ended(self, door: str) -> None:
+    def request_ended(self, door: str) -> None:
         """A request is over."""
         self._open.add(door, by=-1.0)
 
-    def failed(self, provider: str, category: str) -> None:
+    def attempt_failed(self, provider: str, category: str) -> None:
         """An attempt at a provider failed."""
         self._errors.add(provider, category)
 
-    def retried(self, provider: str) -> None:
+    def attempt_retried(self, provider: str) -> None:
         """A provider is asked again."""
         self._retries.add(provider)
 
-    def fell_back(self, source: str, target: str) -> None:
+    def provider_fell_back(self, source: str, target: str) -> None:
         """A request goes on to the next provider."""
         self._fallbacks.add(source, target)
 
@@ -261,9 +261,9 @@ class Metrics:
         """GET /metrics: all of it, in the format that the scraper accepts."""
         accept = exchange.headers.get("accept", "")
         body, content_type = await asyncio.to_thread(_expose, self.read(), accept)
-        await exchange.answer(200, body, headers={"content-type": content_type})
+        await exchange.respond(200, body, headers={"content-type": content_type})
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[MetricReading]:
         """What there is to see now."""
         counted = (
             self._requests,
@@ -277,10 +277,10 @@ class Metrics:
             self._fallbacks,
             self._build,
         )
-        return [*(series.read() for series in counted), *_readings(self.watched)]
+        return [*(series.read() for series in counted), *_readings(self.sources)]
 
 
-class Models:
+class ModelLabels:
     """The names under which models are counted: a bounded number of them, and no name that nobody answers to.
 
     That is the name of the model that served. A request that failed counts for the model that served the
@@ -288,46 +288,46 @@ class Models:
     client makes up is not worth a series.
     """
 
-    def __init__(self, known: Collection[str], limit: int) -> None:
-        self._known = frozenset(known)
+    def __init__(self, configured: Collection[str], limit: int) -> None:
+        self._configured = frozenset(configured)
         self._limit = limit
         self._names: set[str] = set()
         self._served: dict[tuple[str | None, str | None], str] = {}
 
-    def name(self, record: UsageRecord) -> str:
+    def label(self, record: UsageRecord) -> str:
         """The label of the record's model."""
         wish, served = (record.provider, record.model_asked), record.model_served
         if record.status != FINISHED or not served:
-            return self._served.get(wish) or self._unserved(record.model_asked)
-        label = self._bounded(served)
+            return self._served.get(wish) or self._unserved_label(record.model_asked)
+        label = self._bounded_label(served)
         if self._served.get(wish) != label and len(self._served) < 4 * self._limit:
             self._served[wish] = label
         return label
 
-    def _unserved(self, wish: str | None) -> str:
-        if not wish:
+    def _unserved_label(self, requested: str | None) -> str:
+        if not requested:
             return ""
-        return self._bounded(wish) if wish in self._known else OTHER
+        return self._bounded_label(requested) if requested in self._configured else OTHER_MODEL
 
-    def _bounded(self, name: str) -> str:
-        label = name[:LONGEST]
+    def _bounded_label(self, name: str) -> str:
+        label = name[:MAX_LABEL_LENGTH]
         if label not in self._names:
             if len(self._names) >= self._limit:
-                return OTHER
+                return OTHER_MODEL
             self._names.add(label)
         return label
 
 
-def _readings(watched: Watched) -> list[Reading]:
-    made: list[Reading] = []
-    if watched.cooldowns is not None:
+def _readings(sources: MetricSources) -> list[MetricReading]:
+    made: list[MetricReading] = []
+    if sources.cooldowns is not None:
         resting = Gauge("dragoman_cooldowns", "Keys of a provider that rest.", labels=("provider",))
-        resting.set({(provider,): float(count) for provider, count in watched.cooldowns().items()})
+        resting.set({(provider,): float(count) for provider, count in sources.cooldowns().items()})
         made.append(resting.read())
     single = (
-        ("dragoman_runs_active", "Runs under way.", watched.runs),
-        ("dragoman_spool_rows", "Usage rows on disk that wait for the database.", watched.spool),
-        ("dragoman_database_up", "1 while the database answers.", watched.database),
+        ("dragoman_runs_active", "Runs under way.", sources.runs),
+        ("dragoman_spool_rows", "Usage rows on disk that wait for the database.", sources.spool),
+        ("dragoman_database_up", "1 while the database answers.", sources.database),
     )
     for name, text, ask in single:
         if ask is not None:
@@ -337,7 +337,7 @@ def _readings(watched: Watched) -> list[Reading]:
     return made
 
 
-def _expose(readings: list[Reading], accept: str) -> tuple[bytes, str]:
+def _expose(readings: list[MetricReading], accept: str) -> tuple[bytes, str]:
     # late: Prometheus' client costs every start 0.1 s, and only a scrape needs it
 
     return expose(readings, accept)

@@ -11,32 +11,32 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, DragomanError, Forbidden, Unavailable
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
-from dragoman.operations.meta import Meta, meta_name
+from dragoman.operations.meta import MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
-from dragoman.operations.outcome import CallFailure, Outcome
+from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.operations.search.summary import summarise
 from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import Pending, Presence
+from dragoman.server.streaming import DisconnectWatch, InFlightRequests
 
 MAX_BODY = 4_000_000
-REFUSALS: Mapping[str, type[DragomanError]] = {
+SEARCH_ERRORS: Mapping[str, type[DragomanError]] = {
     "call_denied": Forbidden,
     "approval_needed": Forbidden,
     "unavailable": Unavailable,
 }
 
 
-class Operations:
+class OperationHandlers:
     """The doors under `/api/operations`."""
 
-    def __init__(self, calls: Calls, *, meta: Meta) -> None:
+    def __init__(self, calls: Calls, *, meta: MetaTools) -> None:
         self._calls = calls
         self._meta = meta
-        self._pending = Pending()
+        self._in_flight = InFlightRequests()
 
     async def drain(self, seconds: float) -> None:
         """Give the calls that were made here so many seconds; what is left then is aborted."""
-        await self._pending.drain(seconds)
+        await self._in_flight.drain(seconds)
 
     async def list(self, exchange: Exchange) -> None:
         """All that the caller may call, or those of `?namespace`; with `?q` what is found."""
@@ -45,24 +45,26 @@ class Operations:
             input: dict[str, str] = {name: query[name] for name in ("q", "namespace") if name in query}
             outcome = await self._meta.run("hub.search", input, context=context)
             if outcome.error is not None:
-                raise refusal(outcome.error)
-            await exchange.answer(200, outcome.result)
+                raise search_error(outcome.error)
+            await exchange.respond(200, outcome.result)
             return
-        found = self._meta.visible(context, query.get("namespace"))
-        spaces = Counter(each.namespace for each in self._meta.visible(context))
+        found = self._meta.visible_operations(context, query.get("namespace"))
+        spaces = Counter(each.namespace for each in self._meta.visible_operations(context))
         body = {
-            "operations": [_line(operation) for operation in found],
+            "operations": [operation_summary(operation) for operation in found],
             "namespaces": dict(sorted(spaces.items())),
         }
-        await exchange.answer(200, body)
+        await exchange.respond(200, body)
 
     async def get(self, exchange: Exchange) -> None:
         """One operation with its schemas."""
         context = Context(identity=exchange.identity)
-        await self._calls.arrived([exchange.params["id"]], context)
-        operation = self._calls.find(exchange.params["id"], context)
+        await self._calls.wait_for_operations([exchange.path_params["id"]], context)
+        operation = self._calls.get_operation(exchange.path_params["id"], context)
         schemas = {"inputSchema": operation.input_schema, "outputSchema": operation.output_schema}
-        await exchange.answer(200, {**_line(operation), "description": operation.description, **schemas})
+        await exchange.respond(
+            200, {**operation_summary(operation), "description": operation.description, **schemas}
+        )
 
     async def call(self, exchange: Exchange) -> None:
         """Call it with the body as its input; 200 with `{success, result | error}`, whatever came of it.
@@ -70,30 +72,30 @@ class Operations:
         A meta-tool can be called like this too, and tells what a model would be told. `?approval=ID` uses an
         approval up; a client that leaves ends the call.
         """
-        id = exchange.params["id"]
-        input = await exchange.json_body(MAX_BODY)
+        id = exchange.path_params["id"]
+        input = await exchange.read_json(MAX_BODY)
         context = Context(identity=exchange.identity, approval=exchange.query.get("approval"))
-        with self._pending.held():
-            await self._called(exchange, id, input=input, context=context)
+        with self._in_flight.track():
+            await self._call_operation(exchange, id, input=input, context=context)
 
-    async def _called(self, exchange: Exchange, id: str, *, input: Any, context: Context) -> None:
-        async with Presence(exchange) as presence:
-            if meta_name(id) is not None:
-                outcome = await self._meta.run(id, input, context=replace(context, told=True))
+    async def _call_operation(self, exchange: Exchange, id: str, *, input: Any, context: Context) -> None:
+        async with DisconnectWatch(exchange) as presence:
+            if meta_tool_id(id) is not None:
+                outcome = await self._meta.run(id, input, context=replace(context, for_model=True))
             else:
-                await self._calls.arrived([id], context)
-                operation = self._calls.find(id, context)
+                await self._calls.wait_for_operations([id], context)
+                operation = self._calls.get_operation(id, context)
                 outcome = await self._calls.call(operation, input, context=context)
-            presence.over = True
-            await exchange.answer(200, body_of(outcome))
+            presence.response_complete = True
+            await exchange.respond(200, outcome_to_json(outcome))
 
 
-def refusal(failure: CallFailure) -> DragomanError:
+def search_error(failure: CallFailure) -> DragomanError:
     """The error of a search that found nothing out: it is denied, or could not be written down."""
-    return REFUSALS.get(failure.code, BadRequest)(failure.message, hint=failure.hint)
+    return SEARCH_ERRORS.get(failure.code, BadRequest)(failure.message, hint=failure.hint)
 
 
-def body_of(outcome: Outcome) -> dict[str, object]:
+def outcome_to_json(outcome: CallOutcome) -> dict[str, object]:
     """What is told of a call over HTTP."""
     more: dict[str, object] = {"callId": outcome.call_id, "status": outcome.status}
     if outcome.approval_id is not None:
@@ -103,7 +105,7 @@ def body_of(outcome: Outcome) -> dict[str, object]:
     return {**more, **outcome.to_json()}
 
 
-def _line(operation: Operation) -> dict[str, object]:
+def operation_summary(operation: Operation) -> dict[str, object]:
     return {
         "id": operation.id,
         "namespace": operation.namespace,

@@ -11,35 +11,35 @@ from typing import Any, cast
 from dragoman.errors import BadRequest, Unavailable
 from dragoman.runs.live import Follower
 from dragoman.server.exchange import Exchange
-from dragoman.wire.dialect import KEEP_ALIVE, Dialect
-from dragoman.wire.hub import HubStream
-from dragoman.wire.ui import UIStream
+from dragoman.wire.dialect import KEEP_ALIVE, StreamEncoder
+from dragoman.wire.hub import HubStreamEncoder
+from dragoman.wire.ui import UIStreamEncoder
 
 
-def dialect_for(exchange: Exchange) -> Dialect:
+def response_dialect(exchange: Exchange) -> StreamEncoder:
     """The dialect asked for, the AI SDK's unless another is."""
-    return wanted_dialect(exchange, otherwise="ui") or UIStream()
+    return requested_dialect(exchange, default="ui") or UIStreamEncoder()
 
 
-def wanted_dialect(exchange: Exchange, *, otherwise: str | None = None) -> Dialect | None:
+def requested_dialect(exchange: Exchange, *, default: str | None = None) -> StreamEncoder | None:
     """The dialect asked for: `?dialect=ui|hub`, `Accept: text/event-stream; dialect=hub`, `?sdk=6|7`.
 
     None when the client asks for none of the hub's own.
     """
     query = exchange.query
-    name = query.get("dialect") or _accepted(exchange.headers.get("accept", "")) or otherwise
+    name = query.get("dialect") or _dialect_in_accept(exchange.headers.get("accept", "")) or default
     if name is None:
         return None
     if name == "hub":
-        return HubStream()
+        return HubStreamEncoder()
     if name != "ui":
         raise BadRequest(f"there is no dialect {name!r}; there are 'ui' and 'hub'", field="dialect")
     if query.get("sdk", "6") not in ("6", "7"):
         raise BadRequest(f"sdk must be 6 or 7, not {query['sdk']!r}", field="sdk")
-    return UIStream(sdk=7 if query.get("sdk") == "7" else 6)
+    return UIStreamEncoder(sdk=7 if query.get("sdk") == "7" else 6)
 
 
-def _accepted(accept: str) -> str | None:
+def _dialect_in_accept(accept: str) -> str | None:
     if "dialect" not in accept:
         return None
     for media in accept.split(","):
@@ -50,48 +50,50 @@ def _accepted(accept: str) -> str | None:
     return None
 
 
-async def stream(
+async def stream_run(
     exchange: Exchange,
     follower: Follower,
     *,
-    dialect: Dialect,
+    dialect: StreamEncoder,
     keep_alive: float,
     headers: Mapping[str, str] | None = None,
 ) -> None:
     """Send what the follower is told until the run ends or the client goes."""
-    pulse = Pulse(follower, keep_alive)
-    watch = asyncio.ensure_future(_watch(exchange, follower))
+    pulse = FollowerKeepAlive(follower, keep_alive)
+    watch = asyncio.ensure_future(_leave_on_disconnect(exchange, follower))
     try:
         with follower:
-            await exchange.begin(200, {**dialect.headers, **(headers or {})})
-            await _send(exchange, follower, dialect=dialect, pulse=pulse)
+            await exchange.start_response(200, {**dialect.headers, **(headers or {})})
+            await _send_batches(exchange, follower, dialect=dialect, pulse=pulse)
     finally:
         pulse.cancel()
         watch.cancel()
 
 
-async def _send(exchange: Exchange, follower: Follower, *, dialect: Dialect, pulse: Pulse) -> None:
+async def _send_batches(
+    exchange: Exchange, follower: Follower, *, dialect: StreamEncoder, pulse: FollowerKeepAlive
+) -> None:
     send = exchange.send
     more = True
     while more and (batch := await follower.next()) is not None:
         frames = dialect.encode(batch) if batch else KEEP_ALIVE if pulse.due else b""
-        more = not follower.ended
+        more = not follower.has_finished
         if frames or not more:
             pulse.sent()
             last = b"" if more else dialect.end()
             await send({"type": "http.response.body", "body": frames + last, "more_body": more})
-    if more and not follower.gone:
+    if more and not follower.is_detached:
         await send({"type": "http.response.body", "body": dialect.end(), "more_body": False})
 
 
-async def _watch(exchange: Exchange, follower: Follower) -> None:
+async def _leave_on_disconnect(exchange: Exchange, follower: Follower) -> None:
     """uvicorn's send() is silent after the client has gone; receive() says so."""
     while (await exchange.receive())["type"] != "http.disconnect":
         pass
-    follower.leave()
+    follower.detach()
 
 
-class Pulse:
+class FollowerKeepAlive:
     """Says when a keep-alive is due. One timer a stream, armed again only when it fires."""
 
     def __init__(self, follower: Follower, period: float) -> None:
@@ -122,28 +124,28 @@ class Pulse:
 
 # ---- Presence: the work of a request is cancelled at once when its client goes.
 
-UNWATCHED = 0.02  # seconds at the beginning: what is over by then costs no task that watches
+WATCH_DELAY = 0.02  # seconds at the beginning: what is over by then costs no task that watches
 
 
-class Presence:
+class DisconnectWatch:
     """`async with Presence(exchange) as presence`: inside, the client's going cancels what is awaited.
 
-    The server is silent about it when something is sent, so the request's own channel is watched. Set `over`
-    before the last of an answer is sent: the channel ends then too. `gone` says that the client has left; the
-    block ends without an error in that case.
+    The server is silent about it when something is sent, so the request's own channel is watched. Set
+    `response_complete` before the last of an answer is sent: the channel ends then too. `disconnected` says
+    that the client has left; the block ends without an error in that case.
     """
 
     def __init__(self, exchange: Exchange) -> None:
-        self.over = False
-        self.gone = False
+        self.response_complete = False
+        self.disconnected = False
         self._exchange = exchange
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Presence:
+    async def __aenter__(self) -> DisconnectWatch:
         self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(UNWATCHED, self._begin)
+        self._timer = asyncio.get_running_loop().call_later(WATCH_DELAY, self._start)
         return self
 
     async def __aexit__(
@@ -155,41 +157,41 @@ class Presence:
         self._timer = self._watch = self._task = None  # no cycles: they would wait for the collector
         if watch is not None:
             watch.cancel()
-        if not self.gone or task is None:
+        if not self.disconnected or task is None:
             return False
         return task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError)
 
-    def _begin(self) -> None:
-        self._watch = asyncio.ensure_future(self._look())
+    def _start(self) -> None:
+        self._watch = asyncio.ensure_future(self._wait_for_disconnect())
 
-    async def _look(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         receive = self._exchange.receive
         while (await receive())["type"] != "http.disconnect":
             pass
-        if not self.over and self._task is not None:
-            self.gone = True
+        if not self.response_complete and self._task is not None:
+            self.disconnected = True
             self._task.cancel()
 
 
 # ---- The heart of a stream: a comment when nothing was said for a while, so that nobody takes it for dead.
 
 
-class Heart:
-    """`with Heart(exchange, period) as heart`; `period` is in seconds. `beat` whenever something is sent.
+class KeepAlive:
+    """`with Heart(exchange, period) as heart`; `period` is in seconds. `reset` whenever something is sent.
 
     One timer a stream, armed again only when it fires.
     """
 
-    def __init__(self, exchange: Exchange, period: float) -> None:
+    def __init__(self, exchange: Exchange, interval: float) -> None:
         self._exchange = exchange
-        self._period = period
+        self._interval = interval
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
+        self._last_output = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> Heart:
-        self._timer = self._loop.call_later(self._period, self._fire)
+    def __enter__(self) -> KeepAlive:
+        self._timer = self._loop.call_later(self._interval, self._fire)
         return self
 
     def __exit__(
@@ -200,18 +202,18 @@ class Heart:
         if self._sending is not None:
             self._sending.cancel()
 
-    def beat(self) -> None:
+    def reset(self) -> None:
         """Something is being sent."""
-        self._last = self._loop.time()
+        self._last_output = self._loop.time()
 
     def _fire(self) -> None:
-        quiet = self._loop.time() - self._last
-        if quiet >= self._period:
+        quiet = self._loop.time() - self._last_output
+        if quiet >= self._interval:
             quiet = 0.0
-            self.beat()
+            self.reset()
             if self._sending is None or self._sending.done():
                 self._sending = asyncio.ensure_future(self._send())
-        self._timer = self._loop.call_later(self._period - quiet, self._fire)
+        self._timer = self._loop.call_later(self._interval - quiet, self._fire)
 
     async def _send(self) -> None:
         await self._exchange.send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
@@ -220,27 +222,27 @@ class Heart:
 # ---- Pending: the requests under way at a door, for which a hub that is stopped has some seconds left.
 
 
-class Pending:
+class InFlightRequests:
     """Knows of the requests that are being answered, and ends them when it is told to."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ended: set[asyncio.Task[Any]] = set()
+        self._aborted: set[asyncio.Task[Any]] = set()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         """This task answers a request while the block runs. Unavailable when there is no time left for it."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._tasks.add(task)
         try:
             yield
         except asyncio.CancelledError:
-            if task not in self._ended or task.uncancel() > 0:
+            if task not in self._aborted or task.uncancel() > 0:
                 raise
             raise Unavailable("the hub is being stopped", hint="ask again later") from None
         finally:
             self._tasks.discard(task)
-            self._ended.discard(task)
+            self._aborted.discard(task)
 
     async def drain(self, seconds: float) -> None:
         """Give what is under way so many seconds; what is left then is aborted."""
@@ -248,5 +250,5 @@ class Pending:
             return
         _, left = await asyncio.wait(self._tasks, timeout=seconds)
         for task in left & self._tasks:
-            self._ended.add(task)
+            self._aborted.add(task)
             task.cancel()

@@ -17,23 +17,23 @@ PATH = "/api/spoke"
 HELLO_BYTES = 65_536
 
 # Why a connection was closed, as WebSocket close codes.
-LEAVING = 1000
-RESTART = 1012
-BUSY = 1013
+NORMAL_CLOSURE = 1000
+HUB_RESTART = 1012
+TRY_AGAIN_LATER = 1013
 BAD_FRAME = 4400
 UNAUTHORIZED = 4401
 FORBIDDEN = 4403
 BAD_VERSION = 4406
-SILENT = 4408
-TAKEN = 4409
+HEARTBEAT_TIMEOUT = 4408
+ID_TAKEN = 4409
 REPLACED = 4410
 
 CLOSE_CODES: Mapping[str, int] = {
-    "unavailable": BUSY,
+    "unavailable": TRY_AGAIN_LATER,
     "unauthorized": UNAUTHORIZED,
     "forbidden": FORBIDDEN,
     "bad_version": BAD_VERSION,
-    "conflict": TAKEN,
+    "conflict": ID_TAKEN,
 }
 
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -42,11 +42,13 @@ Cost: TypeAlias = Annotated[float, Meta(ge=0)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel", omit_defaults=True):
+class SpokeFrame(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel", omit_defaults=True
+):
     """One message. A field that is not known is passed over."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class OperationOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An operation that a spoke serves. `timeout` is in seconds."""
 
     namespace: str
@@ -64,7 +66,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
         return f"{self.namespace}.{self.name}"
 
     @classmethod
-    def of(cls, operation: Operation) -> Offer:
+    def from_operation(cls, operation: Operation) -> OperationOffer:
         """The offer of an operation."""
         return cls(
             namespace=operation.namespace,
@@ -78,7 +80,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
         )
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class SpokeFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Why something failed: a code for programs, a message for people and models."""
 
     code: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")] = "call_failed"
@@ -89,7 +91,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     retry_after: float | None = None
 
     @classmethod
-    def of(cls, failure: CallFailure) -> Failure:
+    def from_call_failure(cls, failure: CallFailure) -> SpokeFailure:
         """The failure of a call, without the schema that the other side knows."""
         return cls(
             code=failure.code,
@@ -100,14 +102,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         )
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class RefusedOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An operation that the hub does not take, and why."""
 
     operation: str
-    error: Failure
+    error: SpokeFailure
 
 
-class Hello(Frame, frozen=True, kw_only=True, tag="hello"):
+class HelloFrame(SpokeFrame, frozen=True, kw_only=True, tag="hello"):
     """Spoke, first: who it is. `token` is for those that cannot set a header.
 
     `calls` are those that it was handed earlier and still works at or has a result for. `window` is how many
@@ -127,7 +129,7 @@ class Hello(Frame, frozen=True, kw_only=True, tag="hello"):
         return f"Hello({self.id!r}, protocol={self.protocol})"
 
 
-class Welcome(Frame, frozen=True, kw_only=True, tag="welcome"):
+class WelcomeFrame(SpokeFrame, frozen=True, kw_only=True, tag="welcome"):
     """Hub, in answer: what holds here. `waiting` are those of the spoke's `calls` that are still waited for.
 
     Sizes are in bytes, times in seconds.
@@ -143,35 +145,35 @@ class Welcome(Frame, frozen=True, kw_only=True, tag="welcome"):
     waiting: tuple[str, ...] = ()
 
 
-class Refused(Frame, frozen=True, kw_only=True, tag="refused"):
+class RefusedFrame(SpokeFrame, frozen=True, kw_only=True, tag="refused"):
     """Hub, instead of a welcome; it closes then."""
 
-    error: Failure
+    error: SpokeFailure
 
 
-class Register(Frame, frozen=True, kw_only=True, tag="register"):
+class RegisterFrame(SpokeFrame, frozen=True, kw_only=True, tag="register"):
     """Spoke: operations that it serves from now on; with `all` no others. `id` comes back in the answer."""
 
     id: Id
-    operations: tuple[Offer, ...] = ()
+    operations: tuple[OperationOffer, ...] = ()
     all: bool = False
 
 
-class Unregister(Frame, frozen=True, kw_only=True, tag="unregister"):
+class UnregisterFrame(SpokeFrame, frozen=True, kw_only=True, tag="unregister"):
     """Spoke: operations, `namespace.name`, that it serves no more."""
 
     operations: tuple[str, ...]
 
 
-class Registered(Frame, frozen=True, kw_only=True, tag="registered"):
+class RegisteredFrame(SpokeFrame, frozen=True, kw_only=True, tag="registered"):
     """Hub: what came of a `register`."""
 
     id: str
     operations: tuple[str, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedOperation, ...] = ()
 
 
-class Call(Frame, frozen=True, kw_only=True, tag="call"):
+class CallFrame(SpokeFrame, frozen=True, kw_only=True, tag="call"):
     """Hub: do this. `remaining` are seconds until the deadline, None without one.
 
     The same `idempotency_key` says: the same call once more. `call_id` is the call in the hub's call tree.
@@ -190,7 +192,7 @@ class Call(Frame, frozen=True, kw_only=True, tag="call"):
     agent: str | None = None
 
 
-class Subcall(Frame, frozen=True, kw_only=True, tag="subcall"):
+class SubcallFrame(SpokeFrame, frozen=True, kw_only=True, tag="subcall"):
     """Spoke: call this for me, below the call `parent` that I serve; the answers bear my `id`."""
 
     id: Id
@@ -199,14 +201,14 @@ class Subcall(Frame, frozen=True, kw_only=True, tag="subcall"):
     input: Any = None
 
 
-class Progress(Frame, frozen=True, kw_only=True, tag="progress"):
+class ProgressFrame(SpokeFrame, frozen=True, kw_only=True, tag="progress"):
     """Either: how far the call is; the newest value takes the place of those before."""
 
     id: Id
     value: Any = None
 
 
-class Result(Frame, frozen=True, kw_only=True, tag="result"):
+class ResultFrame(SpokeFrame, frozen=True, kw_only=True, tag="result"):
     """Either: the call is done. `cost` is what a spoke spent for it, in US dollars."""
 
     id: Id
@@ -214,46 +216,46 @@ class Result(Frame, frozen=True, kw_only=True, tag="result"):
     cost: Cost | None = None
 
 
-class Error(Frame, frozen=True, kw_only=True, tag="error"):
+class ErrorFrame(SpokeFrame, frozen=True, kw_only=True, tag="error"):
     """Either: the call failed; `cost` as in a result."""
 
     id: Id
-    error: Failure
+    error: SpokeFailure
     cost: Cost | None = None
 
 
-class Abort(Frame, frozen=True, kw_only=True, tag="abort"):
+class AbortFrame(SpokeFrame, frozen=True, kw_only=True, tag="abort"):
     """Either: stop this call; the answer is `aborted`, or its end if that came first."""
 
     id: Id
 
 
-class Aborted(Frame, frozen=True, kw_only=True, tag="aborted"):
+class AbortedFrame(SpokeFrame, frozen=True, kw_only=True, tag="aborted"):
     """Either: the call has been stopped, and nothing of it runs any more."""
 
     id: Id
 
 
-class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
+class PingFrame(SpokeFrame, frozen=True, kw_only=True, tag="ping"):
     """Either: are you there?"""
 
     n: int = 0
 
 
-class Pong(Frame, frozen=True, kw_only=True, tag="pong"):
+class PongFrame(SpokeFrame, frozen=True, kw_only=True, tag="pong"):
     """Either: yes; `n` as in the ping."""
 
     n: int = 0
 
 
-class Part(Frame, frozen=True, kw_only=True, tag="part"):
+class PartFrame(SpokeFrame, frozen=True, kw_only=True, tag="part"):
     """Either: a piece of a message over the size of a frame; the pieces joined are its JSON."""
 
     text: str
     last: bool = False
 
 
-class Bye(Frame, frozen=True, kw_only=True, tag="bye"):
+class ByeFrame(SpokeFrame, frozen=True, kw_only=True, tag="bye"):
     """Either: I am going. From a spoke: hand me nothing more; I answer what I have and close.
 
     From a hub: it closes now; `again` says whether to come back.
@@ -264,37 +266,57 @@ class Bye(Frame, frozen=True, kw_only=True, tag="bye"):
     again: bool = True
 
 
-Answer: TypeAlias = Result | Error | Aborted
-FromSpoke: TypeAlias = (
-    Hello | Register | Unregister | Subcall | Progress | Answer | Abort | Ping | Pong | Part | Bye
+ReplyFrame: TypeAlias = ResultFrame | ErrorFrame | AbortedFrame
+FrameFromSpoke: TypeAlias = (
+    HelloFrame
+    | RegisterFrame
+    | UnregisterFrame
+    | SubcallFrame
+    | ProgressFrame
+    | ReplyFrame
+    | AbortFrame
+    | PingFrame
+    | PongFrame
+    | PartFrame
+    | ByeFrame
 )
-FromHub: TypeAlias = (
-    Welcome | Refused | Registered | Call | Progress | Answer | Abort | Ping | Pong | Part | Bye
+FrameFromHub: TypeAlias = (
+    WelcomeFrame
+    | RefusedFrame
+    | RegisteredFrame
+    | CallFrame
+    | ProgressFrame
+    | ReplyFrame
+    | AbortFrame
+    | PingFrame
+    | PongFrame
+    | PartFrame
+    | ByeFrame
 )
 
 _encoder = msgspec.json.Encoder()
-_from_spoke = msgspec.json.Decoder(FromSpoke)
-_from_hub = msgspec.json.Decoder(FromHub)
+_spoke_decoder = msgspec.json.Decoder(FrameFromSpoke)
+_hub_decoder = msgspec.json.Decoder(FrameFromHub)
 
 
-def encode(frame: Frame) -> bytes:
+def encode_frame(frame: SpokeFrame) -> bytes:
     """The frame as JSON."""
     return _encoder.encode(frame)
 
 
-def from_spoke(text: str | bytes) -> FromSpoke:
+def decode_from_spoke(text: str | bytes) -> FrameFromSpoke:
     """What a spoke says. WireError when it is nothing that one can say."""
-    frame: FromSpoke = _decode(_from_spoke, text)
+    frame: FrameFromSpoke = _decode(_spoke_decoder, text)
     return frame
 
 
-def from_hub(text: str | bytes) -> FromHub:
+def decode_from_hub(text: str | bytes) -> FrameFromHub:
     """What a hub says. WireError when it is nothing that one can say."""
-    frame: FromHub = _decode(_from_hub, text)
+    frame: FrameFromHub = _decode(_hub_decoder, text)
     return frame
 
 
-class Greeting(msgspec.Struct):
+class HelloVersion(msgspec.Struct):
     """As much of a hello as every version has."""
 
     type: str
@@ -304,7 +326,7 @@ class Greeting(msgspec.Struct):
 def check_version(text: str | bytes) -> None:
     """WireError `bad_version` for a hello of another version, whatever else is in it."""
     try:
-        greeting = msgspec.json.decode(text, type=Greeting)
+        greeting = msgspec.json.decode(text, type=HelloVersion)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return
     if greeting.type != "hello" or greeting.protocol == VERSION:

@@ -1,19 +1,19 @@
 """Tables, queries and migrations: what the hub keeps."""
 
-from dragoman.store.keys import Key
-from dragoman.store.runs import Ending, FinalStatus, Run, RunStatus
+from dragoman.store.keys import ApiKey
+from dragoman.store.runs import FinalStatus, RunEnding, RunRecord, RunStatus
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.usage import Totals, UsageRecord
+from dragoman.store.usage import UsageRecord, UsageTotals
 
 __all__ = [
-    "Ending",
+    "ApiKey",
     "FinalStatus",
-    "Key",
-    "Run",
+    "RunEnding",
+    "RunRecord",
     "RunStatus",
     "Session",
     "Store",
-    "Totals",
     "UsageRecord",
+    "UsageTotals",
 ]

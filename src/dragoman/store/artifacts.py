@@ -9,17 +9,17 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, insert, literal_column, select
 
 from dragoman.errors import NotFound
-from dragoman.operations.artifact import Artifact, check_piece
-from dragoman.store.connection import Compiler, Row, select_all, to_params, to_struct
+from dragoman.operations.artifact import Artifact, validate_range
+from dragoman.store.connection import Compiler, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.tables import artifacts
 
-MOST = 2**31 - 1  # bytes: no row holds more
-BATCH = 50  # rows that are deleted in one transaction, so that nobody waits long for the next
+MAX_BYTES = 2**31 - 1  # bytes: no row holds more
+PURGE_BATCH = 50  # rows that are deleted in one transaction, so that nobody waits long for the next
 
 
 class ArtifactStatements:
-    """The SQL of `Artifacts`; see `Database.statements`."""
+    """The SQL of `ArtifactRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         this = artifacts.c.id == bindparam("id"), artifacts.c.owner == bindparam("owner")
@@ -27,12 +27,12 @@ class ArtifactStatements:
         old = select(artifacts.c.id).where(artifacts.c.created_at < bindparam("since"))
         old = old.limit(bindparam("limit")).offset(literal_column("0"))
         self.insert = compiler.compile(insert(artifacts))
-        self.get = compiler.compile(select_all(Artifact, artifacts).where(*this))
+        self.get = compiler.compile(select_fields(Artifact, artifacts).where(*this))
         self.read = compiler.compile(select(piece).where(*this))
         self.purge = compiler.compile(delete(artifacts).where(artifacts.c.id.in_(old)))
 
 
-class Artifacts:
+class ArtifactRepository:
     """The artifacts of all owners; each sees his own only."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
@@ -43,34 +43,37 @@ class Artifacts:
     def _sql(self) -> ArtifactStatements:
         return self._database.statements(ArtifactStatements)
 
-    async def keep(self, artifact: Artifact, body: bytes) -> None:
+    async def save(self, artifact: Artifact, body: bytes) -> None:
         """Keep one. Conflict when its id is taken."""
         params = {**to_params(artifact), "body": body}
-        await self._database.write(lambda connection: connection.run(self._sql.insert, params))
+        await self._database.write(lambda connection: connection.execute(self._sql.insert, params))
 
     async def get(self, id: str, *, owner: str) -> Artifact:
         """What is known of one of the owner's. NotFound, also for another's."""
-        return to_struct(Artifact, await self._one(self._sql.get, {"id": id, "owner": owner}))
+        return to_struct(Artifact, await self._fetch_one(self._sql.get, {"id": id, "owner": owner}))
 
     async def read(self, id: str, *, owner: str, offset: int = 0, limit: int | None = None) -> bytes:
         """A piece of its bytes: none past its end. NotFound; BadRequest for a negative offset or limit."""
-        check_piece(offset, limit)
-        least = {"offset": min(offset, MOST - 1), "limit": MOST if limit is None else min(limit, MOST)}
-        row = await self._one(self._sql.read, {"id": id, "owner": owner, **least})
+        validate_range(offset, limit)
+        least = {
+            "offset": min(offset, MAX_BYTES - 1),
+            "limit": MAX_BYTES if limit is None else min(limit, MAX_BYTES),
+        }
+        row = await self._fetch_one(self._sql.read, {"id": id, "owner": owner, **least})
         return bytes(row[0] or b"")
 
     async def purge(self, older_than: float) -> int:
         """Forget those that were kept so many seconds ago, or longer; how many."""
-        params = {"since": self._clock() - older_than, "limit": BATCH}
+        params = {"since": self._clock() - older_than, "limit": PURGE_BATCH}
         count = 0
         while True:
-            gone = await self._database.write(lambda connection: connection.run(self._sql.purge, params))
+            gone = await self._database.write(lambda connection: connection.execute(self._sql.purge, params))
             count += gone
-            if gone < BATCH:
+            if gone < PURGE_BATCH:
                 return count
 
-    async def _one(self, sql: str, params: dict[str, Any]) -> Row:
-        row = await self._database.read(lambda connection: connection.one(sql, params))
+    async def _fetch_one(self, sql: str, params: dict[str, Any]) -> Row:
+        row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
         if row is None:
             raise NotFound(f"no artifact {params['id']!r}")
         return row

@@ -15,35 +15,37 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, literal_column, select, update
 
-from dragoman.store.connection import Compiler, Connection, Job
+from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.tables import budgets, usage
 
-NANO = 1_000_000_000
-KEPT_DAYS = 60
-SCOPES = {"key": usage.c.key_id, "owner": usage.c.owner}
+NANOS_PER_DOLLAR = 1_000_000_000
+RETENTION_DAYS = 60
+SCOPE_COLUMNS = {"key": usage.c.key_id, "owner": usage.c.owner}
 
-Span: TypeAlias = Literal["day", "month", "total"]
+WindowKind: TypeAlias = Literal["day", "month", "total"]
 
 
-class Charge(msgspec.Struct, frozen=True):
-    """A budget that pays: `scope` "key:ID" or "owner:NAME", `window` as `window_of` names it, its limit."""
+class ChargedBudget(msgspec.Struct, frozen=True):
+    """A budget that pays: `scope` "key:ID" or "owner:NAME", `window` as `budget_window` names it, its
+    limit.
+    """
 
     scope: str
     window: str
     limit: int
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class BudgetRefusal(msgspec.Struct, frozen=True):
     """The budget that has no room, and how it stands."""
 
-    charge: Charge
+    charge: ChargedBudget
     spent: int
     reserved: int
 
 
 class BudgetStatements:
-    """The SQL of `Budgets`; see `Database.statements`."""
+    """The SQL of `BudgetRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         spent, reserved = budgets.c.spent, budgets.c.reserved
@@ -56,125 +58,129 @@ class BudgetStatements:
         self.settle = compiler.compile(update(budgets).where(this).values(settled))
         self.get = compiler.compile(select(spent, reserved).where(this))
         self.clear = compiler.compile(update(budgets).values(reserved=bindparam("nothing")))
-        self.forget = compiler.compile(
+        self.delete_old = compiler.compile(
             delete(budgets).where(budgets.c.window.between(bindparam("first"), bindparam("last")))
         )
         opened = compiler.insert(budgets).on_conflict_do_nothing(index_elements=["scope", "window"])
-        self.open = compiler.compile(opened)
-        self.sums = {kind: compiler.compile(sum_of(kind)) for kind in SCOPES}
+        self.insert_if_missing = compiler.compile(opened)
+        self.sum_costs = {kind: compiler.compile(select_cost(kind)) for kind in SCOPE_COLUMNS}
 
 
-class Budgets:
+class BudgetRepository:
     """What was spent in each window, and what is reserved by requests under way."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float], fresh: bool = True) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float], recovered: bool = True) -> None:
         """With `fresh` False, reservations that a crash has left are cleared before anything is reserved."""
         self._database = database
         self._clock = clock
-        self._fresh = fresh
-        self._freshening = asyncio.Lock()
+        self._recovered = recovered
+        self._recovery_lock = asyncio.Lock()
 
     @cached_property
     def _sql(self) -> BudgetStatements:
         return self._database.statements(BudgetStatements)
 
-    async def reserve(self, charges: Sequence[Charge], amount: int) -> Refusal | None:
+    async def reserve(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
         """Reserve the amount in every budget, or in none: then the refusal says which has no room."""
-        if not self._fresh:
+        if not self._recovered:
             await self.recover()
         ordered = sorted(charges, key=lambda charge: (charge.scope, charge.window))
 
-        def job(connection: Connection) -> Refusal | None:
+        def job(connection: DatabaseConnection) -> BudgetRefusal | None:
             for at, charge in enumerate(ordered):
-                if not self._take(connection, charge, amount=amount):
+                if not self._reserve_in(connection, charge, amount=amount):
                     # Not by raising: that would roll back what else is in this transaction.
-                    self.settling(ordered[:at], reserved=amount, spent=0)(connection)
-                    standing = self._kept(connection, charge.scope, window=charge.window)
-                    return Refusal(charge, *(standing or (0, 0)))
+                    self.settle_job(ordered[:at], reserved=amount, spent=0)(connection)
+                    standing = self._stored_balance(connection, charge.scope, window=charge.window)
+                    return BudgetRefusal(charge, *(standing or (0, 0)))
             return None
 
         return await self._database.write(job)
 
-    def settling(self, charges: Sequence[Charge], *, reserved: int, spent: int) -> Job[None]:
+    def settle_job(self, charges: Sequence[ChargedBudget], *, reserved: int, spent: int) -> DatabaseJob[None]:
         """A job that gives the reservation back and takes what was spent, for `Store.post` or `Store.write`.
 
         Write the usage record in the same job or before. A budget that nobody has reserved of is left to
         be summed up from the records.
         """
 
-        def job(connection: Connection) -> None:
+        def job(connection: DatabaseConnection) -> None:
             for charge in charges:
                 where = {"of": charge.scope, "within": charge.window}
-                connection.run(self._sql.settle, {**where, "back": reserved, "amount": spent})
+                connection.execute(self._sql.settle, {**where, "back": reserved, "amount": spent})
 
         return job
 
-    async def standing(self, scope: str, window: str) -> tuple[int, int]:
+    async def get_balance(self, scope: str, window: str) -> tuple[int, int]:
         """What is spent and what is reserved."""
 
-        def query(connection: Connection) -> tuple[int, int]:
-            kept = self._kept(connection, scope, window=window)
-            return kept or (self._summed(connection, scope, window=window), 0)
+        def query(connection: DatabaseConnection) -> tuple[int, int]:
+            kept = self._stored_balance(connection, scope, window=window)
+            return kept or (self._sum_usage(connection, scope, window=window), 0)
 
         return await self._database.read(query)
 
     async def recover(self) -> None:
         """Clear what a crash has left reserved, once; forget days long past."""
-        async with self._freshening:
-            if self._fresh:
+        async with self._recovery_lock:
+            if self._recovered:
                 return
-            past = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=KEPT_DAYS)
+            past = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=RETENTION_DAYS)
 
-            def job(connection: Connection) -> None:
-                connection.run(self._sql.clear, {"nothing": 0})
-                connection.run(
-                    self._sql.forget, {"first": "day:", "last": window_of("day", past.timestamp())}
+            def job(connection: DatabaseConnection) -> None:
+                connection.execute(self._sql.clear, {"nothing": 0})
+                connection.execute(
+                    self._sql.delete_old, {"first": "day:", "last": budget_window("day", past.timestamp())}
                 )
 
             await self._database.write(job)
-            self._fresh = True
+            self._recovered = True
 
-    def _take(self, connection: Connection, charge: Charge, *, amount: int) -> bool:
+    def _reserve_in(self, connection: DatabaseConnection, charge: ChargedBudget, *, amount: int) -> bool:
         scope, window = charge.scope, charge.window
         params = {"of": scope, "within": window, "amount": amount, "limit": charge.limit}
-        if connection.run(self._sql.reserve, params):
+        if connection.execute(self._sql.reserve, params):
             return True
-        if self._kept(connection, scope, window=window):
+        if self._stored_balance(connection, scope, window=window):
             return False
-        spent = self._summed(connection, scope, window=window)
-        connection.run(self._sql.open, {"scope": scope, "window": window, "spent": spent, "reserved": 0})
-        return connection.run(self._sql.reserve, params) > 0
+        spent = self._sum_usage(connection, scope, window=window)
+        connection.execute(
+            self._sql.insert_if_missing, {"scope": scope, "window": window, "spent": spent, "reserved": 0}
+        )
+        return connection.execute(self._sql.reserve, params) > 0
 
-    def _kept(self, connection: Connection, scope: str, *, window: str) -> tuple[int, int] | None:
-        row = connection.one(self._sql.get, {"of": scope, "within": window})
+    def _stored_balance(
+        self, connection: DatabaseConnection, scope: str, *, window: str
+    ) -> tuple[int, int] | None:
+        row = connection.fetch_one(self._sql.get, {"of": scope, "within": window})
         return None if row is None else (row[0], row[1])
 
-    def _summed(self, connection: Connection, scope: str, *, window: str) -> int:
+    def _sum_usage(self, connection: DatabaseConnection, scope: str, *, window: str) -> int:
         kind, _, id = scope.partition(":")
-        since, until = bounds(window)
-        row = connection.one(self._sql.sums[kind], {"id": id, "since": since, "until": until})
-        return 0 if row is None or row[0] is None else round(row[0] * NANO)
+        since, until = window_bounds(window)
+        row = connection.fetch_one(self._sql.sum_costs[kind], {"id": id, "since": since, "until": until})
+        return 0 if row is None or row[0] is None else round(row[0] * NANOS_PER_DOLLAR)
 
 
-def sum_of(kind: str) -> Select[Any]:
+def select_cost(kind: str) -> Select[Any]:
     """What a key or an owner has cost between two moments."""
     started = usage.c.started_at
     within = (started >= bindparam("since")) & (started < bindparam("until"))
-    return select(func.sum(usage.c.cost)).where(SCOPES[kind] == bindparam("id"), within)
+    return select(func.sum(usage.c.cost)).where(SCOPE_COLUMNS[kind] == bindparam("id"), within)
 
 
-def window_of(span: Span, at: float) -> str:
+def budget_window(kind: WindowKind, time: float) -> str:
     """The window of a moment: "day:2026-11-22", "month:2026-11" (both UTC) or "total"."""
-    match span:
+    match kind:
         case "day":
-            return f"day:{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+            return f"day:{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
         case "month":
-            return f"month:{datetime.fromtimestamp(at, UTC):%Y-%m}"
+            return f"month:{datetime.fromtimestamp(time, UTC):%Y-%m}"
         case "total":
             return "total"
 
 
-def bounds(window: str) -> tuple[float, float]:
+def window_bounds(window: str) -> tuple[float, float]:
     """When a window begins and ends, in unix seconds."""
     span, _, date = window.partition(":")
     match span:

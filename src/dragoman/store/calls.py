@@ -22,19 +22,27 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import Conflict, StoreError, Unavailable
-from dragoman.operations.ledger import CallRecord, Ended, Entry
+from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure
-from dragoman.operations.tree import SHOWN, Line
-from dragoman.store.connection import Compiler, Connection, Params, Row, from_text, to_params, to_text
+from dragoman.operations.tree import MAX_SHOWN_LENGTH, CallRow
+from dragoman.store.connection import (
+    Compiler,
+    DatabaseConnection,
+    Params,
+    Row,
+    decode_json,
+    encode_json,
+    to_params,
+)
 from dragoman.store.database import Database
-from dragoman.store.tables import RUNNING, approvals, calls
+from dragoman.store.tables import IS_RUNNING, approvals, calls
 
 log = logging.getLogger(__name__)
 
-RECORD = CallRecord.__struct_fields__
-NOT_ENDED: dict[str, Any] = {**dict.fromkeys(Ended.__struct_fields__), "status": "running"}
-LINE = Line.__struct_fields__
-FATE = case(
+RECORD_COLUMNS = CallRecord.__struct_fields__
+RUNNING_FIELDS: dict[str, Any] = {**dict.fromkeys(CallCompletion.__struct_fields__), "status": "running"}
+LINE_COLUMNS = CallRow.__struct_fields__
+INTERRUPTED_STATUS = case(
     (calls.c.effect == literal_column("'once'"), literal_column("'uncertain'")),
     else_=literal_column("'aborted'"),
 )
@@ -42,15 +50,15 @@ FILTERS = ("owner", "run_id", "session_id", "status", "operation")
 
 
 class CallStatements:
-    """The SQL of `Calls`; see `Database.statements`."""
+    """The SQL of `CallRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         this = calls.c.id == bindparam("id")
         open_ended = calls.c.status.in_(
             [literal_column(f"'{status}'") for status in ("pending", "running", "uncertain")]
         )
-        ended: dict[str, Any] = {name: bindparam(name) for name in NOT_ENDED}
-        entries = select(*(calls.c[name] for name in (*RECORD, *NOT_ENDED)))
+        ended: dict[str, Any] = {name: bindparam(name) for name in RUNNING_FIELDS}
+        entries = select(*(calls.c[name] for name in (*RECORD_COLUMNS, *RUNNING_FIELDS)))
         of_run = entries.where(calls.c.run_id == bindparam("id")).order_by(calls.c.started_at, calls.c.id)
         self.insert = compiler.compile(insert(calls))
         self.end = compiler.compile(update(calls).where(this, open_ended).values(ended))
@@ -59,206 +67,208 @@ class CallStatements:
         resumed = update(calls).where(this, waiting).values(status=literal_column("'running'"), **anew)
         self.resume = compiler.compile(resumed.values(error=null()))
         self.interrupt = compiler.compile(
-            update(calls).where(RUNNING).values(status=FATE, ended_at=bindparam("now"))
+            update(calls).where(IS_RUNNING).values(status=INTERRUPTED_STATUS, ended_at=bindparam("now"))
         )
-        given_up = update(calls).where(calls.c.id.in_(select(branch().c.id)), waiting).values(ended)
-        self.waits = compiler.compile(select(calls.c.id).where(this, waiting))
+        given_up = update(calls).where(calls.c.id.in_(select(descendant_ids().c.id)), waiting).values(ended)
+        self.find_pending = compiler.compile(select(calls.c.id).where(this, waiting))
         self.give_up = compiler.compile(given_up)
-        lost = update(calls).where(calls.c.id.in_(select(interrupted().c.id)), waiting)
+        lost = update(calls).where(calls.c.id.in_(select(interrupted_ids().c.id)), waiting)
         ended_with: dict[str, Any] = {"status": literal_column("'aborted'"), "ended_at": bindparam("now")}
-        self.lose = compiler.compile(lost.values(ended_with))
+        self.abort_interrupted = compiler.compile(lost.values(ended_with))
         self.get = compiler.compile(entries.where(this))
-        self.of_run = compiler.compile(of_run)
-        self.below = compiler.compile(below())
-        self.below_count = compiler.compile(select(func.count()).select_from(branch()))
-        self.above = compiler.compile(above())
-        self.run_lines = compiler.compile(page(lines().where(calls.c.run_id == bindparam("id"))))
-        self.run_count = compiler.compile(
+        self.list_for_run = compiler.compile(of_run)
+        self.list_descendants = compiler.compile(select_descendants())
+        self.count_descendants = compiler.compile(select(func.count()).select_from(descendant_ids()))
+        self.list_ancestors = compiler.compile(select_ancestors())
+        self.list_run_calls = compiler.compile(
+            first_rows(select_lines().where(calls.c.run_id == bindparam("id")))
+        )
+        self.count_run_calls = compiler.compile(
             select(func.count()).select_from(calls).where(calls.c.run_id == bindparam("id"))
         )
 
 
-class Calls:
+class CallRepository:
     """A `Ledger`: what it was told is committed when it returns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lists: dict[frozenset[str], str] = {}
+        self._list_sql: dict[frozenset[str], str] = {}
 
     @cached_property
     def _sql(self) -> CallStatements:
         return self._database.statements(CallStatements)
 
-    async def begin(self, record: CallRecord, *, wait: bool = True) -> None:
+    async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
         """Keep the intent. Conflict when the id is taken."""
-        params = to_params(record) | NOT_ENDED | {"input": to_text(record.input)}
+        params = to_params(record) | RUNNING_FIELDS | {"input": encode_json(record.input)}
 
-        def job(connection: Connection) -> int:
-            return connection.run(self._sql.insert, params)
+        def job(connection: DatabaseConnection) -> int:
+            return connection.execute(self._sql.insert, params)
 
         if wait:
             await self._database.write(job)
         else:
-            self._database.post(job)
+            self._database.enqueue(job)
 
-    async def resume(self, record: CallRecord) -> None:
+    async def record_resume(self, record: CallRecord) -> None:
         """Keep that a call which waited runs now. Conflict when it does not wait any more."""
         params = {name: getattr(record, name) for name in ("id", "run_id", "step", "started_at")}
 
-        def job(connection: Connection) -> None:
-            if not connection.run(self._sql.resume, params):
+        def job(connection: DatabaseConnection) -> None:
+            if not connection.execute(self._sql.resume, params):
                 raise Conflict(f"call {record.id!r} does not wait for an approval")
 
         await self._database.write(job)
 
-    async def end(self, call_id: str, ended: Ended, *, wait: bool = True) -> None:
+    async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
         """Keep how it ended. Does nothing for a call that has ended already or never began.
 
         While the database is down this raises, and is kept once it is up again.
         """
-        params = {"id": call_id, **to_params(ended), "notes": to_text(ended.notes or None)}
-        params |= {"result": to_text(ended.result), "error": to_text(ended.error)}
+        params = {"id": call_id, **to_params(completion), "notes": encode_json(completion.notes or None)}
+        params |= {"result": encode_json(completion.result), "error": encode_json(completion.error)}
 
-        def job(connection: Connection) -> int:
-            return connection.run(self._sql.end, params)
+        def job(connection: DatabaseConnection) -> int:
+            return connection.execute(self._sql.end, params)
 
         def failed(error: Exception) -> None:
             log.error("the end of call %s could not be written down: %s", call_id, error)
-            self._database.owe(job)
+            self._database.defer(job)
 
         try:
             if wait:
                 await self._database.write(job)
             else:
-                self._database.post(job, failed=failed)
+                self._database.enqueue(job, on_failure=failed)
         except (StoreError, Unavailable):
-            self._database.owe(job)
+            self._database.defer(job)
             raise
 
-    async def give_up(self, call_id: str, ended: Ended) -> None:
+    async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
         """Keep that a call which waits is not waited for any more, nor those below it that do."""
-        params = {"id": call_id, **to_params(ended), "notes": to_text(ended.notes or None)}
-        params |= {"result": to_text(ended.result), "error": to_text(ended.error)}
+        params = {"id": call_id, **to_params(completion), "notes": encode_json(completion.notes or None)}
+        params |= {"result": encode_json(completion.result), "error": encode_json(completion.error)}
 
-        def job(connection: Connection) -> None:
-            if connection.one(self._sql.waits, {"id": call_id}) is not None:
-                connection.run(self._sql.give_up, params)
+        def job(connection: DatabaseConnection) -> None:
+            if connection.fetch_one(self._sql.find_pending, {"id": call_id}) is not None:
+                connection.execute(self._sql.give_up, params)
 
         await self._database.write(job)
 
-    async def interrupt(self, now: float) -> int:
+    async def interrupt_running(self, now: float) -> int:
         """End all calls that are marked as running: whoever made them is gone; how many there were.
 
         One that acts is uncertain, any other aborted; so are those below that wait for an answer.
         """
 
-        def job(connection: Connection) -> int:
-            connection.run(self._sql.lose, {"now": now})
-            return connection.run(self._sql.interrupt, {"now": now})
+        def job(connection: DatabaseConnection) -> int:
+            connection.execute(self._sql.abort_interrupted, {"now": now})
+            return connection.execute(self._sql.interrupt, {"now": now})
 
         return await self._database.write(job)
 
-    async def get(self, call_id: str) -> Entry | None:
+    async def get(self, call_id: str) -> LedgerEntry | None:
         """The call, or None."""
-        found = await self._read(self._sql.get, {"id": call_id})
+        found = await self._read_entries(self._sql.get, {"id": call_id})
         return found[0] if found else None
 
-    async def for_run(self, run_id: str) -> Sequence[Entry]:
+    async def list_for_run(self, run_id: str) -> Sequence[LedgerEntry]:
         """The run's calls as they began; `record.parent_id` makes them a tree."""
-        return await self._read(self._sql.of_run, {"id": run_id})
+        return await self._read_entries(self._sql.list_for_run, {"id": run_id})
 
-    async def run_lines(self, run_id: str, *, limit: int) -> tuple[Sequence[Line], int]:
+    async def list_run_calls(self, run_id: str, *, limit: int) -> tuple[Sequence[CallRow], int]:
         """The run's first calls as they began, cut short, and how many it has."""
-        return await self._counted(
-            self._sql.run_lines, self._sql.run_count, params={"id": run_id, "limit": limit}
+        return await self._list_and_count(
+            self._sql.list_run_calls, self._sql.count_run_calls, params={"id": run_id, "limit": limit}
         )
 
-    async def below(self, call_id: str, *, limit: int) -> tuple[Sequence[Line], int]:
+    async def list_descendants(self, call_id: str, *, limit: int) -> tuple[Sequence[CallRow], int]:
         """The call and the first ones below it, at any depth, cut short, and how many there are."""
-        return await self._counted(
-            self._sql.below, self._sql.below_count, params={"id": call_id, "limit": limit}
+        return await self._list_and_count(
+            self._sql.list_descendants, self._sql.count_descendants, params={"id": call_id, "limit": limit}
         )
 
-    async def _counted(self, sql: str, count: str, *, params: Params) -> tuple[Sequence[Line], int]:
-        found = await self._lines(sql, params)
+    async def _list_and_count(self, sql: str, count: str, *, params: Params) -> tuple[Sequence[CallRow], int]:
+        found = await self._read_lines(sql, params)
         if len(found) < params["limit"]:
             return found, len(found)
-        row = await self._database.read(lambda connection: connection.one(count, {"id": params["id"]}))
+        row = await self._database.read(lambda connection: connection.fetch_one(count, {"id": params["id"]}))
         return found, int(row[0]) if row else len(found)
 
-    async def above(self, call_id: str) -> Sequence[Line]:
+    async def list_ancestors(self, call_id: str) -> Sequence[CallRow]:
         """The calls that the call is part of, the outermost first, and itself."""
-        found = await self._lines(self._sql.above, {"id": call_id})
-        return line_up(found, call_id)
+        found = await self._read_lines(self._sql.list_ancestors, {"id": call_id})
+        return order_ancestors(found, call_id)
 
     async def list(
         self, filters: Mapping[str, str], *, before: tuple[float, str] | None = None, limit: int = 50
-    ) -> Sequence[Line]:
+    ) -> Sequence[CallRow]:
         """Calls that match (by FILTERS), the newest first; `before` is the place of the last one before."""
         params: dict[str, Any] = dict(filters)
         if before is not None:
             params |= {"before_at": before[0], "before_id": before[1]}
-        return await self._lines(self._list_by(frozenset(params)), {**params, "limit": limit})
+        return await self._read_lines(self._compile_list(frozenset(params)), {**params, "limit": limit})
 
-    def _list_by(self, names: frozenset[str]) -> str:
-        if names not in self._lists:
+    def _compile_list(self, names: frozenset[str]) -> str:
+        if names not in self._list_sql:
             place = (calls.c.started_at, calls.c.id)
             wanted = [calls.c[name] == bindparam(name) for name in FILTERS if name in names]
-            found = lines().where(*wanted)
+            found = select_lines().where(*wanted)
             if "before_at" in names:
                 found = found.where(tuple_(*place) < tuple_(bindparam("before_at"), bindparam("before_id")))
             newest = found.order_by(*(each.desc() for each in place))
             bound = newest.limit(bindparam("limit")).offset(literal_column("0"))
-            self._lists[names] = self._database.compile(bound)
-        return self._lists[names]
+            self._list_sql[names] = self._database.compile(bound)
+        return self._list_sql[names]
 
-    async def _lines(self, sql: str, params: Params) -> Sequence[Line]:
-        rows = await self._database.read(lambda connection: connection.all(sql, params))
+    async def _read_lines(self, sql: str, params: Params) -> Sequence[CallRow]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_line(row) for row in rows]
 
-    async def _read(self, sql: str, params: Params) -> Sequence[Entry]:
-        rows = await self._database.read(lambda connection: connection.all(sql, params))
+    async def _read_entries(self, sql: str, params: Params) -> Sequence[LedgerEntry]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_entry(row) for row in rows]
 
 
-def lines() -> Select[Any]:
+def select_lines() -> Select[Any]:
     """Calls as a tree shows them; an approval is looked for where a call waits for one."""
     asked = select(func.max(approvals.c.id)).where(approvals.c.call_id == calls.c.id).scalar_subquery()
-    told: dict[str, Any] = {name: calls.c[name] for name in LINE if name in calls.c}
+    told: dict[str, Any] = {name: calls.c[name] for name in LINE_COLUMNS if name in calls.c}
     told |= {
-        name: func.substr(calls.c[name], literal_column("1"), literal_column(str(SHOWN + 1)))
+        name: func.substr(calls.c[name], literal_column("1"), literal_column(str(MAX_SHOWN_LENGTH + 1)))
         for name in ("input", "result")
     }
     waits = calls.c.status == literal_column("'pending'")
     told["approval_id"] = case((waits, asked), else_=literal_column("NULL"))
-    return select(*(told[name].label(name) for name in LINE))
+    return select(*(told[name].label(name) for name in LINE_COLUMNS))
 
 
-def page(found: Select[Any]) -> Select[Any]:
-    in_order = found.order_by(calls.c.started_at, calls.c.id)
+def first_rows(query: Select[Any]) -> Select[Any]:
+    in_order = query.order_by(calls.c.started_at, calls.c.id)
     return in_order.limit(bindparam("limit")).offset(literal_column("0"))
 
 
-def branch() -> CTE:
+def descendant_ids() -> CTE:
     """The ids of a call and of all that it led to."""
     start = select(calls.c.id).where(calls.c.id == bindparam("id")).cte("branch", recursive=True)
     child = calls.alias("child")
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
 
 
-def interrupted() -> CTE:
+def interrupted_ids() -> CTE:
     """The ids of the calls that are marked as running, and of all that they led to."""
-    start = select(calls.c.id).where(RUNNING).cte("interrupted", recursive=True)
+    start = select(calls.c.id).where(IS_RUNNING).cte("interrupted", recursive=True)
     child = calls.alias("child")
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
 
 
-def below() -> Select[Any]:
+def select_descendants() -> Select[Any]:
     """A call and all that it led to."""
-    return page(lines().where(calls.c.id.in_(select(branch().c.id))))
+    return first_rows(select_lines().where(calls.c.id.in_(select(descendant_ids().c.id))))
 
 
-def above() -> Select[Any]:
+def select_ancestors() -> Select[Any]:
     """A call and all that led to it."""
     start = (
         select(calls.c.id, calls.c.parent_id)
@@ -269,13 +279,13 @@ def above() -> Select[Any]:
     branch = start.union(
         select(parent.c.id, parent.c.parent_id).join(start, parent.c.id == start.c.parent_id)
     )
-    return lines().where(calls.c.id.in_(select(branch.c.id)))
+    return select_lines().where(calls.c.id.in_(select(branch.c.id)))
 
 
-def line_up(found: Iterable[Line], call_id: str) -> Sequence[Line]:
+def order_ancestors(lines: Iterable[CallRow], call_id: str) -> Sequence[CallRow]:
     """A call and its parents, the outermost first."""
-    known = {line.id: line for line in found}
-    path: list[Line] = []
+    known = {line.id: line for line in lines}
+    path: list[CallRow] = []
     here = known.pop(call_id, None)
     while here is not None:
         path.append(here)
@@ -283,18 +293,18 @@ def line_up(found: Iterable[Line], call_id: str) -> Sequence[Line]:
     return path[::-1]
 
 
-def to_line(row: Row) -> Line:
-    fields = dict(zip(LINE, row, strict=True))
-    fields["error"] = from_text(fields["error"], CallFailure)
-    fields["notes"] = tuple(from_text(fields["notes"]) or ())
-    return Line(**fields)
+def to_line(row: Row) -> CallRow:
+    fields = dict(zip(LINE_COLUMNS, row, strict=True))
+    fields["error"] = decode_json(fields["error"], CallFailure)
+    fields["notes"] = tuple(decode_json(fields["notes"]) or ())
+    return CallRow(**fields)
 
 
-def to_entry(row: Row) -> Entry:
-    fields = dict(zip((*RECORD, *NOT_ENDED), row, strict=True))
-    ended = {name: fields.pop(name) for name in NOT_ENDED}
-    fields["input"] = from_text(fields["input"])
-    ended["result"] = from_text(ended["result"])
-    ended["error"] = from_text(ended["error"], CallFailure)
-    ended["notes"] = tuple(from_text(ended["notes"]) or ())
-    return Entry(record=CallRecord(**fields), **ended)
+def to_entry(row: Row) -> LedgerEntry:
+    fields = dict(zip((*RECORD_COLUMNS, *RUNNING_FIELDS), row, strict=True))
+    ended = {name: fields.pop(name) for name in RUNNING_FIELDS}
+    fields["input"] = decode_json(fields["input"])
+    ended["result"] = decode_json(ended["result"])
+    ended["error"] = decode_json(ended["error"], CallFailure)
+    ended["notes"] = tuple(decode_json(ended["notes"]) or ())
+    return LedgerEntry(record=CallRecord(**fields), **ended)

@@ -14,23 +14,23 @@ Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """A connection inside a transaction. SQL is what `Database.compile` gave; parameters go by name."""
 
-    def run(self, sql: str, params: Params) -> int:
+    def execute(self, sql: str, params: Params) -> int:
         """How many rows the statement changed."""
 
-    def run_many(self, sql: str, rows: Iterable[Params]) -> None:
+    def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
         """Run the statement once for each."""
 
-    def one(self, sql: str, params: Params) -> Row | None:
+    def fetch_one(self, sql: str, params: Params) -> Row | None:
         """The first row, or None."""
 
-    def all(self, sql: str, params: Params) -> Sequence[Row]:
+    def fetch_all(self, sql: str, params: Params) -> Sequence[Row]:
         """Every row."""
 
 
-class Transactions(Connection, Protocol):
+class BackendConnection(DatabaseConnection, Protocol):
     """A connection and its transactions, as the writer and the readers hold it."""
 
     def begin(self) -> None:
@@ -46,10 +46,10 @@ class Transactions(Connection, Protocol):
         """Give the connection back to the system."""
 
 
-Job: TypeAlias = Callable[[Connection], T]
+DatabaseJob: TypeAlias = Callable[[DatabaseConnection], T]
 """Work inside a transaction. It may run again after a rollback, so it touches nothing but its connection."""
 
-Reach: TypeAlias = Literal["writing", "all"]
+OutageScope: TypeAlias = Literal["writing", "all"]
 """What an outage reaches: a full disk can still be read."""
 
 
@@ -75,13 +75,13 @@ class Backend(Compiler, Protocol):
     def check(self) -> None:
         """Write something that changes nothing. Blocks; StoreError when the database does not take it."""
 
-    def connect(self, *, writing: bool) -> Transactions:
+    def connect(self, *, writing: bool) -> BackendConnection:
         """A new connection; one that is not `writing` refuses to."""
 
-    def explain(self, error: Exception) -> Exception:
+    def translate_error(self, error: Exception) -> Exception:
         """What a driver's error means, as one of errors.py; any other error as it is."""
 
-    def reach(self, error: Exception) -> Reach | None:
+    def outage_scope(self, error: Exception) -> OutageScope | None:
         """What cannot be done any more after a driver's error or what it was explained as; None: all can."""
 
     def release(self) -> None:
@@ -93,18 +93,18 @@ class Backend(Compiler, Protocol):
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def select_all(kind: type[msgspec.Struct], table: Table) -> Select[Any]:
+def select_fields(kind: type[msgspec.Struct], table: Table) -> Select[Any]:
     """Select the columns of the struct's fields, in their order."""
     return select(*(table.c[name] for name in kind.__struct_fields__))
 
 
 def to_fields(kind: type[msgspec.Struct], row: Row) -> dict[str, Any]:
-    """The fields in a row of `select_all`; JSON is still text."""
+    """The fields in a row of `select_fields`; JSON is still text."""
     return dict(zip(kind.__struct_fields__, row, strict=True))
 
 
 def to_struct(kind: type[S], row: Row) -> S:
-    """The struct in a row of `select_all`, when none of its fields is kept as JSON."""
+    """The struct in a row of `select_fields`, when none of its fields is kept as JSON."""
     return kind(**to_fields(kind, row))
 
 
@@ -113,11 +113,11 @@ def to_params(struct: msgspec.Struct) -> dict[str, Any]:
     return msgspec.structs.asdict(struct)
 
 
-def to_text(value: Any) -> str | None:
+def encode_json(value: Any) -> str | None:
     """The value as JSON text; None, which stands for NULL, as it is."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def from_text(text: str | None, kind: Any = Any) -> Any:
+def decode_json(text: str | None, kind: Any = Any) -> Any:
     """The value of JSON text; None for NULL."""
     return None if text is None else msgspec.json.decode(text, type=kind)

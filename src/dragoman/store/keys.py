@@ -17,29 +17,29 @@ from dragoman.limits import Limits
 from dragoman.operations.identity import Identity, Scope
 from dragoman.store.connection import (
     Compiler,
-    Connection,
+    DatabaseConnection,
     Row,
-    from_text,
-    select_all,
+    decode_json,
+    encode_json,
+    select_fields,
     to_fields,
     to_params,
-    to_text,
 )
 from dragoman.store.database import Database
 from dragoman.store.tables import former_secrets, keys
 
-START = "dgm_"
+KEY_PREFIX = "dgm_"
 SECRET_BYTES = 32
-PREFIX = len(START) + 6
-USED_SECONDS = 60.0
+SHOWN_PREFIX_LENGTH = len(KEY_PREFIX) + 6
+LAST_USED_INTERVAL = 60.0
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-CHANGEABLE = frozenset({"name", "scopes", "models", "limits", "expires_at"})
+UPDATABLE = frozenset({"name", "scopes", "models", "limits", "expires_at"})
 
-Invalid: TypeAlias = Literal["unknown", "revoked", "expired", "rotated"]
+KeyRejection: TypeAlias = Literal["unknown", "revoked", "expired", "rotated"]
 """Why a secret opens nothing: "expired" is the key, "rotated" a secret that another one has replaced."""
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """A key without its secret; `prefix` is how the secret starts, so that people can tell theirs apart.
 
     `models` are patterns of the models that it may ask, None for all; `limits` None means the hub's own.
@@ -64,16 +64,16 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
             owner=self.owner, key_id=self.id, scopes=self.scopes, models=self.models, limits=self.limits
         )
 
-    def is_good(self, now: float) -> bool:
+    def is_valid(self, now: float) -> bool:
         """Whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
 class KeyStatements:
-    """The SQL of `Keys`; see `Database.statements`."""
+    """The SQL of `ApiKeyRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
-        found, this = select_all(Key, keys), keys.c.id == bindparam("id")
+        found, this = select_fields(ApiKey, keys), keys.c.id == bindparam("id")
         now: ColumnElement[float] = bindparam("now")
         digested: ColumnElement[str] = bindparam("hash")
         former = former_secrets.c
@@ -85,13 +85,13 @@ class KeyStatements:
         self.find_former = compiler.compile(replaced.where(former.hash == digested))
         self.list = compiler.compile(found.order_by(keys.c.created_at, keys.c.id))
         self.revoke = compiler.compile(revoked)
-        self.use = compiler.compile(update(keys).where(this).values(last_used_at=now))
-        changes: dict[str, Any] = {name: bindparam(name) for name in ("hash", "prefix", *CHANGEABLE)}
-        self.change = compiler.compile(update(keys).where(this).values(changes))
-        self.retire = compiler.compile(insert(former_secrets))
+        self.update_last_used = compiler.compile(update(keys).where(this).values(last_used_at=now))
+        changes: dict[str, Any] = {name: bindparam(name) for name in ("hash", "prefix", *UPDATABLE)}
+        self.update = compiler.compile(update(keys).where(this).values(changes))
+        self.insert_former = compiler.compile(insert(former_secrets))
 
 
-class Keys:
+class ApiKeyRepository:
     """All keys.
 
     A secret holds 32 random bytes, and only its SHA-256 is kept. A slow password hash would add nothing:
@@ -116,12 +116,12 @@ class Keys:
         models: Sequence[str] | None = None,
         limits: Limits | None = None,
         expires_at: float | None = None,
-    ) -> tuple[Key, str]:
+    ) -> tuple[ApiKey, str]:
         """A new key and its secret, which cannot be read again. BadRequest for a scope that there is not."""
         secret = new_secret()
-        key = Key(
+        key = ApiKey(
             id=f"key_{secrets.token_hex(8)}",
-            prefix=secret[:PREFIX],
+            prefix=secret[:SHOWN_PREFIX_LENGTH],
             owner=owner,
             name=name,
             scopes=frozenset(scopes),
@@ -130,61 +130,67 @@ class Keys:
             created_at=self._clock(),
             expires_at=expires_at,
         )
-        params = params_of(check(key), digest(secret))
-        await self._database.write(lambda connection: connection.run(self._sql.insert, params))
+        params = key_params(check_key(key), hash_secret(secret))
+        await self._database.write(lambda connection: connection.execute(self._sql.insert, params))
         return key, secret
 
-    async def find(self, secret: str) -> Key | Invalid:
+    async def authenticate(self, secret: str) -> ApiKey | KeyRejection:
         """The key that this secret opens, or why it opens none. That it was used is noted once a minute.
 
         To the holder of a secret that was replaced, the key expires when the grace is over.
         """
         now = self._clock()
-        key = await self._database.read(lambda connection: self._look_up(connection, digest(secret)))
-        if not isinstance(key, Key):
+        key = await self._database.read(
+            lambda connection: self._find_by_hash(connection, hash_secret(secret))
+        )
+        if not isinstance(key, ApiKey):
             return key
         if key.revoked_at is not None:
             return "revoked"
         if key.expires_at is not None and key.expires_at <= now:
             return "expired"
-        if key.last_used_at is None or now - key.last_used_at >= USED_SECONDS:
+        if key.last_used_at is None or now - key.last_used_at >= LAST_USED_INTERVAL:
             with suppress(Unavailable):  # a database that is far behind has no time for this
-                self._database.post(
-                    lambda connection: connection.run(self._sql.use, {"id": key.id, "now": now})
+                self._database.enqueue(
+                    lambda connection: connection.execute(
+                        self._sql.update_last_used, {"id": key.id, "now": now}
+                    )
                 )
         return key
 
-    async def get(self, id: str) -> Key | None:
+    async def get(self, id: str) -> ApiKey | None:
         """The key of this id, revoked or not."""
-        row = await self._database.read(lambda connection: connection.one(self._sql.get, {"id": id}))
+        row = await self._database.read(lambda connection: connection.fetch_one(self._sql.get, {"id": id}))
         return None if row is None else to_key(row[:-1])
 
-    async def list(self) -> Sequence[Key]:
+    async def list(self) -> Sequence[ApiKey]:
         """All keys, the oldest first, revoked ones too."""
-        return [to_key(row) for row in await self._database.read(self._all)]
+        return [to_key(row) for row in await self._database.read(self._select_all)]
 
-    async def change(self, id: str, **fields: Any) -> Key:
+    async def update(self, id: str, **fields: Any) -> ApiKey:
         """The key with its name, scopes, models, limits or expires_at changed. NotFound."""
-        if unknown := fields.keys() - CHANGEABLE:
+        if unknown := fields.keys() - UPDATABLE:
             raise TypeError(f"{min(unknown)!r} of a key cannot be changed")
 
-        def job(connection: Connection) -> Key:
-            key, hashed = self._valid(connection, id)
-            changed = check(msgspec.structs.replace(key, **fields))
-            connection.run(self._sql.change, params_of(changed, hashed))
+        def job(connection: DatabaseConnection) -> ApiKey:
+            key, hashed = self._load_valid(connection, id)
+            changed = check_key(msgspec.structs.replace(key, **fields))
+            connection.execute(self._sql.update, key_params(changed, hashed))
             return changed
 
         return await self._database.write(job)
 
-    async def rotate(self, id: str, grace: float) -> tuple[Key, str]:
+    async def rotate(self, id: str, grace: float) -> tuple[ApiKey, str]:
         """The key and its new secret; the one before opens it for another `grace` seconds. NotFound."""
         secret, now = new_secret(), self._clock()
 
-        def job(connection: Connection) -> Key:
-            key, hashed = self._valid(connection, id)
-            changed = msgspec.structs.replace(key, prefix=secret[:PREFIX])
-            connection.run(self._sql.retire, {"hash": hashed, "key_id": id, "valid_until": now + grace})
-            connection.run(self._sql.change, params_of(changed, digest(secret)))
+        def job(connection: DatabaseConnection) -> ApiKey:
+            key, hashed = self._load_valid(connection, id)
+            changed = msgspec.structs.replace(key, prefix=secret[:SHOWN_PREFIX_LENGTH])
+            connection.execute(
+                self._sql.insert_former, {"hash": hashed, "key_id": id, "valid_until": now + grace}
+            )
+            connection.execute(self._sql.update, key_params(changed, hash_secret(secret)))
             return changed
 
         return await self._database.write(job), secret
@@ -192,12 +198,12 @@ class Keys:
     async def revoke(self, id: str) -> bool:
         """False when there is no such key, or it was revoked before."""
         params = {"id": id, "now": self._clock()}
-        return await self._database.write(lambda connection: connection.run(self._sql.revoke, params) > 0)
+        return await self._database.write(lambda connection: connection.execute(self._sql.revoke, params) > 0)
 
-    def _look_up(self, connection: Connection, hashed: str) -> Key | Invalid:
-        if row := connection.one(self._sql.find, {"hash": hashed}):
+    def _find_by_hash(self, connection: DatabaseConnection, digest: str) -> ApiKey | KeyRejection:
+        if row := connection.fetch_one(self._sql.find, {"hash": digest}):
             return to_key(row)
-        row = connection.one(self._sql.find_former, {"hash": hashed})
+        row = connection.fetch_one(self._sql.find_former, {"hash": digest})
         if row is None:
             return "unknown"
         key, until = to_key(row[:-1]), row[-1]
@@ -206,28 +212,28 @@ class Keys:
         expires_at = until if key.expires_at is None else min(until, key.expires_at)
         return msgspec.structs.replace(key, expires_at=expires_at)
 
-    def _valid(self, connection: Connection, id: str) -> tuple[Key, str]:
-        row = connection.one(self._sql.get, {"id": id})
+    def _load_valid(self, connection: DatabaseConnection, id: str) -> tuple[ApiKey, str]:
+        row = connection.fetch_one(self._sql.get, {"id": id})
         if row is None or to_key(row[:-1]).revoked_at is not None:
             raise NotFound(
                 f"there is no valid key with the id {id!r}", hint="`dragoman keys list` shows them"
             )
         return to_key(row[:-1]), row[-1]
 
-    def _all(self, connection: Connection) -> Sequence[Row]:
-        return connection.all(self._sql.list, {})
+    def _select_all(self, connection: DatabaseConnection) -> Sequence[Row]:
+        return connection.fetch_all(self._sql.list, {})
 
 
 def new_secret() -> str:
-    return START + secrets.token_urlsafe(SECRET_BYTES)
+    return KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
 
 
-def digest(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """All that is kept of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def check(key: Key) -> Key:
+def check_key(key: ApiKey) -> ApiKey:
     """The key, if its scopes are some that there are and its patterns can match. BadRequest."""
     if unknown := key.scopes.difference(SCOPES):
         raise BadRequest(
@@ -238,18 +244,18 @@ def check(key: Key) -> Key:
     return key
 
 
-def params_of(key: Key, hashed: str) -> dict[str, Any]:
+def key_params(key: ApiKey, digest: str) -> dict[str, Any]:
     return to_params(key) | {
-        "hash": hashed,
-        "scopes": to_text(sorted(key.scopes)),
-        "models": to_text(key.models),
-        "limits": to_text(key.limits),
+        "hash": digest,
+        "scopes": encode_json(sorted(key.scopes)),
+        "models": encode_json(key.models),
+        "limits": encode_json(key.limits),
     }
 
 
-def to_key(row: Row) -> Key:
-    fields = to_fields(Key, row)
-    fields["scopes"] = from_text(fields["scopes"], frozenset[str])
-    fields["models"] = from_text(fields["models"], tuple[str, ...])
-    fields["limits"] = from_text(fields["limits"], Limits)
-    return Key(**fields)
+def to_key(row: Row) -> ApiKey:
+    fields = to_fields(ApiKey, row)
+    fields["scopes"] = decode_json(fields["scopes"], frozenset[str])
+    fields["models"] = decode_json(fields["models"], tuple[str, ...])
+    fields["limits"] = decode_json(fields["limits"], Limits)
+    return ApiKey(**fields)

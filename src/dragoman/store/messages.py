@@ -10,13 +10,13 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import Message, Part, decode_part, encode_part
-from dragoman.store.connection import Compiler, Connection, Job, Row, from_text, to_text
+from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
 from dragoman.store.database import Database
 from dragoman.store.tables import messages, parts
 
 
 class MessageStatements:
-    """The SQL of `Messages`; see `Database.statements`."""
+    """The SQL of `MessageRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         here = messages.c.session_id == bindparam("session_id")
@@ -34,16 +34,18 @@ class MessageStatements:
         self.heads = compiler.compile(heads.where(here))
         self.head = compiler.compile(heads.where(*this))
         self.bodies = compiler.compile(bodies.where(parts_here))
-        self.bodies_of = compiler.compile(bodies.where(*parts_of))
-        self.places = compiler.compile(select(position, last))
-        self.add = compiler.compile(insert(messages))
-        self.describe = compiler.compile(described)
-        self.drop = compiler.compile(delete(messages).where(*from_here))
-        self.put = compiler.compile(part)
-        self.cut = compiler.compile(delete(parts).where(*parts_of, parts.c.position >= bindparam("count")))
+        self.message_bodies = compiler.compile(bodies.where(*parts_of))
+        self.positions = compiler.compile(select(position, last))
+        self.insert_head = compiler.compile(insert(messages))
+        self.update_metadata = compiler.compile(described)
+        self.delete_from = compiler.compile(delete(messages).where(*from_here))
+        self.upsert_part = compiler.compile(part)
+        self.delete_parts_from = compiler.compile(
+            delete(parts).where(*parts_of, parts.c.position >= bindparam("count"))
+        )
 
 
-class Messages:
+class MessageRepository:
     """The messages of all sessions, each whole and in its order."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
@@ -61,10 +63,10 @@ class Messages:
     async def get(self, session_id: str, id: str) -> Message | None:
         """The message, or None."""
         this = {"session_id": session_id, "id": id}
-        found = await self._read(this, heads=self._sql.head, bodies=self._sql.bodies_of)
+        found = await self._read(this, heads=self._sql.head, bodies=self._sql.message_bodies)
         return found[0] if found else None
 
-    def put_parts(
+    def write_parts_job(
         self,
         session_id: str,
         message_id: str,
@@ -72,7 +74,7 @@ class Messages:
         changed: Sequence[tuple[int, bytes]],
         count: int | None = None,
         metadata: bytes | None = None,
-    ) -> Job[None]:
+    ) -> DatabaseJob[None]:
         """A job that writes parts, each at its position and as `encode_part` made it.
 
         `count` drops those at positions from there on; `metadata` is the message's new one, as JSON. Give the
@@ -85,33 +87,33 @@ class Messages:
             for position, body in changed
         ]
 
-        def job(connection: Connection) -> None:
+        def job(connection: DatabaseConnection) -> None:
             if rows:
-                connection.run_many(self._sql.put, rows)
+                connection.execute_many(self._sql.upsert_part, rows)
             if count is not None:
-                connection.run(self._sql.cut, {**this, "count": count})
+                connection.execute(self._sql.delete_parts_from, {**this, "count": count})
             if metadata is not None:
-                connection.run(self._sql.describe, {**this, "metadata": metadata.decode()})
+                connection.execute(self._sql.update_metadata, {**this, "metadata": metadata.decode()})
 
         return job
 
-    def drop(self, connection: Connection, session_id: str, *, start: int | str) -> None:
+    def delete_from(self, connection: DatabaseConnection, session_id: str, *, start: int | str) -> None:
         """For jobs: delete the message at a position, or of an id, and all after it. NotFound."""
-        found = self._place(connection, session_id, id=start)[0] if isinstance(start, str) else start
+        found = self._position(connection, session_id, id=start)[0] if isinstance(start, str) else start
         if found is None:
             raise NotFound(f"there is no message {start!r} in session {session_id!r}")
-        connection.run(self._sql.drop, {"session_id": session_id, "position": found})
+        connection.execute(self._sql.delete_from, {"session_id": session_id, "position": found})
 
-    def add(self, connection: Connection, session_id: str, *, message: Message) -> None:
+    def append(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
         """For jobs: put the message with its parts at the end. Conflict when its id is taken."""
-        position, end = self._place(connection, session_id, id=message.id)
+        position, end = self._position(connection, session_id, id=message.id)
         if position is not None:
             raise Conflict(f"there is a message {message.id!r} in session {session_id!r} already")
         self._insert(connection, session_id, message=message, position=end)
 
-    def keep(self, connection: Connection, session_id: str, *, message: Message) -> None:
+    def append_or_replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
         """For jobs: as `add`; but the last message is kept, and its parts are replaced if it brings some."""
-        position, end = self._place(connection, session_id, id=message.id)
+        position, end = self._position(connection, session_id, id=message.id)
         if position is None:
             self._insert(connection, session_id, message=message, position=end)
         elif position == end - 1:
@@ -119,35 +121,39 @@ class Messages:
         else:
             raise Conflict(f"message {message.id!r} is not the last of session {session_id!r}")
 
-    def _place(self, connection: Connection, session_id: str, *, id: str) -> tuple[int | None, int]:
+    def _position(
+        self, connection: DatabaseConnection, session_id: str, *, id: str
+    ) -> tuple[int | None, int]:
         """The message's position, if it is there, and the position after the last message's."""
-        row = connection.one(self._sql.places, {"session_id": session_id, "id": id}) or (None, None)
+        row = connection.fetch_one(self._sql.positions, {"session_id": session_id, "id": id}) or (None, None)
         return row[0], 0 if row[1] is None else row[1] + 1
 
-    def _insert(self, connection: Connection, session_id: str, *, message: Message, position: int) -> None:
+    def _insert(
+        self, connection: DatabaseConnection, session_id: str, *, message: Message, position: int
+    ) -> None:
         head = {
             "session_id": session_id,
             "id": message.id,
             "position": position,
             "role": message.role,
-            "metadata": to_text(message.metadata),
+            "metadata": encode_json(message.metadata),
             "created_at": self._clock(),
         }
-        connection.run(self._sql.add, head)
-        self.put_parts(session_id, message.id, changed=encoded(message.parts))(connection)
+        connection.execute(self._sql.insert_head, head)
+        self.write_parts_job(session_id, message.id, changed=encode_parts(message.parts))(connection)
 
-    def _replace(self, connection: Connection, session_id: str, *, message: Message) -> None:
+    def _replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
         """What the message brings takes the place of what is there."""
         if message.parts:
-            changed, count = encoded(message.parts), len(message.parts)
-            self.put_parts(session_id, message.id, changed=changed, count=count)(connection)
+            changed, count = encode_parts(message.parts), len(message.parts)
+            self.write_parts_job(session_id, message.id, changed=changed, count=count)(connection)
         if message.metadata is not None:
             this = {"session_id": session_id, "id": message.id}
-            connection.run(self._sql.describe, this | {"metadata": to_text(message.metadata)})
+            connection.execute(self._sql.update_metadata, this | {"metadata": encode_json(message.metadata)})
 
     async def _read(self, params: dict[str, Any], *, heads: str, bodies: str) -> Sequence[Message]:
-        def query(connection: Connection) -> tuple[Sequence[Row], Sequence[Row]]:
-            return connection.all(heads, params), connection.all(bodies, params)
+        def query(connection: DatabaseConnection) -> tuple[Sequence[Row], Sequence[Row]]:
+            return connection.fetch_all(heads, params), connection.fetch_all(bodies, params)
 
         found, theirs = await self._database.read(query)
         parts: dict[str, list[Part]] = {}
@@ -156,11 +162,11 @@ class Messages:
         return [to_message(head, parts.get(head[0], ())) for head in found]
 
 
-def encoded(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-    """All parts of a message with their positions, as `put_parts` takes them."""
+def encode_parts(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
+    """All parts of a message with their positions, as `write_parts_job` takes them."""
     return [(position, encode_part(part)) for position, part in enumerate(parts)]
 
 
 def to_message(head: Row, parts: Sequence[Part]) -> Message:
     message_id, role, metadata = head
-    return Message(id=message_id, role=role, parts=tuple(parts), metadata=from_text(metadata))
+    return Message(id=message_id, role=role, parts=tuple(parts), metadata=decode_json(metadata))

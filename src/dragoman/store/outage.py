@@ -12,9 +12,9 @@ from typing import NamedTuple
 from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.store.connection import Backend
 
-FIRST = 0.5  # seconds until the first try
-LONGEST = 5.0  # seconds between tries
-CALM = 30.0  # seconds of being up after which the tries begin with the first pause again
+FIRST_DELAY = 0.5  # seconds until the first try
+MAX_DELAY = 5.0  # seconds between tries
+DELAY_RESET_SECONDS = 30.0  # seconds of being up after which the tries begin with the first pause again
 
 log = logging.getLogger(__name__)
 
@@ -26,99 +26,103 @@ class Outage(NamedTuple):
     readable: bool
 
 
-def rouse(backend: Backend) -> Outage | None:
+def try_prepare(backend: Backend) -> Outage | None:
     """Bring a database up; why not, when it is down. Blocks. StoreError where waiting would not help."""
     try:
         backend.prepare()
     except StoreError as error:
-        if backend.reach(error) is None:
+        if backend.outage_scope(error) is None:
             raise
         return Outage(error, readable=False)
     try:
         backend.check()
     except StoreError as error:
-        reach = backend.reach(error)
+        reach = backend.outage_scope(error)
         if reach is None:
             raise
         return Outage(error, readable=reach == "writing")
     return None
 
 
-class Watch:
+class OutageMonitor:
     """Whether a database is up; while it is not, it is tried again. For one event loop."""
 
-    def __init__(self, backend: Backend, renew: Callable[[], None], *, outage: Outage | None = None) -> None:
-        """`renew` is called when the database is up again, before `on_up`: connections are to be new."""
-        self.on_up: list[Callable[[], None]] = []
+    def __init__(
+        self, backend: Backend, reset_connections: Callable[[], None], *, outage: Outage | None = None
+    ) -> None:
+        """`renew` is called when the database is up again, before `on_recovery`: connections are to be
+        new.
+        """
+        self.on_recovery: list[Callable[[], None]] = []
         self._backend = backend
-        self._renew = renew
+        self._reset_connections = reset_connections
         self._loop = asyncio.get_running_loop()
         self._outage: Outage | None = None
-        self._pause = FIRST
-        self._since = self._loop.time()
-        self._again: asyncio.TimerHandle | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dragoman-rouse")
+        self._retry_delay = FIRST_DELAY
+        self._up_since = self._loop.time()
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dragoman-rouse")
         if outage is not None:
-            self._fall(outage)
+            self._go_down(outage)
 
     @property
     def problem(self) -> str | None:
         """What is wrong; None while the database is up."""
         return None if self._outage is None else str(self._outage.problem)
 
-    def admit(self, *, writing: bool) -> None:
+    def check_available(self, *, writing: bool) -> None:
         """Unavailable, at once, for what cannot be done now."""
         outage = self._outage
         if outage is not None and (writing or not outage.readable):
             problem = outage.problem
             raise Unavailable(f"the database is down: {problem.message}", hint=problem.hint)
 
-    def heed(self, error: Exception, *, writing: bool) -> None:
+    def observe_error(self, error: Exception, *, writing: bool) -> None:
         """Judge what a job or a query was refused with: is it that job, or the database?"""
-        reach = self._backend.reach(error)
+        reach = self._backend.outage_scope(error)
         if reach == "all" or (reach == "writing" and writing):
-            problem = self._backend.explain(error)
+            problem = self._backend.translate_error(error)
             if isinstance(problem, DragomanError):
-                self._fall(Outage(problem, readable=reach == "writing"))
+                self._go_down(Outage(problem, readable=reach == "writing"))
 
     def close(self) -> None:
         """Try no more; blocks while a try is under way."""
-        if self._again is not None:
-            self._again.cancel()
-        self._thread.shutdown()
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._executor.shutdown()
 
-    def _fall(self, outage: Outage) -> None:
+    def _go_down(self, outage: Outage) -> None:
         first = self._outage is None
         self._outage = outage
         if first:
             log.error("the database is down: %s", outage.problem)
-            if self._loop.time() - self._since >= CALM:
-                self._pause = FIRST
-            self._wait()
+            if self._loop.time() - self._up_since >= DELAY_RESET_SECONDS:
+                self._retry_delay = FIRST_DELAY
+            self._schedule_retry()
 
-    def _wait(self) -> None:
-        self._again = self._loop.call_later(self._pause, self._begin)
-        self._pause = min(2 * self._pause, LONGEST)
+    def _schedule_retry(self) -> None:
+        self._retry_timer = self._loop.call_later(self._retry_delay, self._start_retry)
+        self._retry_delay = min(2 * self._retry_delay, MAX_DELAY)
 
-    def _begin(self) -> None:
+    def _start_retry(self) -> None:
         with suppress(RuntimeError):  # it was closed
-            self._thread.submit(self._try)
+            self._executor.submit(self._retry)
 
-    def _try(self) -> None:
+    def _retry(self) -> None:
         try:
-            outage = rouse(self._backend)
+            outage = try_prepare(self._backend)
         except Exception as error:  # noqa: BLE001 - it is told, and tried again
             outage = Outage(StoreError(str(error)), readable=False)
         with suppress(RuntimeError):  # the loop has gone
-            self._loop.call_soon_threadsafe(self._heard, outage)
+            self._loop.call_soon_threadsafe(self._apply_retry, outage)
 
-    def _heard(self, outage: Outage | None) -> None:
+    def _apply_retry(self, outage: Outage | None) -> None:
         self._outage = outage
         if outage is not None:
-            self._wait()
+            self._schedule_retry()
             return
-        self._since = self._loop.time()
-        self._renew()
+        self._up_since = self._loop.time()
+        self._reset_connections()
         log.warning("the database is up again")
-        for callback in list(self.on_up):
+        for callback in list(self.on_recovery):
             callback()

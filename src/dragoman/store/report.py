@@ -16,7 +16,7 @@ from dragoman.events import Usage
 from dragoman.store.connection import Row
 from dragoman.store.tables import usage
 
-Group: TypeAlias = Literal[
+GroupBy: TypeAlias = Literal[
     "owner",
     "key_id",
     "provider",
@@ -30,32 +30,32 @@ Group: TypeAlias = Literal[
     "run_id",
 ]
 
-GROUPS: tuple[Group, ...] = get_args(Group)
+GROUP_NAMES: tuple[GroupBy, ...] = get_args(GroupBy)
 FILTERS = ("owner", "key_id", "provider", "model", "door", "status", "session_id", "run_id")
-TOKENS = tuple(name for name in Usage.__struct_fields__ if name != "estimated")
-SECONDS = {"day": 86_400, "hour": 3_600}
-FORMS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z"}
+TOKEN_COLUMNS = tuple(name for name in Usage.__struct_fields__ if name != "estimated")
+PERIOD_SECONDS = {"day": 86_400, "hour": 3_600}
+PERIOD_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z"}
 
 
-class Whole(FunctionElement[int]):
+class IntegerPart(FunctionElement[int]):
     """The whole part of a positive number. Casts round on Postgres, and not every SQLite has floor()."""
 
     inherit_cache: bool | None = True
 
 
-def floor(element: Whole, compiler: SQLCompiler, **options: Any) -> str:
+def compile_floor(element: IntegerPart, compiler: SQLCompiler, **options: Any) -> str:
     return f"CAST(floor({compiler.process(element.clauses, **options)}) AS BIGINT)"
 
 
-def truncate(element: Whole, compiler: SQLCompiler, **options: Any) -> str:
+def compile_sqlite_cast(element: IntegerPart, compiler: SQLCompiler, **options: Any) -> str:
     return f"CAST({compiler.process(element.clauses, **options)} AS INTEGER)"
 
 
-compiles(Whole)(floor)
-compiles(Whole, "sqlite")(truncate)
+compiles(IntegerPart)(compile_floor)
+compiles(IntegerPart, "sqlite")(compile_sqlite_cast)
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class UsageReportRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a group of model calls took. Means and sums are over the calls that know; None where none does.
 
     `failed` are those that ended with an error. `estimated` is the share of calls whose tokens are
@@ -75,16 +75,18 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     max_first_byte: float | None
 
 
-class Report:
+class UsageReport:
     """The statement for some groups, and its rows as lines."""
 
-    def __init__(self, group_by: Sequence[Group]) -> None:
-        self._names = tuple(dict.fromkeys(group_by))
+    def __init__(self, group_by: Sequence[GroupBy]) -> None:
+        self._group_by = tuple(dict.fromkeys(group_by))
 
     def select(self, filters: Iterable[str]) -> Select[Any]:
         """The statement; it takes what it filters by, and `limit`, as parameters."""
-        groups = [group(name) for name in self._names]
-        times = [column for name, column in zip(self._names, groups, strict=True) if name in SECONDS]
+        groups = [group_column(name) for name in self._group_by]
+        times = [
+            column for name, column in zip(self._group_by, groups, strict=True) if name in PERIOD_SECONDS
+        ]
         known = usage.c.error.is_not(None) | (usage.c.status == literal_column("'failed'"))
         cost = func.sum(usage.c.cost)
         sums = [
@@ -98,26 +100,28 @@ class Report:
                 for name in ("duration", "first_byte")
                 for measure in (func.avg, func.max)
             ),
-            *(func.sum(usage.c[name]) for name in TOKENS),
+            *(func.sum(usage.c[name]) for name in TOKEN_COLUMNS),
         ]
         dearest = func.coalesce(cost, literal_column("0")).desc()
-        found = select(*groups, *sums).where(*where(filters)).group_by(*groups)
+        found = select(*groups, *sums).where(*filter_conditions(filters)).group_by(*groups)
         found = found.order_by(*times, dearest, func.count().desc(), *groups)
         return found.limit(bindparam("limit")).offset(literal_column("0"))
 
-    def line(self, row: Row) -> Line:
+    def to_row(self, row: Row) -> UsageReportRow:
         """A row of the statement."""
-        groups, sums = row[: len(self._names)], row[len(self._names) :]
+        groups, sums = row[: len(self._group_by)], row[len(self._group_by) :]
         calls, failed, estimated, unpriced, cost, *rest = sums
         mean_duration, max_duration, mean_first_byte, max_first_byte, *counts = rest
-        return Line(
-            group={name: shown(name, value) for name, value in zip(self._names, groups, strict=True)},
+        return UsageReportRow(
+            group={
+                name: group_label(name, value) for name, value in zip(self._group_by, groups, strict=True)
+            },
             calls=calls,
             failed=failed,
             estimated=estimated / calls if calls else 0.0,
             unpriced=unpriced,
             cost=cost,
-            tokens=Usage(**dict(zip(TOKENS, counts, strict=True)), estimated=estimated > 0),
+            tokens=Usage(**dict(zip(TOKEN_COLUMNS, counts, strict=True)), estimated=estimated > 0),
             mean_duration=mean_duration,
             max_duration=max_duration,
             mean_first_byte=mean_first_byte,
@@ -125,12 +129,12 @@ class Report:
         )
 
 
-def where(names: Iterable[str]) -> list[ColumnElement[bool]]:
+def filter_conditions(names: Iterable[str]) -> list[ColumnElement[bool]]:
     """The conditions of these filters: `since`, `until`, `model` (asked or served), or a column."""
-    return [condition(name) for name in sorted(names)]
+    return [filter_condition(name) for name in sorted(names)]
 
 
-def condition(name: str) -> ColumnElement[bool]:
+def filter_condition(name: str) -> ColumnElement[bool]:
     given: ColumnElement[Any] = bindparam(name)
     match name:
         case "since":
@@ -143,14 +147,14 @@ def condition(name: str) -> ColumnElement[bool]:
             return usage.c[name] == given
 
 
-def group(name: Group) -> ColumnElement[Any]:
+def group_column(name: GroupBy) -> ColumnElement[Any]:
     """What a group is told by; days and hours are numbered."""
-    if name in SECONDS:
-        return Whole(usage.c.started_at / literal_column(str(SECONDS[name]), Double))
+    if name in PERIOD_SECONDS:
+        return IntegerPart(usage.c.started_at / literal_column(str(PERIOD_SECONDS[name]), Double))
     return usage.c[name]
 
 
-def shown(name: str, value: Any) -> str | None:
-    if name in SECONDS and value is not None:
-        return datetime.fromtimestamp(value * SECONDS[name], UTC).strftime(FORMS[name])
+def group_label(name: str, value: Any) -> str | None:
+    if name in PERIOD_SECONDS and value is not None:
+        return datetime.fromtimestamp(value * PERIOD_SECONDS[name], UTC).strftime(PERIOD_FORMATS[name])
     return None if value is None else str(value)

@@ -14,26 +14,26 @@ from dragoman.events import Usage
 from dragoman.messages import Message
 from dragoman.store.connection import (
     Compiler,
-    Connection,
-    Job,
+    DatabaseConnection,
+    DatabaseJob,
     Params,
     Row,
-    from_text,
-    select_all,
+    decode_json,
+    encode_json,
+    select_fields,
     to_fields,
     to_params,
-    to_text,
 )
 from dragoman.store.database import Database
-from dragoman.store.messages import Messages
-from dragoman.store.sessions import Session, Sessions
-from dragoman.store.tables import RUNNING, runs, sessions
+from dragoman.store.messages import MessageRepository
+from dragoman.store.sessions import Session, SessionRepository
+from dragoman.store.tables import IS_RUNNING, runs, sessions
 
 FinalStatus: TypeAlias = Literal["finished", "failed", "stopped", "interrupted"]
 RunStatus: TypeAlias = Literal["running", FinalStatus]
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One answer, being made or made; `message_id` is the assistant's. `cost` is in US dollars."""
 
     id: str
@@ -52,7 +52,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended."""
 
     status: FinalStatus
@@ -65,29 +65,31 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStatements:
-    """The SQL of `Runs`; see `Database.statements`."""
+    """The SQL of `RunRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
-        found = select_all(Run, runs)
+        found = select_fields(RunRecord, runs)
         this = runs.c.id == bindparam("id")
         here = runs.c.session_id == bindparam("session_id")
         unless_busy = compiler.insert(runs).on_conflict_do_nothing(
-            index_elements=[runs.c.session_id], index_where=RUNNING
+            index_elements=[runs.c.session_id], index_where=IS_RUNNING
         )
-        ended: dict[str, Any] = {name: bindparam(name) for name in Ending.__struct_fields__}
+        ended: dict[str, Any] = {name: bindparam(name) for name in RunEnding.__struct_fields__}
         self.insert = compiler.compile(unless_busy)
         self.get = compiler.compile(found.where(this))
-        self.active = compiler.compile(found.where(here, RUNNING))
+        self.active = compiler.compile(found.where(here, IS_RUNNING))
         self.list = compiler.compile(found.where(here).order_by(runs.c.started_at, runs.c.id))
-        self.unfinished = compiler.compile(found.where(RUNNING).order_by(runs.c.started_at, runs.c.id))
-        self.finish = compiler.compile(update(runs).where(this, RUNNING).values(ended))
-        self.touch = compiler.compile(TOUCH)
+        self.list_running = compiler.compile(found.where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id))
+        self.finish = compiler.compile(update(runs).where(this, IS_RUNNING).values(ended))
+        self.touch_session = compiler.compile(TOUCH_SESSION)
 
 
-class Runs:
+class RunRepository:
     """The runs of all sessions."""
 
-    def __init__(self, database: Database, *, sessions: Sessions, messages: Messages) -> None:
+    def __init__(
+        self, database: Database, *, sessions: SessionRepository, messages: MessageRepository
+    ) -> None:
         self._database = database
         self._sessions = sessions
         self._messages = messages
@@ -96,9 +98,9 @@ class Runs:
     def _sql(self) -> RunStatements:
         return self._database.statements(RunStatements)
 
-    async def begin(
+    async def create(
         self,
-        run: Run,
+        run: RunRecord,
         *,
         assistant: Message,
         user: Message | None = None,
@@ -114,53 +116,53 @@ class Runs:
         Conflict (a message's id is taken, or the assistant's message is not the last).
         """
 
-        def job(connection: Connection) -> None:
-            self._enter(connection, run, session=session)
+        def job(connection: DatabaseConnection) -> None:
+            self._insert_run(connection, run, session=session)
             if drop_from is not None:
-                self._messages.drop(connection, run.session_id, start=drop_from)
+                self._messages.delete_from(connection, run.session_id, start=drop_from)
             if user is not None:
-                self._messages.add(connection, run.session_id, message=user)
-            self._messages.keep(connection, run.session_id, message=assistant)
+                self._messages.append(connection, run.session_id, message=user)
+            self._messages.append_or_replace(connection, run.session_id, message=assistant)
 
         await self._database.write(job)
 
-    async def finish(self, id: str, ending: Ending, *, also: Job[None] | None = None) -> bool:
+    async def finish(self, id: str, ending: RunEnding, *, extra_job: DatabaseJob[None] | None = None) -> bool:
         """Write how it ended, and with it do `also` (the last `put_parts`). False if it had ended before.
 
         While the database is down this raises, and is written once it is up again.
         """
-        params = with_usage(ending) | {"id": id}
+        params = run_params(ending) | {"id": id}
 
-        def job(connection: Connection) -> bool:
-            if also is not None:
-                also(connection)
-            return connection.run(self._sql.finish, params) > 0
+        def job(connection: DatabaseConnection) -> bool:
+            if extra_job is not None:
+                extra_job(connection)
+            return connection.execute(self._sql.finish, params) > 0
 
         try:
             return await self._database.write(job)
         except (StoreError, Unavailable):
-            self._database.owe(job)
+            self._database.defer(job)
             raise
 
-    async def get(self, id: str) -> Run | None:
+    async def get(self, id: str) -> RunRecord | None:
         """The run, or None."""
         found = await self._read(self._sql.get, {"id": id})
         return found[0] if found else None
 
-    async def active(self, session_id: str) -> Run | None:
+    async def get_active(self, session_id: str) -> RunRecord | None:
         """The run that the session is busy with, or None."""
         found = await self._read(self._sql.active, {"session_id": session_id})
         return found[0] if found else None
 
-    async def list(self, session_id: str) -> Sequence[Run]:
+    async def list(self, session_id: str) -> Sequence[RunRecord]:
         """The session's runs, the oldest first."""
         return await self._read(self._sql.list, {"session_id": session_id})
 
-    async def unfinished(self) -> Sequence[Run]:
+    async def list_running(self) -> Sequence[RunRecord]:
         """All runs marked as running, the oldest first: at start, those that a crash has cut off."""
-        return await self._read(self._sql.unfinished, {})
+        return await self._read(self._sql.list_running, {})
 
-    def _enter(self, connection: Connection, run: Run, *, session: Session | None) -> None:
+    def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> None:
         """Put the run's row into its session."""
         known = self._sessions.find(connection, run.session_id)
         if known is None:
@@ -169,23 +171,25 @@ class Runs:
             self._sessions.insert(connection, session)
         elif session is not None and session.owner != known.owner:
             raise Forbidden(f"session {run.session_id!r} belongs to somebody else")
-        if not connection.run(self._sql.insert, with_usage(run)):
-            active = connection.one(self._sql.active, {"session_id": run.session_id})
+        if not connection.execute(self._sql.insert, run_params(run)):
+            active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
-        connection.run(self._sql.touch, {"id": run.session_id, "updated_at": run.started_at})
+        connection.execute(self._sql.touch_session, {"id": run.session_id, "updated_at": run.started_at})
 
-    async def _read(self, sql: str, params: Params) -> Sequence[Run]:
-        rows = await self._database.read(lambda connection: connection.all(sql, params))
+    async def _read(self, sql: str, params: Params) -> Sequence[RunRecord]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_run(row) for row in rows]
 
 
-TOUCH = update(sessions).where(sessions.c.id == bindparam("id")).values(updated_at=bindparam("updated_at"))
+TOUCH_SESSION = (
+    update(sessions).where(sessions.c.id == bindparam("id")).values(updated_at=bindparam("updated_at"))
+)
 
 
-def with_usage(row: Run | Ending) -> dict[str, Any]:
-    return to_params(row) | {"usage": to_text(row.usage)}
+def run_params(run: RunRecord | RunEnding) -> dict[str, Any]:
+    return to_params(run) | {"usage": encode_json(run.usage)}
 
 
-def to_run(row: Row) -> Run:
-    fields = to_fields(Run, row)
-    return Run(**fields | {"usage": from_text(fields["usage"], Usage)})
+def to_run(row: Row) -> RunRecord:
+    fields = to_fields(RunRecord, row)
+    return RunRecord(**fields | {"usage": decode_json(fields["usage"], Usage)})

@@ -15,8 +15,8 @@ from dragoman.store.tables import metadata
 
 HEAD = "0005"
 MIGRATIONS = Path(__file__).parent / "migrations"
-VERSIONS = "alembic_version"
-CREATE_VERSIONS = """
+VERSION_TABLE = "alembic_version"
+CREATE_VERSION_TABLE = """
 CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL,
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
@@ -24,50 +24,57 @@ CREATE TABLE alembic_version (
 """
 
 
-def bring_up(raw: sqlite3.Connection, dialect: Dialect) -> None:
+def upgrade_schema(connection: sqlite3.Connection, dialect: Dialect) -> None:
     """Bring the schema to HEAD, in one transaction. StoreError when this code cannot."""
-    if revision(raw) == HEAD:
+    if current_revision(connection) == HEAD:
         return
-    raw.execute("BEGIN IMMEDIATE")
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        found = revision(raw)  # another process may have been faster
+        found = current_revision(connection)  # another process may have been faster
         if found is None:
-            create(raw, dialect)
+            create_tables(connection, dialect)
         elif found != HEAD:
-            migrate(raw)
-        raw.commit()
+            migrate(connection)
+        connection.commit()
     except BaseException:
-        raw.rollback()
+        connection.rollback()
         raise
 
 
-def revision(raw: sqlite3.Connection) -> str | None:
+def current_revision(connection: sqlite3.Connection) -> str | None:
     """The revision that the database is at; None when it is empty. StoreError when it is not ours."""
-    names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not names:
         return None
-    row = raw.execute("SELECT version_num FROM alembic_version").fetchone() if VERSIONS in names else None
+    row = (
+        connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        if VERSION_TABLE in names
+        else None
+    )
     if row is None:
-        raise StoreError(f"{place(raw)!r} holds another program's tables", hint="choose a folder with --data")
+        raise StoreError(
+            f"{database_path(connection)!r} holds another program's tables",
+            hint="choose a folder with --data",
+        )
     return str(row[0])
 
 
-def is_old(raw: sqlite3.Connection) -> bool:
+def needs_migration(connection: sqlite3.Connection) -> bool:
     """Whether there is a database, and it is not at HEAD."""
-    return revision(raw) not in (None, HEAD)
+    return current_revision(connection) not in (None, HEAD)
 
 
-def place(raw: sqlite3.Connection) -> str:
+def database_path(connection: sqlite3.Connection) -> str:
     """The path of the database's file."""
-    return str(raw.execute("PRAGMA database_list").fetchone()[2])
+    return str(connection.execute("PRAGMA database_list").fetchone()[2])
 
 
-def create(raw: sqlite3.Connection, dialect: Dialect) -> None:
+def create_tables(connection: sqlite3.Connection, dialect: Dialect) -> None:
     """All tables in an empty database; as the revisions make them, without Alembic's 0.2 s of imports."""
     for sql in definitions(dialect):
-        raw.execute(sql)
-    raw.execute(CREATE_VERSIONS)
-    raw.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+        connection.execute(sql)
+    connection.execute(CREATE_VERSION_TABLE)
+    connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
 
 
 @cache
@@ -95,7 +102,8 @@ def migrate(raw: sqlite3.Connection) -> None:
             command.upgrade(config, HEAD)
         except CommandError as error:
             raise StoreError(
-                f"{place(raw)!r} is of revision {revision(raw)!r}, and this version knows up to {HEAD!r}",
+                f"{database_path(raw)!r} is of revision {current_revision(raw)!r}, "
+                f"and this version knows up to {HEAD!r}",
                 hint="a newer dragoman has written it: upgrade this one, or restore an older copy",
             ) from error
         connection.commit()

@@ -15,13 +15,13 @@ from dragoman.errors import ConfigError, StoreError
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-VARIABLE = "DRAGOMAN_MASTER_KEY"
-FILE_VARIABLE = "DRAGOMAN_MASTER_KEY_FILE"
-MAKE_ONE = "`dragoman secrets generate-key` makes one"
-PURPOSE = b"dragoman secret:"
+MASTER_KEY_VARIABLE = "DRAGOMAN_MASTER_KEY"
+MASTER_KEY_FILE_VARIABLE = "DRAGOMAN_MASTER_KEY_FILE"
+GENERATE_HINT = "`dragoman secrets generate-key` makes one"
+AAD_PREFIX = b"dragoman secret:"
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class EncryptedValue(msgspec.Struct, frozen=True):
     """A value that only its master key opens; `key_id` is that key's fingerprint."""
 
     nonce: bytes
@@ -41,7 +41,9 @@ class MasterKey:
 
     def __init__(self, raw: bytes) -> None:
         if len(raw) != KEY_BYTES:
-            raise ConfigError(f"a master key has {KEY_BYTES} bytes, this one has {len(raw)}", hint=MAKE_ONE)
+            raise ConfigError(
+                f"a master key has {KEY_BYTES} bytes, this one has {len(raw)}", hint=GENERATE_HINT
+            )
         self._raw: Final = raw
         self.fingerprint: Final = hashlib.sha256(b"dragoman master key:" + raw).hexdigest()[:16]
 
@@ -57,34 +59,40 @@ class MasterKey:
         try:
             raw = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
         except (binascii.Error, ValueError):
-            raise ConfigError("the master key is not base64", hint=MAKE_ONE) from None
+            raise ConfigError("the master key is not base64", hint=GENERATE_HINT) from None
         return cls(raw)
 
     def to_text(self) -> str:
         """The key itself as base64: for its file or variable, for nothing else."""
         return base64.b64encode(self._raw).decode()
 
-    def seal(self, name: str, value: str) -> Sealed:
+    def encrypt(self, name: str, value: str) -> EncryptedValue:
         """The value under lock."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # late: 40 ms, and few have secrets
 
         nonce = os.urandom(NONCE_BYTES)
-        return Sealed(nonce, AESGCM(self._raw).encrypt(nonce, value.encode(), bound(name)), self.fingerprint)
+        return EncryptedValue(
+            nonce, AESGCM(self._raw).encrypt(nonce, value.encode(), associated_data(name)), self.fingerprint
+        )
 
-    def open(self, name: str, sealed: Sealed) -> str:
+    def decrypt(self, name: str, encrypted: EncryptedValue) -> str:
         """The value. ConfigError when another key has sealed it, StoreError when it was changed since."""
         from cryptography.exceptions import InvalidTag  # late: as above
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # late: as above
 
-        if sealed.key_id != self.fingerprint:
+        if encrypted.key_id != self.fingerprint:
             raise ConfigError(
-                f"the secret {name!r} was sealed with the master key {sealed.key_id},"
+                f"the secret {name!r} was sealed with the master key {encrypted.key_id},"
                 f" and {self.fingerprint} was given",
-                hint=f"give the former one in {VARIABLE}, or set the secret again:"
+                hint=f"give the former one in {MASTER_KEY_VARIABLE}, or set the secret again:"
                 f" `dragoman secrets set {name}`",
             )
         try:
-            return AESGCM(self._raw).decrypt(sealed.nonce, sealed.ciphertext, bound(name)).decode()
+            return (
+                AESGCM(self._raw)
+                .decrypt(encrypted.nonce, encrypted.ciphertext, associated_data(name))
+                .decode()
+            )
         except InvalidTag:
             raise StoreError(
                 f"what is kept as the secret {name!r} is damaged, or somebody has changed it",
@@ -100,10 +108,10 @@ def read_key_file(path: Path) -> MasterKey:
     try:
         return MasterKey.from_text(path.read_text("ascii"))
     except UnicodeDecodeError:
-        raise ConfigError(f"the master key in {str(path)!r} is not base64", hint=MAKE_ONE) from None
+        raise ConfigError(f"the master key in {str(path)!r} is not base64", hint=GENERATE_HINT) from None
     except OSError as error:
         raise ConfigError(f"the master key's file {str(path)!r} cannot be read: {error.strerror}") from None
 
 
-def bound(name: str) -> bytes:
-    return PURPOSE + name.encode()
+def associated_data(name: str) -> bytes:
+    return AAD_PREFIX + name.encode()

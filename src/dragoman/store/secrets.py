@@ -11,12 +11,12 @@ import msgspec
 from sqlalchemy import bindparam, delete, select, update
 
 from dragoman.errors import BadRequest, ConfigError, NotFound
-from dragoman.store.connection import Compiler, Connection, Row, select_all, to_params, to_struct
+from dragoman.store.connection import Compiler, DatabaseConnection, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.sealing import FILE_VARIABLE, VARIABLE, MasterKey, Sealed
+from dragoman.store.sealing import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
 from dragoman.store.tables import secrets
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,31 +29,31 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretStatements:
-    """The SQL of `Secrets`; see `Database.statements`."""
+    """The SQL of `SecretRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         this = secrets.c.name == bindparam("name")
-        sealed = [secrets.c[name] for name in Sealed.__struct_fields__]
+        sealed = [secrets.c[name] for name in EncryptedValue.__struct_fields__]
         put = compiler.insert(secrets)
-        kept = {name: put.excluded[name] for name in (*Sealed.__struct_fields__, "updated_at")}
-        changes: dict[str, Any] = {name: bindparam(name) for name in Sealed.__struct_fields__}
+        kept = {name: put.excluded[name] for name in (*EncryptedValue.__struct_fields__, "updated_at")}
+        changes: dict[str, Any] = {name: bindparam(name) for name in EncryptedValue.__struct_fields__}
         self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
         self.get = compiler.compile(select(*sealed).where(this))
-        self.all = compiler.compile(select(secrets.c.name, *sealed).order_by(secrets.c.name))
-        self.list = compiler.compile(select_all(Secret, secrets).order_by(secrets.c.name))
+        self.select_all = compiler.compile(select(secrets.c.name, *sealed).order_by(secrets.c.name))
+        self.list = compiler.compile(select_fields(Secret, secrets).order_by(secrets.c.name))
         self.delete = compiler.compile(delete(secrets).where(this))
-        self.seal = compiler.compile(update(secrets).where(this).values(changes))
+        self.update_encrypted = compiler.compile(update(secrets).where(this).values(changes))
 
 
-class Secrets:
+class SecretRepository:
     """All secrets. Listing and deleting need no master key; the rest raises ConfigError without one."""
 
     def __init__(
-        self, database: Database, *, clock: Callable[[], float], master: MasterKey | None = None
+        self, database: Database, *, clock: Callable[[], float], master_key: MasterKey | None = None
     ) -> None:
         self._database = database
         self._clock = clock
-        self._master = master
+        self._master_key = master_key
 
     @cached_property
     def _sql(self) -> SecretStatements:
@@ -61,51 +61,59 @@ class Secrets:
 
     async def put(self, name: str, value: str) -> None:
         """Keep a value, instead of the one before if there was one. BadRequest for a name that cannot be."""
-        if not NAME.fullmatch(name):
+        if not NAME_PATTERN.fullmatch(name):
             raise BadRequest(f"{name!r} is no name for a secret", hint="letters, digits, and . _ - inside")
         now = self._clock()
         params = {"name": name, "created_at": now, "updated_at": now}
-        params |= to_params(self._key().seal(name, value))
-        await self._database.write(lambda connection: connection.run(self._sql.put, params))
+        params |= to_params(self._require_key().encrypt(name, value))
+        await self._database.write(lambda connection: connection.execute(self._sql.put, params))
 
     async def get(self, name: str) -> str:
         """The value. NotFound, ConfigError for another master key, StoreError for a row that is damaged."""
-        row = await self._database.read(lambda connection: connection.one(self._sql.get, {"name": name}))
+        row = await self._database.read(
+            lambda connection: connection.fetch_one(self._sql.get, {"name": name})
+        )
         if row is None:
             raise NotFound(f"there is no secret {name!r}", hint=f"`dragoman secrets set {name}` keeps one")
-        return self._key().open(name, Sealed(*row))
+        return self._require_key().decrypt(name, EncryptedValue(*row))
 
     async def list(self) -> Sequence[Secret]:
         """All secrets by name, without their values."""
-        rows = await self._database.read(lambda connection: connection.all(self._sql.list, {}))
+        rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, {}))
         return [to_struct(Secret, row) for row in rows]
 
     async def delete(self, name: str) -> bool:
         """False when there was none."""
         params = {"name": name}
-        return await self._database.write(lambda connection: connection.run(self._sql.delete, params) > 0)
+        return await self._database.write(lambda connection: connection.execute(self._sql.delete, params) > 0)
 
-    async def rotate(self, new: MasterKey) -> int:
+    async def rotate(self, new_key: MasterKey) -> int:
         """Seal all secrets anew; how many. When one of them cannot be opened, all stay as they are."""
-        old = self._key()
+        old = self._require_key()
 
         def resealed(row: Row) -> dict[str, object]:
             name, *sealed = row
-            return {"name": name, **to_params(new.seal(name, old.open(name, Sealed(*sealed))))}
+            return {
+                "name": name,
+                **to_params(new_key.encrypt(name, old.decrypt(name, EncryptedValue(*sealed)))),
+            }
 
-        def job(connection: Connection) -> int:
-            rows = [resealed(row) for row in connection.all(self._sql.all, {})]
-            connection.run_many(self._sql.seal, rows)
+        def job(connection: DatabaseConnection) -> int:
+            rows = [resealed(row) for row in connection.fetch_all(self._sql.select_all, {})]
+            connection.execute_many(self._sql.update_encrypted, rows)
             return len(rows)
 
         count = await self._database.write(job)
-        self._master = new
+        self._master_key = new_key
         return count
 
-    def _key(self) -> MasterKey:
-        if self._master is None:
+    def _require_key(self) -> MasterKey:
+        if self._master_key is None:
             raise ConfigError(
                 "secrets need a master key, and there is none",
-                hint=f"set {VARIABLE} or {FILE_VARIABLE}; `dragoman secrets generate-key` makes one",
+                hint=(
+                    f"set {MASTER_KEY_VARIABLE} or {MASTER_KEY_FILE_VARIABLE}; "
+                    "`dragoman secrets generate-key` makes one"
+                ),
             )
-        return self._master
+        return self._master_key

@@ -10,11 +10,11 @@ import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, select, tuple_, update
 
 from dragoman.errors import Conflict, NotFound, RunActive
-from dragoman.store.connection import Compiler, Connection, select_all, to_params, to_struct
+from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.tables import RUNNING, approvals, artifacts, calls, runs, sessions
+from dragoman.store.tables import IS_RUNNING, approvals, artifacts, calls, runs, sessions
 
-CHANGEABLE = frozenset({"title", "agent", "model", "max_steps"})
+UPDATABLE = frozenset({"title", "agent", "model", "max_steps"})
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,31 +31,31 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionStatements:
-    """The SQL of `Sessions`; see `Database.statements`."""
+    """The SQL of `SessionRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         this = sessions.c.id == bindparam("id")
         latest = sessions.c.updated_at, sessions.c.id
-        page = select_all(Session, sessions).where(sessions.c.owner == bindparam("owner"))
+        page = select_fields(Session, sessions).where(sessions.c.owner == bindparam("owner"))
         page = page.order_by(*(column.desc() for column in latest))
         page = page.limit(bindparam("limit")).offset(literal_column("0"))
         earlier = tuple_(*latest) < tuple_(bindparam("updated_at"), bindparam("before"))
-        changes: dict[str, Any] = {name: bindparam(name) for name in (*CHANGEABLE, "updated_at")}
-        active = select(runs.c.id).where(runs.c.session_id == bindparam("id"), RUNNING)
+        changes: dict[str, Any] = {name: bindparam(name) for name in (*UPDATABLE, "updated_at")}
+        active = select(runs.c.id).where(runs.c.session_id == bindparam("id"), IS_RUNNING)
         self.insert = compiler.compile(insert(sessions))
-        self.get = compiler.compile(select_all(Session, sessions).where(this))
+        self.get = compiler.compile(select_fields(Session, sessions).where(this))
         self.page = compiler.compile(page)
         self.next_page = compiler.compile(page.where(earlier))
         self.update = compiler.compile(update(sessions).where(this).values(changes))
         self.delete = compiler.compile(delete(sessions).where(this))
-        self.delete_below = [
+        self.delete_related = [
             compiler.compile(delete(table).where(table.c.session_id == bindparam("id")))
             for table in (calls, approvals, artifacts)
         ]
         self.active = compiler.compile(active)
 
 
-class Sessions:
+class SessionRepository:
     """The sessions of all owners; who may see which is the server's to say."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
@@ -69,7 +69,7 @@ class Sessions:
     async def create(self, session: Session) -> None:
         """Conflict when there is one with this id."""
 
-        def job(connection: Connection) -> None:
+        def job(connection: DatabaseConnection) -> None:
             if self.find(connection, session.id):
                 raise Conflict(f"there is a session {session.id!r} already")
             self.insert(connection, session)
@@ -83,29 +83,29 @@ class Sessions:
     async def list(self, owner: str, *, limit: int = 50, before: str | None = None) -> Sequence[Session]:
         """The owner's sessions, the last changed first; with `before`, those that follow that one."""
 
-        def query(connection: Connection) -> Sequence[Session]:
+        def query(connection: DatabaseConnection) -> Sequence[Session]:
             params: dict[str, Any] = {"owner": owner, "limit": limit}
             if before is None:
-                return [to_struct(Session, row) for row in connection.all(self._sql.page, params)]
+                return [to_struct(Session, row) for row in connection.fetch_all(self._sql.page, params)]
             last = self.find(connection, before)
             if last is None:
                 raise NotFound(f"there is no session {before!r} to go on from")
             params |= {"updated_at": last.updated_at, "before": before}
-            return [to_struct(Session, row) for row in connection.all(self._sql.next_page, params)]
+            return [to_struct(Session, row) for row in connection.fetch_all(self._sql.next_page, params)]
 
         return await self._database.read(query)
 
     async def update(self, id: str, **fields: str | int | None) -> Session:
         """The session with its title, agent, model or max_steps changed. NotFound."""
-        if unknown := fields.keys() - CHANGEABLE:
+        if unknown := fields.keys() - UPDATABLE:
             raise TypeError(f"{min(unknown)!r} of a session cannot be changed")
 
-        def job(connection: Connection) -> Session:
+        def job(connection: DatabaseConnection) -> Session:
             session = self.find(connection, id)
             if session is None:
                 raise NotFound(f"there is no session {id!r}")
             changed = msgspec.structs.replace(session, **fields, updated_at=self._clock())
-            connection.run(self._sql.update, to_params(changed))
+            connection.execute(self._sql.update, to_params(changed))
             return changed
 
         return await self._database.write(job)
@@ -116,20 +116,20 @@ class Sessions:
         False if there was none. RunActive.
         """
 
-        def job(connection: Connection) -> bool:
-            if active := connection.one(self._sql.active, {"id": id}):
+        def job(connection: DatabaseConnection) -> bool:
+            if active := connection.fetch_one(self._sql.active, {"id": id}):
                 raise RunActive(id, active[0])
-            for sql in self._sql.delete_below:
-                connection.run(sql, {"id": id})
-            return connection.run(self._sql.delete, {"id": id}) > 0
+            for sql in self._sql.delete_related:
+                connection.execute(sql, {"id": id})
+            return connection.execute(self._sql.delete, {"id": id}) > 0
 
         return await self._database.write(job)
 
-    def find(self, connection: Connection, id: str) -> Session | None:
+    def find(self, connection: DatabaseConnection, id: str) -> Session | None:
         """For jobs: the session, or None."""
-        row = connection.one(self._sql.get, {"id": id})
+        row = connection.fetch_one(self._sql.get, {"id": id})
         return to_struct(Session, row) if row else None
 
-    def insert(self, connection: Connection, session: Session) -> None:
+    def insert(self, connection: DatabaseConnection, session: Session) -> None:
         """For jobs: add one that is not there."""
-        connection.run(self._sql.insert, to_params(session))
+        connection.execute(self._sql.insert, to_params(session))

@@ -17,29 +17,29 @@ from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.dialects.sqlite.pysqlite import dialect
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
-from dragoman.store.connection import Params, Reach, Row
-from dragoman.store.schema import bring_up, is_old
+from dragoman.store.connection import OutageScope, Params, Row
+from dragoman.store.schema import needs_migration, upgrade_schema
 
 # ---- The lock on a data folder: two hubs never share one.
 
-NAME = "hub.lock"
+LOCK_FILE = "hub.lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the folder; the system lets go of it when the process ends in whatever way.
 
     StoreError, naming the process, when another one holds it.
     """
-    file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _take(file, folder)
+        _acquire(file, folder)
         yield
     finally:
         os.close(file)
 
 
-def _take(file: int, folder: Path) -> None:
+def _acquire(file: int, folder: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -55,12 +55,19 @@ def _take(file: int, folder: Path) -> None:
 Synchronous: TypeAlias = Literal["normal", "full"]
 
 BUSY_SECONDS = 5.0
-BETWEEN = 0.01  # seconds between two attempts to set up a new file
-STATEMENTS = 256
-JOURNAL_BYTES = 64 * 1024 * 1024
+RETRY_SECONDS = 0.01  # seconds between two attempts to set up a new file
+CACHED_STATEMENTS = 256
+MAX_JOURNAL_BYTES = 64 * 1024 * 1024
 
-WRITING = ("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_READONLY")
-ALL = ("SQLITE_CANTOPEN", "SQLITE_CORRUPT", "SQLITE_IOERR", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_PROTOCOL")
+WRITE_ERRORS = ("SQLITE_BUSY", "SQLITE_FULL", "SQLITE_READONLY")
+OUTAGE_ERRORS = (
+    "SQLITE_CANTOPEN",
+    "SQLITE_CORRUPT",
+    "SQLITE_IOERR",
+    "SQLITE_NOTADB",
+    "SQLITE_PERM",
+    "SQLITE_PROTOCOL",
+)
 
 DIALECT = dialect(paramstyle="named")
 HINTS = {
@@ -80,20 +87,20 @@ class SQLiteConnection:
     def __init__(self, raw: sqlite3.Connection, path: Path, *, begin: str) -> None:
         self._raw = raw
         self._path = path
-        self._file = identify(path)
-        self._begin = begin
+        self._file_identity = file_identity(path)
+        self._begin_sql = begin
 
-    def run(self, sql: str, params: Params) -> int:
+    def execute(self, sql: str, params: Params) -> int:
         return self._raw.execute(sql, params).rowcount
 
-    def run_many(self, sql: str, rows: Iterable[Params]) -> None:
+    def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
         self._raw.executemany(sql, rows)
 
-    def one(self, sql: str, params: Params) -> Row | None:
+    def fetch_one(self, sql: str, params: Params) -> Row | None:
         row: Row | None = self._raw.execute(sql, params).fetchone()
         return row
 
-    def all(self, sql: str, params: Params) -> Sequence[Row]:
+    def fetch_all(self, sql: str, params: Params) -> Sequence[Row]:
         return self._raw.execute(sql, params).fetchall()
 
     def begin(self) -> None:
@@ -101,9 +108,9 @@ class SQLiteConnection:
         the one that nobody finds any more.
         """
         self.rollback()
-        if identify(self._path) != self._file:
+        if file_identity(self._path) != self._file_identity:
             raise OSError(errno.ESTALE, "the file was moved or replaced while it was open")
-        self._raw.execute(self._begin)
+        self._raw.execute(self._begin_sql)
 
     def commit(self) -> None:
         self._raw.execute("COMMIT")
@@ -116,15 +123,15 @@ class SQLiteConnection:
         self._raw.close()
 
 
-class SQLite:
+class SQLiteBackend:
     """One database file in WAL mode."""
 
     def __init__(self, path: Path, *, synchronous: Synchronous = "normal", exclusive: bool = True) -> None:
         self._path = path
         self._synchronous = synchronous
         self._exclusive = exclusive
-        self._held = ExitStack()
-        self._holds = False
+        self._lock = ExitStack()
+        self._is_locked = False
 
     def prepare(self) -> None:
         """Create folder and file, lock the folder if asked, bring up the schema.
@@ -133,12 +140,12 @@ class SQLite:
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._exclusive and not self._holds:
-                self._held.enter_context(locked(self._path.parent))
-                self._holds = True
-            return self._bring_up()
+            if self._exclusive and not self._is_locked:
+                self._lock.enter_context(lock_folder(self._path.parent))
+                self._is_locked = True
+            return self._upgrade_schema()
         except Exception as error:  # noqa: BLE001 - raised below
-            failure = self.explain(error)
+            failure = self.translate_error(error)
         raise failure
 
     def check(self) -> None:
@@ -149,15 +156,15 @@ class SQLite:
         connection = self.connect(writing=True)
         try:
             try:
-                touch(connection)
+                write_unchanged(connection)
             except sqlite3.OperationalError as error:
-                if kind_of(error) != "SQLITE_FULL":
+                if error_kind(error) != "SQLITE_FULL":
                     raise
                 connection.rollback()
-                connection.all("PRAGMA wal_checkpoint(TRUNCATE)", {})
-                touch(connection)
+                connection.fetch_all("PRAGMA wal_checkpoint(TRUNCATE)", {})
+                write_unchanged(connection)
         except (sqlite3.Error, OSError) as error:
-            failure = self.explain(error)
+            failure = self.translate_error(error)
         else:
             return
         finally:
@@ -169,12 +176,12 @@ class SQLite:
         try:
             raw = self._open()
             raw.execute(f"PRAGMA synchronous = {self._synchronous}")
-            raw.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES}")
+            raw.execute(f"PRAGMA journal_size_limit = {MAX_JOURNAL_BYTES}")
             raw.execute("PRAGMA foreign_keys = ON")
             raw.execute(f"PRAGMA query_only = {'OFF' if writing else 'ON'}")
             return SQLiteConnection(raw, self._path, begin="BEGIN IMMEDIATE" if writing else "BEGIN")
         except (sqlite3.Error, OSError) as error:
-            raise self.explain(error) from error
+            raise self.translate_error(error) from error
 
     def insert(self, table: Table) -> Insert:
         return Insert(table)
@@ -182,31 +189,31 @@ class SQLite:
     def compile(self, statement: ClauseElement) -> str:
         return str(statement.compile(dialect=DIALECT))
 
-    def explain(self, error: Exception) -> Exception:
+    def translate_error(self, error: Exception) -> Exception:
         if not isinstance(error, sqlite3.Error | OSError):
             return error
         try:
-            raise self._meaning(error) from error
+            raise self._to_dragoman_error(error) from error
         except DragomanError as meaning:
             return meaning
 
-    def reach(self, error: Exception) -> Reach | None:
+    def outage_scope(self, error: Exception) -> OutageScope | None:
         cause = error.__cause__ if isinstance(error, DragomanError) else error
         match cause:
             case OSError():
                 return "all"
-            case sqlite3.Error() if kind_of(cause) in WRITING:
+            case sqlite3.Error() if error_kind(cause) in WRITE_ERRORS:
                 return "writing"
-            case sqlite3.Error() if kind_of(cause) in ALL:
+            case sqlite3.Error() if error_kind(cause) in OUTAGE_ERRORS:
                 return "all"
             case _:
                 return None
 
     def release(self) -> None:
-        self._held.close()
-        self._holds = False
+        self._lock.close()
+        self._is_locked = False
 
-    def _meaning(self, error: sqlite3.Error | OSError) -> DragomanError:
+    def _to_dragoman_error(self, error: sqlite3.Error | OSError) -> DragomanError:
         """SQLite's own messages name tables and columns, never values."""
         match error:
             case sqlite3.IntegrityError(sqlite_errorname="SQLITE_CONSTRAINT_FOREIGNKEY"):
@@ -214,11 +221,11 @@ class SQLite:
             case sqlite3.IntegrityError():
                 return Conflict(f"the database refused a row: {error}")
             case sqlite3.Error():
-                return self._refusal(str(error), kind=kind_of(error))
+                return self._store_error(str(error), kind=error_kind(error))
             case OSError():
-                return self._refusal(error.strerror or type(error).__name__, kind="SQLITE_CANTOPEN")
+                return self._store_error(error.strerror or type(error).__name__, kind="SQLITE_CANTOPEN")
 
-    def _refusal(self, why: str, *, kind: str) -> StoreError:
+    def _store_error(self, why: str, *, kind: str) -> StoreError:
         hint = HINTS.get(kind) or HINTS.get(why.partition(":")[0])
         refusal = StoreError(f"cannot use the database {str(self._path)!r}: {why}", hint=hint)
         refusal.transient = kind in ("SQLITE_BUSY", "SQLITE_FULL")
@@ -230,45 +237,45 @@ class SQLite:
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
-            cached_statements=STATEMENTS,
+            cached_statements=CACHED_STATEMENTS,
         )
 
-    def _bring_up(self) -> None:
+    def _upgrade_schema(self) -> None:
         with closing(self._open()) as raw, ExitStack() as held:
-            log_ahead(raw)
-            if not self._exclusive and is_old(raw):
-                held.enter_context(locked(self._path.parent))  # nobody migrates under a running hub
-            bring_up(raw, DIALECT)
+            enable_wal(raw)
+            if not self._exclusive and needs_migration(raw):
+                held.enter_context(lock_folder(self._path.parent))  # nobody migrates under a running hub
+            upgrade_schema(raw, DIALECT)
 
 
-def log_ahead(raw: sqlite3.Connection) -> None:
+def enable_wal(raw: sqlite3.Connection) -> None:
     """Have changes written ahead. SQLite does not wait by itself where others set the same up just now."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             raw.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if kind_of(error) != "SQLITE_BUSY" or time.monotonic() > deadline:
+            if error_kind(error) != "SQLITE_BUSY" or time.monotonic() > deadline:
                 raise
-            time.sleep(BETWEEN)
+            time.sleep(RETRY_SECONDS)
         else:
             return
 
 
-def touch(connection: SQLiteConnection) -> None:
+def write_unchanged(connection: SQLiteConnection) -> None:
     """Write something, and change nothing."""
     connection.begin()
-    version = connection.one("PRAGMA user_version", {})
-    connection.run(f"PRAGMA user_version = {int(version[0]) if version else 0}", {})
+    version = connection.fetch_one("PRAGMA user_version", {})
+    connection.execute(f"PRAGMA user_version = {int(version[0]) if version else 0}", {})
     connection.commit()
 
 
-def identify(path: Path) -> tuple[int, int]:
+def file_identity(path: Path) -> tuple[int, int]:
     """Which file lies there."""
     found = path.stat()
     return found.st_dev, found.st_ino
 
 
-def kind_of(error: sqlite3.Error) -> str:
+def error_kind(error: sqlite3.Error) -> str:
     """SQLITE_READONLY for SQLITE_READONLY_DIRECTORY, and so on."""
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])

@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.errors import StoreError, Unavailable
-from dragoman.store.approvals import Approvals
-from dragoman.store.artifacts import Artifacts
-from dragoman.store.budgets import Budgets
-from dragoman.store.calls import Calls
-from dragoman.store.connection import Job
+from dragoman.store.approvals import ApprovalRepository
+from dragoman.store.artifacts import ArtifactRepository
+from dragoman.store.budgets import BudgetRepository
+from dragoman.store.calls import CallRepository
+from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.history import History
-from dragoman.store.keys import Keys
-from dragoman.store.mcp_servers import Definitions, McpServers
-from dragoman.store.messages import Messages
-from dragoman.store.runs import Runs
+from dragoman.store.history import MessageSearchRepository
+from dragoman.store.keys import ApiKeyRepository
+from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
+from dragoman.store.messages import MessageRepository
+from dragoman.store.runs import RunRepository
 from dragoman.store.sealing import MasterKey
-from dragoman.store.secrets import Secrets
-from dragoman.store.sessions import Sessions
+from dragoman.store.secrets import SecretRepository
+from dragoman.store.sessions import SessionRepository
 from dragoman.store.sqlite import Synchronous
-from dragoman.store.usage import UsageRecords
+from dragoman.store.usage import UsageRepository
 
 T = TypeVar("T")
-FILE = "hub.db"
+DATABASE_FILE = "hub.db"
 
 
 class Store:
@@ -38,24 +38,24 @@ class Store:
         database: Database,
         *,
         clock: Callable[[], float] = time.time,
-        master: MasterKey | None = None,
-        fresh: bool = True,
+        master_key: MasterKey | None = None,
+        recovered: bool = True,
     ) -> None:
-        """`fresh` False: there may be reservations of a hub that crashed, see `Budgets`."""
+        """`fresh` False: there may be reservations of a hub that crashed, see `BudgetRepository`."""
         self.database = database
-        self.sessions = Sessions(database, clock=clock)
-        self.messages = Messages(database, clock=clock)
-        self.history = History(database)
-        self.runs = Runs(database, sessions=self.sessions, messages=self.messages)
-        self.calls = Calls(database)
-        self.approvals = Approvals(database, clock=clock)
-        self.artifacts = Artifacts(database, clock=clock)
-        self.definitions = Definitions(database)
-        self.mcp_servers = McpServers(database, clock=clock)
-        self.usage = UsageRecords(database)
-        self.keys = Keys(database, clock=clock)
-        self.secrets = Secrets(database, clock=clock, master=master)
-        self.budgets = Budgets(database, clock=clock, fresh=fresh)
+        self.sessions = SessionRepository(database, clock=clock)
+        self.messages = MessageRepository(database, clock=clock)
+        self.history = MessageSearchRepository(database)
+        self.runs = RunRepository(database, sessions=self.sessions, messages=self.messages)
+        self.calls = CallRepository(database)
+        self.approvals = ApprovalRepository(database, clock=clock)
+        self.artifacts = ArtifactRepository(database, clock=clock)
+        self.definition_pins = DefinitionPinRepository(database)
+        self.mcp_servers = McpServerRepository(database, clock=clock)
+        self.usage = UsageRepository(database)
+        self.keys = ApiKeyRepository(database, clock=clock)
+        self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
+        self.budgets = BudgetRepository(database, clock=clock, recovered=recovered)
 
     @classmethod
     async def open(
@@ -64,29 +64,34 @@ class Store:
         *,
         synchronous: Synchronous = "normal",
         exclusive: bool = True,
-        patient: bool = False,
+        tolerate_outages: bool = False,
         clock: Callable[[], float] = time.time,
-        master: MasterKey | None = None,
+        master_key: MasterKey | None = None,
     ) -> Store:
         """The store in a data folder, created if need be; see `Database.open`. `master` opens its secrets."""
         database = await Database.open(
-            folder / FILE, synchronous=synchronous, exclusive=exclusive, patient=patient
+            folder / DATABASE_FILE,
+            synchronous=synchronous,
+            exclusive=exclusive,
+            tolerate_outages=tolerate_outages,
         )
-        store = cls(database, clock=clock, master=master, fresh=not exclusive)
+        store = cls(database, clock=clock, master_key=master_key, recovered=not exclusive)
         with suppress(StoreError, Unavailable):  # the first who reserves tries again
             await store.budgets.recover()
         return store
 
-    async def write(self, job: Job[T]) -> T:
+    async def write(self, job: DatabaseJob[T]) -> T:
         """What the job returns, once it is committed."""
         return await self.database.write(job)
 
-    def post(self, job: Job[Any], *, failed: Callable[[Exception], None] | None = None) -> None:
+    def enqueue(
+        self, job: DatabaseJob[Any], *, on_failure: Callable[[Exception], None] | None = None
+    ) -> None:
         """Have the job done in order with all others. Unavailable when too many wait.
 
         `failed` hears why when it could not be done; without it, that is logged.
         """
-        self.database.post(job, failed=failed)
+        self.database.enqueue(job, on_failure=on_failure)
 
     async def flush(self) -> None:
         """Wait until everything that was posted is committed."""

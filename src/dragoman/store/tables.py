@@ -129,9 +129,9 @@ runs = Table(
 )
 
 # A session answers one run at a time; the database itself sees to it.
-RUNNING = text("status = 'running'")
-INSIDE = text("call_id IS NOT NULL")
-Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=RUNNING, postgresql_where=RUNNING)
+IS_RUNNING = text("status = 'running'")
+HAS_CALL = text("call_id IS NOT NULL")
+Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
 
 # Calls and usage have no foreign keys: calls come without sessions too, and accounts outlive them.
 calls = Table(
@@ -165,7 +165,7 @@ calls = Table(
 )
 
 # At a start there are few of them among very many.
-Index("ix_calls_running", calls.c.id, sqlite_where=RUNNING, postgresql_where=RUNNING)
+Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
 
 # What waits for somebody's word, and what was said.
 approvals = Table(
@@ -274,7 +274,7 @@ usage = Table(
     Index(None, "run_id"),
 )
 
-Index("ix_usage_call_id", usage.c.call_id, sqlite_where=INSIDE, postgresql_where=INSIDE)
+Index("ix_usage_call_id", usage.c.call_id, sqlite_where=HAS_CALL, postgresql_where=HAS_CALL)
 
 keys = Table(
     "keys",

@@ -12,9 +12,9 @@ import msgspec
 from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, tuple_
 
 from dragoman.events import Usage
-from dragoman.store.connection import Compiler, Connection, Job, Params, Row, to_params
+from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Params, Row, to_params
 from dragoman.store.database import Database
-from dragoman.store.report import TOKENS, Group, Line, Report, where
+from dragoman.store.report import TOKEN_COLUMNS, GroupBy, UsageReport, UsageReportRow, filter_conditions
 from dragoman.store.tables import usage
 
 
@@ -51,15 +51,15 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str | None = None
 
 
-OWN = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
-COLUMNS = (*OWN, *Usage.__struct_fields__)
-IN_ORDER = itemgetter(*COLUMNS)
-WIDTH = len(COLUMNS)
-SIZES = (32, 8, 1)  # records in one statement
-NAMES = tuple(f"{column}_{row}" for row in range(SIZES[0]) for column in COLUMNS)
+RECORD_COLUMNS = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
+COLUMNS = (*RECORD_COLUMNS, *Usage.__struct_fields__)
+column_values = itemgetter(*COLUMNS)
+COLUMN_COUNT = len(COLUMNS)
+BATCH_SIZES = (32, 8, 1)  # records in one statement
+PARAMETER_NAMES = tuple(f"{column}_{row}" for row in range(BATCH_SIZES[0]) for column in COLUMNS)
 
 
-class Totals(msgspec.Struct, frozen=True):
+class UsageTotals(msgspec.Struct, frozen=True):
     """Sums over model calls. What none of them knew is None; `tokens.estimated` if any of them was."""
 
     calls: int
@@ -68,51 +68,51 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class UsageStatements:
-    """The SQL of `UsageRecords`; see `Database.statements`."""
+    """The SQL of `UsageRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         added = compiler.insert(usage).values({name: bindparam(name) for name in COLUMNS})
         self.insert = compiler.compile(added)
-        self.insert_new = [(size, compiler.compile(adding(compiler, size=size))) for size in SIZES]
+        self.insert_missing = [(size, compiler.compile(adding(compiler, size=size))) for size in BATCH_SIZES]
 
 
-class UsageRecords:
+class UsageRepository:
     """What was consumed, and for whom. Deleting a session does not delete its usage."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._totals: dict[frozenset[str], str] = {}
+        self._totals_sql: dict[frozenset[str], str] = {}
 
     @cached_property
     def _sql(self) -> UsageStatements:
         return self._database.statements(UsageStatements)
 
-    def adding(self, record: UsageRecord) -> Job[None]:
+    def insert_job(self, record: UsageRecord) -> DatabaseJob[None]:
         """A job that adds the record; give it to `Store.post` or `Store.write`."""
-        params = params_of(record)
+        params = record_params(record)
 
-        def job(connection: Connection) -> None:
-            connection.run(self._sql.insert, params)
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute(self._sql.insert, params)
 
         return job
 
-    def adding_many(self, records: Iterable[UsageRecord]) -> Job[None]:
+    def insert_missing_job(self, records: Iterable[UsageRecord]) -> DatabaseJob[None]:
         """A job that adds those of the records that are not there yet, so that a batch may be given again."""
-        rows: list[tuple[Any, ...]] = [IN_ORDER(params_of(record)) for record in records]
+        rows: list[tuple[Any, ...]] = [column_values(record_params(record)) for record in records]
 
-        def job(connection: Connection) -> None:
+        def job(connection: DatabaseConnection) -> None:
             at = 0
-            for size, sql in self._sql.insert_new:
+            for size, sql in self._sql.insert_missing:
                 while len(rows) - at >= size:
                     values = chain.from_iterable(rows[at : at + size])
-                    connection.run(sql, dict(zip(NAMES, values, strict=False)))
+                    connection.execute(sql, dict(zip(PARAMETER_NAMES, values, strict=False)))
                     at += size
 
         return job
 
     async def add(self, record: UsageRecord) -> None:
         """Add the record; it is committed on return."""
-        await self._database.write(self.adding(record))
+        await self._database.write(self.insert_job(record))
 
     async def totals(
         self,
@@ -122,33 +122,33 @@ class UsageRecords:
         session_id: str | None = None,
         run_id: str | None = None,
         since: float | None = None,
-    ) -> Totals:
+    ) -> UsageTotals:
         """The sums over the records that match all that is given and started at `since` or later."""
         asked = {"owner": owner, "key_id": key_id, "session_id": session_id, "run_id": run_id, "since": since}
         params: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-        sql = self._totals_by(frozenset(params))
-        row = await self._database.read(lambda connection: connection.one(sql, params))
-        return as_totals(row or (0, None, 0, *(None for _ in TOKENS)))
+        sql = self._compile_totals(frozenset(params))
+        row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
+        return to_totals(row or (0, None, 0, *(None for _ in TOKEN_COLUMNS)))
 
     async def report(
         self,
-        group_by: Sequence[Group] = (),
+        group_by: Sequence[GroupBy] = (),
         *,
         since: float | None = None,
         until: float | None = None,
         filters: Mapping[str, str] | None = None,
         limit: int = 1000,
-    ) -> Sequence[Line]:
+    ) -> Sequence[UsageReportRow]:
         """Sums for each group, from `since` to before `until`: by time where it is grouped by day or hour,
         and the dearest first. Without `group_by` it is one line, over all. `filters`: FILTERS.
         """
-        params = chosen(since, until, filters=filters)
-        report = Report(group_by)
+        params = query_filters(since, until, filters=filters)
+        report = UsageReport(group_by)
         sql = self._database.compile(report.select(params))
         rows = await self._query(sql, {**params, "limit": limit})
-        return [report.line(row) for row in rows]
+        return [report.to_row(row) for row in rows]
 
-    async def rows(
+    async def list(
         self,
         *,
         since: float | None = None,
@@ -158,8 +158,8 @@ class UsageRecords:
         limit: int = 1000,
     ) -> Sequence[UsageRecord]:
         """The records themselves, the oldest first; `after` is the last one's (started_at, id)."""
-        params = chosen(since, until, filters=filters)
-        wanted = where(params)
+        params = query_filters(since, until, filters=filters)
+        wanted = filter_conditions(params)
         place = (usage.c.started_at, usage.c.id)
         if after is not None:
             wanted.append(tuple_(*place) > tuple_(bindparam("after_at"), bindparam("after_id")))
@@ -170,43 +170,45 @@ class UsageRecords:
         return [to_record(row) for row in await self._query(sql, {**params, "limit": limit})]
 
     async def _query(self, sql: str, params: Params) -> Sequence[Row]:
-        return await self._database.read(lambda connection: connection.all(sql, params))
+        return await self._database.read(lambda connection: connection.fetch_all(sql, params))
 
-    def _totals_by(self, names: frozenset[str]) -> str:
-        if names not in self._totals:
-            sums = [func.sum(usage.c[name]) for name in ("cost", *TOKENS)]
+    def _compile_totals(self, names: frozenset[str]) -> str:
+        if names not in self._totals_sql:
+            sums = [func.sum(usage.c[name]) for name in ("cost", *TOKEN_COLUMNS)]
             estimated = func.count().filter(usage.c.estimated)
-            statement = select(func.count(), estimated, *sums).where(*where(names))
-            self._totals[names] = self._database.compile(statement)
-        return self._totals[names]
+            statement = select(func.count(), estimated, *sums).where(*filter_conditions(names))
+            self._totals_sql[names] = self._database.compile(statement)
+        return self._totals_sql[names]
 
 
 def adding(compiler: Compiler, *, size: int) -> ClauseElement:
     """Adds so many records at once: between two statements threads contend for the interpreter."""
-    names = [NAMES[row * WIDTH : (row + 1) * WIDTH] for row in range(size)]
+    names = [PARAMETER_NAMES[row * COLUMN_COUNT : (row + 1) * COLUMN_COUNT] for row in range(size)]
     rows: list[dict[str, Any]] = [
         {column: bindparam(name) for column, name in zip(COLUMNS, row, strict=True)} for row in names
     ]
     return compiler.insert(usage).values(rows).on_conflict_do_nothing(index_elements=["id"])
 
 
-def chosen(since: float | None, until: float | None, *, filters: Mapping[str, str] | None) -> dict[str, Any]:
+def query_filters(
+    since: float | None, until: float | None, *, filters: Mapping[str, str] | None
+) -> dict[str, Any]:
     """What records must match, by name, without what does not matter."""
     asked: dict[str, Any] = {"since": since, "until": until, **(filters or {})}
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def params_of(record: UsageRecord) -> dict[str, Any]:
+def record_params(record: UsageRecord) -> dict[str, Any]:
     return to_params(record) | to_params(record.tokens)
 
 
 def to_record(row: Row) -> UsageRecord:
-    own = dict(zip(OWN, row[: len(OWN)], strict=True))
-    counts = dict(zip(Usage.__struct_fields__, row[len(OWN) :], strict=True))
+    own = dict(zip(RECORD_COLUMNS, row[: len(RECORD_COLUMNS)], strict=True))
+    counts = dict(zip(Usage.__struct_fields__, row[len(RECORD_COLUMNS) :], strict=True))
     return UsageRecord(tokens=Usage(**counts | {"estimated": bool(counts["estimated"])}), **own)
 
 
-def as_totals(row: Row) -> Totals:
+def to_totals(row: Row) -> UsageTotals:
     calls, estimated, cost, *tokens = row
-    counts = dict(zip(TOKENS, tokens, strict=True))
-    return Totals(calls=calls, cost=cost, tokens=Usage(**counts, estimated=estimated > 0))
+    counts = dict(zip(TOKEN_COLUMNS, tokens, strict=True))
+    return UsageTotals(calls=calls, cost=cost, tokens=Usage(**counts, estimated=estimated > 0))

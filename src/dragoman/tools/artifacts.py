@@ -8,22 +8,22 @@ from typing import Annotated, TypedDict
 from pydantic import Field
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.operations.artifact import Artifact, Artifacts
+from dragoman.operations.artifact import Artifact, ArtifactStore
 from dragoman.operations.context import Context
 from dragoman.operations.function import from_function
 from dragoman.operations.operation import Operation
-from dragoman.tools.files.hunt import find
+from dragoman.tools.files.hunt import find_lines
 
-PIECE = 16_384  # bytes of an artifact in one answer
-LARGEST_PIECE = 65_536
-LARGEST = 64_000_000  # that is searched
-FOUND = 20
-MOST_FOUND = 100
+DEFAULT_PIECE_BYTES = 16_384  # bytes of an artifact in one answer
+MAX_PIECE_BYTES = 65_536
+MAX_SEARCHED_BYTES = 64_000_000  # that is searched
+DEFAULT_MATCHES = 20
+MAX_MATCHES = 100
 
-Id = Annotated[str, Field(min_length=1, max_length=100)]
+ArtifactId = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class Piece(TypedDict):
+class ArtifactPiece(TypedDict):
     """A piece of an artifact; `size` is of the whole in bytes, `next_offset` null at its end."""
 
     id: str
@@ -34,7 +34,7 @@ class Piece(TypedDict):
     next_offset: int | None
 
 
-class Line(TypedDict):
+class ArtifactLine(TypedDict):
     """A line that holds the text, or a stretch of a long one: its number from 1, the byte, what it says."""
 
     line: int
@@ -42,29 +42,29 @@ class Line(TypedDict):
     text: str
 
 
-class Lines(TypedDict):
+class ArtifactLines(TypedDict):
     """What was found; not `complete` when there is more."""
 
     id: str
-    found: list[Line]
+    found: list[ArtifactLine]
     complete: bool
 
 
-def operations(artifacts: Artifacts) -> list[Operation]:
+def operations(artifacts: ArtifactStore) -> list[Operation]:
     """`artifacts.read` and `artifacts.search`: each owner's own."""
-    return [reading(artifacts), searching(artifacts)]
+    return [read_operation(artifacts), search_operation(artifacts)]
 
 
-def reading(artifacts: Artifacts) -> Operation:
+def read_operation(artifacts: ArtifactStore) -> Operation:
     """`artifacts.read`."""
 
     async def read(
-        id: Id,
+        id: ArtifactId,
         *,
         offset: Annotated[int, Field(ge=0)] = 0,
-        limit: Annotated[int, Field(ge=16, le=LARGEST_PIECE)] = PIECE,
+        limit: Annotated[int, Field(ge=16, le=MAX_PIECE_BYTES)] = DEFAULT_PIECE_BYTES,
         context: Context,
-    ) -> Piece:
+    ) -> ArtifactPiece:
         """Read a piece of a result that was too big to be told whole.
 
         Args:
@@ -73,28 +73,28 @@ def reading(artifacts: Artifacts) -> Operation:
             limit: How many bytes to read at most.
         """
         owner = context.identity.owner
-        known = await look_up(artifacts, id, owner=owner)
+        known = await get_artifact(artifacts, id, owner=owner)
         if offset and offset >= known.size:
             raise BadRequest(
                 f"offset {offset} is beyond the end: {id!r} has {known.size} bytes", field="offset"
             )
         raw = await artifacts.read(id, owner=owner, offset=offset, limit=limit)
-        return cut(known, raw, offset=offset)
+        return make_piece(known, raw, offset=offset)
 
     return from_function(read, "artifacts", effect="read", timeout=30)
 
 
-def searching(artifacts: Artifacts) -> Operation:
+def search_operation(artifacts: ArtifactStore) -> Operation:
     """`artifacts.search`."""
 
     async def search(
-        id: Id,
+        id: ArtifactId,
         pattern: Annotated[str, Field(min_length=1, max_length=200)],
         *,
         exact: bool = False,
-        limit: Annotated[int, Field(ge=1, le=MOST_FOUND)] = FOUND,
+        limit: Annotated[int, Field(ge=1, le=MAX_MATCHES)] = DEFAULT_MATCHES,
         context: Context,
-    ) -> Lines:
+    ) -> ArtifactLines:
         """Find the lines of a kept result that hold a text; artifacts.read reads on from their offset.
 
         Args:
@@ -104,16 +104,20 @@ def searching(artifacts: Artifacts) -> Operation:
             limit: How many lines to give at most.
         """
         owner = context.identity.owner
-        known = await look_up(artifacts, id, owner=owner)
-        body = await artifacts.read(id, owner=owner, limit=LARGEST)
-        matches = await context.offload(lambda: list(islice(find(body, pattern, exact=exact), limit + 1)))
-        found = [Line(line=each.line, offset=each.offset, text=each.text) for each in matches[:limit]]
-        return Lines(id=id, found=found, complete=len(matches) <= limit and known.size <= LARGEST)
+        known = await get_artifact(artifacts, id, owner=owner)
+        body = await artifacts.read(id, owner=owner, limit=MAX_SEARCHED_BYTES)
+        matches = await context.offload(
+            lambda: list(islice(find_lines(body, pattern, exact=exact), limit + 1))
+        )
+        found = [ArtifactLine(line=each.line, offset=each.offset, text=each.text) for each in matches[:limit]]
+        return ArtifactLines(
+            id=id, found=found, complete=len(matches) <= limit and known.size <= MAX_SEARCHED_BYTES
+        )
 
     return from_function(search, "artifacts", effect="read", timeout=30)
 
 
-async def look_up(artifacts: Artifacts, id: str, *, owner: str) -> Artifact:
+async def get_artifact(artifacts: ArtifactStore, id: str, *, owner: str) -> Artifact:
     try:
         return await artifacts.get(id, owner=owner)
     except NotFound:
@@ -122,24 +126,24 @@ async def look_up(artifacts: Artifacts, id: str, *, owner: str) -> Artifact:
         ) from None
 
 
-def cut(known: Artifact, raw: bytes, *, offset: int) -> Piece:
+def make_piece(artifact: Artifact, raw: bytes, *, offset: int) -> ArtifactPiece:
     """The text of a piece, between whole characters; BadRequest when it is none."""
     start = next((index for index, byte in enumerate(raw[:4]) if byte & 0xC0 != 0x80), 0) if offset else 0
     body = raw[start:]
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        is_cut = error.reason == "unexpected end of data" and offset + len(raw) < known.size
+        is_cut = error.reason == "unexpected end of data" and offset + len(raw) < artifact.size
         if not is_cut:
-            raise BadRequest(f"{known.id!r} ({known.media_type}) is no text at this place") from None
+            raise BadRequest(f"{artifact.id!r} ({artifact.media_type}) is no text at this place") from None
         text = body[: error.start].decode()
     begin = offset + start
     end = begin + len(text.encode())
-    return Piece(
-        id=known.id,
-        media_type=known.media_type,
+    return ArtifactPiece(
+        id=artifact.id,
+        media_type=artifact.media_type,
         text=text,
         offset=begin,
-        size=known.size,
-        next_offset=end if end < known.size else None,
+        size=artifact.size,
+        next_offset=end if end < artifact.size else None,
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dragoman.operations.artifact import Artifacts
+from dragoman.operations.artifact import ArtifactStore
 from dragoman.operations.function import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools import artifacts as kept
@@ -15,17 +15,17 @@ from dragoman.tools.calculator import calculate
 from dragoman.tools.files import files as shown
 from dragoman.tools.question import question
 from dragoman.tools.web import web as pages
-from dragoman.tools.web.guard import Resolve, WebSettings
+from dragoman.tools.web.guard import HostResolver, WebSettings
 
 
-def builtin(
+def builtin_operations(
     root: Path | None = None,
     *,
     clock: Callable[[], float] = time.time,
     files: Mapping[str, Path] | None = None,
-    artifacts: Artifacts | None = None,
+    artifacts: ArtifactStore | None = None,
     web: WebSettings | None = None,
-    resolve: Resolve | None = None,
+    resolve: HostResolver | None = None,
 ) -> list[Operation]:
     """All built-in operations that have what they need.
 

@@ -14,25 +14,25 @@ from dragoman.errors import BadRequest
 
 Number: TypeAlias = int | float
 
-LONGEST = 1_000  # characters
-DEEPEST = 64
-MOST_BITS = 4_096  # of a whole number
-LARGEST_FACTORIAL = 500
-EXACT = 2**53  # beyond it, not every reader of JSON keeps whole numbers whole
-SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "\n": " ", "\t": " "})  # noqa: RUF001 - typed
+MAX_LENGTH = 1_000  # characters
+MAX_DEPTH = 64
+MAX_BITS = 4_096  # of a whole number
+MAX_FACTORIAL = 500
+MAX_EXACT_INTEGER = 2**53  # beyond it, not every reader of JSON keeps whole numbers whole
+OPERATOR_SYMBOLS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "\n": " ", "\t": " "})  # noqa: RUF001 - typed
 
 CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 
 def factorial(number: Number) -> int:
-    if not isinstance(number, int) or not 0 <= number <= LARGEST_FACTORIAL:
-        raise ValueError(f"factorial takes a whole number from 0 to {LARGEST_FACTORIAL}")
+    if not isinstance(number, int) or not 0 <= number <= MAX_FACTORIAL:
+        raise ValueError(f"factorial takes a whole number from 0 to {MAX_FACTORIAL}")
     return math.factorial(number)
 
 
 def power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
-        if base.bit_length() * exponent > MOST_BITS:
+        if base.bit_length() * exponent > MAX_BITS:
             raise ValueError("the power is too large")
         return int(base**exponent)
     value = base**exponent
@@ -41,8 +41,8 @@ def power(base: Number, exponent: Number) -> Number:
     return float(value)
 
 
-def rounded(number: Number, digits: Number = 0) -> Number:
-    if not isinstance(digits, int) or abs(digits) > MOST_BITS:
+def round_number(number: Number, digits: Number = 0) -> Number:
+    if not isinstance(digits, int) or abs(digits) > MAX_BITS:
         raise ValueError("round takes a whole number of digits")
     return round(number, digits) if digits else round(number)
 
@@ -70,7 +70,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int, int]] = {
     "min": (min, 2, 100),
     "pow": (power, 2, 2),
     "radians": (math.radians, 1, 1),
-    "round": (rounded, 1, 2),
+    "round": (round_number, 1, 2),
     "sin": (math.sin, 1, 1),
     "sqrt": (math.sqrt, 1, 1),
     "tan": (math.tan, 1, 1),
@@ -96,102 +96,104 @@ def evaluate(expression: str) -> Number:
     Knows + - * / // % **, parentheses, the names in CONSTANTS and FUNCTIONS. BadRequest names what is wrong
     and at which character, counted from 1.
     """
-    if not expression.strip() or len(expression) > LONGEST:
+    if not expression.strip() or len(expression) > MAX_LENGTH:
         raise BadRequest(
-            f"an expression has 1 to {LONGEST} characters, got {len(expression)}", field="expression"
+            f"an expression has 1 to {MAX_LENGTH} characters, got {len(expression)}", field="expression"
         )
-    text = expression.translate(SIGNS).strip()
+    text = expression.translate(OPERATOR_SYMBOLS).strip()
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
-        raise fault(
+        raise expression_error(
             f"cannot be read: {error.msg}", text, offset=error.offset - 1 if error.offset else len(text)
         ) from None
     except (ValueError, RecursionError, MemoryError):
         raise BadRequest("the expression cannot be read", field="expression") from None
-    return Evaluation(text).value(tree.body)
+    return ExpressionEvaluator(text).evaluate(tree.body)
 
 
-def fault(what: str, text: str, *, offset: int) -> BadRequest:
+def expression_error(problem: str, text: str, *, offset: int) -> BadRequest:
     """The error that points into the text."""
     near = text[offset : offset + 12]
     place = f"character {offset + 1}" + (f", at {near!r}" if near else ", the end")
-    return BadRequest(f"the expression {what} ({place})", field="expression")
+    return BadRequest(f"the expression {problem} ({place})", field="expression")
 
 
-class Evaluation:
+class ExpressionEvaluator:
     """One walk over the tree of an expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._depth = 0
 
-    def value(self, node: ast.expr) -> Number:
+    def evaluate(self, node: ast.expr) -> Number:
         """The value of a part of the tree."""
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise self._fault("is nested too deep", node)
+        if self._depth > MAX_DEPTH:
+            raise self._error("is nested too deep", node)
         match node:
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
                 result: Number = number
             case ast.Name(id=name) if name in CONSTANTS:
                 result = CONSTANTS[name]
             case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
-                result = UNARY[type(op)](self.value(operand))
+                result = UNARY[type(op)](self.evaluate(operand))
             case ast.BinOp():
-                result = self._chain(node)
+                result = self._evaluate_chain(node)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-                result = self._call(node, name, arguments=args)
+                result = self._evaluate_call(node, name, arguments=args)
             case _:
-                raise self._fault(complaint(node), node)
+                raise self._error(unsupported_reason(node), node)
         self._depth -= 1
-        return self._bounded(node, result)
+        return self._check_bounds(node, result)
 
-    def _chain(self, node: ast.expr) -> Number:
+    def _evaluate_chain(self, node: ast.expr) -> Number:
         """Operators from left to right, however many: `1 + 2 + 3` is nested to the left."""
         chain: list[ast.BinOp] = []
         while isinstance(node, ast.BinOp):
             chain.append(node)
             node = node.left
-        result = self.value(node)
+        result = self.evaluate(node)
         for each in reversed(chain):
             if type(each.op) not in BINARY:
-                raise self._fault(complaint(each), each)
-            result = self._apply(each, BINARY[type(each.op)], values=[result, self.value(each.right)])
+                raise self._error(unsupported_reason(each), each)
+            result = self._apply(each, BINARY[type(each.op)], values=[result, self.evaluate(each.right)])
         return result
 
-    def _call(self, node: ast.Call, name: str, *, arguments: list[ast.expr]) -> Number:
+    def _evaluate_call(self, node: ast.Call, name: str, *, arguments: list[ast.expr]) -> Number:
         if name not in FUNCTIONS:
-            raise self._fault(f"calls {name!r}; there are {', '.join(FUNCTIONS)}", node)
+            raise self._error(f"calls {name!r}; there are {', '.join(FUNCTIONS)}", node)
         function, least, most = FUNCTIONS[name]
         if not least <= len(arguments) <= most:
             many = least if least == most else f"{least} to {most}"
-            raise self._fault(f"gives {name} {len(arguments)} values; it takes {many}", node)
-        return self._apply(node, function, values=[self.value(each) for each in arguments])
+            raise self._error(f"gives {name} {len(arguments)} values; it takes {many}", node)
+        return self._apply(node, function, values=[self.evaluate(each) for each in arguments])
 
     def _apply(self, node: ast.expr, function: Callable[..., Number], *, values: list[Number]) -> Number:
         try:
             result = function(*values)
         except (ArithmeticError, ValueError, TypeError) as error:
-            raise self._fault(f"has no value here: {error.args[-1]}", node) from None
-        return self._bounded(node, result)
+            raise self._error(f"has no value here: {error.args[-1]}", node) from None
+        return self._check_bounds(node, result)
 
-    def _bounded(self, node: ast.expr, result: Number) -> Number:
-        if isinstance(result, int) and result.bit_length() > MOST_BITS:
-            raise self._fault("has too large a whole number here", node)
+    def _check_bounds(self, node: ast.expr, result: Number) -> Number:
+        if isinstance(result, int) and result.bit_length() > MAX_BITS:
+            raise self._error("has too large a whole number here", node)
         if isinstance(result, float) and not math.isfinite(result):
-            raise self._fault("has no finite value here", node)
+            raise self._error("has no finite value here", node)
         return result
 
-    def _fault(self, what: str, node: ast.expr) -> BadRequest:
+    def _error(self, problem: str, node: ast.expr) -> BadRequest:
         """The error at a part; of two things with a sign between them it points to the sign."""
         column = node.left.end_col_offset if isinstance(node, ast.BinOp) else node.col_offset
         offset = len(self._text.encode()[:column].decode(errors="ignore"))
         skipped = len(self._text) - offset - len(self._text[offset:].lstrip(" )"))
-        return fault(what, self._text, offset=offset + skipped if isinstance(node, ast.BinOp) else offset)
+        return expression_error(
+            problem, self._text, offset=offset + skipped if isinstance(node, ast.BinOp) else offset
+        )
 
 
-def complaint(node: ast.expr) -> str:
+def unsupported_reason(node: ast.expr) -> str:
     """What is wrong with a part that is no arithmetic."""
     match node:
         case ast.BinOp(op=ast.BitXor()):
@@ -216,4 +218,4 @@ def calculate(
         expression: The expression, in numbers and the names above.
     """
     result = evaluate(expression)
-    return str(result) if isinstance(result, int) and abs(result) > EXACT else result
+    return str(result) if isinstance(result, int) and abs(result) > MAX_EXACT_INTEGER else result

@@ -15,10 +15,10 @@ from dragoman.errors import BadRequest
 from dragoman.operations.function import from_function
 from dragoman.operations.operation import Operation
 
-Zone = Annotated[str, Field(examples=["UTC", "Europe/Berlin"], max_length=64)]
+TimezoneName = Annotated[str, Field(examples=["UTC", "Europe/Berlin"], max_length=64)]
 
 
-class Moment(TypedDict):
+class ClockTime(TypedDict):
     """A point in time, as a clock in one place shows it. `unix` is in seconds."""
 
     time: str
@@ -31,18 +31,18 @@ class Moment(TypedDict):
 def operations(clock: Callable[[], float] = time.time) -> list[Operation]:
     """`time.now` and `time.convert`; `clock` gives unix seconds."""
 
-    def now(timezone: Zone = "UTC") -> Moment:
+    def now(timezone: TimezoneName = "UTC") -> ClockTime:
         """Tell the current date and time in a time zone.
 
         Args:
             timezone: The IANA name of the time zone.
         """
-        return moment(datetime.fromtimestamp(clock(), UTC).astimezone(zone(timezone)))
+        return clock_time(datetime.fromtimestamp(clock(), UTC).astimezone(get_timezone(timezone)))
 
     return [from_function(each, "time", effect="read", timeout=5) for each in (now, convert)]
 
 
-def convert(time: str, to_timezone: Zone, *, from_timezone: Zone = "UTC") -> Moment:
+def convert(time: str, to_timezone: TimezoneName, *, from_timezone: TimezoneName = "UTC") -> ClockTime:
     """Convert a date and time from one time zone to another.
 
     Args:
@@ -52,28 +52,28 @@ def convert(time: str, to_timezone: Zone, *, from_timezone: Zone = "UTC") -> Mom
     """
     try:
         given = datetime.fromisoformat(time)
-        here = given if given.tzinfo is not None else given.replace(tzinfo=zone(from_timezone))
-        there = here.astimezone(zone(to_timezone))
+        here = given if given.tzinfo is not None else given.replace(tzinfo=get_timezone(from_timezone))
+        there = here.astimezone(get_timezone(to_timezone))
         back = there.astimezone(here.tzinfo)
     except (ValueError, OverflowError):
         raise BadRequest(f"{time[:80]!r} is no date and time like 2026-03-29T14:30", field="time") from None
     if back.replace(tzinfo=None) != here.replace(tzinfo=None):
         raise BadRequest(f"{time} is skipped in {from_timezone}: clocks go forward there then", field="time")
-    return moment(there)
+    return clock_time(there)
 
 
-def moment(at: datetime) -> Moment:
+def clock_time(value: datetime) -> ClockTime:
     """What a clock there shows."""
-    return Moment(
-        time=at.isoformat(timespec="seconds"),
-        timezone=str(at.tzinfo),
-        utc_offset=at.strftime("%z"),
-        weekday=at.strftime("%A"),
-        unix=int(at.timestamp()),
+    return ClockTime(
+        time=value.isoformat(timespec="seconds"),
+        timezone=str(value.tzinfo),
+        utc_offset=value.strftime("%z"),
+        weekday=value.strftime("%A"),
+        unix=int(value.timestamp()),
     )
 
 
-def zone(name: str) -> tzinfo:
+def get_timezone(name: str) -> tzinfo:
     """The time zone of an IANA name; BadRequest suggests one when there is none."""
     if name.upper() in ("UTC", "Z"):
         return UTC

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.errors import CallError
 from dragoman.operations.approval import Question
-from dragoman.operations.arguments.schema import checker, invalid, problem
+from dragoman.operations.arguments.schema import invalid_input, make_parser, make_problem
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 
@@ -30,19 +30,19 @@ SCHEMA: Mapping[str, Any] = {
     "required": ["text"],
     "additionalProperties": False,
 }
-parse = checker(SCHEMA)
+parse = make_parser(SCHEMA)
 
 
-def question_in(input: Mapping[str, Any]) -> Question:
+def parse_question(input: Mapping[str, Any]) -> Question:
     """The question in a call's input. InvalidInput when it is none."""
     said = parse(input)
     text = said["text"].strip()
     if not text:
-        raise invalid([problem(("text",), "a question", got=said["text"])])
+        raise invalid_input([make_problem(("text",), "a question", got=said["text"])])
     return Question(text, tuple(dict.fromkeys(said.get("options", ()))))
 
 
-async def answer(_: Mapping[str, Any], context: Context) -> str:
+async def return_answer(_: Mapping[str, Any], context: Context) -> str:
     """What the person said."""
     if context.answer is None:
         raise CallError("nobody was asked: a question needs a person at the other end")
@@ -56,8 +56,8 @@ question = Operation(
     input_schema=SCHEMA,
     output_schema={"type": "string"},
     parse=parse,
-    run=answer,
+    run=return_answer,
     effect="read",
-    asks=question_in,
+    make_question=parse_question,
 )
 """The operation `user.question`."""

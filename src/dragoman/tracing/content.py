@@ -21,7 +21,7 @@ def instructions(text: str) -> list[dict[str, Any]]:
     return [{"type": "text", "content": text}]
 
 
-def asked(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def input_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """`gen_ai.input.messages`: the results of a message's calls follow it as a message of the role `tool`."""
     told: list[dict[str, Any]] = []
     for message in messages:
@@ -33,7 +33,7 @@ def asked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return told
 
 
-class Said:
+class TracedOutput:
     """Gathers an answer out of its events."""
 
     def __init__(self) -> None:
@@ -61,20 +61,20 @@ class Said:
         return [{"role": "assistant", "parts": [*texts, *self._calls.values()]}]
 
 
-def encode(value: Any, secrets: Collection[str] = ()) -> str:
+def encode_attribute(value: Any, secrets: Collection[str] = ()) -> str:
     """The value as JSON for an attribute, without anything in it that looks like a key."""
-    return msgspec.json.encode(masked(value, secrets), enc_hook=str).decode()
+    return msgspec.json.encode(redact_json(value, secrets), enc_hook=str).decode()
 
 
-def masked(value: Any, secrets: Collection[str] = ()) -> Any:
+def redact_json(value: Any, secrets: Collection[str] = ()) -> Any:
     """The JSON value with each of its strings redacted: before it is encoded, so that it stays JSON."""
     match value:
         case str():
             return redact(value, secrets)
         case dict():
-            return {str(key): masked(item, secrets) for key, item in value.items()}
+            return {str(key): redact_json(item, secrets) for key, item in value.items()}
         case list() | tuple():
-            return [masked(item, secrets) for item in value]
+            return [redact_json(item, secrets) for item in value]
         case _:
             return value
 

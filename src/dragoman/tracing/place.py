@@ -10,7 +10,7 @@ from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 
 # The conventions have names of their own for these; other servers go by the protocol that they speak.
-FAMILIES = {
+PROVIDER_NAMES = {
     "api.cohere.ai": "cohere",
     "api.deepseek.com": "deepseek",
     "api.groq.com": "groq",
@@ -22,10 +22,10 @@ FAMILIES = {
     "generativelanguage.googleapis.com": "gcp.gemini",
     "openai.azure.com": "azure.ai.openai",
 }
-PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class Place(msgspec.Struct, frozen=True):
+class ModelEndpoint(msgspec.Struct, frozen=True):
     """The provider's name here, what it is, and where it is if that is another process."""
 
     provider: str
@@ -34,13 +34,15 @@ class Place(msgspec.Struct, frozen=True):
     port: int | None = None
 
 
-def place_of(provider: Provider) -> Place:
+def endpoint_of(provider: Provider) -> ModelEndpoint:
     """Where the provider's models are."""
     if not isinstance(provider, RemoteProvider):
-        return Place(provider.name, provider.name)
+        return ModelEndpoint(provider.name, provider.name)
     url = urlsplit(provider.server.base_url)
     host = url.hostname
     if not host:
-        return Place(provider.name, provider.family)
-    known = (name for end, name in FAMILIES.items() if f".{host}".endswith(f".{end}"))
-    return Place(provider.name, next(known, provider.family), host, url.port or PORTS.get(url.scheme))
+        return ModelEndpoint(provider.name, provider.family)
+    known = (name for end, name in PROVIDER_NAMES.items() if f".{host}".endswith(f".{end}"))
+    return ModelEndpoint(
+        provider.name, next(known, provider.family), host, url.port or DEFAULT_PORTS.get(url.scheme)
+    )

@@ -25,23 +25,23 @@ from dragoman.operations import identity
 from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
-from dragoman.providers.retry import clean
+from dragoman.providers.retry import safe_line
 from dragoman.request import ModelRequest
-from dragoman.tracing.content import Said, asked, encode, instructions
-from dragoman.tracing.place import place_of
-from dragoman.tracing.tracing import Answer, Kind
+from dragoman.tracing.content import TracedOutput, encode_attribute, input_messages, instructions
+from dragoman.tracing.place import endpoint_of
+from dragoman.tracing.tracing import BatchStream, Kind
 
 Attributes = dict[str, Any]
 T = TypeVar("T")
-LEFT = (asyncio.CancelledError, GeneratorExit)
-TOKENS = {
+CANCELLATIONS = (asyncio.CancelledError, GeneratorExit)
+USAGE_ATTRIBUTES = {
     "gen_ai.usage.input_tokens": "input_tokens",
     "gen_ai.usage.output_tokens": "output_tokens",
     "gen_ai.usage.reasoning.output_tokens": "reasoning_tokens",
     "gen_ai.usage.cache_read.input_tokens": "cached_input_tokens",
     "gen_ai.usage.cache_creation.input_tokens": "cache_write_tokens",
 }
-OPTIONS = {
+OPTION_ATTRIBUTES = {
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
     "top_k": "gen_ai.request.top_k",
@@ -53,11 +53,11 @@ OPTIONS = {
 }
 
 
-async def nothing() -> None:
+async def no_op() -> None:
     """What there is to close when somebody else does it."""
 
 
-class Spans:
+class OpenTelemetryTracing:
     """Tracing by a tracer of OpenTelemetry. `secrets` are looked up each time, so they may change."""
 
     def __init__(
@@ -67,27 +67,29 @@ class Spans:
         content: bool = False,
         secrets: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
-        close: Callable[[], Awaitable[None]] = nothing,
+        close: Callable[[], Awaitable[None]] = no_op,
     ) -> None:
         self._tracer = tracer
         self._content = content
         self._secrets = secrets
         self._clock = clock
         self._close = close
-        self._parents = TraceContextTextMapPropagator()
+        self._propagator = TraceContextTextMapPropagator()
 
     @contextmanager
-    def door(self, method: str, route: str, *, headers: Mapping[str, str]) -> Iterator[Door]:
+    def request(self, method: str, route: str, *, headers: Mapping[str, str]) -> Iterator[OtelRequestSpan]:
         """See `Tracing.door`."""
-        parent = self._parents.extract(headers)
+        parent = self._propagator.extract(headers)
         known: Attributes = {"http.request.method": method, "http.route": route}
         span = self._start(f"{method} {route}", SpanKind.SERVER, attributes=known, parent=parent)
-        with self._within(span):
-            yield Door(span)
+        with self._current(span):
+            yield OtelRequestSpan(span)
 
-    def model(self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat") -> Model:
+    def model_call(
+        self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat"
+    ) -> OtelModelSpan:
         """See `Tracing.model`."""
-        place = place_of(provider)
+        place = endpoint_of(provider)
         name = request if isinstance(request, str) else request.model
         known: Attributes = {
             "gen_ai.operation.name": kind,
@@ -100,26 +102,26 @@ class Spans:
         if place.port:
             known["server.port"] = place.port
         if not isinstance(request, str):
-            known |= asked_for(request)
+            known |= request_attributes(request)
         span = self._start(f"{kind} {name}", SpanKind.CLIENT, attributes=known)
         if self._content and not isinstance(request, str) and span.is_recording():
-            self._tell(span, request)
-        return Model(span, self._clock, secrets=self._secrets, content=self._content)
+            self._record_input(span, request)
+        return OtelModelSpan(span, self._clock, secrets=self._secrets, content=self._content)
 
-    async def stream(self, request: ModelRequest, provider: Provider) -> Answer:
+    async def stream(self, request: ModelRequest, provider: Provider) -> BatchStream:
         """See `Tracing.stream`."""
         async with aclosing(provider.stream(request)) as batches:
-            with self.model(request, provider) as span:
-                batch = await span.during(anext(batches, None))
+            with self.model_call(request, provider) as span:
+                batch = await span.propagate(anext(batches, None))
                 while batch is not None:
                     span.add(batch)
                     yield batch
                     batch = await anext(batches, None)
 
     @contextmanager
-    def agent(
+    def run(
         self, name: str, *, run_id: str, session_id: str, model: str | None = None
-    ) -> Iterator[Running]:
+    ) -> Iterator[OtelRunSpan]:
         """See `Tracing.agent`."""
         known: Attributes = {
             "gen_ai.operation.name": "invoke_agent",
@@ -130,11 +132,11 @@ class Spans:
         if model:
             known["gen_ai.request.model"] = model
         span = self._start(f"invoke_agent {name}", SpanKind.INTERNAL, attributes=known)
-        with self._within(span):
-            yield Running(span, self._secrets)
+        with self._current(span):
+            yield OtelRunSpan(span, self._secrets)
 
     @contextmanager
-    def call(self, record: CallRecord) -> Iterator[Called]:
+    def call(self, record: CallRecord) -> Iterator[OtelCallSpan]:
         """See `Tracing.call`."""
         known: Attributes = {
             "gen_ai.operation.name": "execute_tool",
@@ -145,9 +147,9 @@ class Spans:
         if record.tool_call_id and record.parent_id is None:
             known["gen_ai.tool.call.id"] = record.tool_call_id
         span = self._start(f"execute_tool {record.operation}", SpanKind.INTERNAL, attributes=known)
-        called = Called(span, self._secrets, content=self._content)
-        called.began(record.input)
-        with self._within(span):
+        called = OtelCallSpan(span, self._secrets, content=self._content)
+        called.record_input(record.input)
+        with self._current(span):
             yield called
 
     async def close(self) -> None:
@@ -162,51 +164,53 @@ class Spans:
         return self._tracer.start_span(name, parent, kind, attributes=attributes)
 
     @contextmanager
-    def _within(self, span: Span) -> Iterator[None]:
+    def _current(self, span: Span) -> Iterator[None]:
         """Everything that begins in here stands below the span. An exception is its failure."""
         token = contexts.attach(trace.set_span_in_context(span))
         try:
             yield
         except BaseException as error:
-            fail(span, error, secrets=self._secrets)
+            record_failure(span, error, secrets=self._secrets)
             raise
         finally:
             contexts.detach(token)
             span.end()
 
-    def _tell(self, span: Span, request: ModelRequest) -> None:
+    def _record_input(self, span: Span, request: ModelRequest) -> None:
         secrets = self._secrets
         if request.instructions:
-            told = encode(instructions(request.instructions), secrets)
+            told = encode_attribute(instructions(request.instructions), secrets)
             span.set_attribute("gen_ai.system_instructions", told)
-        span.set_attribute("gen_ai.input.messages", encode(asked(request.messages), secrets))
+        span.set_attribute(
+            "gen_ai.input.messages", encode_attribute(input_messages(request.messages), secrets)
+        )
 
 
-class Door:
+class OtelRequestSpan:
     """See `DoorSpan`."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def answered(self, status: int) -> None:
+    def set_status(self, status: int) -> None:
         self._span.set_attribute("http.response.status_code", status)
         if status >= 500:
             self._span.set_attribute("error.type", str(status))
             self._span.set_status(StatusCode.ERROR)
 
 
-class Running:
+class OtelRunSpan:
     """See `RunSpan`."""
 
     def __init__(self, span: Span, secrets: Collection[str]) -> None:
         self._span = span
         self._secrets = secrets
 
-    def failed(self, code: str, message: str) -> None:
-        mark(self._span, code, message=message, secrets=self._secrets)
+    def set_error(self, code: str, message: str) -> None:
+        set_error(self._span, code, message=message, secrets=self._secrets)
 
 
-class Called:
+class OtelCallSpan:
     """See `operations.tracer.Watch`."""
 
     def __init__(self, span: Span, secrets: Collection[str], *, content: bool) -> None:
@@ -214,109 +218,109 @@ class Called:
         self._secrets = secrets
         self._content = content and span.is_recording()
 
-    def began(self, input: Any) -> None:
+    def record_input(self, input: Any) -> None:
         """What the call was given."""
         if self._content:
-            told = encode(input, self._secrets)
+            told = encode_attribute(input, self._secrets)
             self._span.set_attribute("gen_ai.tool.call.arguments", told)
 
-    def outcome(self, result: Any, error: CallFailure | None) -> None:
+    def set_outcome(self, result: Any, error: CallFailure | None) -> None:
         if error is not None:
-            mark(self._span, error.code, message=error.message, secrets=self._secrets)
+            set_error(self._span, error.code, message=error.message, secrets=self._secrets)
         elif self._content:
-            self._span.set_attribute("gen_ai.tool.call.result", encode(result, self._secrets))
+            self._span.set_attribute("gen_ai.tool.call.result", encode_attribute(result, self._secrets))
 
 
-class Model:
+class OtelModelSpan:
     """See `ModelSpan`."""
 
     def __init__(
         self, span: Span, clock: Callable[[], float], *, secrets: Collection[str], content: bool
     ) -> None:
-        self.headers: Mapping[str, str] = {"traceparent": spell(span)}
+        self.headers: Mapping[str, str] = {"traceparent": traceparent(span)}
         self._span = span
         self._clock = clock
-        self._began = clock()
+        self._started_at = clock()
         self._secrets = secrets
-        self._said = Said() if content and span.is_recording() else None
-        self._begun = False
-        self._over = False
+        self._output = TracedOutput() if content and span.is_recording() else None
+        self._first_byte_seen = False
+        self._ended = False
 
-    async def during(self, step: Awaitable[T]) -> T:
+    async def propagate(self, awaitable: Awaitable[T]) -> T:
         token = identity.traceparent.set(self.headers["traceparent"])
         try:
-            return await step
+            return await awaitable
         finally:
             identity.traceparent.reset(token)
 
-    def first(self) -> None:
-        if not self._begun:
-            self._begun = True
-            waited = self._clock() - self._began
+    def first_byte(self) -> None:
+        if not self._first_byte_seen:
+            self._first_byte_seen = True
+            waited = self._clock() - self._started_at
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", waited)
             self._span.add_event("gen_ai.first_chunk")
 
     def add(self, batch: Any) -> None:
         """The next events of the answer."""
-        self.first()
-        if self._said is not None:
-            self._said.add(batch)
+        self.first_byte()
+        if self._output is not None:
+            self._output.add(batch)
         if batch and isinstance(batch[-1], FinishStep):
             self.finish(batch[-1])
 
     def finish(self, step: FinishStep) -> None:
         if self._span.is_recording():
-            self._span.set_attributes(answered(step))
-            if self._said is not None:
-                told = encode(self._said.message(), self._secrets)
+            self._span.set_attributes(response_attributes(step))
+            if self._output is not None:
+                told = encode_attribute(self._output.message(), self._secrets)
                 self._span.set_attribute("gen_ai.output.messages", told)
         self._end()
 
     def fail(self, error: BaseException) -> None:
-        if not self._over:
-            fail(self._span, error, secrets=self._secrets)
+        if not self._ended:
+            record_failure(self._span, error, secrets=self._secrets)
             self._end()
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> OtelModelSpan:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._over:
+        if not self._ended:
             self.fail(error or asyncio.CancelledError())
 
     def _end(self) -> None:
-        self._over = True
+        self._ended = True
         self._span.end()
 
 
-def fail(span: Span, error: BaseException, *, secrets: Collection[str]) -> None:
+def record_failure(span: Span, error: BaseException, *, secrets: Collection[str]) -> None:
     """Note why it ended. A client that left is no error of anybody."""
-    if isinstance(error, LEFT):
+    if isinstance(error, CANCELLATIONS):
         span.set_attribute("dragoman.cancelled", True)
     elif isinstance(error, DragomanError):
-        mark(span, error.code, message=error.message, secrets=secrets)
+        set_error(span, error.code, message=error.message, secrets=secrets)
     else:
-        mark(span, type(error).__name__, message="", secrets=secrets)
+        set_error(span, type(error).__name__, message="", secrets=secrets)
 
 
-def mark(span: Span, code: str, *, message: str, secrets: Collection[str]) -> None:
+def set_error(span: Span, code: str, *, message: str, secrets: Collection[str]) -> None:
     span.set_attribute("error.type", code)
-    span.set_status(Status(StatusCode.ERROR, clean(message, secrets) or None))
+    span.set_status(Status(StatusCode.ERROR, safe_line(message, secrets) or None))
 
 
-def spell(span: Span) -> str:
+def traceparent(span: Span) -> str:
     """The span as a W3C `traceparent`."""
     known = span.get_span_context()
     return f"00-{known.trace_id:032x}-{known.span_id:016x}-{known.trace_flags:02x}"
 
 
-def asked_for(request: ModelRequest) -> Attributes:
+def request_attributes(request: ModelRequest) -> Attributes:
     """The options of a request that the conventions have names for."""
     options = request.options
     known: Attributes = {"gen_ai.request.stream": True}
-    for word, name in OPTIONS.items():
+    for word, name in OPTION_ATTRIBUTES.items():
         value = options.get(word)
         if isinstance(value, int | float):
             known[name] = value
@@ -328,7 +332,7 @@ def asked_for(request: ModelRequest) -> Attributes:
     return known
 
 
-def answered(step: FinishStep) -> Attributes:
+def response_attributes(step: FinishStep) -> Attributes:
     """What the end of an answer tells: its reason, its model, its tokens."""
     known: Attributes = {}
     if step.finish_reason:
@@ -338,11 +342,11 @@ def answered(step: FinishStep) -> Attributes:
     for named in (step.provider_metadata or {}).values():
         if isinstance(named.get("id"), str):
             known["gen_ai.response.id"] = named["id"]
-    return known | tokens(step.usage or Usage())
+    return known | usage_attributes(step.usage or Usage())
 
 
-def tokens(usage: Usage) -> Attributes:
-    counts = {name: getattr(usage, field) for name, field in TOKENS.items()}
+def usage_attributes(usage: Usage) -> Attributes:
+    counts = {name: getattr(usage, field) for name, field in USAGE_ATTRIBUTES.items()}
     known: Attributes = {name: count for name, count in counts.items() if count is not None}
     if usage.estimated:
         known["dragoman.usage.estimated"] = True

@@ -11,13 +11,15 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from dragoman.errors import ConfigError
-from dragoman.tracing.spans import Spans
-from dragoman.tracing.tracing import OFF, Telemetry, Tracing
+from dragoman.tracing.spans import OpenTelemetryTracing
+from dragoman.tracing.tracing import NO_TRACING, TelemetrySettings, Tracing
 
 # ---- Sending spans: OpenTelemetry's SDK, set up for one hub. Loaded only where telemetry is configured.
 
 
-def open_spans(settings: Telemetry, processor: SpanProcessor, *, secrets: Collection[str] = ()) -> Spans:
+def open_spans(
+    settings: TelemetrySettings, processor: SpanProcessor, *, secrets: Collection[str] = ()
+) -> OpenTelemetryTracing:
     """Tracing whose spans go to the processor; closing it sends what waits."""
     named = Resource.create({"service.name": settings.service, "service.version": settings.version})
     kept = TracerProvider(sampler=ParentBased(TraceIdRatioBased(settings.sample)), resource=named)
@@ -27,16 +29,16 @@ def open_spans(settings: Telemetry, processor: SpanProcessor, *, secrets: Collec
         await asyncio.to_thread(kept.shutdown)
 
     tracer = kept.get_tracer("dragoman", settings.version or None)
-    return Spans(tracer, content=settings.content, secrets=secrets, close=close)
+    return OpenTelemetryTracing(tracer, content=settings.content, secrets=secrets, close=close)
 
 
-TRACES = "/v1/traces"
+TRACES_PATH = "/v1/traces"
 
 
-def open_tracing(settings: Telemetry, *, secrets: Collection[str] = ()) -> Tracing:
+def open_tracing(settings: TelemetrySettings, *, secrets: Collection[str] = ()) -> Tracing:
     """The tracing that is configured; close() it. ConfigError where its packages are not installed."""
     if settings.endpoint is None:
-        return OFF
+        return NO_TRACING
     try:
         exporters = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
         processors = import_module("opentelemetry.sdk.trace.export")
@@ -46,11 +48,11 @@ def open_tracing(settings: Telemetry, *, secrets: Collection[str] = ()) -> Traci
             f"telemetry.otlp_endpoint is set, but {error.name or 'OpenTelemetry'} is not installed",
             hint="pip install 'dragoman[otel]'",
         ) from None
-    exporter = exporters.OTLPSpanExporter(endpoint=traces_at(settings.endpoint))
+    exporter = exporters.OTLPSpanExporter(endpoint=traces_url(settings.endpoint))
     return open_spans(settings, processors.BatchSpanProcessor(exporter), secrets=secrets)
 
 
-def traces_at(endpoint: str) -> str:
+def traces_url(endpoint: str) -> str:
     """A collector's URL for traces, as OTLP over HTTP has it."""
     base = endpoint.rstrip("/")
-    return base if base.endswith(TRACES) else base + TRACES
+    return base if base.endswith(TRACES_PATH) else base + TRACES_PATH

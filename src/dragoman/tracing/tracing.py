@@ -14,17 +14,17 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from dragoman.events import Event, FinishStep
-from dragoman.operations.ledger import CallRecord, Watch
+from dragoman.operations.ledger import CallRecord, CallSpan
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
 from dragoman.request import ModelRequest
 
-Answer: TypeAlias = AsyncGenerator[Sequence[Event], None]
+BatchStream: TypeAlias = AsyncGenerator[Sequence[Event], None]
 Kind: TypeAlias = Literal["chat", "embeddings"]
 T = TypeVar("T")
 
 
-class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
+class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where spans go: `endpoint` is an OTLP collector's base URL, None for nowhere.
 
     `sample` is the share of traces that is kept where no caller has decided; `content`: with what was said.
@@ -42,11 +42,11 @@ class ModelSpan(Protocol):
 
     headers: Mapping[str, str]  # may go along to the provider by hand
 
-    def during(self, step: Awaitable[T]) -> Awaitable[T]:
+    def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """The step, which sends the request: what it sends carries this span's `traceparent`."""
         ...
 
-    def first(self) -> None:
+    def first_byte(self) -> None:
         """The first bytes of the answer are here; only the first time counts."""
         ...
 
@@ -67,10 +67,10 @@ class ModelSpan(Protocol):
         ...
 
 
-class DoorSpan(Protocol):
+class RequestSpan(Protocol):
     """One request to the hub."""
 
-    def answered(self, status: int) -> None:
+    def set_status(self, status: int) -> None:
         """The HTTP status that the client got."""
         ...
 
@@ -78,33 +78,35 @@ class DoorSpan(Protocol):
 class RunSpan(Protocol):
     """One run of an agent."""
 
-    def failed(self, code: str, message: str) -> None: ...
+    def set_error(self, code: str, message: str) -> None: ...
 
 
 class Tracing(Protocol):
     """Sees what the hub does."""
 
-    def door(
+    def request(
         self, method: str, route: str, *, headers: Mapping[str, str]
-    ) -> AbstractContextManager[DoorSpan]:
+    ) -> AbstractContextManager[RequestSpan]:
         """A request to the hub while it lasts, below the client's `traceparent`. `route` has no ids in it."""
         ...
 
-    def model(self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat") -> ModelSpan:
+    def model_call(
+        self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat"
+    ) -> ModelSpan:
         """A model request that somebody sends and reads by hand; a bare name when its content is not read."""
         ...
 
-    def stream(self, request: ModelRequest, provider: Provider) -> Answer:
+    def stream(self, request: ModelRequest, provider: Provider) -> BatchStream:
         """The provider's stream for the request."""
         ...
 
-    def agent(
+    def run(
         self, name: str, *, run_id: str, session_id: str, model: str | None = None
     ) -> AbstractContextManager[RunSpan]:
         """A run while it lasts; the model requests and calls in its task stand below it."""
         ...
 
-    def call(self, record: CallRecord) -> AbstractContextManager[Watch]:
+    def call(self, record: CallRecord) -> AbstractContextManager[CallSpan]:
         """A call while it lasts; see `operations.tracer`."""
         ...
 
@@ -113,27 +115,27 @@ class Tracing(Protocol):
         ...
 
 
-class Unseen:
+class NullSpan:
     """The span of everything when tracing is off."""
 
     headers: Mapping[str, str] = {}
 
-    def during(self, step: Awaitable[T]) -> Awaitable[T]:
-        return step
+    def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:
+        return awaitable
 
-    def first(self) -> None: ...
+    def first_byte(self) -> None: ...
 
     def finish(self, step: FinishStep) -> None: ...
 
     def fail(self, error: BaseException) -> None: ...
 
-    def answered(self, status: int) -> None: ...
+    def set_status(self, status: int) -> None: ...
 
-    def failed(self, code: str, message: str) -> None: ...
+    def set_error(self, code: str, message: str) -> None: ...
 
-    def outcome(self, result: Any, error: CallFailure | None) -> None: ...
+    def set_outcome(self, result: Any, error: CallFailure | None) -> None: ...
 
-    def __enter__(self) -> Unseen:
+    def __enter__(self) -> NullSpan:
         return self
 
     def __exit__(
@@ -141,28 +143,28 @@ class Unseen:
     ) -> None: ...
 
 
-UNSEEN = Unseen()
+NULL_SPAN = NullSpan()
 
 
-class Untraced:
+class NoTracing:
     """Tracing that is off: nothing is seen, and nothing costs."""
 
-    def door(self, method: str, route: str, *, headers: Mapping[str, str]) -> Unseen:
-        return UNSEEN
+    def request(self, method: str, route: str, *, headers: Mapping[str, str]) -> NullSpan:
+        return NULL_SPAN
 
-    def model(self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat") -> Unseen:
-        return UNSEEN
+    def model_call(self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat") -> NullSpan:
+        return NULL_SPAN
 
-    def stream(self, request: ModelRequest, provider: Provider) -> Answer:
+    def stream(self, request: ModelRequest, provider: Provider) -> BatchStream:
         return provider.stream(request)
 
-    def agent(self, name: str, *, run_id: str, session_id: str, model: str | None = None) -> Unseen:
-        return UNSEEN
+    def run(self, name: str, *, run_id: str, session_id: str, model: str | None = None) -> NullSpan:
+        return NULL_SPAN
 
-    def call(self, record: CallRecord) -> Unseen:
-        return UNSEEN
+    def call(self, record: CallRecord) -> NullSpan:
+        return NULL_SPAN
 
     async def close(self) -> None: ...
 
 
-OFF = Untraced()
+NO_TRACING = NoTracing()

@@ -1,7 +1,7 @@
 """Blocks: text and reasoning as they come from a model become blocks that open, grow and close.
 
-Neighbouring pieces of one block that arrive before `take` leave as one delta. Block ids count up within an
-answer: text-1, reasoning-1, text-2.
+Neighbouring pieces of one block that arrive before `take_events` leave as one delta. Block ids count up
+within an answer: text-1, reasoning-1, text-2.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from dragoman.events import (
 )
 from dragoman.messages import ProviderMetadata
 
-Kind = Literal["text", "refusal", "reasoning"]
+BlockKind = Literal["text", "refusal", "reasoning"]
 
-REFUSAL: ProviderMetadata = {"openai": {"refusal": True}}
+REFUSAL_METADATA: ProviderMetadata = {"openai": {"refusal": True}}
 
 
-class Blocks:
+class TextBlockWriter:
     """Writes one answer's blocks, one open at a time, into a list of events.
 
     `seal` gives the provider metadata of a reasoning block when it ends.
     """
 
-    def __init__(self, seal: Callable[[], ProviderMetadata | None]) -> None:
-        self.kind: Kind | None = None  # of the open block
-        self.used = False
-        self._seal = seal
+    def __init__(self, reasoning_metadata: Callable[[], ProviderMetadata | None]) -> None:
+        self.kind: BlockKind | None = None  # of the open block
+        self.has_blocks = False
+        self._reasoning_metadata = reasoning_metadata
         self._events: list[Event] = []
-        self._pieces: list[str] = []
-        self._id = ""
-        self._texts = 0
-        self._reasonings = 0
-        self._seam = Seam()
+        self._pending_text: list[str] = []
+        self._block_id = ""
+        self._text_count = 0
+        self._reasoning_count = 0
+        self._surrogates = SurrogateJoiner()
 
-    def write(self, kind: Kind, piece: str) -> None:
+    def write(self, kind: BlockKind, text: str) -> None:
         """Add a piece to the open block; one of another kind is closed and a new one opened first."""
         if kind != self.kind:
             self.open(kind)
-        self._pieces.append(piece)
+        self._pending_text.append(text)
 
-    def open(self, kind: Kind) -> None:
+    def open(self, kind: BlockKind) -> None:
         """Have a new block open, without a piece yet."""
         self.close()
         self.kind = kind
-        self.used = True
+        self.has_blocks = True
         if kind == "reasoning":
-            self._reasonings += 1
-            self._id = f"reasoning-{self._reasonings}"
-            self._events.append(ReasoningStart(self._id))
+            self._reasoning_count += 1
+            self._block_id = f"reasoning-{self._reasoning_count}"
+            self._events.append(ReasoningStart(self._block_id))
         else:
-            self._texts += 1
-            self._id = f"text-{self._texts}"
-            self._events.append(TextStart(self._id, REFUSAL if kind == "refusal" else None))
+            self._text_count += 1
+            self._block_id = f"text-{self._text_count}"
+            self._events.append(TextStart(self._block_id, REFUSAL_METADATA if kind == "refusal" else None))
 
     def close(self) -> None:
         """Close the open block, if any."""
@@ -68,58 +68,58 @@ class Blocks:
             return
         self._flush(last=True)
         if self.kind == "reasoning":
-            self._events.append(ReasoningEnd(self._id, self._seal()))
+            self._events.append(ReasoningEnd(self._block_id, self._reasoning_metadata()))
         else:
-            self._events.append(TextEnd(self._id, REFUSAL if self.kind == "refusal" else None))
+            self._events.append(TextEnd(self._block_id, REFUSAL_METADATA if self.kind == "refusal" else None))
         self.kind = None
 
-    def add(self, events: Sequence[Event]) -> None:
+    def insert(self, events: Sequence[Event]) -> None:
         """Put other events in their place after what was written so far."""
         if events:
             self._flush()
             self._events += events
 
-    def take(self) -> list[Event]:
+    def take_events(self) -> list[Event]:
         """The events since the last time."""
         self._flush()
         events, self._events = self._events, []
         return events
 
     def _flush(self, *, last: bool = False) -> None:
-        pieces = self._pieces
-        if not pieces and not (last and self._seam.half):
+        pieces = self._pending_text
+        if not pieces and not (last and self._surrogates.pending):
             return
-        text = self._seam.join("".join(pieces), last=last)
-        self._pieces = []
+        text = self._surrogates.join("".join(pieces), last=last)
+        self._pending_text = []
         if not text:
             return
         if self.kind == "reasoning":
-            self._events.append(ReasoningDelta(self._id, text))
+            self._events.append(ReasoningDelta(self._block_id, text))
         else:
-            self._events.append(TextDelta(self._id, text))
+            self._events.append(TextDelta(self._block_id, text))
 
 
-class Seam:
+class SurrogateJoiner:
     """Joins text that was cut inside a surrogate pair, so that whole characters come out.
 
     Some gateways cut by UTF-16 units and escape each half. A half without its other becomes U+FFFD.
     """
 
     def __init__(self) -> None:
-        self.half = ""
+        self.pending = ""
 
     def join(self, text: str, *, last: bool = False) -> str:
         """The text with the half held back before; a half at its end is held back unless it is the last."""
-        if not self.half and (text.isascii() or _is_whole(text)):
+        if not self.pending and (text.isascii() or _is_encodable(text)):
             return text
-        text = self.half + text
-        self.half = ""
+        text = self.pending + text
+        self.pending = ""
         if not last and "\ud800" <= text[-1:] <= "\udbff":
-            text, self.half = text[:-1], text[-1]
+            text, self.pending = text[:-1], text[-1]
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _is_whole(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -8,7 +8,7 @@ from typing import Protocol
 from dragoman.events import Event
 
 
-class Dialect(Protocol):
+class StreamEncoder(Protocol):
     """Spells events for one response; pure, may remember what it said before."""
 
     headers: Mapping[str, str]
@@ -29,4 +29,4 @@ SSE_HEADERS: Mapping[str, str] = {
     "x-accel-buffering": "no",
 }
 KEEP_ALIVE = b": keep-alive\n\n"
-DONE = b"data: [DONE]\n\n"
+DONE_FRAME = b"data: [DONE]\n\n"

@@ -11,26 +11,26 @@ from typing import Any
 
 from dragoman.errors import ProviderCategory, ProviderError
 
-LONGEST = 2000  # characters of a provider's message that are passed on
+MAX_MESSAGE_LENGTH = 2000  # characters of a provider's message that are passed on
 
-_CONTEXT = re.compile(
+_CONTEXT_LIMIT_PATTERN = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt (is )?too long|too_many_prompt_tokens|"
     r"exceed_context_size|exceeds? the (maximum|available) (number of tokens|context)|maximum prompt length|"
     r"input token count|request too large|request_too_large|exceeds? context limit|"
     r"longer than the (model's )?context",
     re.IGNORECASE,
 )
-_QUOTA = re.compile(
+_QUOTA_PATTERN = re.compile(
     r"insufficient[_ ](\w+[_ ])?(quota|balance|credits?|funds)|exceeded your current quota|billing|"
     r"payment required|credit balance|spend_limit|out of credits|quota_exceeded",
     re.IGNORECASE,
 )
-_FILTER = re.compile(
+_CONTENT_FILTER_PATTERN = re.compile(
     r"content[_ ]?filter|content[_ ]policy|content management policy|responsible_?ai|data_inspection_failed|"
     r"input was flagged|safety system|prohibited_content",
     re.IGNORECASE,
 )
-_WORDS: tuple[tuple[str, ProviderCategory, bool], ...] = (
+_CATEGORY_PATTERNS: tuple[tuple[str, ProviderCategory, bool], ...] = (
     (r"rate[_ -]?limit|too[_ ]many[_ ]requests|resource_exhausted", "rate_limit", True),
     (r"overloaded|capacity|server (is )?busy|unavailable|no healthy upstream", "overloaded", True),
     (r"time[_ ]?out|timed out|deadline", "timeout", True),
@@ -41,7 +41,7 @@ _WORDS: tuple[tuple[str, ProviderCategory, bool], ...] = (
         False,
     ),
 )
-_STATUSES: Mapping[int, tuple[ProviderCategory, bool]] = {
+_STATUS_CATEGORIES: Mapping[int, tuple[ProviderCategory, bool]] = {
     401: ("auth", False),
     402: ("rate_limit", False),
     403: ("auth", False),
@@ -54,15 +54,24 @@ _STATUSES: Mapping[int, tuple[ProviderCategory, bool]] = {
     524: ("timeout", True),
     529: ("overloaded", True),
 }
-_MESSAGES = ("message", "msg", "error_msg", "status_msg", "detail", "error_description", "error", "title")
-_CODES = ("code", "type", "status", "error_code", "error_type")
-_NUMBERS = ("status_code", "http_status", "raw_status_code", "code", "status", "error_code")
+_MESSAGE_FIELDS = (
+    "message",
+    "msg",
+    "error_msg",
+    "status_msg",
+    "detail",
+    "error_description",
+    "error",
+    "title",
+)
+_CODE_FIELDS = ("code", "type", "status", "error_code", "error_type")
+_STATUS_FIELDS = ("status_code", "http_status", "raw_status_code", "code", "status", "error_code")
 
 
-def find(value: Any) -> Any:
+def find_error(value: Any) -> Any:
     """The error in a JSON value that stands where an answer should, or None when it holds none."""
     if isinstance(value, list):
-        return next((found for item in value if (found := find(item)) is not None), None)
+        return next((found for item in value if (found := find_error(item)) is not None), None)
     if not isinstance(value, Mapping):
         return None
     error = value.get("error")
@@ -77,16 +86,16 @@ def find(value: Any) -> Any:
     if isinstance(base, Mapping) and base.get("status_code"):
         return base
     spoken = any(isinstance(value.get(key), str) and value[key] for key in ("message", "msg", "error_msg"))
-    coded = any(key in value for key in (*_CODES, "success")) or value.get("object") == "error"
+    coded = any(key in value for key in (*_CODE_FIELDS, "success")) or value.get("object") == "error"
     return value if spoken and coded else None
 
 
-def failure(error: Any, *, status: int | None = None) -> ProviderError:
-    """The ProviderError for an error body, or for the part of one that `find` gave."""
-    text = describe(error)
+def provider_error(error: Any, *, status: int | None = None) -> ProviderError:
+    """The ProviderError for an error body, or for the part of one that `find_error` gave."""
+    text = describe_error(error)
     fields = error if isinstance(error, Mapping) else {}
-    codes = " ".join(str(fields[key]) for key in _CODES if fields.get(key))
-    number = status if status is not None and status >= 400 else _number(error)
+    codes = " ".join(str(fields[key]) for key in _CODE_FIELDS if fields.get(key))
+    number = status if status is not None and status >= 400 else _status_code(error)
     category, transient = categorise(f"{codes} {text}", status=number)
     failed = ProviderError(
         text or "the provider reported an error and did not say which",
@@ -100,33 +109,35 @@ def failure(error: Any, *, status: int | None = None) -> ProviderError:
 
 def categorise(text: str, *, status: int | None = None) -> tuple[ProviderCategory, bool]:
     """The category of a failure, and whether trying again can help, by the provider's words and status."""
-    if _CONTEXT.search(text):
+    if _CONTEXT_LIMIT_PATTERN.search(text):
         return "context_limit", False
-    if _QUOTA.search(text):
+    if _QUOTA_PATTERN.search(text):
         return "rate_limit", False
-    if _FILTER.search(text) and (status is None or status < 500):
+    if _CONTENT_FILTER_PATTERN.search(text) and (status is None or status < 500):
         return "content_filter", False
     if status is not None and status >= 400:
-        return _STATUSES.get(status) or (("api_error", True) if status >= 500 else ("bad_request", False))
-    for words, category, transient in _WORDS:
+        return _STATUS_CATEGORIES.get(status) or (
+            ("api_error", True) if status >= 500 else ("bad_request", False)
+        )
+    for words, category, transient in _CATEGORY_PATTERNS:
         if re.search(words, text, re.IGNORECASE):
             return category, transient
     return "api_error", True
 
 
-def describe(error: Any) -> str:
+def describe_error(error: Any) -> str:
     """What the error says in words, shortened. Servers say keys back: whoever shows it masks them."""
-    return _words(error).encode(errors="replace").decode().strip()[:LONGEST]
+    return _message_text(error).encode(errors="replace").decode().strip()[:MAX_MESSAGE_LENGTH]
 
 
-def _words(error: Any) -> str:
+def _message_text(error: Any) -> str:
     if isinstance(error, str):
         return error
     if isinstance(error, list):
-        return "; ".join(filter(None, map(_words, error)))
+        return "; ".join(filter(None, map(_message_text, error)))
     if not isinstance(error, Mapping):
         return "" if error is None else str(error)
-    text = next((words for key in _MESSAGES if (words := _words(error.get(key)))), "")
+    text = next((words for key in _MESSAGE_FIELDS if (words := _message_text(error.get(key)))), "")
     place = error.get("loc")
     if isinstance(place, list):
         text = f"{'.'.join(map(str, place))}: {text}"
@@ -134,13 +145,13 @@ def _words(error: Any) -> str:
     raw = inner.get("raw") if isinstance(inner, Mapping) else None
     if isinstance(raw, str) and raw and raw not in text:
         text = f"{text}: {raw}" if text else raw
-    return text or next((str(error[key]) for key in _CODES if error.get(key)), "")
+    return text or next((str(error[key]) for key in _CODE_FIELDS if error.get(key)), "")
 
 
-def _number(error: Any) -> int | None:
+def _status_code(error: Any) -> int | None:
     if not isinstance(error, Mapping):
         return None
-    for key in _NUMBERS:
+    for key in _STATUS_FIELDS:
         value = error.get(key)
         if isinstance(value, str) and value.isdecimal() and len(value) == 3:
             value = int(value)

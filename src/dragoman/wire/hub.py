@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from dragoman import events as e
-from dragoman.wire.dialect import DONE, SSE_HEADERS
+from dragoman.wire.dialect import DONE_FRAME, SSE_HEADERS
 
 _encoder = msgspec.json.Encoder()
 
 
-class HubStream:
+class HubStreamEncoder:
     """One response in the hub dialect."""
 
     headers: Mapping[str, str] = {**SSE_HEADERS, "x-dragoman-stream": "hub-v1"}
@@ -25,16 +25,16 @@ class HubStream:
         """The batch as `data:` frames."""
         frames = bytearray()
         for event in batch:
-            spell = _SPELLINGS.get(type(event))
+            spell = _CONVERTERS.get(type(event))
             frames += b"data: " + _encoder.encode(spell(event) if spell else event) + b"\n\n"
         return bytes(frames)
 
     def end(self) -> bytes:
         """`[DONE]`."""
-        return DONE
+        return DONE_FRAME
 
 
-def tokens(usage: e.Usage | None) -> dict[str, int] | None:
+def encode_usage(usage: e.Usage | None) -> dict[str, int] | None:
     """Usage in the seed's words: promptTokens, completionTokens, totalTokens; what is unknown is left out."""
     if usage is None:
         return None
@@ -46,28 +46,28 @@ def tokens(usage: e.Usage | None) -> dict[str, int] | None:
     return {word: count for word, count in known.items() if count is not None}
 
 
-def _step_finish(event: e.FinishStep) -> dict[str, Any]:
-    said = {"finishReason": event.finish_reason, "usage": tokens(event.usage), "model": event.model}
-    return {"type": "step-finish", **_known(said)}
+def _encode_step_finish(event: e.FinishStep) -> dict[str, Any]:
+    said = {"finishReason": event.finish_reason, "usage": encode_usage(event.usage), "model": event.model}
+    return {"type": "step-finish", **_without_none(said)}
 
 
-def _finish(event: e.Finish) -> dict[str, Any]:
+def _encode_finish(event: e.Finish) -> dict[str, Any]:
     said = {
         "finishReason": event.finish_reason,
-        "usage": tokens(event.usage),
+        "usage": encode_usage(event.usage),
         "cost": event.cost,
         "steps": event.steps,
         "metadata": event.message_metadata,
     }
-    return {"type": "finish", **_known(said)}
+    return {"type": "finish", **_without_none(said)}
 
 
-def _known(said: dict[str, Any]) -> dict[str, Any]:
-    return {word: value for word, value in said.items() if value is not None}
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {word: value for word, value in fields.items() if value is not None}
 
 
-_SPELLINGS: Mapping[type, Callable[[Any], dict[str, Any]]] = {
+_CONVERTERS: Mapping[type, Callable[[Any], dict[str, Any]]] = {
     e.StartStep: lambda _: {"type": "step-start"},
-    e.FinishStep: _step_finish,
-    e.Finish: _finish,
+    e.FinishStep: _encode_step_finish,
+    e.Finish: _encode_finish,
 }

@@ -13,24 +13,24 @@ from typing import Any
 from dragoman.messages import FilePart, TextPart, ToolPart
 
 
-def files_in(part: ToolPart) -> Sequence[TextPart | FilePart] | None:
+def read_multimodal_output(part: ToolPart) -> Sequence[TextPart | FilePart] | None:
     """The output's pieces in order when there are files among them; None for any other output."""
     content = part.output.get("content") if isinstance(part.output, Mapping) else None
     if part.state != "output-available" or not isinstance(content, list):
         return None
-    pieces = [_piece(block) for block in content if isinstance(block, Mapping)]
+    pieces = [_part_from_block(block) for block in content if isinstance(block, Mapping)]
     read = [piece for piece in pieces if piece is not None]
     if len(read) != len(content) or not any(isinstance(piece, FilePart) for piece in read):
         return None
     return read
 
 
-def with_files(pieces: Sequence[TextPart | FilePart]) -> dict[str, Any]:
-    """The pieces as an output that `files_in` reads."""
-    return {"content": [_block(piece) for piece in pieces]}
+def write_multimodal_output(parts: Sequence[TextPart | FilePart]) -> dict[str, Any]:
+    """The pieces as an output that `read_multimodal_output` reads."""
+    return {"content": [_block_from_part(piece) for piece in parts]}
 
 
-def _piece(block: Mapping[str, Any]) -> TextPart | FilePart | None:
+def _part_from_block(block: Mapping[str, Any]) -> TextPart | FilePart | None:
     kind, media = block.get("type"), block.get("mimeType")
     if kind == "text" and isinstance(block.get("text"), str):
         return TextPart(block["text"])
@@ -38,10 +38,10 @@ def _piece(block: Mapping[str, Any]) -> TextPart | FilePart | None:
         return FilePart(media, f"data:{media};base64,{block['data']}")
     if kind == "resource_link" and isinstance(block.get("uri"), str):
         return FilePart(media if isinstance(media, str) else "application/octet-stream", block["uri"])
-    return _embedded(block["resource"]) if isinstance(block.get("resource"), Mapping) else None
+    return _part_from_resource(block["resource"]) if isinstance(block.get("resource"), Mapping) else None
 
 
-def _embedded(resource: Mapping[str, Any]) -> TextPart | FilePart | None:
+def _part_from_resource(resource: Mapping[str, Any]) -> TextPart | FilePart | None:
     """What came along with its address."""
     blob, text = resource.get("blob"), resource.get("text")
     media, uri = resource.get("mimeType"), resource.get("uri")
@@ -54,11 +54,11 @@ def _embedded(resource: Mapping[str, Any]) -> TextPart | FilePart | None:
     return FilePart(kind, f"data:{kind};base64,{blob}", name or None)
 
 
-def _block(piece: TextPart | FilePart) -> dict[str, Any]:
-    if isinstance(piece, TextPart):
-        return {"type": "text", "text": piece.text}
-    kind = piece.media_type.partition("/")[0]
-    head, comma, data = piece.url.partition(";base64,")
+def _block_from_part(part: TextPart | FilePart) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    kind = part.media_type.partition("/")[0]
+    head, comma, data = part.url.partition(";base64,")
     if comma and head.startswith("data:") and kind in ("image", "audio"):
-        return {"type": kind, "data": data, "mimeType": piece.media_type}
-    return {"type": "resource_link", "uri": piece.url, "mimeType": piece.media_type}
+        return {"type": kind, "data": data, "mimeType": part.media_type}
+    return {"type": "resource_link", "uri": part.url, "mimeType": part.media_type}

@@ -10,16 +10,16 @@ from typing import Any
 from dragoman.events import Event, File, SourceUrl
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)")
-_KINDS = {"jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
+_MEDIA_TYPES = {"jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
 
 
-class Sources:
+class SourceTracker:
     """Remembers what one answer has cited and shown."""
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._seen_urls: set[str] = set()
 
-    def cite(self, *lists: Any) -> list[Event]:
+    def new_sources(self, *lists: Any) -> list[Event]:
         """A source for each new link in lists of URLs or objects that have one, wherever vendors put it."""
         return [
             SourceUrl(source_id(url), url, title)
@@ -28,18 +28,18 @@ class Sources:
             if self._is_new(url)
         ]
 
-    def show(self, *lists: Any) -> list[Event]:
+    def new_images(self, *lists: Any) -> list[Event]:
         """A file for each new image in lists of `image_url` parts."""
         return [
-            File(url, media_type(url))
+            File(url, media_type_from_url(url))
             for items in lists
             for item in _objects(items)
             if (url := _image(item)) and self._is_new(url)
         ]
 
     def _is_new(self, url: str) -> bool:
-        new = url not in self._seen
-        self._seen.add(url)
+        new = url not in self._seen_urls
+        self._seen_urls.add(url)
         return new
 
 
@@ -48,12 +48,12 @@ def source_id(url: str) -> str:
     return f"source-{hashlib.sha256(url.encode(errors='replace')).hexdigest()[:12]}"
 
 
-def media_type(url: str) -> str:
+def media_type_from_url(url: str) -> str:
     """The type of an image by its data: URL or its ending; PNG when neither tells."""
     found = _DATA_URL.match(url)
     if found:
         return found[1]
-    return _KINDS.get(url.partition("?")[0].rpartition(".")[2].lower(), "image/png")
+    return _MEDIA_TYPES.get(url.partition("?")[0].rpartition(".")[2].lower(), "image/png")
 
 
 def _objects(items: Any) -> list[Any]:

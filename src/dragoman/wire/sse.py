@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dragoman.errors import FrameTooLong
 
-LIMIT = 32 * 1024 * 1024  # one frame; an image or an encrypted search result is hundreds of kB
-DONE = b"data: [DONE]\n\n"
+MAX_FRAME_BYTES = 32 * 1024 * 1024  # one frame; an image or an encrypted search result is hundreds of kB
+DONE_FRAME = b"data: [DONE]\n\n"
 
 _BOM = b"\xef\xbb\xbf"
-_PREFIX = b"data: "
-_BORDER = b"\n\n" + _PREFIX
+_DATA_PREFIX = b"data: "
+_DATA_SEPARATOR = b"\n\n" + _DATA_PREFIX
 
 
-class Named(bytes):
+class NamedFrame(bytes):
     """The data of a frame that has an `event:` name, or of an error that came as a field of its own."""
 
     event: str
 
-    def __new__(cls, data: bytes, event: str) -> Named:
+    def __new__(cls, data: bytes, event: str) -> NamedFrame:
         self = super().__new__(cls, data)
         self.event = event
         return self
@@ -31,30 +31,30 @@ class Named(bytes):
         return f"Named({bytes(self)!r}, {self.event!r})"
 
 
-def frame(payload: bytes) -> bytes:
+def encode_frame(payload: bytes) -> bytes:
     """The payload as one frame; line breaks in it become several data lines."""
     if b"\n" in payload or b"\r" in payload:
         payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     return b"data: " + payload + b"\n\n"
 
 
-def comment(text: str) -> bytes:
+def encode_comment(text: str) -> bytes:
     """A comment, which clients skip; it keeps a quiet connection alive."""
     return b": " + " ".join(text.splitlines()).encode() + b"\n\n"
 
 
-class Splitter:
-    """Cuts a byte stream into frames. `comments` counts the comment lines so far: life, but no progress.
+class SSEParser:
+    """Cuts a byte stream into frames. `comment_count` counts the comment lines so far: life, but no progress.
 
-    A frame is its data; one with an event name is a `Named`. FrameTooLong is raised when a frame is longer
-    than `limit` bytes, also before its end is seen.
+    A frame is its data; one with an event name is a `NamedFrame`. FrameTooLong is raised when a frame is
+    longer than `limit` bytes, also before its end is seen.
     """
 
-    def __init__(self, *, limit: int = LIMIT) -> None:
-        self.comments = 0
+    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
+        self.comment_count = 0
         self._limit = limit
         self._pending: list[bytes] = []  # the unfinished frame, as it was read
-        self._size = 0
+        self._pending_size = 0
         self._started = False
         self._after_cr = False
 
@@ -68,22 +68,22 @@ class Splitter:
         if pending:
             straddles = raw.startswith(b"\n") and pending[-1].endswith(b"\n")
             if end < 0 and not straddles:
-                return self._keep(raw)
+                return self._buffer(raw)
             pending.append(raw)
             raw = b"".join(pending)
-            self._drop()
+            self._clear_buffer()
             end = raw.rfind(b"\n\n")
         if end < 0:
-            return self._keep(raw)
+            return self._buffer(raw)
         if end + 2 < len(raw):
-            self._keep(raw[end + 2 :])
-        return self._split(raw[:end])
+            self._buffer(raw[end + 2 :])
+        return self._split_frames(raw[:end])
 
     def close(self) -> list[bytes]:
         """The frame that the end of the stream completes, if any."""
         raw = b"".join(self._pending)
-        self._drop()
-        return self._split(raw.rstrip(b"\n")) if raw else []
+        self._clear_buffer()
+        return self._split_frames(raw.rstrip(b"\n")) if raw else []
 
     def _normalise(self, raw: bytes) -> bytes:
         """The read with LF as its only line end and without the byte order mark of the stream."""
@@ -93,50 +93,50 @@ class Splitter:
         if b"\r" in raw:
             self._after_cr = raw.endswith(b"\r")
             raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        return raw if self._started else self._begin(raw)
+        return raw if self._started else self._strip_bom(raw)
 
-    def _begin(self, raw: bytes) -> bytes:
+    def _strip_bom(self, raw: bytes) -> bytes:
         raw = b"".join(self._pending) + raw
-        self._drop()
+        self._clear_buffer()
         if len(raw) < len(_BOM) and _BOM.startswith(raw):
             self._pending = [raw] if raw else []
             return b""
         self._started = True
         return raw.removeprefix(_BOM)
 
-    def _keep(self, raw: bytes) -> list[bytes]:
-        self._size += len(raw)
-        if self._size > self._limit + 1:  # the line end of its last line is not counted
-            self._refuse()
+    def _buffer(self, raw: bytes) -> list[bytes]:
+        self._pending_size += len(raw)
+        if self._pending_size > self._limit + 1:  # the line end of its last line is not counted
+            self._raise_too_long()
         self._pending.append(raw)
         return []
 
-    def _drop(self) -> None:
+    def _clear_buffer(self) -> None:
         self._pending = []
-        self._size = 0
+        self._pending_size = 0
 
-    def _refuse(self) -> None:
-        self._drop()
+    def _raise_too_long(self) -> None:
+        self._clear_buffer()
         raise FrameTooLong(
             f"a frame of the event stream is longer than {self._limit} bytes",
             hint="the server sends something else than short events, or the limit is too low",
         )
 
-    def _split(self, raw: bytes) -> list[bytes]:
+    def _split_frames(self, raw: bytes) -> list[bytes]:
         """The frames in a text that ends where a frame ends."""
-        if raw.startswith(_PREFIX) and len(raw) <= self._limit:
-            plain = raw.split(_BORDER)
+        if raw.startswith(_DATA_PREFIX) and len(raw) <= self._limit:
+            plain = raw.split(_DATA_SEPARATOR)
             if raw.count(b"\n") == 2 * len(plain) - 2:  # one data line a frame, and nothing else
-                plain[0] = plain[0][len(_PREFIX) :]
+                plain[0] = plain[0][len(_DATA_PREFIX) :]
                 return plain
         frames: list[bytes] = []
         for text in raw.split(b"\n\n"):
             if len(text) > self._limit:
-                self._refuse()
-            self._parse(text, frames)
+                self._raise_too_long()
+            self._parse_frame(text, frames)
         return frames
 
-    def _parse(self, text: bytes, frames: list[bytes]) -> None:
+    def _parse_frame(self, text: bytes, frames: list[bytes]) -> None:
         data: list[bytes] = []
         event: bytes | None = None
         for line in text.split(b"\n"):
@@ -145,16 +145,16 @@ class Splitter:
                 data.append(value.removeprefix(b" "))
             elif name == b"event":
                 event = value.removeprefix(b" ")
-            elif _is_error(name):
-                frames.append(Named(value.strip() if name == b"error" else line, "error"))
+            elif _is_error_field(name):
+                frames.append(NamedFrame(value.strip() if name == b"error" else line, "error"))
             elif line and not name:
-                self.comments += 1
+                self.comment_count += 1
         whole = b"\n".join(data)
         if event and (data or event == b"error"):
-            frames.append(Named(whole, event.decode(errors="replace")))
+            frames.append(NamedFrame(whole, event.decode(errors="replace")))
         elif data:
             frames.append(whole)
 
 
-def _is_error(name: bytes) -> bool:
+def _is_error_field(name: bytes) -> bool:
     return name == b"error" or name.replace(b" ", b"") == b'{"error"'

@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.wire.anthropic.schema import close
+from dragoman.wire.anthropic.schema import to_closed_schema
 
-_WORDS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
-_TABLES = ("properties", "$defs")
+_SUBSCHEMA_KEYWORDS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
+_SUBSCHEMA_MAPS = ("properties", "$defs")
 
 
-def strict(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+def to_strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """The schema as a provider takes it for strict; None when it has objects whose fields nobody knows."""
-    if is_open(schema):
+    if has_open_objects(schema):
         return None
-    required: dict[str, Any] = _require(close(schema))
+    required: dict[str, Any] = _require_all_fields(to_closed_schema(schema))
     return required
 
 
-def is_open(schema: Any) -> bool:
+def has_open_objects(schema: Any) -> bool:
     """Whether an object in the schema may have fields of any name: closed, it would be empty."""
     if isinstance(schema, list):
-        return any(is_open(item) for item in schema)
+        return any(has_open_objects(item) for item in schema)
     if not isinstance(schema, Mapping):
         return False
     others = schema.get("additionalProperties")
@@ -33,31 +33,31 @@ def is_open(schema: Any) -> bool:
         return True
     if schema.get("type") == "object" and not schema.get("properties") and others is not False:
         return True
-    return any(is_open(value) for value in _inner(schema))
+    return any(has_open_objects(value) for value in _subschemas(schema))
 
 
-def _inner(schema: Mapping[str, Any]) -> list[Any]:
+def _subschemas(schema: Mapping[str, Any]) -> list[Any]:
     """The schemas within one, and lists of them."""
-    inner = [schema[word] for word in _WORDS if word in schema]
-    for table in _TABLES:
+    inner = [schema[word] for word in _SUBSCHEMA_KEYWORDS if word in schema]
+    for table in _SUBSCHEMA_MAPS:
         held = schema.get(table)
         inner += held.values() if isinstance(held, Mapping) else ()
     return inner
 
 
-def _require(schema: Any) -> Any:
+def _require_all_fields(schema: Any) -> Any:
     """The closed schema with all fields required, and references by themselves."""
     if isinstance(schema, list):
-        return [_require(item) for item in schema]
+        return [_require_all_fields(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     if "$ref" in schema:
         return {"$ref": schema["$ref"]}
     made = {name: value for name, value in schema.items() if name != "default"}
-    made |= {word: _require(schema[word]) for word in _WORDS if word in schema}
-    for table in _TABLES:
+    made |= {word: _require_all_fields(schema[word]) for word in _SUBSCHEMA_KEYWORDS if word in schema}
+    for table in _SUBSCHEMA_MAPS:
         if isinstance(schema.get(table), Mapping):
-            made[table] = {name: _require(value) for name, value in schema[table].items()}
+            made[table] = {name: _require_all_fields(value) for name, value in schema[table].items()}
     if "properties" in made:
         made["required"] = list(made["properties"])
     return made

@@ -9,110 +9,115 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-Mode = Literal["auto", "open", "off"]
-Cut: TypeAlias = tuple[Literal["text", "reasoning", "border"], str]
+ThinkTagMode = Literal["auto", "open", "off"]
+TaggedText: TypeAlias = tuple[Literal["text", "reasoning", "border"], str]
 
-STRAY = "</think>"
-TAGS = {"<think>": STRAY, "<thinking>": "</thinking>", "<thought>": "</thought>", "[THINK]": "[/THINK]"}
+THINK_END = "</think>"
+TAG_PAIRS = {
+    "<think>": THINK_END,
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "[THINK]": "[/THINK]",
+}
 
-_FIRST = (*TAGS, STRAY)
-_IN_TEXT = (STRAY, "<think>")
+_LEADING_TAGS = (*TAG_PAIRS, THINK_END)
+_TAGS_IN_TEXT = (THINK_END, "<think>")
 _QUOTES = ("`", "'", '"')
-_LONGEST = max(map(len, TAGS.values()))
+_LONGEST_TAG = max(map(len, TAG_PAIRS.values()))
 
-State: TypeAlias = Literal["start", "inside", "after", "text", "plain"]
+ThinkTagState: TypeAlias = Literal["start", "inside", "after", "text", "plain"]
 
 
-class Thinking:
+class ThinkTagSplitter:
     """Cuts one answer's content into text and reasoning.
 
     `open` begins inside the tag, for models whose template opens it; `off` cuts nothing.
     """
 
-    def __init__(self, mode: Mode = "auto") -> None:
-        self._state: State = "plain" if mode == "off" else "start"
-        self._first: State = "inside" if mode == "open" else "text"
-        self._closing = STRAY
-        self._fresh = True  # inside, and nothing but white space yet
-        self.held = ""  # what may be the beginning of a tag, or white space before one
-        self._last = ""  # the end of the visible text
+    def __init__(self, mode: ThinkTagMode = "auto") -> None:
+        self._state: ThinkTagState = "plain" if mode == "off" else "start"
+        self._default_state: ThinkTagState = "inside" if mode == "open" else "text"
+        self._closing_tag = THINK_END
+        self._only_whitespace = True  # inside, and nothing but white space yet
+        self.pending = ""  # what may be the beginning of a tag, or white space before one
+        self._last_character = ""  # the end of the visible text
 
-    def feed(self, text: str) -> list[Cut]:
+    def feed(self, text: str) -> list[TaggedText]:
         """The pieces that this text completes, in order; a border ends the block before it."""
-        text = self.held + text
-        self.held = ""
-        pieces: list[Cut] = []
+        text = self.pending + text
+        self.pending = ""
+        pieces: list[TaggedText] = []
         while text:
             match self._state:
                 case "text":
-                    text = self._speak(text, pieces)
+                    text = self._read_text(text, pieces)
                 case "inside":
-                    text = self._think(text, pieces)
+                    text = self._read_reasoning(text, pieces)
                 case "start" | "after":
-                    text = self._begin(text)
+                    text = self._read_start(text)
                 case "plain":
                     pieces.append(("text", text))
                     text = ""
         return pieces
 
-    def close(self) -> list[Cut]:
+    def close(self) -> list[TaggedText]:
         """What was held back, when something else than content comes, or nothing more."""
-        text, self.held = self.held, ""
+        text, self.pending = self.pending, ""
         if self._state == "after":
             text = text.lstrip()
         return [("reasoning" if self._state == "inside" else "text", text)] if text else []
 
-    def _begin(self, text: str) -> str:
+    def _read_start(self, text: str) -> str:
         """Decide what the answer, or what follows a closing tag, begins with."""
         bare = text.lstrip()
-        if not bare or any(len(bare) < len(tag) and tag.startswith(bare) for tag in _FIRST):
-            self.held = text
+        if not bare or any(len(bare) < len(tag) and tag.startswith(bare) for tag in _LEADING_TAGS):
+            self.pending = text
             return ""
-        opening = next((tag for tag in TAGS if bare.startswith(tag)), None)
+        opening = next((tag for tag in TAG_PAIRS if bare.startswith(tag)), None)
         if opening is not None:
-            self._state, self._closing, self._fresh = "inside", TAGS[opening], True
+            self._state, self._closing_tag, self._only_whitespace = "inside", TAG_PAIRS[opening], True
             return bare[len(opening) :]
-        if bare.startswith(STRAY):
+        if bare.startswith(THINK_END):
             self._state = "after"
-            return bare[len(STRAY) :]
+            return bare[len(THINK_END) :]
         text = bare if self._state == "after" else text
-        self._state = "text" if self._state == "after" else self._first
+        self._state = "text" if self._state == "after" else self._default_state
         return text
 
-    def _think(self, text: str, pieces: list[Cut]) -> str:
-        if self._fresh:
+    def _read_reasoning(self, text: str, pieces: list[TaggedText]) -> str:
+        if self._only_whitespace:
             text = text.lstrip()
-            self._fresh = not text
-        end = text.find(self._closing)
+            self._only_whitespace = not text
+        end = text.find(self._closing_tag)
         if end < 0:
-            self._hold(text, pieces, tags=(self._closing,))
+            self._emit_up_to_tag(text, pieces, tags=(self._closing_tag,))
             return ""
         self._state = "after"
         if end:
             pieces.append(("reasoning", text[:end]))
-        return text[end + len(self._closing) :]
+        return text[end + len(self._closing_tag) :]
 
-    def _speak(self, text: str, pieces: list[Cut]) -> str:
-        end = text.find(STRAY)
+    def _read_text(self, text: str, pieces: list[TaggedText]) -> str:
+        end = text.find(THINK_END)
         if end < 0 and "<think>" not in text:
-            self._hold(text, pieces, tags=_IN_TEXT)
+            self._emit_up_to_tag(text, pieces, tags=_TAGS_IN_TEXT)
             return ""
         before = text[: max(end, 0)]
-        if end < 0 or "<think>" in before or (before or self._last).endswith(_QUOTES):
+        if end < 0 or "<think>" in before or (before or self._last_character).endswith(_QUOTES):
             self._state = "plain"
             return text
         if before:
             pieces.append(("text", before))
         pieces.append(("border", ""))
         self._state = "after"
-        return text[end + len(STRAY) :]
+        return text[end + len(THINK_END) :]
 
-    def _hold(self, text: str, pieces: list[Cut], *, tags: tuple[str, ...]) -> None:
+    def _emit_up_to_tag(self, text: str, pieces: list[TaggedText], *, tags: tuple[str, ...]) -> None:
         """Pass the text on but for an end that may be the beginning of a tag."""
-        at = text.rfind(tags[0][0], max(0, len(text) - _LONGEST))
+        at = text.rfind(tags[0][0], max(0, len(text) - _LONGEST_TAG))
         if at >= 0 and any(tag.startswith(text[at:]) for tag in tags):
-            self.held = text[at:]
+            self.pending = text[at:]
             text = text[:at]
         if text:
-            self._last = text[-1]
+            self._last_character = text[-1]
             pieces.append(("reasoning" if self._state == "inside" else "text", text))

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from dragoman.mcp.client.client import Servers
-from dragoman.mcp.client.pins import Pins
+from dragoman.mcp.client.client import McpClient
+from dragoman.mcp.client.pins import PinStore
 from dragoman.mcp.spec import ServerSpec
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.outcome import Outcome
+from dragoman.operations.outcome import CallOutcome
 
 RAW = Path(__file__).with_name("raw_server.py")
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "API_TOKEN": "hub's own token"}
@@ -29,12 +29,12 @@ def anyio_backend() -> str:
 class Hub:
     """Servers with a registry, and calls to them."""
 
-    def __init__(self, servers: Servers, registry: Registry, calls: Calls) -> None:
+    def __init__(self, servers: McpClient, registry: Registry, calls: Calls) -> None:
         self.servers = servers
         self.registry = registry
         self.calls = calls
 
-    async def call(self, id: str, input: dict[str, Any] | None = None, **more: Any) -> Outcome:
+    async def call(self, id: str, input: dict[str, Any] | None = None, **more: Any) -> CallOutcome:
         return await self.calls.call(id, input or {}, context=Context(), **more)
 
     def ids(self) -> list[str]:
@@ -42,11 +42,11 @@ class Hub:
 
 
 @asynccontextmanager
-async def hub(*specs: ServerSpec, pins: Pins | None = None, **more: Any) -> AsyncIterator[Hub]:
+async def hub(*specs: ServerSpec, pins: PinStore | None = None, **more: Any) -> AsyncIterator[Hub]:
     registry = Registry()
     async with (
         Calls(registry, MemoryLedger()) as calls,
-        Servers(registry, specs, pins=pins, environ=ENVIRON, **more) as servers,
+        McpClient(registry, specs, pin_store=pins, environ=ENVIRON, **more) as servers,
     ):
         yield Hub(servers, registry, calls)
 

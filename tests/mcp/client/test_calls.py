@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.pins import MemoryPins
+from dragoman.mcp.client.pins import MemoryPinStore
 from tests.stopwatch import Stopwatch
 
 
@@ -179,7 +179,7 @@ async def test_a_server_gets_the_named_variables_only_and_secrets_show_nowhere(
 async def test_a_call_that_comes_while_the_server_starts_waits_for_it(
     open_hub: Any, raw: Any, until: Any
 ) -> None:
-    pins = MemoryPins()
+    pins = MemoryPinStore()
     async with open_hub(raw(), pins=pins) as hub:
         await hub.servers.settled()
     async with open_hub(raw(), pins=pins) as hub:

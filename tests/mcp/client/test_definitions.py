@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.mcp.client.pins import MemoryPins
+from dragoman.mcp.client.pins import MemoryPinStore
 
 REASONS = {
     "no object": "without a name is left out: it is no object",
@@ -89,7 +89,7 @@ async def test_a_changed_definition_is_taken_out_shown_and_comes_back_once_appro
 async def test_a_definition_that_changed_while_the_hub_was_down_is_never_called(
     open_hub: Any, raw: Any, tmp_path: Path
 ) -> None:
-    pins = MemoryPins()
+    pins = MemoryPinStore()
     async with open_hub(raw("raw", "changing"), pins=pins) as hub:
         await hub.servers.settled()
     (tmp_path / "raw.changed").touch()
@@ -103,7 +103,7 @@ async def test_a_definition_that_changed_while_the_hub_was_down_is_never_called(
 
 
 async def test_with_trust_ask_nothing_is_callable_before_it_is_approved(open_hub: Any, raw: Any) -> None:
-    pins = MemoryPins()
+    pins = MemoryPinStore()
     async with open_hub(raw("raw", "changing", trust="ask"), pins=pins) as hub:
         await hub.servers.settled()
         assert hub.ids() == []

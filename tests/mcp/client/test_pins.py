@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.blot import Blot
-from dragoman.mcp.client.frames import prune, read_line
-from dragoman.mcp.client.listing import Definition
-from dragoman.mcp.client.pins import MemoryPins, Pins, change_of, diff, judge
+from dragoman.mcp.client.blot import Redactor
+from dragoman.mcp.client.frames import parse_messages, prune_depth
+from dragoman.mcp.client.listing import ToolDefinition
+from dragoman.mcp.client.pins import MemoryPinStore, PinStore, check_pins, definition_change, definition_diff
 from dragoman.store import Store
-from dragoman.store.mcp_servers import Definitions, McpServers, Pin
+from dragoman.store.mcp_servers import DefinitionPin, DefinitionPinRepository, McpServerRepository
 
 
 @asynccontextmanager
-async def pins_of(kind: str, folder: Path) -> AsyncIterator[Pins]:
+async def pins_of(kind: str, folder: Path) -> AsyncIterator[PinStore]:
     if kind == "memory":
-        yield MemoryPins()
+        yield MemoryPinStore()
         return
     async with await Store.open(folder) as store:
-        yield Definitions(store.database)
+        yield DefinitionPinRepository(store.database)
 
 
-def pin(name: str, body: str = "{}", **more: Any) -> Pin:
-    return Pin(server="s", name=name, hash=f"of {body}", body=body, approved_at=1.0, **more)
+def pin(name: str, body: str = "{}", **more: Any) -> DefinitionPin:
+    return DefinitionPin(server="s", name=name, hash=f"of {body}", body=body, approved_at=1.0, **more)
 
 
 @pytest.mark.parametrize("kind", ["memory", "store"])
@@ -38,13 +38,13 @@ async def test_pins_are_kept_by_server_replaced_by_name_and_forgotten(tmp_path: 
         await pins.put([pin("a", '{"x": 1}', approved_by="ann")])
         assert await pins.list("s") == [pin("a", '{"x": 1}', approved_by="ann"), pin("b")]
         assert await pins.list("other") == []
-        assert await pins.forget("s") == 2
+        assert await pins.delete("s") == 2
         assert await pins.list("s") == []
 
 
 async def test_servers_that_were_added_are_kept(tmp_path: Path) -> None:
     async with await Store.open(tmp_path) as store:
-        servers = McpServers(store.database, clock=lambda: 7.0)
+        servers = McpServerRepository(store.database, clock=lambda: 7.0)
         await servers.put("b", '{"url": "http://x"}')
         await servers.put("b", '{"url": "http://y"}')
         assert [(each.name, each.body, each.created_at) for each in await servers.list()] == [
@@ -54,13 +54,13 @@ async def test_servers_that_were_added_are_kept(tmp_path: Path) -> None:
         assert not await servers.delete("b")
 
 
-def define(name: str = "t", **more: Any) -> Definition:
-    return Definition(name=name, input_schema={"type": "object"}, **more)
+def define(name: str = "t", **more: Any) -> ToolDefinition:
+    return ToolDefinition(name=name, input_schema={"type": "object"}, **more)
 
 
 def test_the_order_of_keys_is_no_change_and_anything_else_is() -> None:
-    one = Definition(name="t", input_schema={"type": "object", "properties": {"a": {}, "b": {}}})
-    same = Definition(name="t", input_schema={"properties": {"b": {}, "a": {}}, "type": "object"})
+    one = ToolDefinition(name="t", input_schema={"type": "object", "properties": {"a": {}, "b": {}}})
+    same = ToolDefinition(name="t", input_schema={"properties": {"b": {}, "a": {}}, "type": "object"})
     assert one.hash == same.hash
     others = [
         define(),
@@ -73,31 +73,31 @@ def test_the_order_of_keys_is_no_change_and_anything_else_is() -> None:
 
 def test_the_first_look_approves_once_and_never_again() -> None:
     old, new = define("old"), define("new")
-    kept = {"old": Pin(server="s", name="old", hash=old.hash, body=old.body, approved_at=0.0)}
-    assert judge([old, new], {}, trust="first").pinned == (old, new)
-    verdict = judge([old, new], kept, trust="first")
-    assert (verdict.approved, verdict.waiting, verdict.pinned) == ((old,), (new,), ())
-    assert judge([old, new], {}, trust="ask").approved == ()
-    assert judge([old, new], kept, trust="always").approved == (old, new)
+    kept = {"old": DefinitionPin(server="s", name="old", hash=old.hash, body=old.body, approved_at=0.0)}
+    assert check_pins([old, new], {}, trust="first").newly_pinned == (old, new)
+    verdict = check_pins([old, new], kept, trust="first")
+    assert (verdict.approved, verdict.pending, verdict.newly_pinned) == ((old,), (new,), ())
+    assert check_pins([old, new], {}, trust="ask").approved == ()
+    assert check_pins([old, new], kept, trust="always").approved == (old, new)
 
 
 def test_a_diff_shows_characters_that_cannot_be_seen() -> None:
-    change = change_of(define(description="Adds.\u202e"), None, server="s")
+    change = definition_change(define(description="Adds.\u202e"), None, server="s")
     assert "\\u202e" in change.diff
-    assert diff({"a": "x\ny"}, {"a": "x\nz"}).endswith('-    y"\n+    z"\n }')
+    assert definition_diff({"a": "x\ny"}, {"a": "x\nz"}).endswith('-    y"\n+    z"\n }')
 
 
 @pytest.mark.parametrize("levels", [100, 128, 129, 5_000, 100_000])
 def test_what_is_nested_too_deep_becomes_null_and_the_rest_stays(levels: int) -> None:
     deep = b'{"a":' * levels + b'"]}"' + b"}" * levels
-    kept = json.loads(prune(b'{"before": 1, "deep": ' + deep + b', "after": "[{"}'))
+    kept = json.loads(prune_depth(b'{"before": 1, "deep": ' + deep + b', "after": "[{"}'))
     assert (kept["before"], kept["after"]) == (1, "[{")
-    (message,) = read_line(b'{"jsonrpc": "2.0", "id": 1, "result": {"deep": ' + deep + b"}}")
+    (message,) = parse_messages(b'{"jsonrpc": "2.0", "id": 1, "result": {"deep": ' + deep + b"}}")
     assert message.message.id == 1  # type: ignore[union-attr]  # it was read
 
 
 def test_secrets_are_blotted_out_in_every_spelling() -> None:
-    blot = Blot('pa"ss\\word', "tok", "secret-1", "secret-12")
+    blot = Redactor('pa"ss\\word', "tok", "secret-1", "secret-12")
     assert blot('a pa"ss\\word and pa\\"ss\\\\word') == "a *** and ***"
     assert blot("secret-12 tok") == "*** tok"  # what is so short is no secret
-    assert blot.within({"secret-1": ["x secret-1", 3, None]}) == {"***": ["x ***", 3, None]}
+    assert blot.redact_json({"secret-1": ["x secret-1", 3, None]}) == {"***": ["x ***", 3, None]}

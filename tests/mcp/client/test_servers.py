@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ConfigError, Conflict, NotFound
-from dragoman.mcp.client.pins import MemoryPins
+from dragoman.mcp.client.pins import MemoryPinStore
 from dragoman.mcp.spec import ServerSpec
 
 
@@ -63,7 +63,7 @@ async def test_a_server_that_cannot_start_says_why(open_hub: Any, raw: Any) -> N
 async def test_a_call_to_a_failed_server_fails_at_once_and_has_it_tried_again(
     open_hub: Any, raw: Any, until: Any
 ) -> None:
-    pins = MemoryPins()
+    pins = MemoryPinStore()
     async with open_hub(raw(), pins=pins) as hub:
         await hub.servers.settled()
     async with open_hub(raw("raw", "dies"), pins=pins) as hub:
@@ -78,7 +78,7 @@ async def test_a_call_to_a_failed_server_fails_at_once_and_has_it_tried_again(
 async def test_a_lazy_server_is_known_from_its_pins_and_starts_at_its_first_call(
     open_hub: Any, raw: Any, tmp_path: Path
 ) -> None:
-    pins = MemoryPins()
+    pins = MemoryPinStore()
     async with open_hub(raw("raw", lazy=True), pins=pins) as hub:
         (status,) = await hub.servers.settled()
         assert (status.state, "raw.echo" in hub.ids()) == ("lazy", True)  # it was asked once what it offers

@@ -14,14 +14,14 @@ import httpx2
 import uvicorn
 
 from dragoman.errors import Unauthorized
-from dragoman.mcp.server.door import McpDoor
-from dragoman.mcp.server.engine import Build
+from dragoman.mcp.server.door import McpEndpoint
+from dragoman.mcp.server.engine import BuildSdkServer
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import Meta
+from dragoman.operations.meta import MetaTools
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 
@@ -54,9 +54,9 @@ class Hub:
         self.ledger = MemoryLedger()
         self.calls = Calls(self.registry, self.ledger)
         self._keys = keys
-        meta = Meta(self.registry, self.calls)
+        meta = MetaTools(self.registry, self.calls)
         self.server = McpServer(meta, self.calls, registry=self.registry, pinned=pinned, version="1")
-        self.door = McpDoor(self.server, identify=self.identify, **door)
+        self.door = McpEndpoint(self.server, identify=self.identify, **door)
 
     def _operations(self) -> list[Operation]:
         made = Operation.from_schema
@@ -99,7 +99,7 @@ class Hub:
 
 
 @asynccontextmanager
-async def served(*, build: Build | None = None, **options: Any) -> AsyncIterator[Hub]:
+async def served(*, build: BuildSdkServer | None = None, **options: Any) -> AsyncIterator[Hub]:
     """A hub that answers at `hub.url`."""
     hub = Hub(build=build, **options)
     listener = socket.socket()

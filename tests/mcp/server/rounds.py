@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.mcp.server.asking import Claim, Seal
+from dragoman.mcp.server.asking import RequestClaim, StateSigner
 from tests.mcp.server.contents import text
 
 Answer = dict[str, Any]
-SEAL = Seal()
+SEAL = StateSigner()
 PREFIX = "test_input_required_result_"
 PROMPT = f"{PREFIX}prompt"
 NEEDS = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
@@ -56,7 +56,7 @@ QUESTIONS: Mapping[str, tuple[tuple[Mapping[str, Answer], ...], bool]] = {
 def answer(name: str, given: Mapping[str, Any], *, state: str | None, able: set[str]) -> Answer:
     """The next question that is open, of those that the client can be asked; else the result."""
     questions, keeps = QUESTIONS[name]
-    at = int(SEAL.open(state).approval_id) if state is not None else 0
+    at = int(SEAL.verify(state).approval_id) if state is not None else 0
     asked = {key: each for key, each in questions[at].items() if NEEDS[each["method"]] in able}
     if not all(is_answer(given.get(key)) for key in asked):
         return question(name, asked, at=at, keeps=keeps)
@@ -67,7 +67,7 @@ def answer(name: str, given: Mapping[str, Any], *, state: str | None, able: set[
 
 def question(name: str, asked: Mapping[str, Answer], *, at: int = 0, keeps: bool = False) -> Answer:
     """What asks for these things."""
-    state = {"requestState": SEAL.close(Claim(str(at), "", name, ""))} if keeps else {}
+    state = {"requestState": SEAL.sign(RequestClaim(str(at), "", name, ""))} if keeps else {}
     return {"resultType": "input_required", "inputRequests": dict(asked), **state}
 
 

@@ -90,7 +90,7 @@ async def test_who_cannot_be_asked_is_told_and_may_repeat_the_call_once_it_is_ap
         error = told(await post(hub, message))
         assert error["code"] == "approval_needed"
         assert "dragoman approvals" in error["hint"]
-        await hub.calls.answer(error["approvalId"], approved=True, by=Identity(owner="me"))
+        await hub.calls.answer_approval(error["approvalId"], approved=True, by=Identity(owner="me"))
         assert (await post(hub, message)).json()["result"]["isError"] is False
         assert hub.wiped == [{"path": "/"}]
         assert told(await post(hub, message))["code"] == "approval_needed"

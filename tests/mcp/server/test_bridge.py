@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.http.transport import Transport
-from dragoman.mcp.server.bridge import Bridge, header
+from dragoman.mcp.server.bridge import StdioBridge, encode_header
 from tests.mcp.server.hub import Hub, batch, body, served
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ class Client:
 @asynccontextmanager
 async def bridged(url: str, key: str | None = None) -> AsyncIterator[Client]:
     client, transport = Client(), Transport()
-    bridge = Bridge(url, key, transport=transport, write=client.write)
+    bridge = StdioBridge(url, key, transport=transport, write=client.write)
     task = asyncio.create_task(bridge.run(client.lines()))
     try:
         yield client
@@ -95,7 +95,7 @@ async def test_a_session_that_the_hub_forgot_is_opened_anew() -> None:
 
 async def forget(hub: Hub) -> None:
     """End all sessions of the hub, as a restart does."""
-    sessions = await hub.door._engine._sessions()
+    sessions = await hub.door._sdk_server._started_sessions()
     for id, transport in list(sessions._kept._server_instances.items()):
         await sessions._kept._discard_session(id, transport)
 
@@ -132,5 +132,5 @@ async def test_a_hub_that_is_not_there_is_said_to_be_so() -> None:
 
 
 def test_a_name_that_a_header_cannot_hold_is_encoded() -> None:
-    assert header("hub_call") == "hub_call"
-    assert header("größe") == "=?base64?Z3LDtsOfZQ==?="
+    assert encode_header("hub_call") == "hub_call"
+    assert encode_header("größe") == "=?base64?Z3LDtsOfZQ==?="

@@ -191,8 +191,8 @@ async def test_a_state_goes_on_once_and_for_its_owner_only() -> None:
 async def test_an_answer_that_is_given_elsewhere_counts() -> None:
     async with shop() as (hub, here):
         first = (await ask(hub, name="agents_clerk", arguments=CLERK))["result"]
-        [waiting] = await hub.calls.guard.approvals.list(status="pending")
-        await hub.calls.answer(waiting.id, approved=False, by=Identity(owner="me"), reason="ask Ann")
+        [waiting] = await hub.calls.access_control.approvals.list(status="pending")
+        await hub.calls.answer_approval(waiting.id, approved=False, by=Identity(owner="me"), reason="ask Ann")
         again = {"requestState": first["requestState"], "name": "agents_clerk", "arguments": CLERK}
         blue = {"approval": {"action": "accept", "content": {"answer": "blue"}}}
         second = (await ask(hub, inputResponses=blue, **again))["result"]
@@ -212,7 +212,7 @@ async def test_who_cannot_be_asked_is_told_whom_to_turn_to(owner: str) -> None:
         assert json.loads(again["content"][0]["text"])["error"]["approvalId"] == error["approvalId"]
         assert here.looked == ["paint"], "it does not begin anew"
         boss = Identity(owner="boss", scopes=frozenset({"admin"}))
-        await hub.calls.answer(error["approvalId"], approved=True, by=boss, reason="blue")
+        await hub.calls.answer_approval(error["approvalId"], approved=True, by=boss, reason="blue")
         after = (await post(hub, message, **key)).json()["result"]
         assert json.loads(after["content"][0]["text"])["error"]["approvalId"] != error["approvalId"]
         assert here.looked == ["paint"]

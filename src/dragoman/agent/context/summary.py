@@ -15,10 +15,10 @@ from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
 from dragoman.providers.provider import Provider
 from dragoman.request import ModelRequest
 from dragoman.wire.estimate import estimate_text
-from dragoman.wire.openai.history import encode_value, result
+from dragoman.wire.openai.history import encode_json, tool_result_text
 
-LONGEST_OUTPUT = 2_000  # characters of what one call took or gave
-LONGEST = 50_000  # tokens of what is summarised
+MAX_CALL_TEXT = 2_000  # characters of what one call took or gave
+MAX_INPUT_TOKENS = 50_000  # tokens of what is summarised
 MAX_TOKENS = 1_024
 INSTRUCTIONS = """\
 You summarise the beginning of a conversation between a user and an assistant, so that the assistant
@@ -82,7 +82,7 @@ class Summariser:
         model: str,
         *,
         instructions: str = INSTRUCTIONS,
-        longest: int = LONGEST,
+        longest: int = MAX_INPUT_TOKENS,
         purse: Purse | None = None,
     ) -> None:
         self.provider = provider
@@ -101,7 +101,7 @@ class Summariser:
 
     async def __call__(self, messages: Sequence[Message], before: str | None) -> Summary:
         """The summary."""
-        told = transcript(messages, longest=self._longest)
+        told = transcript(messages, max_tokens=self._longest)
         known = f"The summary of what was before:\n{before}\n\n" if before else ""
         asked = f"{known}<conversation>\n{told}\n</conversation>\n\nSummarise it."
         request = ModelRequest(
@@ -110,12 +110,12 @@ class Summariser:
             instructions=self._instructions,
             options={"max_tokens": MAX_TOKENS},
         )
-        text, finish = await self._read(request)
+        text, finish = await self._request_summary(request)
         if not text:
             raise ProviderError("the model gave no summary", category="api_error")
         return Summary(text, finish.usage)
 
-    async def _read(self, request: ModelRequest) -> tuple[str, FinishStep]:
+    async def _request_summary(self, request: ModelRequest) -> tuple[str, FinishStep]:
         pieces: list[str] = []
         finish = FinishStep()
         bill: Bill = Unpaid() if self._purse is None else self._purse.pay(request, self.provider)
@@ -130,11 +130,11 @@ class Summariser:
         return "".join(pieces).strip(), finish
 
 
-def transcript(messages: Sequence[Message], *, longest: int = LONGEST) -> str:
+def transcript(messages: Sequence[Message], *, max_tokens: int = MAX_INPUT_TOKENS) -> str:
     """The messages in words, the newest `longest` tokens of them."""
     lines: list[str] = []
-    room = longest
-    for line in _newest_first(messages):
+    room = max_tokens
+    for line in _lines_newest_first(messages):
         room -= estimate_text(line)
         if room < 0 and lines:
             lines.append("[what was before is left out]")
@@ -143,14 +143,14 @@ def transcript(messages: Sequence[Message], *, longest: int = LONGEST) -> str:
     return "\n".join(reversed(lines))
 
 
-def _newest_first(messages: Sequence[Message]) -> Iterator[str]:
+def _lines_newest_first(messages: Sequence[Message]) -> Iterator[str]:
     for message in reversed(messages):
         for part in reversed(message.parts):
-            if told := _tell(part):
+            if told := _describe_part(part):
                 yield f"{message.role}: {told}"
 
 
-def _tell(part: Part) -> str:
+def _describe_part(part: Part) -> str:
     match part:
         case TextPart(text=text):
             return text
@@ -158,12 +158,12 @@ def _tell(part: Part) -> str:
             name = part.filename or ("a file" if part.url.startswith("data:") else part.url)
             return f"[{name} of the type {part.media_type}]"
         case ToolPart():
-            taken = "" if part.input is UNSET else _short(encode_value(part.input))
-            return f"[called {part.name} {taken}: {_short(result(part))}]"
+            taken = "" if part.input is UNSET else _shorten(encode_json(part.input))
+            return f"[called {part.name} {taken}: {_shorten(tool_result_text(part))}]"
         case _:
             return ""
 
 
-def _short(text: str) -> str:
-    left = len(text) - LONGEST_OUTPUT
-    return text if left <= 0 else f"{text[:LONGEST_OUTPUT]}… ({left} characters more)"
+def _shorten(text: str) -> str:
+    left = len(text) - MAX_CALL_TEXT
+    return text if left <= 0 else f"{text[:MAX_CALL_TEXT]}… ({left} characters more)"

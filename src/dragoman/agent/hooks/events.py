@@ -11,7 +11,7 @@ from msgspec import UNSET
 from dragoman.events import Usage
 from dragoman.messages import Message
 from dragoman.operations.operation import Effect
-from dragoman.operations.outcome import Status
+from dragoman.operations.outcome import CallStatus
 from dragoman.request import ModelRequest
 
 HookName = Literal[
@@ -19,7 +19,7 @@ HookName = Literal[
 ]
 
 
-class Occasion(
+class BaseHookEvent(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="event", rename="camel", omit_defaults=True
 ):
     """What all of them say: for whom it is, and what it belongs to. `step` counts a run's model calls."""
@@ -32,14 +32,14 @@ class Occasion(
     step: int | None = None
 
 
-class UserPromptSubmit(Occasion, frozen=True, kw_only=True, tag="user_prompt_submit"):
+class UserPromptSubmit(BaseHookEvent, frozen=True, kw_only=True, tag="user_prompt_submit"):
     """A user said something; `text` is all the text of `message`. Nothing of it has gone anywhere yet."""
 
     text: str
     message: Message | None = None
 
 
-class PreToolUse(Occasion, frozen=True, kw_only=True, tag="pre_tool_use"):
+class PreToolUse(BaseHookEvent, frozen=True, kw_only=True, tag="pre_tool_use"):
     """A model wants to call an operation. `tool` is its id as models are shown it, `input` what it gets."""
 
     tool: str
@@ -50,13 +50,13 @@ class PreToolUse(Occasion, frozen=True, kw_only=True, tag="pre_tool_use"):
     call_id: str | None = None
 
 
-class PostToolUse(Occasion, frozen=True, kw_only=True, tag="post_tool_use"):
+class PostToolUse(BaseHookEvent, frozen=True, kw_only=True, tag="post_tool_use"):
     """A call has ended: `output` when its status is `done`, else `error`. `duration` is in seconds."""
 
     tool: str
     operation: str
     input: Mapping[str, Any]
-    status: Status = "done"
+    status: CallStatus = "done"
     output: Any = None
     error: str | None = None
     duration: float = 0.0
@@ -65,13 +65,13 @@ class PostToolUse(Occasion, frozen=True, kw_only=True, tag="post_tool_use"):
     call_id: str | None = None
 
 
-class PreModel(Occasion, frozen=True, kw_only=True, tag="pre_model"):
+class PreModel(BaseHookEvent, frozen=True, kw_only=True, tag="pre_model"):
     """A model is about to be asked."""
 
     request: ModelRequest
 
 
-class PostModel(Occasion, frozen=True, kw_only=True, tag="post_model"):
+class PostModel(BaseHookEvent, frozen=True, kw_only=True, tag="post_model"):
     """A model has answered, or failed with `error`. `message` is the whole answer of the run so far."""
 
     model: str
@@ -83,7 +83,7 @@ class PostModel(Occasion, frozen=True, kw_only=True, tag="post_model"):
     error: str | None = None
 
 
-class RunEnd(Occasion, frozen=True, kw_only=True, tag="run_end"):
+class RunEnd(BaseHookEvent, frozen=True, kw_only=True, tag="run_end"):
     """A run has ended; `reason` is how, `cost` in US dollars where it is known, `duration` in seconds.
 
     Of a run that failed, `error` says why, `category` what kind of failure that was (as in a result's

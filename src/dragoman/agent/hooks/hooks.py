@@ -8,14 +8,14 @@ from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
 from dragoman.agent.hooks.events import Block, HookName, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.points import ToolHooks, TurnHooks
 from dragoman.agent.hooks.runner import (
-    CLOSED,
-    SECONDS,
+    DEFAULT_TIMEOUT,
+    FAIL_CLOSED,
     Hook,
     HookFunction,
     HookRunner,
     OnError,
-    closed,
-    name_of,
+    close_function,
+    function_name,
 )
 from dragoman.operations.hook import CallHooks
 
@@ -79,14 +79,14 @@ class Hooks:
     def on(self, event: HookName, function: HookFunction, **details: Unpack[HookDetails]) -> Hooks:
         """Ask this function too, after those that are there; gives the hooks back. ConfigError."""
         match = details.get("match", ())
-        on_error = details.get("on_error") or ("block" if event in CLOSED else "continue")
+        on_error = details.get("on_error") or ("block" if event in FAIL_CLOSED else "continue")
         self._hooks.append(
             Hook(
                 event=event,
                 function=function,
-                name=details.get("name") or name_of(function),
+                name=details.get("name") or function_name(function),
                 match=(match,) if isinstance(match, str) else tuple(match),
-                timeout=details.get("timeout", SECONDS),
+                timeout=details.get("timeout", DEFAULT_TIMEOUT),
                 on_error=on_error,
                 watches=details.get("watches", False),
             )
@@ -149,7 +149,7 @@ class Hooks:
         """The same, and close what the hooks themselves have to close, such as connections."""
         self.close()
         for function in {id(hook.function): hook.function for hook in self._hooks}.values():
-            await closed(function)
+            await close_function(function)
 
     def _decorate(self, event: HookName, function: Any, *, details: HookDetails) -> Any:
         def add(function: Any) -> Any:

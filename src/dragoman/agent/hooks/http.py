@@ -20,18 +20,18 @@ from dragoman.agent.hooks.events import (
     PreModel,
     UserPromptSubmit,
 )
-from dragoman.agent.hooks.runner import SECONDS, Said
+from dragoman.agent.hooks.runner import DEFAULT_TIMEOUT, HookResult
 from dragoman.errors import BadRequest
 from dragoman.http.transport import Timeouts
 from dragoman.http.webhook import Webhook
-from dragoman.messages import message_from, to_json
-from dragoman.providers.direct import Connections
+from dragoman.messages import parse_message, to_json
+from dragoman.providers.direct import LazyTransport
 from dragoman.request import ModelRequest
 
-REASON = 2_000
+MAX_REASON_LENGTH = 2_000
 
 
-class Asked(Protocol):
+class HookEndpoint(Protocol):
     """Whoever is asked over HTTP; see `providers.hook_http.Webhook`."""
 
     async def ask(self, body: bytes) -> bytes | None:
@@ -39,7 +39,7 @@ class Asked(Protocol):
         ...
 
 
-class Reply(msgspec.Struct, frozen=True):
+class HookReply(msgspec.Struct, frozen=True):
     """An answer as JSON. `request` may say instructions, messages and options."""
 
     decision: str
@@ -50,24 +50,26 @@ class Reply(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class ReplyUnread(Exception):
+class InvalidHookReply(Exception):
     """The answer of an HTTP hook cannot be understood."""
 
 
 class HttpHook:
     """A hook that asks over HTTP. `close` closes its connections; asked again, it opens new ones."""
 
-    def __init__(self, place: Asked, *, name: str, connections: Connections | None = None) -> None:
+    def __init__(
+        self, endpoint: HookEndpoint, *, name: str, connections: LazyTransport | None = None
+    ) -> None:
         self.__name__ = name
-        self._place = place
+        self._endpoint = endpoint
         self._connections = connections
 
     def __repr__(self) -> str:
         return f"HttpHook({self.__name__!r})"
 
-    async def __call__(self, event: HookEvent) -> Said:
+    async def __call__(self, event: HookEvent) -> HookResult:
         """What they decide. ProviderError, ReplyUnread."""
-        answer = await self._place.ask(msgspec.json.encode(body_of(event), enc_hook=str))
+        answer = await self._endpoint.ask(msgspec.json.encode(event_body(event), enc_hook=str))
         return None if answer is None else read_decision(answer, event)
 
     async def close(self) -> None:
@@ -76,7 +78,9 @@ class HttpHook:
             await self._connections.close()
 
 
-def http_hook(place: str | Asked, *, secret: str | None = None, timeout: float = SECONDS) -> HttpHook:
+def http_hook(
+    endpoint: str | HookEndpoint, *, secret: str | None = None, timeout: float = DEFAULT_TIMEOUT
+) -> HttpHook:
     """A hook that asks somebody's address; a `Webhook` has all of it in itself.
 
     `secret` signs what is sent, several with spaces between them all do. `timeout` is in seconds, for all of
@@ -85,34 +89,34 @@ def http_hook(place: str | Asked, *, secret: str | None = None, timeout: float =
 
         hooks = Hooks().on("pre_tool_use", http_hook("https://hooks.example.org/dragoman", secret=secret))
     """
-    if not isinstance(place, str):
-        return HttpHook(place, name="http_hook")
-    connections = Connections(Timeouts())
-    webhook = Webhook(place, connections, secret=secret, timeout=timeout)
+    if not isinstance(endpoint, str):
+        return HttpHook(endpoint, name="http_hook")
+    connections = LazyTransport(Timeouts())
+    webhook = Webhook(endpoint, connections, secret=secret, timeout=timeout)
     return HttpHook(webhook, name=webhook.host, connections=connections)
 
 
-def body_of(event: HookEvent) -> dict[str, Any]:
+def event_body(event: HookEvent) -> dict[str, Any]:
     """An event as JSON: its fields, in camel case, those left out that say nothing."""
     match event:
         case PreModel(request=request):
-            return {**fields_of(event, "request"), "request": request_of(request)}
+            return {**plain_fields(event, "request"), "request": request_body(request)}
         case UserPromptSubmit(message=message) | PostModel(message=message):
             told = {} if message is None else {"message": to_json(message)}
-            return {**fields_of(event, "message"), **told}
+            return {**plain_fields(event, "message"), **told}
         case _:
-            return fields_of(event)
+            return plain_fields(event)
 
 
-def fields_of(event: HookEvent, *but: str) -> dict[str, Any]:
+def plain_fields(event: HookEvent, *excluded: str) -> dict[str, Any]:
     """The event's plain fields."""
     names = zip(event.__struct_fields__, event.__struct_encode_fields__, strict=True)
-    said = {shown: getattr(event, name) for name, shown in names if name not in but}
+    said = {shown: getattr(event, name) for name, shown in names if name not in excluded}
     kind = event.__struct_config__.tag
     return {"event": kind, **{name: value for name, value in said.items() if value is not None}}
 
 
-def request_of(request: ModelRequest) -> dict[str, Any]:
+def request_body(request: ModelRequest) -> dict[str, Any]:
     return {
         "model": request.model,
         "instructions": request.instructions,
@@ -125,10 +129,10 @@ def request_of(request: ModelRequest) -> dict[str, Any]:
 def read_decision(answer: bytes, event: HookEvent) -> Decision:
     """The decision in an answer. ReplyUnread when there is none."""
     try:
-        reply = msgspec.json.decode(answer, type=Reply)
+        reply = msgspec.json.decode(answer, type=HookReply)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ReplyUnread(f"the answer is no decision: {error}") from None
-    reason = (reply.reason or "")[:REASON]
+        raise InvalidHookReply(f"the answer is no decision: {error}") from None
+    reason = (reply.reason or "")[:MAX_REASON_LENGTH]
     match reply.decision:
         case "continue":
             return Continue()
@@ -141,28 +145,28 @@ def read_decision(answer: bytes, event: HookEvent) -> Decision:
                 input=reply.input,
                 reason=reason or None,
                 output=reply.output,
-                request=changed(reply.request, event),
+                request=changed_request(reply.request, event),
                 metadata=reply.metadata,
             )
         case _:
-            raise ReplyUnread(f"{reply.decision[:40]!r} is no decision: continue, block, ask or modify")
+            raise InvalidHookReply(f"{reply.decision[:40]!r} is no decision: continue, block, ask or modify")
 
 
-def changed(said: Mapping[str, Any] | None, event: HookEvent) -> ModelRequest | None:
+def changed_request(change: Mapping[str, Any] | None, event: HookEvent) -> ModelRequest | None:
     """The model's request with what an answer says instead."""
-    if said is None or not isinstance(event, PreModel):
+    if change is None or not isinstance(event, PreModel):
         return None
-    unknown = set(said) - {"instructions", "messages", "options"}
+    unknown = set(change) - {"instructions", "messages", "options"}
     if unknown:
-        raise ReplyUnread(f"the request's {min(unknown)!r} cannot be changed")
+        raise InvalidHookReply(f"the request's {min(unknown)!r} cannot be changed")
     request = event.request
     try:
-        if "messages" in said:
-            request = replace(request, messages=tuple(message_from(each) for each in said["messages"]))
-        if "options" in said:
-            request = replace(request, options=msgspec.convert(said["options"], dict[str, Any]))
-        if "instructions" in said:
-            request = replace(request, instructions=msgspec.convert(said["instructions"], str | None))
+        if "messages" in change:
+            request = replace(request, messages=tuple(parse_message(each) for each in change["messages"]))
+        if "options" in change:
+            request = replace(request, options=msgspec.convert(change["options"], dict[str, Any]))
+        if "instructions" in change:
+            request = replace(request, instructions=msgspec.convert(change["instructions"], str | None))
     except (BadRequest, TypeError, msgspec.ValidationError) as error:
-        raise ReplyUnread(f"the request is changed to none: {error}") from None
+        raise InvalidHookReply(f"the request is changed to none: {error}") from None
     return request

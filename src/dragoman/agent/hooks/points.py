@@ -20,16 +20,16 @@ from dragoman.agent.hooks.events import (
     RunEnd,
     UserPromptSubmit,
 )
-from dragoman.agent.hooks.runner import Answer, HookRunner
+from dragoman.agent.hooks.runner import HookAnswer, HookRunner
 from dragoman.agent.toolbox import wire_name
 from dragoman.messages import Message, Part, TextPart
-from dragoman.operations.arguments.schema import excerpt
+from dragoman.operations.arguments.schema import excerpt_value
 from dragoman.operations.hook import CallEnd, HookedCall, Revision, Ruling
 from dragoman.operations.outcome import CallFailure, to_jsonable
 
-NOTE_LIMIT = 2_000
+MAX_NOTE_LENGTH = 2_000
 WITHHELD = "withheld"
-NOTHING = Ruling()
+NO_RULING = Ruling()
 
 
 class ToolHooks:
@@ -40,19 +40,21 @@ class ToolHooks:
 
     async def before(self, call: HookedCall) -> Ruling:
         """Whether the call may run, and with which input."""
-        if not self._runner.has("pre_tool_use", operation=call.operation):
-            return NOTHING
-        event = PreToolUse(input=msgspec.to_builtins(call.input), **known(call))
+        if not self._runner.has_hooks("pre_tool_use", operation=call.operation):
+            return NO_RULING
+        event = PreToolUse(input=msgspec.to_builtins(call.input), **call_fields(call))
         answer = await self._runner.decide("pre_tool_use", event)
-        ruling = ruling_of(answer)
+        ruling = make_ruling(answer)
         if ruling.block is None:
             runs = call.input if ruling.input is None else ruling.input
-            await self._runner.tell("pre_tool_use", replace(event, input=msgspec.to_builtins(runs)))
+            await self._runner.notify_watchers(
+                "pre_tool_use", replace(event, input=msgspec.to_builtins(runs))
+            )
         return ruling
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
         """What the model is told instead; None when it is told what came out."""
-        if not self._runner.has("post_tool_use", operation=call.operation):
+        if not self._runner.has_hooks("post_tool_use", operation=call.operation):
             return None
         event = PostToolUse(
             input=msgspec.to_builtins(call.input),
@@ -60,22 +62,22 @@ class ToolHooks:
             output=msgspec.to_builtins(end.result),
             error=None if end.failure is None else error_text(end.failure),
             duration=end.duration,
-            **known(call),
+            **call_fields(call),
         )
         answer = await self._runner.decide("post_tool_use", event)
-        revision = revised(answer, end)
-        told = event if revision is None else retold(event, revision)
-        await self._runner.tell("post_tool_use", told)
+        revision = make_revision(answer, end)
+        told = event if revision is None else with_revision(event, revision)
+        await self._runner.notify_watchers("post_tool_use", told)
         return revision
 
 
-def known(call: HookedCall) -> dict[str, Any]:
+def call_fields(call: HookedCall) -> dict[str, Any]:
     """What events say of a call, but for its input."""
     said = {field: getattr(call, field) for field in call.__struct_fields__ if field != "input"}
     return {**said, "tool": wire_name(call.operation)}
 
 
-def ruling_of(answer: Answer) -> Ruling:
+def make_ruling(answer: HookAnswer) -> Ruling:
     """What a decision means for a call that has not begun."""
     match answer.decision:
         case Continue():
@@ -86,27 +88,27 @@ def ruling_of(answer: Answer) -> Ruling:
             return Ruling(ask=reason, notes=answer.notes)
         case Modify(input=input) as change:
             changed = input is not UNSET
-            what = f"the input was changed, to {shown(input)}" if changed else ""
+            what = f"the input was changed, to {note_text(input)}" if changed else ""
             return Ruling(
                 input=to_jsonable(input) if changed else None,
-                notes=(*answer.notes, *noted(answer.hook, change, what=what)),
+                notes=(*answer.notes, *change_notes(answer.hook, change, description=what)),
             )
 
 
-def revised(answer: Answer, end: CallEnd) -> Revision | None:
+def make_revision(answer: HookAnswer, end: CallEnd) -> Revision | None:
     """What a decision makes of a call's end; None for nothing."""
     match answer.decision:
         case Block(reason=reason):
-            return withheld(reason, end, notes=answer.notes)
+            return withhold(reason, end, notes=answer.notes)
         case Modify(output=output) as change:
             changed = output is not UNSET
             what = "what came out was changed" if changed else ""
-            notes = (*answer.notes, *noted(answer.hook, change, what=what))
+            notes = (*answer.notes, *change_notes(answer.hook, change, description=what))
             if not changed:
                 return Revision(result=end.result, failure=end.failure, notes=notes)
             if end.failure is None:
                 return Revision(result=to_jsonable(output), notes=notes)
-            message = output if isinstance(output, str) else shown(output)
+            message = output if isinstance(output, str) else note_text(output)
             return Revision(
                 failure=replace(end.failure, message=message, hint=None, problems=()), notes=notes
             )
@@ -116,32 +118,32 @@ def revised(answer: Answer, end: CallEnd) -> Revision | None:
             return Revision(result=end.result, failure=end.failure, notes=answer.notes)
 
 
-def withheld(reason: str, end: CallEnd, *, notes: tuple[str, ...]) -> Revision:
+def withhold(reason: str, end: CallEnd, *, notes: tuple[str, ...]) -> Revision:
     """The end of a call whose result nobody may see: it was made all the same."""
     said = "the call was made, but its result is withheld" if end.failure is None else "the error is withheld"
     return Revision(failure=CallFailure(code=WITHHELD, message=f"{said}: {reason}"), notes=notes)
 
 
-def noted(hook: str, change: Modify, *, what: str) -> list[str]:
+def change_notes(hook: str, change: Modify, *, description: str) -> list[str]:
     """The notes of a change: what it was and why, and what the hook wants remembered."""
-    said = [each for each in (what, change.reason) if each]
+    said = [each for each in (description, change.reason) if each]
     notes = [f"hook {hook}: {': '.join(said)}"] if said else []
     if change.metadata:
-        notes.append(f"hook {hook} notes {shown(dict(change.metadata))}")
+        notes.append(f"hook {hook} notes {note_text(dict(change.metadata))}")
     return notes
 
 
-def shown(value: Any) -> str:
+def note_text(value: Any) -> str:
     """A value as JSON for a note: cut short, without what is named like a secret."""
-    text = msgspec.json.encode(excerpt(value), enc_hook=str).decode()
-    return text if len(text) <= NOTE_LIMIT else f"{text[: NOTE_LIMIT - 1]}…"
+    text = msgspec.json.encode(excerpt_value(value), enc_hook=str).decode()
+    return text if len(text) <= MAX_NOTE_LENGTH else f"{text[: MAX_NOTE_LENGTH - 1]}…"
 
 
 def error_text(failure: CallFailure) -> str:
     return f"{failure.message} ({failure.hint})" if failure.hint else failure.message
 
 
-def retold(event: PostToolUse, revision: Revision) -> PostToolUse:
+def with_revision(event: PostToolUse, revision: Revision) -> PostToolUse:
     """The event as those that watch see it: with what the model is told."""
     error = None if revision.failure is None else error_text(revision.failure)
     return replace(event, output=revision.result, error=error)
@@ -164,7 +166,7 @@ class TurnHooks:
         if isinstance(decision, Modify) and decision.input is not UNSET:
             message = None if event.message is None else with_text(event.message, decision.input)
             event = replace(event, text=decision.input, message=message)
-        await self._runner.tell("user_prompt_submit", event)
+        await self._runner.notify_watchers("user_prompt_submit", event)
         return event
 
     async def pre_model(self, event: PreModel) -> PreModel | Block:
@@ -174,21 +176,21 @@ class TurnHooks:
             return decision
         if isinstance(decision, Modify) and decision.request is not None:
             event = replace(event, request=decision.request)
-        await self._runner.tell("pre_model", event)
+        await self._runner.notify_watchers("pre_model", event)
         return event
 
     async def post_model(self, event: PostModel) -> None:
         """Tell of a model's answer."""
         await self._runner.decide("post_model", event)
-        await self._runner.tell("post_model", event)
+        await self._runner.notify_watchers("post_model", event)
 
     async def run_end(self, event: RunEnd) -> None:
         """Tell of a run's end."""
         await self._runner.decide("run_end", event)
-        await self._runner.tell("run_end", event)
+        await self._runner.notify_watchers("run_end", event)
 
 
-def text_of(message: Message) -> str:
+def message_text(message: Message) -> str:
     """All the text of a message."""
     return "\n".join(part.text for part in message.parts if isinstance(part, TextPart))
 

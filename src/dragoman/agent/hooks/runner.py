@@ -28,20 +28,20 @@ from dragoman.agent.hooks.events import (
     UserPromptSubmit,
 )
 from dragoman.errors import ConfigError
-from dragoman.operations.execution import is_cancelled
-from dragoman.operations.permission.pattern import matching, read_pattern
+from dragoman.operations.execution import is_task_cancelled
+from dragoman.operations.permission.pattern import compile_glob, parse_pattern
 from dragoman.request import ModelRequest
 
 # ---- A hook: a function that is told of an event and may decide; what it is for, and how long it may take.
 
 OnError = Literal["block", "continue"]
-Said: TypeAlias = Continue | Block | Ask | Modify | None
-HookFunction: TypeAlias = Callable[[Any], Said | Awaitable[Said]]
+HookResult: TypeAlias = Continue | Block | Ask | Modify | None
+HookFunction: TypeAlias = Callable[[Any], HookResult | Awaitable[HookResult]]
 
-NAMES: tuple[HookName, ...] = get_args(HookName)
-CLOSED: tuple[HookName, ...] = ("user_prompt_submit", "pre_tool_use", "pre_model")
-OF_TOOLS: tuple[HookName, ...] = ("pre_tool_use", "post_tool_use")
-SECONDS = 10.0
+HOOK_NAMES: tuple[HookName, ...] = get_args(HookName)
+FAIL_CLOSED: tuple[HookName, ...] = ("user_prompt_submit", "pre_tool_use", "pre_model")
+TOOL_HOOKS: tuple[HookName, ...] = ("pre_tool_use", "post_tool_use")
+DEFAULT_TIMEOUT = 10.0
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,38 +56,38 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     function: HookFunction
     name: str = ""
     match: tuple[str, ...] = ()
-    timeout: float = SECONDS
+    timeout: float = DEFAULT_TIMEOUT
     on_error: OnError = "block"
     watches: bool = False
 
     def __post_init__(self) -> None:
-        if self.event not in NAMES:
-            raise ConfigError(f"there is no hook {self.event!r}", hint=f"there are {', '.join(NAMES)}")
+        if self.event not in HOOK_NAMES:
+            raise ConfigError(f"there is no hook {self.event!r}", hint=f"there are {', '.join(HOOK_NAMES)}")
         if not callable(self.function):
             raise ConfigError(f"a hook is a function, got {self.function!r:.80}")
         if self.timeout <= 0:
             raise ConfigError(f"the timeout of a hook is above 0 seconds, got {self.timeout!r}")
         if self.on_error not in ("block", "continue"):
             raise ConfigError(f"on_error of a hook is block or continue, got {self.on_error!r}")
-        if self.match and self.event not in OF_TOOLS:
+        if self.match and self.event not in TOOL_HOOKS:
             raise ConfigError(f"a hook for {self.event} has no operation to match")
         for pattern in self.match:
-            read_pattern(pattern)
+            parse_pattern(pattern)
 
-    def is_for(self, operation: str | None) -> bool:
+    def applies_to(self, operation: str | None) -> bool:
         """Whether it is asked about this operation."""
         if not self.match or operation is None:
             return True
         id = operation.lower()
-        return any(matching(read_pattern(each).text)(id) for each in self.match)
+        return any(compile_glob(parse_pattern(each).text)(id) for each in self.match)
 
 
-def name_of(function: HookFunction) -> str:
+def function_name(function: HookFunction) -> str:
     """What a function is called in notes and logs."""
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-async def closed(function: HookFunction) -> None:
+async def close_function(function: HookFunction) -> None:
     """Let go of what a hook holds, where it has an async `close()`."""
     close: Any = getattr(function, "close", None)
     if inspect.iscoroutinefunction(close):
@@ -96,18 +96,18 @@ async def closed(function: HookFunction) -> None:
 
 log = logging.getLogger(__name__)
 
-THREADS = 8
-NONE = Continue()
+MAX_THREADS = 8
+NO_DECISION = Continue()
 
 
 class HookFailed(Exception):
     """A hook gave no answer that can be used; the message says why, in words that can be shown."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HookAnswer(msgspec.Struct, frozen=True):
     """What was decided, by which hook, and what else has to be remembered."""
 
-    decision: Decision = NONE
+    decision: Decision = NO_DECISION
     hook: str = ""
     notes: tuple[str, ...] = ()
 
@@ -119,31 +119,31 @@ class HookRunner:
         self._hooks = hooks
         self._threads: ThreadPoolExecutor | None = None
 
-    def has(self, name: HookName, *, operation: str | None = None) -> bool:
+    def has_hooks(self, name: HookName, *, operation: str | None = None) -> bool:
         """Whether anybody wants to hear of such an event."""
-        return any(each.event == name and each.is_for(operation) for each in self._hooks)
+        return any(each.event == name and each.applies_to(operation) for each in self._hooks)
 
-    async def decide(self, name: HookName, event: HookEvent) -> Answer:
+    async def decide(self, name: HookName, event: HookEvent) -> HookAnswer:
         """What the hooks say: the first decision that is not to continue. Hooks that fail are noted."""
         notes: tuple[str, ...] = ()
-        for hook in self._of(name, event, watches=False):
+        for hook in self._matching_hooks(name, event, watches=False):
             try:
-                decision = await self._asked(hook, event)
+                decision = await self._run_hook(hook, event)
             except HookFailed as error:
                 note = f"hook {hook.name} failed: {error}"
                 if hook.on_error == "block":
-                    return Answer(Block(note), hook.name, notes)
+                    return HookAnswer(Block(note), hook.name, notes)
                 notes += (note,)
                 continue
             if not isinstance(decision, Continue):
-                return Answer(decision, hook.name, notes)
-        return Answer(notes=notes)
+                return HookAnswer(decision, hook.name, notes)
+        return HookAnswer(notes=notes)
 
-    async def tell(self, name: HookName, event: HookEvent) -> None:
+    async def notify_watchers(self, name: HookName, event: HookEvent) -> None:
         """Tell those that only watch. One that fails is logged."""
-        for hook in self._of(name, event, watches=True):
+        for hook in self._matching_hooks(name, event, watches=True):
             try:
-                await self._asked(hook, event)
+                await self._run_hook(hook, event)
             except HookFailed as error:
                 log.warning("hook %s, which watches %s, failed: %s", hook.name, name, error)
 
@@ -153,34 +153,34 @@ class HookRunner:
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _of(self, name: HookName, event: HookEvent, *, watches: bool) -> list[Hook]:
+    def _matching_hooks(self, name: HookName, event: HookEvent, *, watches: bool) -> list[Hook]:
         operation = getattr(event, "operation", None)
         found = [each for each in self._hooks if each.event == name and each.watches is watches]
-        return [each for each in found if each.is_for(operation)]
+        return [each for each in found if each.applies_to(operation)]
 
-    async def _asked(self, hook: Hook, event: HookEvent) -> Decision:
+    async def _run_hook(self, hook: Hook, event: HookEvent) -> Decision:
         """What one hook says. HookFailed when it raises, takes too long, or says what means nothing here.
 
         What it raised is for the log only, since it may hold secrets.
         """
         try:
-            return checked(hook, await self._within(hook, event))
+            return check_decision(hook, await self._run_with_timeout(hook, event))
         except HookFailed as error:
             log.warning("hook %s failed: %s", hook.name, error)
             raise
         except asyncio.CancelledError:
-            if is_cancelled():
+            if is_task_cancelled():
                 raise
             log.exception("hook %s failed", hook.name)
         except (Exception, SystemExit):
             log.exception("hook %s failed", hook.name)
         raise HookFailed("it raised an error")
 
-    async def _within(self, hook: Hook, event: HookEvent) -> Any:
+    async def _run_with_timeout(self, hook: Hook, event: HookEvent) -> Any:
         limit = asyncio.timeout(hook.timeout)
         try:
             async with limit:
-                said = await self._called(hook, event)
+                said = await self._call_function(hook, event)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -189,25 +189,25 @@ class HookRunner:
             raise HookFailed(f"it took more than {hook.timeout:g} seconds")
         return said
 
-    async def _called(self, hook: Hook, event: HookEvent) -> Any:
+    async def _call_function(self, hook: Hook, event: HookEvent) -> Any:
         function: Callable[[Any], Any] = hook.function
         if is_async(function):
             return await function(event)
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hook")
+            self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="hook")
         loop = asyncio.get_running_loop()
-        said = await loop.run_in_executor(self._threads, copy_context().run, kept, function, event)
+        said = await loop.run_in_executor(self._threads, copy_context().run, call_in_thread, function, event)
         return await said if inspect.isawaitable(said) else said
 
 
-def checked(hook: Hook, said: Any) -> Decision:
+def check_decision(hook: Hook, result: Any) -> Decision:
     """The decision that it is. HookFailed for what means nothing here; who only watches may say anything."""
-    if said is None or hook.watches:
-        return NONE
-    wrong = unfit(hook.event, said)
+    if result is None or hook.watches:
+        return NO_DECISION
+    wrong = decision_error(hook.event, result)
     if wrong:
         raise HookFailed(wrong)
-    decision: Decision = said
+    decision: Decision = result
     return decision
 
 
@@ -216,7 +216,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def kept(function: Callable[[Any], Any], event: HookEvent) -> Any:
+def call_in_thread(function: Callable[[Any], Any], event: HookEvent) -> Any:
     """What the function says; what a future cannot carry out of a thread becomes another error."""
     try:
         return function(event)
@@ -224,26 +224,26 @@ def kept(function: Callable[[Any], Any], event: HookEvent) -> Any:
         raise RuntimeError(f"the hook raised {type(error).__name__}") from error
 
 
-def unfit(name: HookName, decision: object) -> str | None:
+def decision_error(name: HookName, decision: object) -> str | None:
     """Why a decision means nothing for this kind of event; None when it does."""
     match decision:
         case Continue():
             return None
         case Block(reason=str()):
-            return None if name in (*CLOSED, "post_tool_use") else f"it cannot block {name}"
+            return None if name in (*FAIL_CLOSED, "post_tool_use") else f"it cannot block {name}"
         case Ask(reason=str()):
             return None if name == "pre_tool_use" else f"it cannot ask for approval at {name}"
         case Modify():
-            return unfit_change(name, decision)
+            return change_error(name, decision)
         case _:
             return f"it gave a {type(decision).__name__}, which is no decision"
 
 
-def unfit_change(name: HookName, change: Modify) -> str | None:
+def change_error(name: HookName, change: Modify) -> str | None:
     """Why a change means nothing for this kind of event."""
     given = {"input": change.input is not UNSET, "output": change.output is not UNSET}
     given["request"] = change.request is not None
-    field, kind = CHANGES.get(name, (None, object))
+    field, kind = CHANGEABLE_FIELDS.get(name, (None, object))
     for each, said in given.items():
         if said and each != field:
             return f"it changed the {each}, which {name} does not have"
@@ -255,7 +255,7 @@ def unfit_change(name: HookName, change: Modify) -> str | None:
     return None
 
 
-CHANGES: dict[HookName, tuple[str, type]] = {
+CHANGEABLE_FIELDS: dict[HookName, tuple[str, type]] = {
     "user_prompt_submit": ("input", str),
     "pre_tool_use": ("input", dict),
     "post_tool_use": ("output", object),
@@ -266,14 +266,14 @@ CHANGES: dict[HookName, tuple[str, type]] = {
 # ---- Hooks in turn: several as one, each of which sees what those before it made.
 
 
-def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[Said]]:
+def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[HookResult]]:
     """One hook out of several: what one changes the next one sees; the first that blocks or asks ends it."""
 
     async def close() -> None:
         for function in functions:
-            await closed(function)
+            await close_function(function)
 
-    async def in_turn(event: HookEvent) -> Said:
+    async def in_turn(event: HookEvent) -> HookResult:
         changes: list[Modify] = []
         for function in functions:
             said: Any = function(event) if is_async(function) else await asyncio.to_thread(function, event)
@@ -283,14 +283,14 @@ def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[Said]]:
             if not isinstance(said, Modify):
                 return said  # type: ignore[no-any-return]  # whoever asked checks it
             changes.append(said)
-            event = changed(event, said)
-        return joined(changes) if changes else None
+            event = apply_change(event, said)
+        return merge_changes(changes) if changes else None
 
     in_turn.close = close  # type: ignore[attr-defined]  # see `hook.closed`
     return in_turn
 
 
-def changed(event: HookEvent, change: Modify) -> HookEvent:
+def apply_change(event: HookEvent, change: Modify) -> HookEvent:
     """The event as the next hook sees it."""
     match event:
         case PreToolUse() if change.input is not UNSET:
@@ -307,7 +307,7 @@ def changed(event: HookEvent, change: Modify) -> HookEvent:
             return event
 
 
-def joined(changes: list[Modify]) -> Modify:
+def merge_changes(changes: list[Modify]) -> Modify:
     """All changes as one: the last value of each, and all that they say."""
     whole = changes[0]
     for change in changes[1:]:

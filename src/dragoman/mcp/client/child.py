@@ -17,44 +17,46 @@ from typing import cast
 
 from dragoman.errors import ConfigError
 from dragoman.ids import new_id
-from dragoman.mcp.client.blot import Blot
+from dragoman.mcp.client.blot import Redactor
 from dragoman.mcp.spec import ServerSpec
-from dragoman.operations.cleaning import clean
-from dragoman.processes.child import close_pipes, gone, signal_group
+from dragoman.operations.cleaning import sanitize_text
+from dragoman.processes.child import close_pipes, signal_group, wait_for_exit
 from dragoman.processes.started import end_marked, signal_marked
 from dragoman.processes.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-INHERITED = ("PATH", "HOME", "LANG")
+INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
 GRACE_SECONDS = 1.0  # to end by itself once its input is closed
 TERM_SECONDS = 1.0  # to end once it is told to
 KILL_SECONDS = 2.0
-SHORTLY = 0.2  # seconds
-BUFFER = 262_144
-LINE_LIMIT = 2_000
-LAST_LINES = 5
-MARK = "DRAGOMAN_MCP_SERVER"
+EXIT_WAIT_SECONDS = 0.2  # seconds
+BUFFER_BYTES = 262_144
+LINE_CHARS = 2_000
+LAST_LINE_COUNT = 5
+MARK_VARIABLE = "DRAGOMAN_MCP_SERVER"
 
 
-class Child:
+class McpServerProcess:
     """A server's process. What it writes to its error output goes into the log, without secrets."""
 
-    def __init__(self, process: Process, name: str, *, mark: str, blot: Blot, watchdog: Watchdog) -> None:
+    def __init__(
+        self, process: Process, name: str, *, mark: str, redactor: Redactor, watchdog: Watchdog
+    ) -> None:
         self.process = process
         self._mark = mark
         self.name = name
         self.reader = cast("asyncio.StreamReader", process.stdout)  # it is started with pipes
         self.writer = cast("asyncio.StreamWriter", process.stdin)
         self._watchdog = watchdog
-        self._blot = blot
-        self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._listening = asyncio.create_task(self._listen(), name=f"mcp stderr {name}")
+        self._redactor = redactor
+        self._last_lines: deque[str] = deque(maxlen=LAST_LINE_COUNT)
+        self._stderr_task = asyncio.create_task(self._read_stderr(), name=f"mcp stderr {name}")
 
     @classmethod
     async def start(
-        cls, spec: ServerSpec, environ: Mapping[str, str], *, blot: Blot, watchdog: Watchdog
-    ) -> Child:
+        cls, spec: ServerSpec, environ: Mapping[str, str], *, redactor: Redactor, watchdog: Watchdog
+    ) -> McpServerProcess:
         """Start it, without a shell. ConfigError when there is no such program or folder."""
         id = new_id("mcp")
         try:
@@ -64,63 +66,63 @@ class Child:
                 stdout=PIPE,
                 stderr=PIPE,
                 cwd=spec.cwd,
-                env={**environment(spec, environ), MARK: id},
+                env={**process_environment(spec, environ), MARK_VARIABLE: id},
                 start_new_session=True,
-                limit=BUFFER,
+                limit=BUFFER_BYTES,
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
             raise ConfigError(
-                f"{blot(spec.command[0])!r} cannot be started: {reason}",
+                f"{redactor(spec.command[0])!r} cannot be started: {reason}",
                 hint="the command is a program and its arguments, without a shell",
             ) from None
-        mark = f"{MARK}={id}"
+        mark = f"{MARK_VARIABLE}={id}"
         watchdog.guard(process.pid, mark)
-        return cls(process, spec.name, mark=mark, blot=blot, watchdog=watchdog)
+        return cls(process, spec.name, mark=mark, redactor=redactor, watchdog=watchdog)
 
-    async def obituary(self) -> str:
+    async def exit_report(self) -> str:
         """How it ended, with its last words; for a message."""
-        await gone(self.process, SHORTLY)
+        await wait_for_exit(self.process, EXIT_WAIT_SECONDS)
         with suppress(TimeoutError):
-            async with asyncio.timeout(SHORTLY):
-                await asyncio.wait([self._listening])
+            async with asyncio.timeout(EXIT_WAIT_SECONDS):
+                await asyncio.wait([self._stderr_task])
         code = self.process.returncode
-        how = "closed its output" if code is None else f"ended {ending(code)}"
-        words = clean(" / ".join(self._last), 500)
+        how = "closed its output" if code is None else f"ended {exit_text(code)}"
+        words = sanitize_text(" / ".join(self._last_lines), 500)
         return f"its process {how}{f', and said last: {words}' if words else ''}"
 
     async def stop(self) -> None:
         """Close its input and give it a moment; then end its whole group, and what has left that."""
         self.writer.close()
-        ended = await gone(self.process, GRACE_SECONDS)
+        ended = await wait_for_exit(self.process, GRACE_SECONDS)
         if not ended:
             signal_group(self.process, signal.SIGTERM)
             signal_marked(self._mark, signal.SIGTERM)
-            ended = await gone(self.process, TERM_SECONDS)
+            ended = await wait_for_exit(self.process, TERM_SECONDS)
         signal_group(self.process, signal.SIGKILL)  # also what it started and left behind
         end_marked(self._mark)
         self._watchdog.release(self.process.pid)
-        if not ended and not await gone(self.process, KILL_SECONDS):
+        if not ended and not await wait_for_exit(self.process, KILL_SECONDS):
             log.warning("MCP server %s: process %d cannot be killed", self.name, self.process.pid)
-        self._listening.cancel()
-        await asyncio.wait([self._listening])
+        self._stderr_task.cancel()
+        await asyncio.wait([self._stderr_task])
         close_pipes(self.process)
 
-    async def _listen(self) -> None:
+    async def _read_stderr(self) -> None:
         stream = cast("asyncio.StreamReader", self.process.stderr)
-        while data := await stream.read(BUFFER):
+        while data := await stream.read(BUFFER_BYTES):
             for line in data.decode(errors="replace").splitlines():
-                words = clean(self._blot(line), LINE_LIMIT)
+                words = sanitize_text(self._redactor(line), LINE_CHARS)
                 if words:
-                    self._last.append(words)
+                    self._last_lines.append(words)
                     log.info("MCP server %s says: %s", self.name, words)
 
 
-def environment(spec: ServerSpec, environ: Mapping[str, str]) -> dict[str, str]:
+def process_environment(spec: ServerSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that the server gets: those few that any program needs, and those that its spec names."""
-    named = {name: environ[name] for name in (*INHERITED, *spec.env_from) if name in environ}
+    named = {name: environ[name] for name in (*INHERITED_VARIABLES, *spec.env_from) if name in environ}
     return {**named, **spec.env, **spec.secrets}
 
 
-def ending(code: int) -> str:
+def exit_text(code: int) -> str:
     return f"with exit code {code}" if code >= 0 else f"by signal {-code}"

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.mcp.client.pins import Change, MemoryPins, Pins
-from dragoman.mcp.client.remote import Patience, Remote, Shared
-from dragoman.mcp.client.sdk import Sdk
+from dragoman.mcp.client.pins import DefinitionChange, MemoryPinStore, PinStore
+from dragoman.mcp.client.remote import RemoteServer, ServerSharedState, StartTimeouts
+from dragoman.mcp.client.sdk import SdkLoader
 from dragoman.mcp.spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.processes.watchdog import Watchdog
 
-ANSWER_LIMIT = 64_000_000  # bytes of one message of a server
+MESSAGE_LIMIT = 64_000_000  # bytes of one message of a server
 
 
-class Servers:
+class McpClient:
     """All MCP servers of a hub. Use it in `async with`; starting is in the background, all at a time.
 
     `pins` keep what was approved. `environ` are the hub's variables, of which a server sees PATH, HOME, LANG
@@ -29,23 +29,30 @@ class Servers:
         registry: Registry,
         specs: Iterable[ServerSpec] = (),
         *,
-        pins: Pins | None = None,
+        pin_store: PinStore | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
-        limit: int = ANSWER_LIMIT,
+        message_limit: int = MESSAGE_LIMIT,
     ) -> None:
         self._specs = tuple(specs)
-        self._pins = MemoryPins() if pins is None else pins
-        self._remotes: dict[str, Remote] = {}  # by small-letter name
-        self._left_out: dict[str, ServerStatus] = {}  # likewise
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._pin_store = MemoryPinStore() if pin_store is None else pin_store
+        self._servers: dict[str, RemoteServer] = {}  # by small-letter name
+        self._unusable: dict[str, ServerStatus] = {}  # likewise
+        self._stopping: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._watchdog = Watchdog()
-        self._shared = Shared(
-            registry, self._pins, environ or {}, clock, Patience(), Sdk(), limit, self._watchdog
+        self._shared = ServerSharedState(
+            registry,
+            self._pin_store,
+            environ or {},
+            clock,
+            StartTimeouts(),
+            SdkLoader(),
+            message_limit,
+            self._watchdog,
         )
 
-    async def __aenter__(self) -> Servers:
+    async def __aenter__(self) -> McpClient:
         for spec in self._specs:
             self.add(spec)
         return self
@@ -55,60 +62,60 @@ class Servers:
 
     async def close(self) -> None:
         """Let all servers go, at a time; their processes are gone when this returns."""
-        leaving = [self._let_go(key) for key in list(self._remotes)]
-        await asyncio.gather(*leaving, *self._leaving)
+        leaving = [self._stop_server(key) for key in list(self._servers)]
+        await asyncio.gather(*leaving, *self._stopping)
         await self._watchdog.close()
 
     def add(self, spec: ServerSpec) -> ServerStatus:
         """Take a server in; it starts in the background. Conflict when there is one of this name."""
         key = spec.name.lower()
-        if key in self._remotes:
-            raise Conflict(f"there is an MCP server {self._remotes[key].spec.name!r} already")
-        return self._put(spec)
+        if key in self._servers:
+            raise Conflict(f"there is an MCP server {self._servers[key].spec.name!r} already")
+        return self._start_server(spec)
 
     async def remove(self, name: str, *, forget: bool = False) -> None:
         """Let a server go, with its operations; `forget` what was approved of it too. NotFound if none."""
         status, key = self.status(name), name.lower()
-        self._left_out.pop(key, None)
-        if key in self._remotes:
-            await self._let_go(key)
+        self._unusable.pop(key, None)
+        if key in self._servers:
+            await self._stop_server(key)
         if forget:
-            await self._pins.forget(status.name)
+            await self._pin_store.delete(status.name)
 
-    def leave_out(self, name: str, why: str) -> ServerStatus:
+    def add_unusable(self, name: str, reason: str) -> ServerStatus:
         """There is no spec of this server, for this reason: it is shown as one that has failed."""
-        status = ServerStatus(name=name, state="failed", since=self._clock(), error=why)
-        self._left_out[name.lower()] = status
+        status = ServerStatus(name=name, state="failed", since=self._clock(), error=reason)
+        self._unusable[name.lower()] = status
         return status
 
-    def renew(self, spec: ServerSpec) -> ServerStatus:
+    def update(self, spec: ServerSpec) -> ServerStatus:
         """Have a server as this says, connected anew."""
         key = spec.name.lower()
-        if key not in self._remotes:
-            return self._put(spec)
-        if self._remotes[key].spec == spec:
+        if key not in self._servers:
+            return self._start_server(spec)
+        if self._servers[key].spec == spec:
             return self.reconnect(spec.name)
-        return self._put(spec, after=self._let_go(key))
+        return self._start_server(spec, after=self._stop_server(key))
 
-    async def replace(self, specs: Iterable[ServerSpec]) -> None:
+    async def replace_all(self, specs: Iterable[ServerSpec]) -> None:
         """Have exactly these servers: those whose spec is the same stay connected."""
-        self._left_out.clear()
+        self._unusable.clear()
         wanted = {spec.name.lower(): spec for spec in specs}
-        gone = [key for key, remote in self._remotes.items() if wanted.get(key) != remote.spec]
-        leaving = {key: self._let_go(key) for key in gone}
+        gone = [key for key, remote in self._servers.items() if wanted.get(key) != remote.spec]
+        leaving = {key: self._stop_server(key) for key in gone}
         for key, spec in wanted.items():
-            if key not in self._remotes:
-                self._put(spec, after=leaving.get(key))
+            if key not in self._servers:
+                self._start_server(spec, after=leaving.get(key))
         await asyncio.gather(*leaving.values())
 
     def list(self) -> Sequence[ServerStatus]:
         """How the servers stand, by name."""
-        held = {key: remote.status() for key, remote in self._remotes.items()}
-        return [status for _, status in sorted({**self._left_out, **held}.items())]
+        held = {key: remote.status() for key, remote in self._servers.items()}
+        return [status for _, status in sorted({**self._unusable, **held}.items())]
 
     def status(self, name: str) -> ServerStatus:
         """How one stands. NotFound when there is none."""
-        left_out = self._left_out.get(name.lower())
+        left_out = self._unusable.get(name.lower())
         return self._find(name).status() if left_out is None else left_out
 
     def reconnect(self, name: str) -> ServerStatus:
@@ -118,18 +125,18 @@ class Servers:
             remote.reconnect()
         return remote.status()
 
-    async def settled(self, name: str | None = None) -> Sequence[ServerStatus]:
+    async def wait_until_started(self, name: str | None = None) -> Sequence[ServerStatus]:
         """How the servers stand, or this one, once none of them is starting any more."""
-        remotes = list(self._remotes.values()) if name is None else [self._find(name)]
-        await asyncio.gather(*(remote.settle() for remote in remotes))
+        remotes = list(self._servers.values()) if name is None else [self._find(name)]
+        await asyncio.gather(*(remote.wait_until_started() for remote in remotes))
         return [remote.status() for remote in remotes]
 
-    def changes(self, name: str | None = None) -> Sequence[Change]:
+    def changes(self, name: str | None = None) -> Sequence[DefinitionChange]:
         """The definitions that wait for approval, of all servers or of one, each beside what was approved."""
-        if name is not None and name.lower() in self._left_out:
+        if name is not None and name.lower() in self._unusable:
             return []
-        remotes = [self._find(name)] if name is not None else list(self._remotes.values())
-        return [change for remote in remotes for change in remote.offers.changes()]
+        remotes = [self._find(name)] if name is not None else list(self._servers.values())
+        return [change for remote in remotes for change in remote.offered_tools.changes()]
 
     async def approve(
         self, name: str, tools: Sequence[str] | Mapping[str, str] | None = None, *, by: str
@@ -139,24 +146,24 @@ class Servers:
         Name the hashes that `changes` showed, `{tool: hash}`, so that nothing is approved that nobody saw:
         Conflict when one has changed since. NotFound when there is nothing of that name to approve.
         """
-        return await self._find(name).offers.approve(tools, by=by)
+        return await self._find(name).offered_tools.approve(tools, by=by)
 
-    def _put(self, spec: ServerSpec, *, after: asyncio.Task[None] | None = None) -> ServerStatus:
+    def _start_server(self, spec: ServerSpec, *, after: asyncio.Task[None] | None = None) -> ServerStatus:
         """A new server; it starts once the one whose place it takes has left."""
-        self._left_out.pop(spec.name.lower(), None)
-        remote = self._remotes[spec.name.lower()] = Remote(spec, self._shared)
+        self._unusable.pop(spec.name.lower(), None)
+        remote = self._servers[spec.name.lower()] = RemoteServer(spec, self._shared)
         remote.start(after)
         return remote.status()
 
-    def _let_go(self, key: str) -> asyncio.Task[None]:
+    def _stop_server(self, key: str) -> asyncio.Task[None]:
         """Stop a server; the task ends when its process is gone."""
-        leaving = asyncio.create_task(self._remotes.pop(key).stop())
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        leaving = asyncio.create_task(self._servers.pop(key).stop())
+        self._stopping.add(leaving)
+        leaving.add_done_callback(self._stopping.discard)
         return leaving
 
-    def _find(self, name: str) -> Remote:
-        remote = self._remotes.get(name.lower())
+    def _find(self, name: str) -> RemoteServer:
+        remote = self._servers.get(name.lower())
         if remote is None:
             known = ", ".join(each.name for each in self.list())
             raise NotFound(

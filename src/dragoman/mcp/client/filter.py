@@ -16,31 +16,31 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from dragoman.mcp.client.blot import Blot
-from dragoman.mcp.client.listing import fault_of
+from dragoman.mcp.client.blot import Redactor
+from dragoman.mcp.client.listing import tool_problem
 
-RAW = "dragoman/raw"
-LISTS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list", "resources/read")
-QUESTIONS = ("elicitation/create", "sampling/createMessage", "roots/list")
-NOT_OFFERED = -32601  # JSON-RPC's method not found
+RAW_KEY = "dragoman/raw"
+LIST_METHODS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list", "resources/read")
+CLIENT_METHODS = ("elicitation/create", "sampling/createMessage", "roots/list")
+METHOD_NOT_FOUND = -32601  # JSON-RPC's method not found
 
 
-class Filter:
+class Sanitizer:
     """What of a connection's messages passes. `on_question` and `on_change` hear of what a server asks and
     of lists that changed.
     """
 
     def __init__(
-        self, blot: Blot, *, on_question: Callable[[str, Any], None], on_change: Callable[[], None]
+        self, redactor: Redactor, *, on_question: Callable[[str, Any], None], on_change: Callable[[], None]
     ) -> None:
-        self.ended = asyncio.Event()
-        self._blot = blot
+        self.closed = asyncio.Event()
+        self._redactor = redactor
         self._on_question = on_question
         self._on_change = on_change
-        self._asked: dict[str, str] = {}  # request id -> method
+        self._methods: dict[str, str] = {}  # request id -> method
 
     @asynccontextmanager
-    async def about(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    async def wrap(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
         """The transport's two streams, filtered. Writing never waits: a server that does not read must not
         hold up who calls it, or aborts.
         """
@@ -50,79 +50,79 @@ class Filter:
             async with to_server, leaving, to_client, arrived, to_server.clone() as back:
                 pumps = [
                     group.create_task(self._write(leaving, outgoing)),
-                    group.create_task(self._read(incoming, to_client, back=back)),
+                    group.create_task(self._read(incoming, to_client, to_server=back)),
                 ]
                 for pump in pumps:
-                    pump.add_done_callback(lambda _: self._end(pumps, to_client))
+                    pump.add_done_callback(lambda _: self._close(pumps, to_client))
                 try:
                     yield arrived, to_server
                 finally:
-                    stop(pumps)
+                    cancel_all(pumps)
 
-    def _end(self, pumps: list[asyncio.Task[None]], to_client: Any) -> None:
+    def _close(self, pumps: list[asyncio.Task[None]], to_client: Any) -> None:
         """One way is closed, so the connection is over."""
-        self.ended.set()
+        self.closed.set()
         to_client.close()
-        stop(pumps)
+        cancel_all(pumps)
 
-    async def _write(self, leaving: Any, outgoing: Any) -> None:
+    async def _write(self, from_client: Any, outgoing: Any) -> None:
         try:
-            async for message in leaving:
+            async for message in from_client:
                 if isinstance(message.message, JSONRPCRequest):
-                    self._asked[str(message.message.id)] = message.message.method
+                    self._methods[str(message.message.id)] = message.message.method
                 elif getattr(message.message, "method", "") == "notifications/cancelled":
-                    self._asked.pop(str((message.message.params or {}).get("requestId")), None)
+                    self._methods.pop(str((message.message.params or {}).get("requestId")), None)
                 await outgoing.send(message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
 
-    async def _read(self, incoming: Any, to_client: Any, *, back: Any) -> None:
-        async with back:
+    async def _read(self, incoming: Any, to_client: Any, *, to_server: Any) -> None:
+        async with to_server:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 async for message in incoming:
-                    await self._pass(message, to_client, back=back)
+                    await self._forward(message, to_client, to_server=to_server)
 
-    async def _pass(self, message: Any, to_client: Any, *, back: Any) -> None:
+    async def _forward(self, message: Any, to_client: Any, *, to_server: Any) -> None:
         if isinstance(message, Exception):
             return  # the transport has logged it
-        answer = self._judge(message.message)
+        answer = self._sanitize(message.message)
         if answer is not None:
-            await back.send(SessionMessage(answer))
+            await to_server.send(SessionMessage(answer))
         else:
             await to_client.send(message)
 
-    def _judge(self, message: Any) -> JSONRPCError | None:
+    def _sanitize(self, message: Any) -> JSONRPCError | None:
         """Make a message fit to pass; or the answer that it gets instead."""
         match message:
-            case JSONRPCRequest(method=method) if method in QUESTIONS:
-                self._on_question(method, self._blot.within(message.params))
-                said = ErrorData(code=NOT_OFFERED, message=f"{method} is not offered by this client")
+            case JSONRPCRequest(method=method) if method in CLIENT_METHODS:
+                self._on_question(method, self._redactor.redact_json(message.params))
+                said = ErrorData(code=METHOD_NOT_FOUND, message=f"{method} is not offered by this client")
                 return JSONRPCError(jsonrpc="2.0", id=message.id, error=said)
             case JSONRPCNotification(method=method) if method.endswith("/list_changed"):
                 self._on_change()
             case JSONRPCResponse():
-                method = self._asked.pop(str(message.id), "")
-                message.result = passable(method, self._blot.within(message.result))
+                method = self._methods.pop(str(message.id), "")
+                message.result = sanitize_result(method, self._redactor.redact_json(message.result))
             case JSONRPCError():
-                self._asked.pop(str(message.id), None)
-                message.error.message = self._blot(message.error.message)
-                message.error.data = self._blot.within(message.error.data)
+                self._methods.pop(str(message.id), None)
+                message.error.message = self._redactor(message.error.message)
+                message.error.data = self._redactor.redact_json(message.error.data)
             case _:
                 pass
         return None
 
 
-def stop(tasks: Iterable[asyncio.Task[None]]) -> None:
+def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
 
 
-def passable(method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """The result as the SDK takes it: with what it would refuse the whole for laid aside under `RAW`."""
+def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
+    """The result as the SDK takes it: with what it would refuse the whole for laid aside under `RAW_KEY`."""
     if method == "tools/call" and result.get("resultType") != "input_required":
         raw = {key: result.get(key) for key in ("content", "structuredContent", "isError")}
-        return {"content": [], "resultType": "complete", "_meta": {RAW: raw}}
-    if method not in LISTS or result.get("resultType", "complete") != "complete":
+        return {"content": [], "resultType": "complete", "_meta": {RAW_KEY: raw}}
+    if method not in LIST_METHODS or result.get("resultType", "complete") != "complete":
         return result
     cursor = result.get("nextCursor")
     kept = {key: value for key, value in result.items() if key != "nextCursor" or isinstance(value, str)}
@@ -134,10 +134,10 @@ def passable(method: str, result: dict[str, Any]) -> dict[str, Any]:
     good = [
         {"name": each["name"], "inputSchema": each["inputSchema"]}
         for each in offered
-        if fault_of(each) is None
+        if tool_problem(each) is None
     ]
     following = {"nextCursor": cursor} if isinstance(cursor, str) else {}
-    meta = {RAW: offered}
+    meta = {RAW_KEY: offered}
     return {
         "tools": good,
         "_meta": meta,

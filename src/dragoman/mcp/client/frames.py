@@ -12,75 +12,75 @@ from mcp.types import ErrorData as Failure
 from mcp.types import JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-UNREADABLE = -32700  # JSON-RPC's parse error
-DEEPEST = 128
-ENDS = 400  # bytes at either end of a message in which its id is looked for
-ID = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([\w-]{1,64})")')
-TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+PARSE_ERROR = -32700  # JSON-RPC's parse error
+MAX_DEPTH = 128
+ID_SEARCH_BYTES = 400  # bytes at either end of a message in which its id is looked for
+ID_PATTERN = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([\w-]{1,64})")')
+JSON_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableMessage(msgspec.Struct, frozen=True):
     """A line that is no message: why."""
 
     reason: str
 
 
-def read_line(line: bytes) -> Iterator[SessionMessage | Unreadable]:
+def parse_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMessage]:
     """The messages in a line. One that answers a request but cannot be read becomes the request's error."""
     try:
-        value = decode(line)
+        value = decode_json(line)
     except (ValueError, RecursionError):
-        yield failed(line, "its answer is broken JSON") or Unreadable("it is no JSON")
+        yield error_for_unreadable(line, "its answer is broken JSON") or UnreadableMessage("it is no JSON")
         return
     for item in value if isinstance(value, list) else [value]:
-        yield message_of(item)
+        yield parse_message(item)
 
 
-def message_of(item: Any) -> SessionMessage | Unreadable:
+def parse_message(item: Any) -> SessionMessage | UnreadableMessage:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_python(item, by_name=False))
     except ValidationError:
         known = item.get("id") if isinstance(item, dict) and "method" not in item else None
         reason = "its answer is no JSON-RPC: it has neither a result nor an error that can be read"
         if isinstance(known, int | str) and not isinstance(known, bool):
-            return error(known, reason)
-        return Unreadable("it is JSON, but no JSON-RPC message")
+            return error_message(known, reason)
+        return UnreadableMessage("it is JSON, but no JSON-RPC message")
 
 
-def failed(line: bytes, reason: str) -> SessionMessage | None:
+def error_for_unreadable(line: bytes, reason: str) -> SessionMessage | None:
     """The error of the request that these bytes seem to answer; None when they name none."""
-    for end in (line[:ENDS], line[-ENDS:]):
-        found = ID.search(end)
-        if found is not None and b'"method"' not in line[:ENDS]:
-            return error(int(found[1]) if found[1] else found[2].decode(), reason)
+    for end in (line[:ID_SEARCH_BYTES], line[-ID_SEARCH_BYTES:]):
+        found = ID_PATTERN.search(end)
+        if found is not None and b'"method"' not in line[:ID_SEARCH_BYTES]:
+            return error_message(int(found[1]) if found[1] else found[2].decode(), reason)
     return None
 
 
-def error(id: int | str, reason: str, *, code: int = UNREADABLE) -> SessionMessage:
+def error_message(id: int | str, reason: str, *, code: int = PARSE_ERROR) -> SessionMessage:
     """What a request gets for its answer when there is none that can be read."""
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=Failure(code=code, message=reason)))
 
 
-def decode(data: bytes) -> Any:
+def decode_json(data: bytes) -> Any:
     """The JSON value; what is nested too deep for any reader becomes null."""
     try:
         return msgspec.json.decode(data)
     except RecursionError:
-        return msgspec.json.decode(prune(data))
+        return msgspec.json.decode(prune_depth(data))
 
 
-def prune(data: bytes, deepest: int = DEEPEST) -> bytes:
+def prune_depth(data: bytes, max_depth: int = MAX_DEPTH) -> bytes:
     """The JSON text with null for all that is nested deeper."""
     kept: list[bytes] = []
     depth = start = 0
-    for token in TOKEN.finditer(data):
+    for token in JSON_TOKEN.finditer(data):
         sign = token[0]
         if sign in (b"[", b"{"):
             depth += 1
-            if depth == deepest + 1:
+            if depth == max_depth + 1:
                 kept.append(data[start : token.start()])
         elif sign in (b"]", b"}"):
-            if depth == deepest + 1:
+            if depth == max_depth + 1:
                 kept.append(b"null")
                 start = token.end()
             depth -= 1

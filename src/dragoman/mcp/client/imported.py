@@ -9,32 +9,34 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.errors import ConfigError
-from dragoman.mcp.client.listing import Definition
+from dragoman.mcp.client.listing import ToolDefinition
 from dragoman.mcp.spec import ServerSpec
-from dragoman.operations.arguments.schema import checker
-from dragoman.operations.cleaning import clean_schema
+from dragoman.operations.arguments.schema import make_parser
+from dragoman.operations.cleaning import sanitize_schema
 from dragoman.operations.context import Context
-from dragoman.operations.gate import Gate
+from dragoman.operations.gate import CallLimiter
 from dragoman.operations.operation import Effect, Operation
 
 
-class Request(msgspec.Struct, frozen=True):
+class RemoteCall(msgspec.Struct, frozen=True):
     """What is asked of a server: to call this with that. `effect` is what a repetition would do."""
 
-    definition: Definition
+    definition: ToolDefinition
     effect: Effect
     input: Mapping[str, Any]
 
 
-Call: TypeAlias = Callable[[Request, Context], Awaitable[Any]]
+MakeRemoteCall: TypeAlias = Callable[[RemoteCall, Context], Awaitable[Any]]
 
 
-def operation_of(definition: Definition, spec: ServerSpec, *, gate: Gate, call: Call) -> Operation:
+def make_operation(
+    definition: ToolDefinition, spec: ServerSpec, *, gate: CallLimiter, call: MakeRemoteCall
+) -> Operation:
     """The operation that calls it. ConfigError when its input schema cannot be used."""
     effect = effect_of(definition, spec)
 
     async def run(input: Mapping[str, Any], context: Context) -> Any:
-        return await call(Request(definition, effect, input), context)
+        return await call(RemoteCall(definition, effect, input), context)
 
     return Operation.from_schema(
         run,
@@ -50,19 +52,19 @@ def operation_of(definition: Definition, spec: ServerSpec, *, gate: Gate, call: 
     )
 
 
-def output_schema_of(definition: Definition) -> Mapping[str, Any] | None:
+def output_schema_of(definition: ToolDefinition) -> Mapping[str, Any] | None:
     """What it says of its output, when that can be used; an operation is not lost for it."""
     if definition.output_schema is None:
         return None
-    schema = clean_schema(definition.output_schema)
+    schema = sanitize_schema(definition.output_schema)
     try:
-        checker(schema)
+        make_parser(schema)
     except ConfigError:
         return None
     return schema
 
 
-def effect_of(definition: Definition, spec: ServerSpec) -> Effect:
+def effect_of(definition: ToolDefinition, spec: ServerSpec) -> Effect:
     """What a repetition does: as the spec says by name or pattern, else as the server claims."""
     if definition.name in spec.effects:
         return spec.effects[definition.name]
@@ -75,6 +77,6 @@ def effect_of(definition: Definition, spec: ServerSpec) -> Effect:
     return "idempotent" if hints.get("idempotentHint") is True else "once"
 
 
-def is_taken(definition: Definition, spec: ServerSpec) -> bool:
+def is_selected(definition: ToolDefinition, spec: ServerSpec) -> bool:
     """Whether the spec's patterns take it."""
     return any(fnmatchcase(definition.name, pattern) for pattern in spec.tools)

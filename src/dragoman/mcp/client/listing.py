@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.operations.cleaning import clean
-from dragoman.operations.operation import NAME
+from dragoman.operations.cleaning import sanitize_text
+from dragoman.operations.operation import NAME_PATTERN
 
-MOST = 10_000  # tools of one server
-LARGEST = 262_144  # bytes of one definition
-DEEPEST = 64
-SHOWN = 80
+MAX_TOOLS = 10_000  # tools of one server
+MAX_DEFINITION_BYTES = 262_144  # bytes of one definition
+MAX_DEPTH = 64
+NAME_PREVIEW_CHARS = 80
 
 Method = Literal["tools/call", "resources/list", "resources/read", "prompts/list", "prompts/get"]
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What a server says of one thing that can be called; `method` is how it is called."""
 
     name: str
@@ -39,30 +39,30 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(self.body.encode()).hexdigest()
 
 
-class Listing(msgspec.Struct, frozen=True):
+class DefinitionList(msgspec.Struct, frozen=True):
     """What a server offers, and what was left out of it and why."""
 
-    definitions: tuple[Definition, ...] = ()
+    definitions: tuple[ToolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-def read_tools(tools: Sequence[Any]) -> Listing:
+def parse_tools(tools: Sequence[Any]) -> DefinitionList:
     """The tools of a `tools/list`, each judged alone. Of tools with one name, the first is taken."""
-    found: dict[str, Definition] = {}
+    found: dict[str, ToolDefinition] = {}
     problems: list[str] = []
-    for tool in tools[:MOST]:
-        wrong = fault_of(tool) or twice(tool, found)
+    for tool in tools[:MAX_TOOLS]:
+        wrong = tool_problem(tool) or duplicate_problem(tool, found)
         if wrong:
-            problems.append(f"tool {name_of(tool)} is left out: {wrong}")
+            problems.append(f"tool {name_preview(tool)} is left out: {wrong}")
         else:
-            found[tool["name"].lower()] = define(tool)
-    if len(tools) > MOST:
-        problems.append(f"{len(tools) - MOST} tools are left out: {MOST} of one server are taken")
-    return Listing(tuple(found.values()), tuple(problems))
+            found[tool["name"].lower()] = parse_tool(tool)
+    if len(tools) > MAX_TOOLS:
+        problems.append(f"{len(tools) - MAX_TOOLS} tools are left out: {MAX_TOOLS} of one server are taken")
+    return DefinitionList(tuple(found.values()), tuple(problems))
 
 
-def define(tool: Mapping[str, Any]) -> Definition:
-    return Definition(
+def parse_tool(tool: Mapping[str, Any]) -> ToolDefinition:
+    return ToolDefinition(
         name=tool["name"],
         input_schema=tool["inputSchema"],
         description=tool.get("description") or "",
@@ -71,20 +71,20 @@ def define(tool: Mapping[str, Any]) -> Definition:
     )
 
 
-def fault_of(tool: Any) -> str | None:
+def tool_problem(tool: Any) -> str | None:
     """Why a tool cannot be used; None when it can."""
     if not isinstance(tool, dict):
         return "it is no object"
-    return fault_of_name(tool.get("name")) or fault_of_types(tool) or fault_of_size(tool)
+    return name_problem(tool.get("name")) or type_problem(tool) or size_problem(tool)
 
 
-def fault_of_name(name: Any) -> str | None:
+def name_problem(name: Any) -> str | None:
     if not isinstance(name, str):
         return "it has no name"
-    return None if NAME.fullmatch(name) else "its name is not 1 to 128 letters, digits, - _ . or /"
+    return None if NAME_PATTERN.fullmatch(name) else "its name is not 1 to 128 letters, digits, - _ . or /"
 
 
-def fault_of_types(tool: Mapping[str, Any]) -> str | None:
+def type_problem(tool: Mapping[str, Any]) -> str | None:
     schema = tool.get("inputSchema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return "its input schema is no JSON Schema of an object"
@@ -95,34 +95,38 @@ def fault_of_types(tool: Mapping[str, Any]) -> str | None:
     return None
 
 
-def fault_of_size(tool: Mapping[str, Any]) -> str | None:
-    if deeper_than(tool, DEEPEST):
-        return f"it is nested more than {DEEPEST} deep"
+def size_problem(tool: Mapping[str, Any]) -> str | None:
+    if is_deeper_than(tool, MAX_DEPTH):
+        return f"it is nested more than {MAX_DEPTH} deep"
     size = len(msgspec.json.encode(tool))
-    return f"it has {size:,} bytes, and at most {LARGEST:,} are taken" if size > LARGEST else None
+    return (
+        f"it has {size:,} bytes, and at most {MAX_DEFINITION_BYTES:,} are taken"
+        if size > MAX_DEFINITION_BYTES
+        else None
+    )
 
 
-def twice(tool: Mapping[str, Any], found: Mapping[str, Definition]) -> str | None:
-    known = found.get(tool["name"].lower())
+def duplicate_problem(tool: Mapping[str, Any], definitions: Mapping[str, ToolDefinition]) -> str | None:
+    known = definitions.get(tool["name"].lower())
     return None if known is None else f"there is a tool {known.name!r} already"
 
 
-def name_of(tool: Any) -> str:
+def name_preview(tool: Any) -> str:
     name = tool.get("name") if isinstance(tool, dict) else None
-    return repr(clean(name, SHOWN)) if isinstance(name, str) else "without a name"
+    return repr(sanitize_text(name, NAME_PREVIEW_CHARS)) if isinstance(name, str) else "without a name"
 
 
-def deeper_than(value: Any, limit: int) -> bool:
+def is_deeper_than(value: Any, limit: int) -> bool:
     """Whether a JSON value is nested deeper; does not recurse, for it may be deep enough to overflow."""
     level = [value]
     for _ in range(limit):
-        level = [item for each in level for item in inside(each)]
+        level = [item for each in level for item in children(each)]
         if not level:
             return False
     return True
 
 
-def inside(value: Any) -> Iterator[Any]:
+def children(value: Any) -> Iterator[Any]:
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (item for item in items if isinstance(item, (dict, list)))
 
@@ -145,16 +149,16 @@ GET_PROMPT: Mapping[str, Any] = {
 }
 
 
-def resources() -> Sequence[Definition]:
+def resource_operations() -> Sequence[ToolDefinition]:
     """The operations of a server that has resources."""
     return (
-        Definition(
+        ToolDefinition(
             name="resources.list",
             input_schema=NO_INPUT,
             description="List the resources of this server and the templates of their URIs.",
             method="resources/list",
         ),
-        Definition(
+        ToolDefinition(
             name="resources.read",
             input_schema=READ_RESOURCE,
             description="Read a resource of this server by its URI.",
@@ -163,16 +167,16 @@ def resources() -> Sequence[Definition]:
     )
 
 
-def prompts() -> Sequence[Definition]:
+def prompt_operations() -> Sequence[ToolDefinition]:
     """The operations of a server that has prompts."""
     return (
-        Definition(
+        ToolDefinition(
             name="prompts.list",
             input_schema=NO_INPUT,
             description="List the prompts of this server and their arguments.",
             method="prompts/list",
         ),
-        Definition(
+        ToolDefinition(
             name="prompts.get",
             input_schema=GET_PROMPT,
             description="Get the messages of a prompt of this server.",
@@ -181,7 +185,7 @@ def prompts() -> Sequence[Definition]:
     )
 
 
-def merge(tools: Listing, extras: Sequence[Definition]) -> Listing:
+def merge(tools: DefinitionList, extras: Sequence[ToolDefinition]) -> DefinitionList:
     """The tools and what else there is; a tool goes before another thing of its name."""
     names = {tool.name.lower() for tool in tools.definitions}
     kept = [extra for extra in extras if extra.name not in names]
@@ -190,4 +194,4 @@ def merge(tools: Listing, extras: Sequence[Definition]) -> Listing:
         for extra in extras
         if extra.name in names
     ]
-    return Listing((*tools.definitions, *kept), (*tools.problems, *lost))
+    return DefinitionList((*tools.definitions, *kept), (*tools.problems, *lost))

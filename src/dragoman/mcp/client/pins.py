@@ -9,47 +9,47 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from dragoman.mcp.client.listing import Definition
+from dragoman.mcp.client.listing import ToolDefinition
 from dragoman.mcp.spec import Trust
-from dragoman.store.mcp_servers import Pin
+from dragoman.store.mcp_servers import DefinitionPin
 
 DIFF_LIMIT = 20_000
 
 
-class Pins(Protocol):
+class PinStore(Protocol):
     """Where pinned definitions are kept."""
 
-    async def list(self, server: str) -> Sequence[Pin]: ...
+    async def list(self, server: str) -> Sequence[DefinitionPin]: ...
 
-    async def put(self, pins: Sequence[Pin]) -> None: ...
+    async def put(self, pins: Sequence[DefinitionPin]) -> None: ...
 
-    async def forget(self, server: str) -> int: ...
+    async def delete(self, server: str) -> int: ...
 
 
-class MemoryPins:
+class MemoryPinStore:
     """Pins that last as long as the process."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Pin] = {}
+        self._pins: dict[tuple[str, str], DefinitionPin] = {}
 
-    async def list(self, server: str) -> Sequence[Pin]:
-        return sorted((pin for pin in self._kept.values() if pin.server == server), key=lambda pin: pin.name)
+    async def list(self, server: str) -> Sequence[DefinitionPin]:
+        return sorted((pin for pin in self._pins.values() if pin.server == server), key=lambda pin: pin.name)
 
-    async def put(self, pins: Sequence[Pin]) -> None:
-        self._kept.update({(pin.server, pin.name): pin for pin in pins})
+    async def put(self, pins: Sequence[DefinitionPin]) -> None:
+        self._pins.update({(pin.server, pin.name): pin for pin in pins})
 
-    async def forget(self, server: str) -> int:
-        names = [key for key in self._kept if key[0] == server]
+    async def delete(self, server: str) -> int:
+        names = [key for key in self._pins if key[0] == server]
         for key in names:
-            del self._kept[key]
+            del self._pins[key]
         return len(names)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class DefinitionChange(msgspec.Struct, frozen=True, kw_only=True):
     """A definition that waits for approval: `new` to this hub, or `changed` since it was approved.
 
-    `diff` shows old against new in lines; characters that cannot be seen are spelled out in it. `hash` names
-    the very definition that is shown.
+    `definition_diff` shows old against new in lines; characters that cannot be seen are spelled out in it.
+    `hash` names the very definition that is shown.
     """
 
     server: str
@@ -61,64 +61,68 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     diff: str
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PinDecision(msgspec.Struct, frozen=True):
     """What may be used, what waits, and what is to be pinned as approved by the rule itself."""
 
-    approved: tuple[Definition, ...]
-    waiting: tuple[Definition, ...]
-    pinned: tuple[Definition, ...]
+    approved: tuple[ToolDefinition, ...]
+    pending: tuple[ToolDefinition, ...]
+    newly_pinned: tuple[ToolDefinition, ...]
 
 
-def judge(found: Sequence[Definition], pins: Mapping[str, Pin], *, trust: Trust) -> Verdict:
+def check_pins(
+    definitions: Sequence[ToolDefinition], pins: Mapping[str, DefinitionPin], *, trust: Trust
+) -> PinDecision:
     """Hold what a server offers against what was approved.
 
     `always` takes everything; `first` takes all of a server of which nothing is pinned yet, and afterwards
     only what is pinned and unchanged; `ask` only the latter.
     """
-    strange = tuple(each for each in found if not is_pinned(each, pins))
+    strange = tuple(each for each in definitions if not is_pinned(each, pins))
     if trust == "always" or (trust == "first" and not pins):
-        return Verdict(tuple(found), (), strange)
-    return Verdict(tuple(each for each in found if is_pinned(each, pins)), strange, ())
+        return PinDecision(tuple(definitions), (), strange)
+    return PinDecision(tuple(each for each in definitions if is_pinned(each, pins)), strange, ())
 
 
-def is_pinned(definition: Definition, pins: Mapping[str, Pin]) -> bool:
+def is_pinned(definition: ToolDefinition, pins: Mapping[str, DefinitionPin]) -> bool:
     pin = pins.get(definition.name)
     return pin is not None and pin.hash == definition.hash
 
 
-def definitions_in(pins: Iterable[Pin]) -> Sequence[Definition]:
+def pinned_definitions(pins: Iterable[DefinitionPin]) -> Sequence[ToolDefinition]:
     """The definitions as they were pinned; one that is damaged is left out, and so waits for approval."""
     found = []
     for pin in pins:
         try:
-            found.append(msgspec.json.decode(pin.body, type=Definition))
+            found.append(msgspec.json.decode(pin.body, type=ToolDefinition))
         except msgspec.DecodeError:
             continue
     return found
 
 
-def change_of(definition: Definition, pin: Pin | None, *, server: str) -> Change:
+def definition_change(
+    definition: ToolDefinition, pin: DefinitionPin | None, *, server: str
+) -> DefinitionChange:
     """What is to be shown to whoever approves."""
     old = json.loads(pin.body) if pin is not None else None
     new = json.loads(definition.body)
-    return Change(
+    return DefinitionChange(
         server=server,
         name=definition.name,
         kind="new" if pin is None else "changed",
         hash=definition.hash,
         new=new,
         old=old,
-        diff=diff(old, new),
+        diff=definition_diff(old, new),
     )
 
 
-def diff(old: Any, new: Any) -> str:
+def definition_diff(old: Any, new: Any) -> str:
     """The lines that differ, three of their neighbours about them."""
-    before = [] if old is None else lines_of(old)
-    told = "\n".join(difflib.unified_diff(before, lines_of(new), "approved", "offered", lineterm=""))
+    before = [] if old is None else json_lines(old)
+    told = "\n".join(difflib.unified_diff(before, json_lines(new), "approved", "offered", lineterm=""))
     return told if len(told) <= DIFF_LIMIT else told[:DIFF_LIMIT] + "\n… (cut)"
 
 
-def lines_of(value: Any) -> list[str]:
+def json_lines(value: Any) -> list[str]:
     """As indented JSON; a text of several lines becomes as many."""
     return json.dumps(value, indent=2, sort_keys=True).replace("\\n", "\\n\n    ").splitlines()

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import CallError
-from dragoman.operations.cleaning import clean
+from dragoman.operations.cleaning import sanitize_text
 
 MESSAGE_LIMIT = 2_000
-SHOWN = 300
-ADDRESSES = ("https://", "http://", "data:")
+PREVIEW_CHARS = 300
+FETCHABLE_SCHEMES = ("https://", "http://", "data:")
 
 
-def result_of(raw: Mapping[str, Any]) -> Any:
+def tool_value(raw: Mapping[str, Any]) -> Any:
     """What a tool gave. Structured content goes before texts; one text is a string, several are a list.
 
     With files among it, it is `{"content": [...]}`. CallError when the tool says that it failed.
@@ -21,40 +21,40 @@ def result_of(raw: Mapping[str, Any]) -> Any:
     content = raw.get("content")
     if content is not None and not isinstance(content, list):
         raise CallError("the server's answer does not follow MCP: its content is no list")
-    blocks = [block for each in content or [] for block in block_of(each)]
+    blocks = [block for each in content or [] for block in content_blocks(each)]
     structured = raw.get("structuredContent")
     if raw.get("isError"):
-        raise CallError(words_of(blocks) or "the tool failed, and did not say why")
+        raise CallError(joined_text(blocks) or "the tool failed, and did not say why")
     files = any(block["type"] != "text" for block in blocks)
     if files:
         return {"content": blocks} | ({} if structured is None else {"structuredContent": structured})
-    return plain(blocks) if structured is None else structured
+    return text_value(blocks) if structured is None else structured
 
 
-def plain(blocks: Sequence[Mapping[str, Any]]) -> Any:
+def text_value(blocks: Sequence[Mapping[str, Any]]) -> Any:
     texts = [block["text"] for block in blocks]
     return None if not texts else texts[0] if len(texts) == 1 else texts
 
 
-def contents_of(contents: Sequence[Mapping[str, Any]]) -> Any:
+def resource_value(contents: Sequence[Mapping[str, Any]]) -> Any:
     """What a resource holds: a text, or `{"content": [...]}`."""
-    blocks = [block_of_resource(each) for each in contents]
+    blocks = [resource_block(each) for each in contents]
     if all(block["type"] == "text" for block in blocks):
-        return plain(blocks)
+        return text_value(blocks)
     return {"content": blocks}
 
 
-def messages_of(prompt: Mapping[str, Any]) -> dict[str, Any]:
+def prompt_value(prompt: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt's description and messages."""
     messages = [
         {"role": each.get("role"), "content": said[0] if len(said) == 1 else said}
         for each in prompt.get("messages", [])
-        for said in [block_of(each.get("content"))]
+        for said in [content_blocks(each.get("content"))]
     ]
     return {"description": prompt.get("description"), "messages": messages}
 
 
-def block_of(block: Any) -> list[dict[str, Any]]:
+def content_blocks(block: Any) -> list[dict[str, Any]]:
     """A content block with its known fields only; one of no known kind becomes a text that says so."""
     kind = block.get("type") if isinstance(block, dict) else None
     match block:
@@ -63,19 +63,19 @@ def block_of(block: Any) -> list[dict[str, Any]]:
         case {"type": "image" | "audio", "data": str(data), "mimeType": str(media)}:
             return [{"type": kind, "data": data, "mimeType": media}]
         case {"type": "resource_link", "uri": str(uri)}:
-            return [link(uri, block.get("mimeType"))]
+            return [link_block(uri, block.get("mimeType"))]
         case {"type": "resource", "resource": dict(resource)}:
-            return [block_of_resource(resource)]
+            return [resource_block(resource)]
         case _:
-            return [note(f"(content of an unknown kind is left out: {clean(str(kind), 40)!r})")]
+            return [text_block(f"(content of an unknown kind is left out: {sanitize_text(str(kind), 40)!r})")]
 
 
-def block_of_resource(resource: Mapping[str, Any]) -> dict[str, Any]:
+def resource_block(resource: Mapping[str, Any]) -> dict[str, Any]:
     text, blob, media = resource.get("text"), resource.get("blob"), resource.get("mimeType")
     if isinstance(text, str):
-        return note(text)
+        return text_block(text)
     if not isinstance(blob, str):
-        return note("(a resource without content)")
+        return text_block("(a resource without content)")
     media = media if isinstance(media, str) else "application/octet-stream"
     kind = media.partition("/")[0]
     if kind in ("image", "audio"):
@@ -83,30 +83,32 @@ def block_of_resource(resource: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "resource_link", "uri": f"data:{media};base64,{blob}", "mimeType": media}
 
 
-def link(uri: str, media: Any) -> dict[str, Any]:
+def link_block(uri: str, media: Any) -> dict[str, Any]:
     """A link that a model's provider could follow; any other is a text, to be read by resources.read."""
-    if not uri.startswith(ADDRESSES):
-        return note(f"(a resource: {clean(uri, SHOWN)})")
+    if not uri.startswith(FETCHABLE_SCHEMES):
+        return text_block(f"(a resource: {sanitize_text(uri, PREVIEW_CHARS)})")
     return {"type": "resource_link", "uri": uri, **({"mimeType": media} if isinstance(media, str) else {})}
 
 
-def note(text: str) -> dict[str, Any]:
+def text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def words_of(blocks: Sequence[Mapping[str, Any]]) -> str:
-    return clean("\n".join(block["text"] for block in blocks if block["type"] == "text"), MESSAGE_LIMIT)
+def joined_text(blocks: Sequence[Mapping[str, Any]]) -> str:
+    return sanitize_text(
+        "\n".join(block["text"] for block in blocks if block["type"] == "text"), MESSAGE_LIMIT
+    )
 
 
-def question_of(method: str, params: Any) -> str:
+def describe_question(method: str, params: Any) -> str:
     """What a server asked for, in words."""
     said = params.get("message") if isinstance(params, Mapping) else None
     if method == "elicitation/create":
-        return f"input: {clean(said, SHOWN)!r}" if isinstance(said, str) else "input"
+        return f"input: {sanitize_text(said, PREVIEW_CHARS)!r}" if isinstance(said, str) else "input"
     return "a model's answer" if method == "sampling/createMessage" else "the client's folders"
 
 
-def unanswered(questions: Sequence[str]) -> CallError:
+def question_error(questions: Sequence[str]) -> CallError:
     """The error of a call whose server asked instead of answering."""
     return CallError(
         f"the server asked for {'; '.join(questions)}, and nobody can be asked in the middle of a call",

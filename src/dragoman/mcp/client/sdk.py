@@ -11,36 +11,38 @@ from typing import TYPE_CHECKING, Any
 from dragoman.mcp.spec import ServerSpec
 
 if TYPE_CHECKING:
-    from dragoman.mcp.client.connection import Connection, Surroundings
+    from dragoman.mcp.client.connection import ConnectionOptions, McpConnection
 
-LOADING = threading.Lock()  # of the process, as what is imported is
+IMPORT_LOCK = threading.Lock()  # of the process, as what is imported is
 
 
-def load(module: str) -> Any:
+def import_sdk_module(module: str) -> Any:
     """A module of the SDK, or one that needs it.
 
     One thread at a time: the SDK's modules import each other, and two threads that begin with different ones
     find them half made.
     """
-    with LOADING:
+    with IMPORT_LOCK:
         return importlib.import_module(module)
 
 
-class Sdk:
+class SdkLoader:
     """Opens connections. Shared by all servers, so that they wait for one thread that loads."""
 
     def __init__(self) -> None:
-        self._loading = asyncio.Lock()
+        self._load_lock = asyncio.Lock()
         self._loaded = False
 
     async def load(self) -> None:
-        async with self._loading:
+        async with self._load_lock:
             if not self._loaded:
-                await asyncio.to_thread(load, "dragoman.mcp.client.connection")
+                await asyncio.to_thread(import_sdk_module, "dragoman.mcp.client.connection")
                 self._loaded = True
 
-    def connect(self, spec: ServerSpec, about: Surroundings) -> AbstractAsyncContextManager[Connection]:
+    def connect(
+        self, spec: ServerSpec, options: ConnectionOptions
+    ) -> AbstractAsyncContextManager[McpConnection]:
         # late: the SDK takes a second and a half to import
         from dragoman.mcp.client.connection import connect
 
-        return connect(spec, about)
+        return connect(spec, options)

@@ -16,18 +16,18 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest
 
 from dragoman.errors import ConfigError
-from dragoman.mcp.client.bounded import LOST, UNREACHED, client_for
-from dragoman.mcp.client.frames import Unreadable, error, read_line
+from dragoman.mcp.client.bounded import CONNECTION_LOST, UNREACHABLE, make_client
+from dragoman.mcp.client.frames import UnreadableMessage, error_message, parse_messages
 
 log = logging.getLogger(__name__)
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
-Arrived = MemoryObjectSendStream[SessionMessage | Exception]
+IncomingSender = MemoryObjectSendStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
 
 
 @asynccontextmanager
-async def events_of(
+async def connect_sse(
     url: str, headers: dict[str, str], *, limit: int
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """The streams of a server's messages. ConfigError when it is no such server."""
@@ -39,16 +39,16 @@ async def events_of(
         incoming,
         outgoing,
         leaving,
-        client_for(url, headers, limit=limit) as client,
+        make_client(url, headers, limit=limit) as client,
         client.stream("GET", url, headers=accept) as response,
         asyncio.TaskGroup() as group,
     ):
         if response.status_code != 200:
-            raise ConfigError(await trouble(response))
+            raise ConfigError(await status_problem(response))
         source = httpx2.EventSource(response, max_event_size=limit)
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        reading = group.create_task(read(source, url, arrived=arrived, address=address))
-        writing = group.create_task(post(client, address, leaving=leaving, arrived=arrived))
+        reading = group.create_task(read_events(source, url, incoming=arrived, endpoint=address))
+        writing = group.create_task(post_messages(client, address, outgoing=leaving, incoming=arrived))
         try:
             await asyncio.shield(address)
             yield incoming, outgoing
@@ -57,7 +57,7 @@ async def events_of(
             writing.cancel()
 
 
-async def trouble(response: httpx2.Response) -> str:
+async def status_problem(response: httpx2.Response) -> str:
     """Why there are no events: what the transport says of a server that it did not reach, or the status."""
     said = f"it answers {response.status_code} where its events should be"
     if response.status_code != 502:
@@ -68,66 +68,66 @@ async def trouble(response: httpx2.Response) -> str:
         return said
 
 
-async def read(
-    source: httpx2.EventSource, url: str, *, arrived: Arrived, address: asyncio.Future[str]
+async def read_events(
+    source: httpx2.EventSource, url: str, *, incoming: IncomingSender, endpoint: asyncio.Future[str]
 ) -> None:
     """Take in events until the stream ends. The first says where to post to, on the same server."""
-    async with arrived:
+    async with incoming:
         try:
             async for event in source:
-                await heed(event, url, arrived=arrived, address=address)
+                await handle_event(event, url, incoming=incoming, endpoint=endpoint)
         except (httpx2.HTTPError, httpx2.StreamError) as broken:
             log.warning("the events of an MCP server broke off: %s", broken)
         finally:
-            if not address.done():
-                address.set_exception(ConfigError("its events do not say where to post to"))
-                address.exception()
+            if not endpoint.done():
+                endpoint.set_exception(ConfigError("its events do not say where to post to"))
+                endpoint.exception()
 
 
-async def heed(
-    event: httpx2.ServerSentEvent, url: str, *, arrived: Arrived, address: asyncio.Future[str]
+async def handle_event(
+    event: httpx2.ServerSentEvent, url: str, *, incoming: IncomingSender, endpoint: asyncio.Future[str]
 ) -> None:
-    if event.event == "endpoint" and not address.done():
-        found_address(urljoin(url, event.data), url, address=address)
+    if event.event == "endpoint" and not endpoint.done():
+        set_endpoint(urljoin(url, event.data), url, endpoint=endpoint)
     elif event.event == "message" and event.data:
-        await take(event.data, arrived)
+        await forward_message(event.data, incoming)
 
 
-def found_address(found: str, url: str, *, address: asyncio.Future[str]) -> None:
-    if urlsplit(found)[:2] == urlsplit(url)[:2]:
-        address.set_result(found)
+def set_endpoint(endpoint_url: str, url: str, *, endpoint: asyncio.Future[str]) -> None:
+    if urlsplit(endpoint_url)[:2] == urlsplit(url)[:2]:
+        endpoint.set_result(endpoint_url)
     else:
-        address.set_exception(ConfigError("its events tell to post to another server, which is refused"))
+        endpoint.set_exception(ConfigError("its events tell to post to another server, which is refused"))
 
 
-async def take(data: str, arrived: Arrived) -> None:
-    for message in read_line(data.encode(errors="surrogatepass")):
-        if isinstance(message, Unreadable):
+async def forward_message(data: str, incoming: IncomingSender) -> None:
+    for message in parse_messages(data.encode(errors="surrogatepass")):
+        if isinstance(message, UnreadableMessage):
             log.warning("an MCP server sent an event that is no message: %s", message.reason)
         else:
-            await arrived.send(message)
+            await incoming.send(message)
 
 
-async def post(
+async def post_messages(
     client: httpx2.AsyncClient,
-    address: asyncio.Future[str],
+    endpoint: asyncio.Future[str],
     *,
-    leaving: MemoryObjectReceiveStream[SessionMessage],
-    arrived: Arrived,
+    outgoing: MemoryObjectReceiveStream[SessionMessage],
+    incoming: IncomingSender,
 ) -> None:
     """Post messages in their order; a request that cannot be posted fails at once."""
-    where = await asyncio.shield(address)
-    async with leaving:
-        async for message in leaving:
+    where = await asyncio.shield(endpoint)
+    async with outgoing:
+        async for message in outgoing:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             response = await client.post(where, content=text, headers={"content-type": "application/json"})
             if response.is_success or not isinstance(message.message, JSONRPCRequest):
                 continue
             reached = response.status_code != 502
-            await arrived.send(
-                error(
+            await incoming.send(
+                error_message(
                     message.message.id,
                     f"it answers {response.status_code} to the request",
-                    code=LOST if reached else UNREACHED,
+                    code=CONNECTION_LOST if reached else UNREACHABLE,
                 )
             )

@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import DragomanError
-from dragoman.operations.outcome import CallFailure, Outcome, failure_of
+from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
 
-CALL_ID = "dragoman/callId"
+CALL_ID_KEY = "dragoman/callId"
 PROGRESS_LIMIT = 1_000
 
 
-def answer(outcome: Outcome) -> dict[str, Any]:
+def tool_result(outcome: CallOutcome) -> dict[str, Any]:
     """The result of a tool: the text that a model reads, and the same as a value.
 
     A value that is no object stands in one, as `result`. A batch of which every call failed is an error.
     """
     if outcome.error is not None:
-        body = failed(outcome.error, approval_id=outcome.approval_id)
+        body = failure_result(outcome.error, approval_id=outcome.approval_id)
     else:
         value = outcome.result
         body = {
@@ -28,18 +28,18 @@ def answer(outcome: Outcome) -> dict[str, Any]:
             "structuredContent": value if isinstance(value, dict) else {"result": value},
             "isError": outcome.operation == "hub.call" and all_failed(value),
         }
-    said: dict[str, Any] = {CALL_ID: outcome.call_id}
+    said: dict[str, Any] = {CALL_ID_KEY: outcome.call_id}
     if outcome.notes:
         said["dragoman/notes"] = list(outcome.notes)
     return {**body, "_meta": said}
 
 
-def refused(error: DragomanError) -> dict[str, Any]:
+def error_result(error: DragomanError) -> dict[str, Any]:
     """The result of a tool that was not called."""
-    return failed(failure_of(error))
+    return failure_result(to_failure(error))
 
 
-def failed(failure: CallFailure, *, approval_id: str | None = None) -> dict[str, Any]:
+def failure_result(failure: CallFailure, *, approval_id: str | None = None) -> dict[str, Any]:
     """The result of a tool that failed: `{success: false, error}` as text; it need not fit the schema."""
     error = failure.to_json()
     if approval_id is not None:
@@ -60,17 +60,17 @@ def all_failed(entries: Any) -> bool:
 
 def progress_text(value: Any) -> str:
     """Preliminary output in a line; of a batch, what each of its calls says."""
-    if isinstance(value, list) and value and all(is_entry(each) for each in value):
-        said = [entry_text(each, alone=len(value) == 1) for each in value]
+    if isinstance(value, list) and value and all(is_batch_entry(each) for each in value):
+        said = [batch_entry_text(each, is_only=len(value) == 1) for each in value]
         return "; ".join(each for each in said if each)[:PROGRESS_LIMIT]
     return text_of(value)[:PROGRESS_LIMIT]
 
 
-def is_entry(value: Any) -> bool:
+def is_batch_entry(value: Any) -> bool:
     return isinstance(value, Mapping) and "tool" in value
 
 
-def entry_text(entry: Mapping[str, Any], *, alone: bool) -> str:
+def batch_entry_text(entry: Mapping[str, Any], *, is_only: bool) -> str:
     """What one call of a batch says."""
     if "success" in entry:
         said = "done" if entry["success"] else "failed"
@@ -78,4 +78,4 @@ def entry_text(entry: Mapping[str, Any], *, alone: bool) -> str:
         said = text_of(entry["progress"])
     else:
         return ""
-    return said if alone else f"{entry['tool']}: {said}"
+    return said if is_only else f"{entry['tool']}: {said}"

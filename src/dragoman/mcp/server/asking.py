@@ -12,14 +12,20 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.operations.approval import LONGEST, Approval, Item, Question, checked
+from dragoman.operations.approval import (
+    MAX_ANSWER_LENGTH,
+    ApprovalItem,
+    ApprovalRequest,
+    Question,
+    validate_answer,
+)
 from dragoman.operations.ledger import hash_input
 
-QUESTION = "approval"  # the name of the one thing that is asked
-INPUT_LIMIT = 4_000
-SEALED = 32  # bytes of the seal
-FOREIGN = "the requestState is not of this request"
-SCHEMA: Mapping[str, Any] = {
+APPROVAL_INPUT = "approval"  # the name of the one thing that is asked
+INPUT_PREVIEW_CHARS = 4_000
+SIGNATURE_BYTES = 32  # bytes of the seal
+STATE_MISMATCH = "the requestState is not of this request"
+APPROVAL_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "approve": {
@@ -32,17 +38,17 @@ SCHEMA: Mapping[str, Any] = {
 }
 
 
-class Said(msgspec.Struct, frozen=True):
+class ElicitationReply(msgspec.Struct, frozen=True):
     """What was said: `nothing` where it was neither yes nor no; `answer` is that to a question."""
 
-    word: Literal["yes", "no", "nothing"]
+    decision: Literal["yes", "no", "nothing"]
     answer: str | None = None
 
 
-NOTHING = Said("nothing")
+NO_REPLY = ElicitationReply("nothing")
 
 
-class Claim(msgspec.Struct, frozen=True, array_like=True):
+class RequestClaim(msgspec.Struct, frozen=True, array_like=True):
     """What a state stands for: an approval, whose it is, and of which request."""
 
     approval_id: str
@@ -51,58 +57,58 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     input_hash: str
 
 
-class Seal:
+class StateSigner:
     """Makes states that only this hub can make, until it ends; clients keep them, and bring them back."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
-    def close(self, claim: Claim) -> str:
+    def sign(self, claim: RequestClaim) -> str:
         """The claim as a text that nobody else can make."""
         raw = msgspec.json.encode(claim)
-        return base64.urlsafe_b64encode(self._sign(raw) + raw).decode()
+        return base64.urlsafe_b64encode(self._signature(raw) + raw).decode()
 
-    def open(self, state: str) -> Claim:
+    def verify(self, state: str) -> RequestClaim:
         """The claim in a state. BadRequest when this hub has not made it."""
         try:
             raw = base64.urlsafe_b64decode(state.encode())
-            if not hmac.compare_digest(raw[:SEALED], self._sign(raw[SEALED:])):
-                raise BadRequest(FOREIGN)
-            return msgspec.json.decode(raw[SEALED:], type=Claim)
+            if not hmac.compare_digest(raw[:SIGNATURE_BYTES], self._signature(raw[SIGNATURE_BYTES:])):
+                raise BadRequest(STATE_MISMATCH)
+            return msgspec.json.decode(raw[SIGNATURE_BYTES:], type=RequestClaim)
         except (ValueError, msgspec.DecodeError):
-            raise BadRequest(FOREIGN) from None
+            raise BadRequest(STATE_MISMATCH) from None
 
-    def _sign(self, raw: bytes) -> bytes:
+    def _signature(self, raw: bytes) -> bytes:
         return hmac.new(self._key, raw, hashlib.sha256).digest()
 
 
-def claim_of(approval_id: str, owner: str, *, tool: str, input: Mapping[str, Any]) -> Claim:
+def make_claim(approval_id: str, owner: str, *, tool: str, input: Mapping[str, Any]) -> RequestClaim:
     """The claim of a request for a tool with this input."""
-    return Claim(approval_id, owner, tool, hash_input(input))
+    return RequestClaim(approval_id, owner, tool, hash_input(input))
 
 
-def form(approval: Approval) -> dict[str, Any]:
+def elicitation_form(approval: ApprovalRequest) -> dict[str, Any]:
     """The parameters of `elicitation/create` that ask for an approval, or for the answer to a question."""
     question = approval.question
     if question is not None:
-        told = "\n".join([question.text, *asked_by(approval.items[0])])
-        return {"mode": "form", "message": told, "requestedSchema": fields(question)}
+        told = "\n".join([question.text, *agent_lines(approval.items[0])])
+        return {"mode": "form", "message": told, "requestedSchema": answer_schema(question)}
     lines = ["May this be done?"]
     for item in approval.items:
-        lines.append(f"{item.operation} with {shorten(item.input)}")
+        lines.append(f"{item.operation} with {input_preview(item.input)}")
         lines += [f"({item.reason})"] if item.reason else []
-        lines += asked_by(item)
-    return {"mode": "form", "message": "\n".join(lines), "requestedSchema": SCHEMA}
+        lines += agent_lines(item)
+    return {"mode": "form", "message": "\n".join(lines), "requestedSchema": APPROVAL_SCHEMA}
 
 
-def asked_by(item: Item) -> list[str]:
+def agent_lines(item: ApprovalItem) -> list[str]:
     """Whose model asks, where that is a sub-agent."""
     return [f"(asked by the agent {item.agent})"] if item.agent else []
 
 
-def fields(question: Question) -> dict[str, Any]:
+def answer_schema(question: Question) -> dict[str, Any]:
     """The schema of an answer. Forms know no list to which one can add: `other` takes what is not in it."""
-    text = {"type": "string", "minLength": 1, "maxLength": LONGEST}
+    text = {"type": "string", "minLength": 1, "maxLength": MAX_ANSWER_LENGTH}
     if not question.options:
         answer = {**text, "title": "Answer", "description": "What you answer."}
         return {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
@@ -116,37 +122,37 @@ def fields(question: Question) -> dict[str, Any]:
     return {"type": "object", "properties": {"answer": answer, "other": other}}
 
 
-def shorten(input: Any) -> str:
+def input_preview(input: Any) -> str:
     """An input as JSON; of a long one the beginning, and how much is left out."""
     text = msgspec.json.encode(input).decode()
-    over = len(text) - INPUT_LIMIT
-    return text if over <= 0 else f"{text[:INPUT_LIMIT]}… ({over} more characters)"
+    over = len(text) - INPUT_PREVIEW_CHARS
+    return text if over <= 0 else f"{text[:INPUT_PREVIEW_CHARS]}… ({over} more characters)"
 
 
-def said_in(response: Any, approval: Approval) -> Said:
+def parse_reply(response: Any, approval: ApprovalRequest) -> ElicitationReply:
     """What an answer to the form says; `nothing` where it says neither, as when it was dismissed.
 
     BadRequest when it is too long.
     """
     if not isinstance(response, Mapping):
-        return NOTHING
+        return NO_REPLY
     match response.get("action"), response.get("content"):
         case "decline", _:
-            return Said("no")
+            return ElicitationReply("no")
         case "accept", Mapping() as content if approval.question is not None:
-            return answer_in(content)
+            return parse_answer(content)
         case "accept", {"approve": True}:
-            return Said("yes")
+            return ElicitationReply("yes")
         case "accept", {"approve": False}:
-            return Said("no")
+            return ElicitationReply("no")
         case _:
-            return NOTHING
+            return NO_REPLY
 
 
-def answer_in(content: Mapping[str, Any]) -> Said:
+def parse_answer(content: Mapping[str, Any]) -> ElicitationReply:
     """The answer to a question: the one that somebody wrote, or else the one that was picked."""
     for name in ("other", "answer"):
         given = content.get(name)
         if isinstance(given, str) and given.strip():
-            return Said("yes", checked(given))
-    return NOTHING
+            return ElicitationReply("yes", validate_answer(given))
+    return NO_REPLY

@@ -14,15 +14,15 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dragoman.errors import Unauthorized
-from dragoman.mcp.server.door import McpDoor
-from dragoman.mcp.server.server import Served
+from dragoman.mcp.server.door import McpEndpoint
+from dragoman.mcp.server.server import ToolServer
 from dragoman.operations.identity import LOCAL, Identity
 
 HOST = "127.0.0.1"
 BACKLOG = 16
 
 
-class Booth(NamedTuple):
+class LocalMcpServer(NamedTuple):
     """Where it is, and the token that opens it: `Authorization: Bearer TOKEN`."""
 
     url: str
@@ -30,7 +30,7 @@ class Booth(NamedTuple):
 
 
 @asynccontextmanager
-async def booth(served: Served) -> AsyncIterator[Booth]:
+async def serve_locally(tool_server: ToolServer) -> AsyncIterator[LocalMcpServer]:
     """Serve the tools while the block runs; what is under way at its end is aborted."""
     token = secrets.token_urlsafe(32)
 
@@ -40,19 +40,19 @@ async def booth(served: Served) -> AsyncIterator[Booth]:
             raise Unauthorized("this is served to somebody else")
         return LOCAL
 
-    door = McpDoor(served, identify=identify)
+    door = McpEndpoint(tool_server, identify=identify)
     try:
-        async with listening(door) as port:
-            yield Booth(f"http://{HOST}:{port}/mcp", token)
+        async with serve_on_loopback(door) as port:
+            yield LocalMcpServer(f"http://{HOST}:{port}/mcp", token)
     finally:
         await door.close()
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[int]:
+async def serve_on_loopback(app: ASGIApp) -> AsyncIterator[int]:
     """Serve an app at a free port; at the end its connections are closed at once."""
     with socket.create_server((HOST, 0), backlog=BACKLOG) as listener:
-        server = server_of(app)
+        server = make_uvicorn(app)
         await server.startup(sockets=[listener])
         ticking = asyncio.create_task(server.main_loop())
         try:
@@ -67,7 +67,7 @@ async def listening(app: ASGIApp) -> AsyncIterator[int]:
                 await asyncio.wait(tasks)
 
 
-def server_of(app: ASGIApp) -> uvicorn.Server:
+def make_uvicorn(app: ASGIApp) -> uvicorn.Server:
     """uvicorn for this app, ready to start. Its `serve()` would take the program's signals."""
     settings = uvicorn.Config(
         app, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False

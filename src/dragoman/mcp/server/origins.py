@@ -17,14 +17,14 @@ HOSTS_HINT = "name it under mcp.hosts in dragoman.yaml"
 ORIGINS_HINT = "name it under mcp.origins in dragoman.yaml"
 
 
-class Misdirected(DragomanError):
+class MisdirectedRequest(DragomanError):
     """The request is for another host."""
 
     code = "misdirected"
     status = 421
 
 
-class Origins:
+class OriginPolicy:
     """Checks `Host` and `Origin`.
 
     `hosts` are further names of this hub, with a port or for any; `origins` further places whose pages may
@@ -36,33 +36,33 @@ class Origins:
         self._hosts = {host.lower() for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
 
-    def check(self, headers: Mapping[str, str], *, at: str | None) -> None:
+    def check(self, headers: Mapping[str, str], *, local_address: str | None) -> None:
         """Let the request pass. Misdirected, Forbidden. `at` is the address that it came in by."""
         host = headers.get("host", "").lower()
-        if not self._is_ours(host, at=at):
-            raise Misdirected(f"this hub does not answer to the name {host[:200]!r}", hint=HOSTS_HINT)
+        if not self._is_known_host(host, local_address=local_address):
+            raise MisdirectedRequest(f"this hub does not answer to the name {host[:200]!r}", hint=HOSTS_HINT)
         origin = headers.get("origin")
-        if origin is not None and not self.admits(origin):
+        if origin is not None and not self.allows(origin):
             raise Forbidden(f"pages of {origin[:200]!r} may not come here", hint=ORIGINS_HINT)
-        if origin is None and is_embedded(headers):
+        if origin is None and is_cross_site_subresource(headers):
             raise Forbidden("pages of other sites may not come here", hint=ORIGINS_HINT)
 
-    def admits(self, origin: str) -> bool:
+    def allows(self, origin: str) -> bool:
         """Whether pages of this origin may come."""
         said = origin.lower().rstrip("/")
         if "*" in self._origins or said in self._origins:
             return True
-        place = place_of(said)
+        place = hostname_of(said)
         return is_loopback(place) or place in self._hosts or said.partition("://")[2] in self._hosts
 
-    def _is_ours(self, host: str, *, at: str | None) -> bool:
-        place = place_of(f"//{host}")
+    def _is_known_host(self, host: str, *, local_address: str | None) -> bool:
+        place = hostname_of(f"//{host}")
         if is_loopback(place) or host in self._hosts or place in self._hosts:
             return True
-        return not self._hosts and not (at is not None and is_loopback(at))
+        return not self._hosts and not (local_address is not None and is_loopback(local_address))
 
 
-def is_embedded(headers: Mapping[str, str]) -> bool:
+def is_cross_site_subresource(headers: Mapping[str, str]) -> bool:
     """Whether a page of another site loads this as a picture, a script or the like, which it does without an
     `Origin`; following a link is no such thing.
     """
@@ -81,7 +81,7 @@ def is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def place_of(url: str) -> str:
+def hostname_of(url: str) -> str:
     """The host of an address, without its port; empty when it is none."""
     try:
         return urlsplit(url).hostname or ""

@@ -14,59 +14,63 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unavailable
-from dragoman.mcp.server.server import NAME, Elicit, Served, ToolCall, UnknownTool
-from dragoman.mcp.server.stateless import IDENTITY, UNDERWAY, Told, Underway
+from dragoman.mcp.server.server import NAME, Elicit, ToolCall, ToolServer, UnknownTool
+from dragoman.mcp.server.stateless import IDENTITY_KEY, TASKS_KEY, ProgressUpdate, RunningCall
 from dragoman.operations.identity import LOCAL, Identity
 
-FRESH_MS = 60_000  # how long a client need not ask for the tools again
-Request = ServerRequestContext[Any, Any]
-Next = Callable[[Request], Awaitable[Any]]
+CACHE_TTL_MS = 60_000  # how long a client need not ask for the tools again
+SdkRequest = ServerRequestContext[Any, Any]
+CallNext = Callable[[SdkRequest], Awaitable[Any]]
 
 
-def build(served: Served) -> Server[Any]:
+def build_sdk_server(tool_server: ToolServer) -> Server[Any]:
     """A server of the SDK for these tools."""
-    handlers = Handlers(served)
+    handlers = SdkHandlers(tool_server)
     server: Server[Any] = Server(
         NAME,
-        version=served.version,
+        version=tool_server.version,
         title="Dragoman",
         on_list_tools=handlers.list_tools,  # type: ignore[arg-type]
         on_call_tool=handlers.call_tool,  # type: ignore[arg-type]
-        get_tool_input_schema=served.input_schema,
+        get_tool_input_schema=tool_server.input_schema,
     )
-    server.middleware.append(handlers.introduce)
+    server.middleware.append(handlers.add_instructions)
     return server
 
 
-class Handlers:
+class SdkHandlers:
     """What the SDK asks. The results are plain dicts, which it checks before it sends them."""
 
-    def __init__(self, served: Served) -> None:
-        self._served = served
+    def __init__(self, tool_server: ToolServer) -> None:
+        self._tool_server = tool_server
 
-    async def introduce(self, ctx: Request, call_next: Next) -> Any:
+    async def add_instructions(self, ctx: SdkRequest, call_next: CallNext) -> Any:
         """Tell each caller of the namespaces that it may use."""
         result = await call_next(ctx)
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
-            result["instructions"] = self._served.instructions(identity_of(ctx))
+            result["instructions"] = self._tool_server.instructions(identity_of(ctx))
         return result
 
-    async def list_tools(self, request: Request, _params: Any) -> dict[str, Any]:
+    async def list_tools(self, request: SdkRequest, _params: Any) -> dict[str, Any]:
         """All tools, on one page."""
-        cached = {} if is_old(request) else {"ttlMs": FRESH_MS, "cacheScope": "private"}
-        return complete(request, {"tools": await self._served.tools(identity_of(request)), **cached})
+        cached = {} if is_handshake_revision(request) else {"ttlMs": CACHE_TTL_MS, "cacheScope": "private"}
+        return complete_result(
+            request, {"tools": await self._tool_server.tools(identity_of(request)), **cached}
+        )
 
-    async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
+    async def call_tool(self, request: SdkRequest, params: types.CallToolRequestParams) -> dict[str, Any]:
         """Call a tool; meanwhile tell how far it is, if the client wants to know."""
-        asked = asked_by(request, params)
+        asked = tool_call_from(request, params)
         heard = bool(request.meta and request.meta.get("progress_token") is not None)
-        call = Underway(lambda report: self._served.call(replace(asked, report=report)), heard=heard)
-        ours = calls_of(request)
+        call = RunningCall(
+            lambda report: self._tool_server.call(replace(asked, report=report)), reports_progress=heard
+        )
+        ours = request_tasks(request)
         ours.add(call.task)
         try:
-            while isinstance(said := await call.next(), Told):
+            while isinstance(said := await call.next(), ProgressUpdate):
                 await request.session.report_progress(said.count, message=said.text)
-            return complete(request, await call.result())
+            return complete_result(request, await call.result())
         except asyncio.CancelledError:
             call.cancel()
             raise
@@ -78,34 +82,34 @@ class Handlers:
             ours.discard(call.task)
 
 
-def asked_by(request: Request, params: types.CallToolRequestParams) -> ToolCall:
+def tool_call_from(request: SdkRequest, params: types.CallToolRequestParams) -> ToolCall:
     """The call as the transport-neutral server takes it, and how its client can be asked."""
     capabilities = request.session.client_capabilities
     asks = capabilities is not None and capabilities.elicitation is not None
-    old = is_old(request)
+    old = is_handshake_revision(request)
     return ToolCall(
         name=params.name,
         arguments=params.arguments or {},
         identity=identity_of(request),
-        elicit=asker(request) if asks and old and request.session.can_send_request else None,
-        resumes=asks and not old,
+        elicit=make_elicit(request) if asks and old and request.session.can_send_request else None,
+        can_resume=asks and not old,
         responses=(request.params or {}).get("inputResponses"),
         state=params.request_state,
         meta=(request.params or {}).get("_meta") or {},
     )
 
 
-def complete(request: Request, result: dict[str, Any]) -> dict[str, Any]:
+def complete_result(request: SdkRequest, result: dict[str, Any]) -> dict[str, Any]:
     """The result, said to be whole where the revision wants that said."""
-    return result if is_old(request) else {"resultType": "complete", **result}
+    return result if is_handshake_revision(request) else {"resultType": "complete", **result}
 
 
-def is_old(request: Request) -> bool:
+def is_handshake_revision(request: SdkRequest) -> bool:
     """Whether the client speaks a revision with a handshake."""
     return request.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-def asker(request: Request) -> Elicit:
+def make_elicit(request: SdkRequest) -> Elicit:
     """What asks the client of an earlier revision, within its own request."""
 
     async def ask(form: Mapping[str, Any]) -> Any:
@@ -120,15 +124,15 @@ def asker(request: Request) -> Elicit:
     return ask
 
 
-def identity_of(request: Request) -> Identity:
+def identity_of(request: SdkRequest) -> Identity:
     """Who asks: as the door found it, or the owner of this process."""
-    found: Identity = LOCAL if request.request is None else request.request.scope.get(IDENTITY, LOCAL)
+    found: Identity = LOCAL if request.request is None else request.request.scope.get(IDENTITY_KEY, LOCAL)
     return found
 
 
-def calls_of(request: Request) -> MutableSet[Any]:
+def request_tasks(request: SdkRequest) -> MutableSet[Any]:
     """Where the calls of this HTTP request are kept, so that they end when it is left."""
     if request.request is None:
         return set()
-    held: MutableSet[Any] = request.request.scope.setdefault(UNDERWAY, set())
+    held: MutableSet[Any] = request.request.scope.setdefault(TASKS_KEY, set())
     return held

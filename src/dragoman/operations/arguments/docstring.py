@@ -11,32 +11,32 @@ from typing import Any
 
 import msgspec
 
-HEADS = {"Args:", "Arguments:", "Parameters:"}
+SECTION_HEADS = {"Args:", "Arguments:", "Parameters:"}
 UNDERLINE = re.compile(r"\s*-{3,}\s*")
-ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*(?::\s*(.*))?")
-SPHINX = re.compile(r"^:param (?:\S+ )*?(\w+):[ ]*(.*(?:\n[ \t]+\S.*)*)\n?", re.MULTILINE)
+PARAMETER_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*(?::\s*(.*))?")
+SPHINX_PARAMETER = re.compile(r"^:param (?:\S+ )*?(\w+):[ ]*(.*(?:\n[ \t]+\S.*)*)\n?", re.MULTILINE)
 
 
-class Doc(msgspec.Struct, frozen=True):
+class ParsedDocstring(msgspec.Struct, frozen=True):
     """What a docstring says without its parameter section, and what it says of each parameter."""
 
     description: str
     parameters: Mapping[str, str]
 
 
-def read(function: Callable[..., Any]) -> Doc:
+def parse_docstring(function: Callable[..., Any]) -> ParsedDocstring:
     """What the function's own docstring says; nothing when it has none."""
     text = inspect.cleandoc(function.__doc__ or "")
-    parameters = {name: join(said) for name, said in SPHINX.findall(text)}
-    lines = SPHINX.sub("", text).splitlines()
+    parameters = {name: collapse_whitespace(said) for name, said in SPHINX_PARAMETER.findall(text)}
+    lines = SPHINX_PARAMETER.sub("", text).splitlines()
     for index, line in enumerate(lines):
         numpy = line == "Parameters" and bool(UNDERLINE.fullmatch("".join(lines[index + 1 : index + 2])))
-        if numpy or line in HEADS:
+        if numpy or line in SECTION_HEADS:
             body = list(numpy_body(lines[index + 2 :]) if numpy else google_body(lines[index + 1 :]))
-            parameters |= entries(body, typed=numpy)
+            parameters |= parse_entries(body, typed=numpy)
             lines[index : index + len(body) + 1 + numpy] = []
             break
-    return Doc("\n".join(lines).strip(), parameters)
+    return ParsedDocstring("\n".join(lines).strip(), parameters)
 
 
 def google_body(lines: list[str]) -> Iterator[str]:
@@ -52,17 +52,17 @@ def numpy_body(lines: list[str]) -> Iterator[str]:
         yield line
 
 
-def entries(body: list[str], *, typed: bool) -> dict[str, str]:
+def parse_entries(body: list[str], *, typed: bool) -> dict[str, str]:
     """Each parameter's text. What stands behind the colon is its type when `typed`, else its text."""
     found: dict[str, list[str]] = {}
     said: list[str] = []
     for line in textwrap.dedent("\n".join(body)).splitlines():
-        entry = ENTRY.fullmatch(line)
+        entry = PARAMETER_ENTRY.fullmatch(line)
         if entry is not None:
             said = found.setdefault(entry[1], [])
         said.append("" if entry and typed else entry[2] or "" if entry else line)
-    return {name: join(" ".join(texts)) for name, texts in found.items()}
+    return {name: collapse_whitespace(" ".join(texts)) for name, texts in found.items()}
 
 
-def join(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
     return " ".join(text.split())

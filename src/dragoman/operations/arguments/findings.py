@@ -10,17 +10,17 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
-from dragoman.operations.arguments.subschemas import Rules, fragment, named, resolve
+from dragoman.operations.arguments.subschemas import Schema, get_mapping, resolve_ref, schema_at
 
-Path: TypeAlias = Sequence[str | int]
-Error: TypeAlias = jsonschema_rs.ValidationError
+ValuePath: TypeAlias = Sequence[str | int]
+SchemaError: TypeAlias = jsonschema_rs.ValidationError
 
 ABSENT = object()
-NAMES = 10
-BRANCHES = 5
-FRAGMENT = 120
-DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
-LIMITS: Mapping[type, str] = {
+MAX_NAMES = 10
+MAX_BRANCHES = 5
+MAX_FRAGMENT_LENGTH = 120
+DEPENDENT_KEYWORDS = ("dependentRequired", "dependentSchemas", "dependencies")
+LIMIT_TEXTS: Mapping[type, str] = {
     Kind.Minimum: "at least {}",
     Kind.Maximum: "at most {}",
     Kind.ExclusiveMinimum: "more than {}",
@@ -33,10 +33,10 @@ LIMITS: Mapping[type, str] = {
     Kind.MinProperties: "at least {} fields",
     Kind.MaxProperties: "at most {} fields",
 }
-COSTLY = (Kind.BacktrackLimitExceeded, Kind.RegexEngineFailure)
+REGEX_FAILURES = (Kind.BacktrackLimitExceeded, Kind.RegexEngineFailure)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ArgumentProblem(msgspec.Struct, frozen=True):
     """What is wrong in one place; `got` is the value there, or ABSENT."""
 
     path: tuple[str | int, ...]
@@ -44,33 +44,35 @@ class Finding(msgspec.Struct, frozen=True):
     got: Any = ABSENT
 
 
-def find(error: Error, root: Rules) -> Iterator[Finding]:
+def explain_error(error: SchemaError, root: Schema) -> Iterator[ArgumentProblem]:
     """The findings that one error of the validator stands for; `root` is the whole schema."""
     here = tuple(error.instance_path)
     match error.kind:
         case Kind.Required(property=name):
-            words = f"a value (required{because(error, root)})"
-            yield Finding((*here, name), words + sort_of(name, parent(error, root), root=root))
+            words = f"a value (required{dependency_reason(error, root)})"
+            yield ArgumentProblem(
+                (*here, name), words + expected_type(name, parent_schema(error, root), root=root)
+            )
         case Kind.AdditionalProperties(unexpected=names) | Kind.UnevaluatedProperties(unexpected=names):
-            known = named(parent(error, root), "properties")
+            known = get_mapping(parent_schema(error, root), "properties")
             for name in names:
                 got = error.instance.get(name, ABSENT) if isinstance(error.instance, dict) else ABSENT
-                yield Finding((*here, name), f"no field of this name{offer(name, known)}", got)
+                yield ArgumentProblem((*here, name), f"no field of this name{suggest_name(name, known)}", got)
         case Kind.AnyOf(context=branches) | Kind.OneOfNotValid(context=branches):
-            yield from nearest(error, branches, root=root)
+            yield from explain_alternatives(error, branches, root=root)
         case _:
-            yield Finding(here, wording(error, root), error.instance)
+            yield ArgumentProblem(here, describe_rule(error, root), error.instance)
 
 
-def wording(error: Error, root: Rules) -> str:
+def describe_rule(error: SchemaError, root: Schema) -> str:
     """What a rule asks for, when it is of one place and no choice between others."""
     match error.kind:
         case Kind.Type(types=types):
             return " or ".join(sorted(types))
         case Kind.Enum(options=options):
-            return "one of " + ", ".join(quote(option) for option in options)
+            return "one of " + ", ".join(quote_json(option) for option in options)
         case Kind.Constant(expected_value=value):
-            return quote(value)
+            return quote_json(value)
         case Kind.Pattern(pattern=pattern):
             return f"text that matches {pattern}"
         case Kind.Format(format=format):
@@ -80,140 +82,144 @@ def wording(error: Error, root: Rules) -> str:
         case Kind.FalseSchema():
             return "nothing here"
         case _:
-            return limit_of(error) or whole(error, root)
+            return describe_limit(error) or describe_collection_rule(error, root)
 
 
-def limit_of(error: Error) -> str | None:
-    words = LIMITS.get(type(error.kind))
+def describe_limit(error: SchemaError) -> str | None:
+    words = LIMIT_TEXTS.get(type(error.kind))
     return words.format(error.kind.limit) if words is not None else None  # type: ignore[attr-defined]  # by table
 
 
-def whole(error: Error, root: Rules) -> str:
+def describe_collection_rule(error: SchemaError, root: Schema) -> str:
     """What a rule over the whole of a list or an object asks for."""
     match error.kind:
         case Kind.UniqueItems():
-            return f"items that all differ{twins(error.instance)}"
+            return f"items that all differ{duplicate_items(error.instance)}"
         case Kind.Contains():
-            return containing(error, root)
+            return describe_contains(error, root)
         case Kind.PropertyNames(error=inner):
-            return f"field names that are {wording(inner, root)}; {quote(inner.instance)} is not"
+            return f"field names that are {describe_rule(inner, root)}; {quote_json(inner.instance)} is not"
         case Kind.OneOfMultipleValid(context=branches):
             fitting = [number for number, branch in enumerate(branches, 1) if not branch]
-            return f"exactly one of its {len(branches)} forms; it fits {counted(fitting)} of them"
+            return f"exactly one of its {len(branches)} forms; it fits {ordinals(fitting)} of them"
         case Kind.Not(schema=schema):
-            return f"anything but {quote(schema)}"
+            return f"anything but {quote_json(schema)}"
         case Kind.UnevaluatedItems():
             return "no items beyond those that its schema names"
-        case kind if isinstance(kind, COSTLY):
+        case kind if isinstance(kind, REGEX_FAILURES):
             return "text whose pattern can be checked; this one takes too long"
         case _:
-            return f"what its schema says ({error.message[:FRAGMENT]})"
+            return f"what its schema says ({error.message[:MAX_FRAGMENT_LENGTH]})"
 
 
-def containing(error: Error, root: Rules) -> str:
-    around = parent(error, root)
+def describe_contains(error: SchemaError, root: Schema) -> str:
+    around = parent_schema(error, root)
     least, most = around.get("minContains", 1), around.get("maxContains")
     bound = f"at most {most}" if list(error.schema_path)[-1] == "maxContains" else f"at least {least}"
-    return f"{bound} of its items to fit {quote(around.get('contains', {}))}"
+    return f"{bound} of its items to fit {quote_json(around.get('contains', {}))}"
 
 
-def nearest(error: Error, branches: Sequence[Sequence[Error]], *, root: Rules) -> Iterator[Finding]:
+def explain_alternatives(
+    error: SchemaError, branches: Sequence[Sequence[SchemaError]], *, root: Schema
+) -> Iterator[ArgumentProblem]:
     """What is wrong with the form that was probably meant; where none stands out, what each one wants."""
     here = tuple(error.instance_path)
     meant = [branch for branch in branches if branch]
-    same_sort = [branch for branch in meant if not any(is_type(each, here) for each in branch)]
+    same_sort = [branch for branch in meant if not any(is_type_mismatch(each, here) for each in branch)]
     if not same_sort:
-        words = [wording(each, root) for branch in meant for each in branch if is_type(each, here)]
-        yield Finding(here, " or ".join(dict.fromkeys(words)) or "one of its forms", error.instance)
+        words = [
+            describe_rule(each, root) for branch in meant for each in branch if is_type_mismatch(each, here)
+        ]
+        yield ArgumentProblem(here, " or ".join(dict.fromkeys(words)) or "one of its forms", error.instance)
         return
-    marks = [[each for each in branch if is_mark(each, here)] for branch in same_sort]
+    marks = [[each for each in branch if is_discriminator(each, here)] for branch in same_sort]
     if all(marks) and len({tuple(mark[0].instance_path) for mark in marks}) == 1:
-        words = [wording(mark[0], root).removeprefix("one of ") for mark in marks]
-        yield Finding(
+        words = [describe_rule(mark[0], root).removeprefix("one of ") for mark in marks]
+        yield ArgumentProblem(
             tuple(marks[0][0].instance_path), " or ".join(dict.fromkeys(words)), marks[0][0].instance
         )
         return
-    told_apart = [branch for branch in same_sort if not any(is_mark(each, here) for each in branch)]
+    told_apart = [branch for branch in same_sort if not any(is_discriminator(each, here) for each in branch)]
     left = told_apart or same_sort
     fewest = min(map(len, left))
     close = [branch for branch in left if len(branch) == fewest]
     if len(close) == 1:
         for each in close[0]:
-            yield from find(each, root)
+            yield from explain_error(each, root)
         return
-    words = [describe(branch, here, root=root) for branch in close]
-    yield Finding(here, " or ".join(dict.fromkeys(words[:BRANCHES])), error.instance)
+    words = [describe_branch(branch, here, root=root) for branch in close]
+    yield ArgumentProblem(here, " or ".join(dict.fromkeys(words[:MAX_BRANCHES])), error.instance)
 
 
-def is_type(error: Error, here: Path) -> bool:
+def is_type_mismatch(error: SchemaError, path: ValuePath) -> bool:
     """Whether an error is that the value is of another type altogether."""
-    return isinstance(error.kind, Kind.Type) and tuple(error.instance_path) == tuple(here)
+    return isinstance(error.kind, Kind.Type) and tuple(error.instance_path) == tuple(path)
 
 
-def is_mark(error: Error, here: Path) -> bool:
+def is_discriminator(error: SchemaError, path: ValuePath) -> bool:
     """Whether an error is that a field says that another form is meant (`kind: "circle"`)."""
-    direct = len(error.instance_path) == len(here) + 1
+    direct = len(error.instance_path) == len(path) + 1
     return direct and isinstance(error.kind, Kind.Constant | Kind.Enum)
 
 
-def describe(branch: Sequence[Error], here: tuple[str | int, ...], *, root: Rules) -> str:
+def describe_branch(branch: Sequence[SchemaError], base_path: tuple[str | int, ...], *, root: Schema) -> str:
     """What one form wants, in short."""
-    found = [each for error in branch[:NAMES] for each in find(error, root)]
-    said = [(dotted(each.path[len(here) :]), each.expected) for each in found]
-    return " and ".join(f"`{path}`: {words}" if path else words for path, words in said[:BRANCHES])
+    found = [each for error in branch[:MAX_NAMES] for each in explain_error(error, root)]
+    said = [(dotted_path(each.path[len(base_path) :]), each.expected) for each in found]
+    return " and ".join(f"`{path}`: {words}" if path else words for path, words in said[:MAX_BRANCHES])
 
 
-def because(error: Error, root: Rules) -> str:
+def dependency_reason(error: SchemaError, root: Schema) -> str:
     """Why a rule holds here, when that depends on other fields."""
     path = list(error.schema_path)
     for number, step in enumerate(path):
-        if step in DEPENDENT:
+        if step in DEPENDENT_KEYWORDS:
             names = (
                 [path[number + 1]]
                 if len(path) > number + 2
-                else triggers(error, root, path=path[: number + 1])
+                else dependency_triggers(error, root, path=path[: number + 1])
             )
             return f", because of {', '.join(f'`{name}`' for name in names)}" if names else ""
         if step in ("then", "else") and (number == 0 or path[number - 1] != "properties"):
-            names = list(named(fragment(root, [*path[:number], "if"]) or {}, "properties"))[:NAMES]
+            names = list(get_mapping(schema_at(root, [*path[:number], "if"]) or {}, "properties"))[:MAX_NAMES]
             return f", because of {', '.join(f'`{name}`' for name in names)}" if names else ""
     return ""
 
 
-def triggers(error: Error, root: Rules, *, path: Path) -> list[str]:
+def dependency_triggers(error: SchemaError, root: Schema, *, path: ValuePath) -> list[str]:
     """The fields whose presence asks for the one that lacks."""
-    rules, name = fragment(root, path), error.kind.property  # type: ignore[attr-defined]  # a Required
+    rules, name = schema_at(root, path), error.kind.property  # type: ignore[attr-defined]  # a Required
     given = error.instance if isinstance(error.instance, Mapping) else {}
-    return [key for key, wanted in named({"r": rules}, "r").items() if key in given and name in wanted]
+    return [key for key, wanted in get_mapping({"r": rules}, "r").items() if key in given and name in wanted]
 
 
-def sort_of(name: str, around: Rules, *, root: Rules) -> str:
+def expected_type(name: str, schema: Schema, *, root: Schema) -> str:
     """What a missing field should be, as far as one word can say it."""
-    rules = resolve(root, named(around, "properties").get(name, {}))
+    rules = resolve_ref(root, get_mapping(schema, "properties").get(name, {}))
     kinds = rules.get("type")
     if "enum" in rules:
-        return ": one of " + ", ".join(quote(option) for option in list(rules["enum"])[:NAMES])
+        return ": one of " + ", ".join(quote_json(option) for option in list(rules["enum"])[:MAX_NAMES])
     return f": {kinds}" if isinstance(kinds, str) else f": {' or '.join(kinds)}" if kinds else ""
 
 
-def offer(name: str, known: Rules) -> str:
+def suggest_name(name: str, known_names: Schema) -> str:
     """The name that was probably meant, or those that there are."""
-    close = difflib.get_close_matches(name[:FRAGMENT], known, n=1)
+    close = difflib.get_close_matches(name[:MAX_FRAGMENT_LENGTH], known_names, n=1)
     if close:
         return f"; did you mean `{close[0]}`?"
-    names = ", ".join(f"`{each}`" for each in list(known)[:NAMES])
-    more = ", …" if len(known) > NAMES else ""
+    names = ", ".join(f"`{each}`" for each in list(known_names)[:MAX_NAMES])
+    more = ", …" if len(known_names) > MAX_NAMES else ""
     return f"; there are {names}{more}" if names else ""
 
 
-def parent(error: Error, root: Rules) -> Rules:
+def parent_schema(error: SchemaError, root: Schema) -> Schema:
     """The schema whose keyword is broken; of a dependency, the one that it is part of."""
     path = list(error.schema_path)[:-1]
-    found = fragment(root, path)
+    found = schema_at(root, path)
     return found if isinstance(found, Mapping) else {}
 
 
-def twins(items: Any) -> str:
+def duplicate_items(items: Any) -> str:
     """Which two items are the same."""
     seen: dict[bytes, int] = {}
     for index, item in enumerate(items if isinstance(items, list) else ()):
@@ -224,7 +230,7 @@ def twins(items: Any) -> str:
     return ""
 
 
-def counted(numbers: Sequence[int]) -> str:
+def ordinals(numbers: Sequence[int]) -> str:
     """The numbers of forms, as `the 1st and 3rd`."""
     names = [
         f"{n}{'th' if 10 < n % 100 < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}" for n in numbers
@@ -232,13 +238,13 @@ def counted(numbers: Sequence[int]) -> str:
     return f"the {' and '.join(names)}" if names else "several"
 
 
-def quote(value: Any) -> str:
+def quote_json(value: Any) -> str:
     """A value of the schema as JSON, cut short."""
     text = msgspec.json.encode(value, enc_hook=str).decode()
-    return text if len(text) <= FRAGMENT else text[: FRAGMENT - 1] + "…"
+    return text if len(text) <= MAX_FRAGMENT_LENGTH else text[: MAX_FRAGMENT_LENGTH - 1] + "…"
 
 
-def dotted(path: Path) -> str:
+def dotted_path(path: ValuePath) -> str:
     """The path as `a.b[0].c`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")

@@ -13,40 +13,42 @@ import typing_extensions
 from pydantic.errors import PydanticUserError
 
 from dragoman.errors import ConfigError
-from dragoman.operations.arguments.schema import invalid, model_problems, tidy
+from dragoman.operations.arguments.schema import invalid_input, pydantic_problems, strip_titles
 from dragoman.operations.context import Context
 
-FORBIDDEN = {
+UNSUPPORTED_KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values",
     inspect.Parameter.VAR_KEYWORD: "takes any name",
 }
 
 
-class Parameters:
-    """What a function takes: `names` from the caller, `contexts` from the hub."""
+class FunctionParameters:
+    """What a function takes: `names` from the caller, `context_names` from the hub."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.title = getattr(function, "__qualname__", repr(function))
-        self.hints = read_hints(function, self.title)
+        self.function_name = getattr(function, "__qualname__", repr(function))
+        self.type_hints = resolve_type_hints(function, self.function_name)
         taken = inspect.signature(function).parameters.values()
-        self.contexts = tuple(each.name for each in taken if is_context(self.hints.get(each.name)))
-        self.names = tuple(each.name for each in taken if each.name not in self.contexts)
+        self.context_names = tuple(
+            each.name for each in taken if is_context_hint(self.type_hints.get(each.name))
+        )
+        self.names = tuple(each.name for each in taken if each.name not in self.context_names)
         fields = {
             f"p{index}": self._field(each) for index, each in enumerate(taken) if each.name in self.names
         }
         try:
             # Fields have made-up names and the true ones as aliases: `json` or `_x` are no names for a field.
             self._model = pydantic.create_model("Input", __config__={"extra": "forbid"}, **fields)  # type: ignore[call-overload]
-            self._schema = tidy(self._model.model_json_schema())
+            self._schema = strip_titles(self._model.model_json_schema())
         except (PydanticUserError, TypeError) as error:
-            raise ConfigError(f"{self.title}: {str(error).splitlines()[0]}") from error
+            raise ConfigError(f"{self.function_name}: {str(error).splitlines()[0]}") from error
         self._aliases = dict(zip(fields, self.names, strict=True))
 
-    def schema(self, described: Mapping[str, str]) -> dict[str, Any]:
+    def schema(self, descriptions: Mapping[str, str]) -> dict[str, Any]:
         """The JSON Schema, with descriptions for the parameters whose hint has none."""
         properties = {
-            name: {"description": described[name]} | rules if name in described else rules
+            name: {"description": descriptions[name]} | rules if name in descriptions else rules
             for name, rules in self._schema["properties"].items()
         }
         return {"type": "object", **self._schema, "properties": properties}
@@ -56,57 +58,64 @@ class Parameters:
         try:
             values = self._model.model_validate(input).__dict__
         except pydantic.ValidationError as error:
-            raise invalid(model_problems(error, input)) from None
+            raise invalid_input(pydantic_problems(error, input)) from None
         return {name: values[field] for field, name in self._aliases.items()}
 
     def _field(self, parameter: inspect.Parameter) -> tuple[Any, Any]:
-        where = f"{self.title}: parameter {parameter.name!r}"
-        if parameter.kind in FORBIDDEN:
-            raise ConfigError(f"{where} {FORBIDDEN[parameter.kind]}; an operation's parameters have names")
-        if parameter.name not in self.hints:
+        where = f"{self.function_name}: parameter {parameter.name!r}"
+        if parameter.kind in UNSUPPORTED_KINDS:
+            raise ConfigError(
+                f"{where} {UNSUPPORTED_KINDS[parameter.kind]}; an operation's parameters have names"
+            )
+        if parameter.name not in self.type_hints:
             raise ConfigError(f"{where} has no type hint; its JSON Schema is made from it")
         default = ... if parameter.default is parameter.empty else parameter.default
-        return Annotated[self.hints[parameter.name], pydantic.Field(alias=parameter.name)], default
+        return Annotated[self.type_hints[parameter.name], pydantic.Field(alias=parameter.name)], default
 
 
-def read_hints(function: Callable[..., Any], title: str) -> dict[str, Any]:
+def resolve_type_hints(function: Callable[..., Any], function_name: str) -> dict[str, Any]:
     """The function's type hints, resolved."""
     target = function if hasattr(function, "__annotations__") else type(function).__call__
     try:
         hints = get_type_hints(target, include_extras=True)
     except NameError as error:
         raise ConfigError(
-            f"{title}: a type hint cannot be resolved ({error}); types in hints belong at module level"
+            f"{function_name}: a type hint cannot be resolved ("
+            f"{error}); types in hints belong at module level"
         ) from None
-    return {name: modern(hint) for name, hint in hints.items()} if sys.version_info < (3, 12) else hints
+    return (
+        {name: to_pydantic_hint(hint) for name, hint in hints.items()}
+        if sys.version_info < (3, 12)
+        else hints
+    )
 
 
-def is_context(hint: Any) -> bool:
+def is_context_hint(hint: Any) -> bool:
     """Whether a hint is Context, or Context or None."""
     return hint is Context or (get_origin(hint) in (Union, UnionType) and Context in get_args(hint))
 
 
-def modern(hint: Any, *, inside: tuple[Any, ...] = ()) -> Any:
+def to_pydantic_hint(hint: Any, *, outer_types: tuple[Any, ...] = ()) -> Any:
     """The hint with each TypedDict in the form that pydantic can read before Python 3.12."""
     if typing_extensions.is_typeddict(hint):
-        return dict[str, Any] if hint in inside else modern_dict(hint, (*inside, hint))
+        return dict[str, Any] if hint in outer_types else to_pydantic_typed_dict(hint, (*outer_types, hint))
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return Annotated[(modern(args[0], inside=inside), *args[1:])]
+        return Annotated[(to_pydantic_hint(args[0], outer_types=outer_types), *args[1:])]
     if origin in (Union, UnionType):
-        return Union[tuple(modern(arg, inside=inside) for arg in args)]  # noqa: UP007 - built at run time
+        return Union[tuple(to_pydantic_hint(arg, outer_types=outer_types) for arg in args)]  # noqa: UP007 - built at run time
     if origin in (Required, NotRequired):
-        return origin[modern(args[0], inside=inside)]
+        return origin[to_pydantic_hint(args[0], outer_types=outer_types)]
     if origin in (list, tuple, dict):
-        return origin[tuple(modern(arg, inside=inside) for arg in args)]
+        return origin[tuple(to_pydantic_hint(arg, outer_types=outer_types) for arg in args)]
     return hint
 
 
-def modern_dict(hint: Any, inside: tuple[Any, ...]) -> Any:
+def to_pydantic_typed_dict(hint: Any, outer_types: tuple[Any, ...]) -> Any:
     """A TypedDict rebuilt, key for key."""
     keys: dict[str, Any] = {}
     for key, old in get_type_hints(hint, include_extras=True).items():
-        value = modern(old, inside=inside)
+        value = to_pydantic_hint(old, outer_types=outer_types)
         said = get_origin(value) in (Required, NotRequired)
         keys[key] = value if said or key in hint.__required_keys__ else NotRequired[value]
     rebuilt = typing_extensions.TypedDict(hint.__name__, keys)  # type: ignore[misc]  # a name only known now

@@ -7,76 +7,80 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
-Weight = Literal["light", "heavy", "tangled"]
-Rules = Mapping[str, Any]
+CheckCost = Literal["light", "heavy", "tangled"]
+Schema = Mapping[str, Any]
 
-ANY: Rules = {}
-TOTAL = 20_000
-TANGLED = 1_000
-LONGEST_CHAIN = 32
+ANY_SCHEMA: Schema = {}
+MAX_CHECKS = 20_000
+MAX_RULES_PER_VALUE = 1_000
+MAX_REF_CHAIN = 32
 ALTERNATIVES = ("anyOf", "oneOf")
-SAME = ("if", "then", "else", "not", "propertyNames")
+SAME_VALUE_KEYWORDS = ("if", "then", "else", "not", "propertyNames")
 
 
-def weigh(root: Rules, value: Any) -> Weight:
+def estimate_cost(root: Schema, value: Any) -> CheckCost:
     """How much there is to check: `heavy` when the value is big, `tangled` when rules multiply on one spot.
 
     To list all that is wrong costs memory and time in that measure, and the schema may be somebody else's.
     """
     total = 0
-    waiting: list[tuple[Any, list[Rules]]] = [(value, [root])]
+    waiting: list[tuple[Any, list[Schema]]] = [(value, [root])]
     while waiting:
         here, rules = waiting.pop()
-        if not spread(root, rules, here=here):
+        if not expand_rules(root, rules, value=here):
             return "tangled"
         total += len(rules)
-        if total > TOTAL:
+        if total > MAX_CHECKS:
             return "heavy"
-        for step, child in children(here):
-            if told := [each for rule in rules for each in inside(rule, step)]:
+        for step, child in child_values(here):
+            if told := [each for rule in rules for each in child_schemas(rule, step)]:
                 waiting.append((child, told))
     return "light"
 
 
-def spread(root: Rules, rules: list[Rules], *, here: Any) -> bool:
+def expand_rules(root: Schema, rules: list[Schema], *, value: Any) -> bool:
     """Add to the rules all that speak of the same value; False when they are too many."""
     for rule in rules:
-        rules.extend(beside(root, rule))
-        if isinstance(here, Mapping):
-            rules.extend(each for each in rule.get("dependentSchemas", ANY).values() if is_rules(each))
-        if len(rules) > TANGLED:
+        rules.extend(same_value_schemas(root, rule))
+        if isinstance(value, Mapping):
+            rules.extend(
+                each for each in rule.get("dependentSchemas", ANY_SCHEMA).values() if is_schema(each)
+            )
+        if len(rules) > MAX_RULES_PER_VALUE:
             return False
     return True
 
 
-def beside(root: Rules, schema: Rules) -> Iterator[Rules]:
+def same_value_schemas(root: Schema, schema: Schema) -> Iterator[Schema]:
     """The subschemas that speak of the same value."""
     if "$ref" in schema:
-        yield target(root, schema["$ref"])
+        yield ref_target(root, schema["$ref"])
     for name in ("allOf", *ALTERNATIVES):
-        yield from (each for each in listed(schema, name) if is_rules(each))
-    for name in SAME:
-        if is_rules(schema.get(name)):
+        yield from (each for each in get_list(schema, name) if is_schema(each))
+    for name in SAME_VALUE_KEYWORDS:
+        if is_schema(schema.get(name)):
             yield schema[name]
 
 
-def inside(schema: Rules, step: str | int) -> list[Rules]:
+def child_schemas(schema: Schema, step: str | int) -> list[Schema]:
     """The subschemas that speak of what is at this key or index."""
     found: list[Any] = []
     if isinstance(step, int):
-        first = listed(schema, "prefixItems")
+        first = get_list(schema, "prefixItems")
         found = [first[step] if step < len(first) else schema.get("items"), schema.get("contains")]
         found.append(schema.get("unevaluatedItems"))
-        return [each for each in found if is_rules(each)]
-    found = [named(schema, "properties").get(step)]
-    found += [rule for pattern, rule in named(schema, "patternProperties").items() if speaks(pattern, step)]
+        return [each for each in found if is_schema(each)]
+    found = [get_mapping(schema, "properties").get(step)]
+    found += [
+        rule for pattern, rule in get_mapping(schema, "patternProperties").items() if may_match(pattern, step)
+    ]
     known = any(each is not None for each in found)
     if not known:
         found += [schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
-    return [each for each in found if is_rules(each)]
+    return [each for each in found if is_schema(each)]
 
 
-def children(value: Any) -> Iterator[tuple[str | int, Any]]:
+def child_values(value: Any) -> Iterator[tuple[str | int, Any]]:
     """The keys or indices of a value, with what is there."""
     if isinstance(value, Mapping):
         yield from value.items()
@@ -84,34 +88,34 @@ def children(value: Any) -> Iterator[tuple[str | int, Any]]:
         yield from enumerate(value)
 
 
-def speaks(pattern: str, name: str) -> bool:
+def may_match(pattern: str, name: str) -> bool:
     """Whether a pattern of `patternProperties` may speak of a name: sure only for plain beginnings."""
     plain = re.fullmatch(r"\^([A-Za-z0-9_-]+)", pattern)
     return plain is None or name.startswith(plain[1])
 
 
-def resolve(root: Rules, schema: Any) -> Rules:
+def resolve_ref(root: Schema, schema: Any) -> Schema:
     """The schema itself, or what its `$ref` leads to within the same document; ANY where that is nothing."""
-    for _ in range(LONGEST_CHAIN):
-        if not is_rules(schema):
-            return ANY
+    for _ in range(MAX_REF_CHAIN):
+        if not is_schema(schema):
+            return ANY_SCHEMA
         if "$ref" not in schema:
             return dict(schema)
         others = {key: rule for key, rule in schema.items() if key != "$ref"}
-        schema = {**target(root, schema["$ref"]), **others}
-    return ANY
+        schema = {**ref_target(root, schema["$ref"]), **others}
+    return ANY_SCHEMA
 
 
-def target(root: Rules, reference: Any) -> Rules:
+def ref_target(root: Schema, reference: Any) -> Schema:
     """What a reference within the document leads to; ANY for another one."""
     if not isinstance(reference, str) or not reference.startswith("#"):
-        return ANY
+        return ANY_SCHEMA
     steps = [unquote(step).replace("~1", "/").replace("~0", "~") for step in reference[1:].split("/")[1:]]
-    found = fragment(root, steps)
-    return found if is_rules(found) else ANY
+    found = schema_at(root, steps)
+    return found if is_schema(found) else ANY_SCHEMA
 
 
-def fragment(root: Any, path: Sequence[str | int]) -> Any:
+def schema_at(root: Any, path: Sequence[str | int]) -> Any:
     """What is at a path in the schema; None when nothing is."""
     here = root
     for step in path:
@@ -124,15 +128,15 @@ def fragment(root: Any, path: Sequence[str | int]) -> Any:
     return here
 
 
-def is_rules(schema: Any) -> bool:
+def is_schema(schema: Any) -> bool:
     return isinstance(schema, Mapping)
 
 
-def named(schema: Rules, keyword: str) -> Rules:
+def get_mapping(schema: Schema, keyword: str) -> Schema:
     found = schema.get(keyword)
-    return found if isinstance(found, Mapping) else ANY
+    return found if isinstance(found, Mapping) else ANY_SCHEMA
 
 
-def listed(schema: Rules, keyword: str) -> Sequence[Any]:
+def get_list(schema: Schema, keyword: str) -> Sequence[Any]:
     found = schema.get(keyword)
     return found if isinstance(found, list) else ()

@@ -10,24 +10,24 @@ import msgspec
 from dragoman.operations.identity import Identity
 from dragoman.operations.operation import Effect, Operation
 from dragoman.operations.permission.pattern import (
-    Kind,
-    Matching,
-    Pattern,
-    closeness,
-    identity_closeness,
-    matching,
-    read_pattern,
+    Matcher,
+    OperationPattern,
+    PatternKind,
+    compile_glob,
+    identity_specificity,
+    parse_pattern,
+    specificity,
 )
-from dragoman.operations.registry import RESERVED
+from dragoman.operations.registry import RESERVED_NAMESPACE
 
 Decision = Literal["allow", "ask", "deny"]
-Weight: TypeAlias = tuple[int, int, int, int, int, int]
+Precedence: TypeAlias = tuple[int, int, int, int, int, int]
 
 STRICTNESS: Mapping[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
-EFFECTS = 3  # how many there are
-CALLERS = 4_096
-TABLES = 256
-VERDICTS = 262_144
+EFFECT_COUNT = 3  # how many there are
+MAX_CALLERS = 4_096
+MAX_TABLES = 256
+MAX_VERDICTS = 262_144
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,65 +54,65 @@ class Verdict(msgspec.Struct, frozen=True):
     rule: Rule | None = None
 
 
-class Match(msgspec.Struct, frozen=True):
+class RuleMatch(msgspec.Struct, frozen=True):
     """A rule that fits a call, by one of its patterns; of all that fit, the one that weighs most decides.
 
-    `weight`: the pattern's kind and literal characters, how many conditions (agent, identity, effect) narrow
-    the rule, how closely these name the caller, how strict it is, and last a place that no order of the
-    rules changes. `pattern` is None for the default.
+    `precedence`: the pattern's kind and literal characters, how many conditions (agent, identity, effect)
+    narrow the rule, how closely these name the caller, how strict it is, and last a place that no order of
+    the rules changes. `pattern` is None for the default.
     """
 
-    weight: Weight
+    precedence: Precedence
     verdict: Verdict
-    pattern: Pattern | None = None
+    pattern: OperationPattern | None = None
 
-    def fits(self, operation: Operation) -> bool:
+    def applies_to(self, operation: Operation) -> bool:
         """Whether it is for operations of this effect, and, of the meta-tools, whether it names them."""
         rule = self.verdict.rule
         if rule is not None and rule.effects and operation.effect not in rule.effects:
             return False
-        return operation.namespace != RESERVED or (
-            self.pattern is not None and self.pattern.namespace == RESERVED
+        return operation.namespace != RESERVED_NAMESPACE or (
+            self.pattern is not None and self.pattern.namespace == RESERVED_NAMESPACE
         )
 
 
-OPEN = Match((-1, 0, 0, 0, 0, 0), Verdict("allow"))
+ALLOW_META_TOOLS = RuleMatch((-1, 0, 0, 0, 0, 0), Verdict("allow"))
 
 
-class Table:
+class RuleTable:
     """The rules that are for one kind of caller, by what they are looked up with."""
 
-    def __init__(self, matches: Sequence[Match], *, default: Decision, number: int) -> None:
+    def __init__(self, matches: Sequence[RuleMatch], *, default: Decision, number: int) -> None:
         self.number = number
-        self.empty = not matches
-        self.default = Match(OPEN.weight, Verdict(default))
-        self._by_id: dict[str, list[Match]] = {}
-        self._by_namespace: dict[str, list[Match]] = {}
-        self._by_glob: list[tuple[Matching, Match]] = []
+        self.is_empty = not matches
+        self.default = RuleMatch(ALLOW_META_TOOLS.precedence, Verdict(default))
+        self._by_id: dict[str, list[RuleMatch]] = {}
+        self._by_namespace: dict[str, list[RuleMatch]] = {}
+        self._by_glob: list[tuple[Matcher, RuleMatch]] = []
         for match in matches:
-            self._put(match, match.pattern)
+            self._add(match, match.pattern)
 
-    def find(self, operation: Operation) -> Iterator[Match]:
+    def matches_for(self, operation: Operation) -> Iterator[RuleMatch]:
         """What fits an operation, with its own wish and the default."""
         id = operation.id.lower()
         namespace = operation.namespace.lower()
         named = (*self._by_id.get(id, ()), *self._by_namespace.get(namespace, ()))
         yield from (match for match in named if match.fits(operation))
-        yield from (match for matches, match in self._by_glob if match.fits(operation) and matches(id))
+        yield from (match for matches, match in self._by_glob if match.applies_to(operation) and matches(id))
         if operation.approval:
-            yield Match((Kind.EXACT, len(id), 0, 0, STRICTNESS["ask"], -1), Verdict("ask"))
-        yield OPEN if namespace == RESERVED else self.default
+            yield RuleMatch((PatternKind.EXACT, len(id), 0, 0, STRICTNESS["ask"], -1), Verdict("ask"))
+        yield ALLOW_META_TOOLS if namespace == RESERVED_NAMESPACE else self.default
 
-    def _put(self, match: Match, pattern: Pattern | None) -> None:
+    def _add(self, match: RuleMatch, pattern: OperationPattern | None) -> None:
         match pattern:
             case None:
                 pass
-            case Pattern(kind=Kind.EXACT):
+            case OperationPattern(kind=PatternKind.EXACT):
                 self._by_id.setdefault(pattern.text, []).append(match)
-            case Pattern(kind=Kind.NAMESPACE):
+            case OperationPattern(kind=PatternKind.NAMESPACE):
                 self._by_namespace.setdefault(pattern.namespace, []).append(match)
             case _:
-                self._by_glob.append((matching(pattern.text), match))
+                self._by_glob.append((compile_glob(pattern.text), match))
 
 
 class Policy:
@@ -130,60 +130,60 @@ class Policy:
         agents: Mapping[str, Decision] | None = None,
     ) -> None:
         self._rules = tuple(sorted(rules, key=msgspec.json.encode))
-        self._patterns = tuple(tuple(map(read_pattern, rule.operations)) for rule in self._rules)
+        self._patterns = tuple(tuple(map(parse_pattern, rule.operations)) for rule in self._rules)
         self._default = default
         self._agents = dict(agents or {})
-        self._callers: dict[tuple[str | None, str, str | None], Table] = {}
-        self._tables: dict[tuple[object, ...], Table] = {}
+        self._tables_by_caller: dict[tuple[str | None, str, str | None], RuleTable] = {}
+        self._tables: dict[tuple[object, ...], RuleTable] = {}
         self._verdicts: dict[tuple[int, str, str, Effect, bool], Verdict] = {}
 
     def decide(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> Verdict:
         """What is decided of a call. Cheap: it is remembered."""
         table = self._table(identity, agent)
-        if table.empty and not operation.approval and operation.namespace != RESERVED:
+        if table.is_empty and not operation.approval and operation.namespace != RESERVED_NAMESPACE:
             return table.default.verdict
         key = (table.number, operation.namespace, operation.name, operation.effect, operation.approval)
         known = self._verdicts.get(key)
         if known is None:
-            if len(self._verdicts) >= VERDICTS:
+            if len(self._verdicts) >= MAX_VERDICTS:
                 self._verdicts.clear()
-            known = self._verdicts[key] = max(table.find(operation), key=weight_of).verdict
+            known = self._verdicts[key] = max(table.matches_for(operation), key=precedence_of).verdict
         return known
 
-    def visible(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> bool:
+    def is_visible(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> bool:
         """Whether the caller may call it, if only when somebody approves."""
         return self.decide(operation, identity=identity, agent=agent).decision != "deny"
 
     def matches(
         self, operation: Operation, *, identity: Identity, agent: str | None = None
-    ) -> Sequence[Match]:
+    ) -> Sequence[RuleMatch]:
         """All that fits, for people: the first one decides, and the last one is the default."""
-        return sorted(self._table(identity, agent).find(operation), key=weight_of, reverse=True)
+        return sorted(self._table(identity, agent).matches_for(operation), key=precedence_of, reverse=True)
 
-    def _table(self, identity: Identity, agent: str | None) -> Table:
+    def _table(self, identity: Identity, agent: str | None) -> RuleTable:
         caller = (agent, identity.owner, identity.key_id)
-        table = self._callers.get(caller)
+        table = self._tables_by_caller.get(caller)
         if table is None:
-            if len(self._callers) >= CALLERS:
-                self._callers.clear()
-            table = self._callers[caller] = self._made(identity, agent)
+            if len(self._tables_by_caller) >= MAX_CALLERS:
+                self._tables_by_caller.clear()
+            table = self._tables_by_caller[caller] = self._build_table(identity, agent)
         return table
 
-    def _made(self, identity: Identity, agent: str | None) -> Table:
+    def _build_table(self, identity: Identity, agent: str | None) -> RuleTable:
         """The caller's table; those whom the same rules fit in the same way share one."""
         default = self._agents.get(agent, self._default) if agent is not None else self._default
-        fitting = [narrowness(rule, identity, agent=agent) for rule in self._rules]
+        fitting = [rule_specificity(rule, identity, agent=agent) for rule in self._rules]
         signature = (default, *fitting)
         if signature not in self._tables:
-            if len(self._tables) >= TABLES:
+            if len(self._tables) >= MAX_TABLES:
                 self._tables.clear()
-                self._callers.clear()
+                self._tables_by_caller.clear()
                 self._verdicts.clear()  # their numbers are given anew
-            matches = list(self._weighed(fitting))
-            self._tables[signature] = Table(matches, default=default, number=len(self._tables))
+            matches = list(self._make_matches(fitting))
+            self._tables[signature] = RuleTable(matches, default=default, number=len(self._tables))
         return self._tables[signature]
 
-    def _weighed(self, fitting: Sequence[tuple[int, int] | None]) -> Iterator[Match]:
+    def _make_matches(self, fitting: Sequence[tuple[int, int] | None]) -> Iterator[RuleMatch]:
         for place, (rule, patterns, narrow) in enumerate(
             zip(self._rules, self._patterns, fitting, strict=True)
         ):
@@ -191,18 +191,18 @@ class Policy:
             if narrow is not None:
                 for each in patterns:
                     weight = (each.kind, each.literals, *narrow, STRICTNESS[rule.decision], place)
-                    yield Match(weight, verdict, each)
+                    yield RuleMatch(weight, verdict, each)
 
 
-def weight_of(match: Match) -> Weight:
-    return match.weight
+def precedence_of(match: RuleMatch) -> Precedence:
+    return match.precedence
 
 
-def narrowness(rule: Rule, identity: Identity, *, agent: str | None) -> tuple[int, int] | None:
+def rule_specificity(rule: Rule, identity: Identity, *, agent: str | None) -> tuple[int, int] | None:
     """How many conditions narrow the rule, and how closely they name the caller; None if it is for others."""
-    by_agent = closeness(rule.agents, agent)
-    by_identity = identity_closeness(rule.identities, identity.owner, key_id=identity.key_id)
+    by_agent = specificity(rule.agents, agent)
+    by_identity = identity_specificity(rule.identities, identity.owner, key_id=identity.key_id)
     if by_agent is None or by_identity is None:
         return None
-    by_effect = 0 < len(set(rule.effects)) < EFFECTS
+    by_effect = 0 < len(set(rule.effects)) < EFFECT_COUNT
     return (by_agent > 0) + (by_identity > 0) + by_effect, by_agent + by_identity

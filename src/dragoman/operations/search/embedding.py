@@ -12,7 +12,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.words import terms
 
-TEXT_LIMIT = 2_000  # characters of an operation that are embedded
+MAX_TEXT_LENGTH = 2_000  # characters of an operation that are embedded
 
 
 class Embedder(Protocol):
@@ -24,16 +24,16 @@ class Embedder(Protocol):
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]: ...
 
 
-class HashedWords:
+class HashingEmbedder:
     """The trivial embedder: each word turns the vector one way, chosen by its hash. It knows no meanings."""
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        return [self._turn(text) for text in texts]
+        return [self._embed_text(text) for text in texts]
 
-    def _turn(self, text: str) -> Sequence[float]:
+    def _embed_text(self, text: str) -> Sequence[float]:
         vector = [0.0] * self._size
         for term in terms(text):
             vector[int.from_bytes(hashlib.blake2b(term.encode(), digest_size=4).digest()) % self._size] += 1.0
@@ -41,15 +41,15 @@ class HashedWords:
         return [each / length for each in vector]
 
 
-def describe(operation: Operation) -> str:
+def embedding_text(operation: Operation) -> str:
     """The text of an operation that is embedded: what it is called, where it belongs, what it does."""
     properties = operation.input_schema.get("properties")
     named = " ".join(properties) if isinstance(properties, dict) else ""
     name = operation.name.replace("_", " ").replace("-", " ").replace(".", " ")
-    return f"{name} {operation.namespace}: {operation.description} ({named})"[:TEXT_LIMIT]
+    return f"{name} {operation.namespace}: {operation.description} ({named})"[:MAX_TEXT_LENGTH]
 
 
-def needed(module: str) -> Any:
+def import_extra(module: str) -> Any:
     """A module of the extra. ConfigError when it is not installed."""
     try:
         return import_module(module)

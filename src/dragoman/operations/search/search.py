@@ -12,34 +12,36 @@ import msgspec
 
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
-from dragoman.operations.search.index import Index
-from dragoman.operations.search.meanings import Meanings
-from dragoman.operations.search.names import Names
-from dragoman.operations.search.slices import at_least, mark, places, read, top
+from dragoman.operations.search.index import InvertedIndex
+from dragoman.operations.search.meanings import SemanticIndex
+from dragoman.operations.search.names import NameIndex
+from dragoman.operations.search.slices import at_least_mask, mask_slots, read_numbers, to_mask, top_mask
 from dragoman.operations.search.summary import signature, summarise
 from dragoman.operations.search.words import synonyms, terms
 
-HITS = 8
-RANKED = 200  # operations that are looked at, and counted, for one answer
-LISTED = 40  # operations that the listing of a namespace shows at most
-BUDGET = 6_000  # bytes of the operations in an answer
-NAMESPACES = 20  # that an answer names
-QUERY_LIMIT = 400
-NEAR = 0.25  # of the best score: what has less is no match
+MAX_HITS = 8
+MAX_RANKED = 200  # operations that are looked at, and counted, for one answer
+MAX_LISTED = 40  # operations that the listing of a namespace shows at most
+MAX_RESULT_BYTES = 6_000  # bytes of the operations in an answer
+MAX_NAMESPACES = 20  # that an answer names
+MAX_QUERY_LENGTH = 400
+MIN_RELATIVE_SCORE = 0.25  # of the best score: what has less is no match
 SYNONYM_WEIGHT = 0.3
-WEAK = 0.5  # a hit that has less of the query, by rarity of its words, is a guess
-Allow: TypeAlias = Callable[[Operation], bool]
+MIN_COVERAGE = 0.5  # a hit that has less of the query, by rarity of its words, is a guess
+OperationFilter: TypeAlias = Callable[[Operation], bool]
 
-NOTHING = (
+NO_MATCH_HINT = (
     "Nothing fits. Try other words (verb + object + service), or pass one of the namespaces with an empty q."
 )
-GUESS = "These fit only in part. Try other words (verb + object + service), or pass a namespace."
-NO_QUERY = "Say what you look for in q (verb + object + service), or pass one of the namespaces to list it."
-UNKNOWN = "There is no such namespace. Pass one of these, or none."
-CUT = "There are more. Pass q as well, to find some of them."
+PARTIAL_MATCH_HINT = "These fit only in part. Try other words (verb + object + service), or pass a namespace."
+NO_QUERY_HINT = (
+    "Say what you look for in q (verb + object + service), or pass one of the namespaces to list it."
+)
+UNKNOWN_NAMESPACE_HINT = "There is no such namespace. Pass one of these, or none."
+MORE_HINT = "There are more. Pass q as well, to find some of them."
 
 
-class Hit(msgspec.Struct, frozen=True):
+class OperationHit(msgspec.Struct, frozen=True):
     """An operation that fits, in short: what it is called, does and takes."""
 
     tool: str
@@ -48,10 +50,10 @@ class Hit(msgspec.Struct, frozen=True):
     namespace: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class OperationSearchResult(msgspec.Struct, frozen=True):
     """The best hits, how many more there are, how many in each namespace, and how to ask better."""
 
-    tools: tuple[Hit, ...]
+    tools: tuple[OperationHit, ...]
     more: int
     namespaces: Mapping[str, int]
     hint: str | None = None
@@ -65,165 +67,183 @@ class Answer(msgspec.Struct, frozen=True):
         return body if self.hint is None else {**body, "hint": self.hint}
 
 
-class Search:
+class OperationSearch:
     """Finds operations of a registry, and keeps up with it.
 
     With meanings it weighs those as much as the words, as soon as they are ready.
     """
 
-    def __init__(self, registry: Registry, *, meanings: Meanings | None = None) -> None:
-        self._places: dict[str, int] = {}  # by id
-        self._held: list[Operation | None] = []  # by place
-        self._free: list[int] = []
-        self._filled = 0  # a mask of the places that hold one
-        self._spaces: dict[str, set[int]] = {}
-        self._index = Index()
-        self._names = Names()
-        self._meanings = meanings
-        registry.watch(self)
+    def __init__(self, registry: Registry, *, semantic_index: SemanticIndex | None = None) -> None:
+        self._slots: dict[str, int] = {}  # by id
+        self._operations: list[Operation | None] = []  # by place
+        self._free_slots: list[int] = []
+        self._used_mask = 0  # a mask of the places that hold one
+        self._namespaces: dict[str, set[int]] = {}
+        self._index = InvertedIndex()
+        self._names = NameIndex()
+        self._semantic_index = semantic_index
+        registry.add_listener(self)
 
     def add(self, operation: Operation) -> None:
         """Make an operation findable, in the place of one with its id."""
         id = operation.id
-        if id in self._places:
+        if id in self._slots:
             self.remove(operation)
-        place = self._free.pop() if self._free else len(self._held)
-        if place == len(self._held):
-            self._held.append(None)
-        self._held[place] = operation
-        self._filled |= 1 << place
-        self._places[id] = place
-        self._spaces.setdefault(operation.namespace, set()).add(place)
+        place = self._free_slots.pop() if self._free_slots else len(self._operations)
+        if place == len(self._operations):
+            self._operations.append(None)
+        self._operations[place] = operation
+        self._used_mask |= 1 << place
+        self._slots[id] = place
+        self._namespaces.setdefault(operation.namespace, set()).add(place)
         self._index.add(place, operation)
         self._names.add(operation)
-        if self._meanings:
-            self._meanings.add(place, operation)
+        if self._semantic_index:
+            self._semantic_index.add(place, operation)
 
     def remove(self, operation: Operation) -> None:
         """Make it findable no more."""
-        place = self._places.pop(operation.id, None)
+        place = self._slots.pop(operation.id, None)
         if place is None:
             return
-        self._free.append(place)
-        self._filled ^= 1 << place
-        space = self._spaces[operation.namespace]
+        self._free_slots.append(place)
+        self._used_mask ^= 1 << place
+        space = self._namespaces[operation.namespace]
         space.discard(place)
         if not space:
-            del self._spaces[operation.namespace]
+            del self._namespaces[operation.namespace]
         self._index.remove(place)
         self._names.remove(operation)
-        if self._meanings:
-            self._meanings.remove(place, self._held[place] or operation)
-        self._held[place] = None
+        if self._semantic_index:
+            self._semantic_index.remove(place, self._operations[place] or operation)
+        self._operations[place] = None
 
-    def find(self, q: str = "", *, namespace: str | None = None, allow: Allow | None = None) -> Answer:
+    def search(
+        self, q: str = "", *, namespace: str | None = None, allow: OperationFilter | None = None
+    ) -> OperationSearchResult:
         """The operations that fit `q` best, of those that `allow` lets through; without `q`, the namespace.
 
         The best RANKED that are allowed are looked at: `more` and the counts by namespace tell of these.
         What is not allowed has no part in the answer. `allow` is asked about what fits, in order, until there
         are enough; about all operations only when nothing fits.
         """
-        wanted = q[:QUERY_LIMIT].strip()
+        wanted = q[:MAX_QUERY_LENGTH].strip()
         if not wanted:
-            return self._list(namespace, allow)
-        query = weigh(wanted)
-        best = list(islice(self._rank(wanted, query, namespace=namespace, allow=allow), RANKED))
+            return self._list_namespace(namespace, allow)
+        query = query_weights(wanted)
+        best = list(islice(self._rank(wanted, query, namespace=namespace, allow=allow), MAX_RANKED))
         if not best:
-            unknown = namespace is not None and not any(self._allowed(namespace, allow))
-            return Answer((), 0, self._count(allow), UNKNOWN if unknown else NOTHING)
-        hits = fit(best[:HITS])
-        strong = best[0].id in self._names.match(wanted) or self._share(best[0], query) >= WEAK
-        return Answer(hits, len(best) - len(hits), count(best), None if strong else GUESS)
+            unknown = namespace is not None and not any(self._allowed_operations(namespace, allow))
+            return OperationSearchResult(
+                (), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT if unknown else NO_MATCH_HINT
+            )
+        hits = make_hits(best[:MAX_HITS])
+        strong = best[0].id in self._names.match(wanted) or self._coverage(best[0], query) >= MIN_COVERAGE
+        return OperationSearchResult(
+            hits, len(best) - len(hits), count_by_namespace(best), None if strong else PARTIAL_MATCH_HINT
+        )
 
     def rank(
-        self, q: str, limit: int, *, namespace: str | None = None, allow: Allow | None = None
+        self, q: str, limit: int, *, namespace: str | None = None, allow: OperationFilter | None = None
     ) -> Sequence[Operation]:
         """The operations that fit best, the best first.
 
         Ids and names that are `q` stand first, then names that begin with it, then the rest by score; equals
         by id.
         """
-        wanted = q[:QUERY_LIMIT].strip()
-        return list(islice(self._rank(wanted, weigh(wanted), namespace=namespace, allow=allow), limit))
+        wanted = q[:MAX_QUERY_LENGTH].strip()
+        return list(
+            islice(self._rank(wanted, query_weights(wanted), namespace=namespace, allow=allow), limit)
+        )
 
     def _rank(
-        self, wanted: str, query: Mapping[str, float], *, namespace: str | None, allow: Allow | None
+        self, text: str, query: Mapping[str, float], *, namespace: str | None, allow: OperationFilter | None
     ) -> Iterator[Operation]:
-        space = None if namespace is None else self._spaces.get(namespace, set())
+        space = None if namespace is None else self._namespaces.get(namespace, set())
         scores = self._index.score(query)
-        named = {self._places[id]: match for id, match in self._names.match(wanted).items()}
+        named = {self._slots[id]: match for id, match in self._names.match(text).items()}
         if space is not None:
             named = {place: match for place, match in named.items() if place in space}
-        points = read(scores, named)
-        first = sorted(named, key=lambda place: (named[place], -points[place], self._at(place).id))
-        visible = self._filled if space is None else mark(space)
-        rest = self._descend(wanted, scores, visible=visible)
+        points = read_numbers(scores, named)
+        first = sorted(named, key=lambda place: (named[place], -points[place], self._operation_at(place).id))
+        visible = self._used_mask if space is None else to_mask(space)
+        rest = self._rank_slots(text, scores, visible=visible)
         for place in chain(first, (place for place in rest if place not in named)):
-            operation = self._at(place)
+            operation = self._operation_at(place)
             if allow is None or allow(operation):
                 yield operation
 
-    def _descend(self, wanted: str, scores: Sequence[int], *, visible: int) -> Iterator[int]:
+    def _rank_slots(self, text: str, scores: Sequence[int], *, visible: int) -> Iterator[int]:
         """The visible places that fit, best first, equals by id; found as far as they are asked for."""
-        near = matching(scores, visible)
-        if self._meanings and self._meanings.ready:
-            yield from self._in_groups(self._meanings.descend(wanted, scores, among=visible, near=near))
+        near = matching_slots(scores, visible)
+        if self._semantic_index and self._semantic_index.ready:
+            yield from self._order_ties(
+                self._semantic_index.rank(text, scores, candidates=visible, matches=near)
+            )
             return
-        count = RANKED
+        count = MAX_RANKED
         while near:
-            points = read(scores, places(top(scores, near, count=count)))
-            yield from sorted(points, key=lambda place: (-points[place], self._at(place).id))
-            near &= ~mark(points)
+            points = read_numbers(scores, mask_slots(top_mask(scores, near, count=count)))
+            yield from sorted(points, key=lambda place: (-points[place], self._operation_at(place).id))
+            near &= ~to_mask(points)
             count *= 4
 
-    def _in_groups(self, ranked: Iterable[tuple[float, int]]) -> Iterator[int]:
+    def _order_ties(self, ranked: Iterable[tuple[float, int]]) -> Iterator[int]:
         """The places in their order, equals by id."""
         for _, group in groupby(ranked, key=itemgetter(0)):
-            yield from sorted((place for _, place in group), key=lambda place: self._at(place).id)
+            yield from sorted((place for _, place in group), key=lambda place: self._operation_at(place).id)
 
-    def _at(self, place: int) -> Operation:
-        operation = self._held[place]
+    def _operation_at(self, slot: int) -> Operation:
+        operation = self._operations[slot]
         if operation is None:
-            raise LookupError(f"nothing is at {place}")
+            raise LookupError(f"nothing is at {slot}")
         return operation
 
-    def _allowed(self, namespace: str | None, allow: Allow | None) -> Iterator[Operation]:
+    def _allowed_operations(
+        self, namespace: str | None, allow: OperationFilter | None
+    ) -> Iterator[Operation]:
         """The operations that may be found, of a namespace or of all."""
-        held = self._held if namespace is None else map(self._at, self._spaces.get(namespace, ()))
+        held = (
+            self._operations
+            if namespace is None
+            else map(self._operation_at, self._namespaces.get(namespace, ()))
+        )
         return (each for each in held if each is not None and (allow is None or allow(each)))
 
-    def _count(self, allow: Allow | None) -> dict[str, int]:
+    def _count_namespaces(self, allow: OperationFilter | None) -> dict[str, int]:
         """How many operations each namespace has, as far as may be known."""
         if allow is None:
-            return fullest({name: len(space) for name, space in self._spaces.items()})
-        return count(self._allowed(None, allow))
+            return largest_namespaces({name: len(space) for name, space in self._namespaces.items()})
+        return count_by_namespace(self._allowed_operations(None, allow))
 
-    def _list(self, namespace: str | None, allow: Allow | None) -> Answer:
+    def _list_namespace(self, namespace: str | None, allow: OperationFilter | None) -> OperationSearchResult:
         if namespace is None:
-            return Answer((), 0, self._count(allow), NO_QUERY)
-        held = sorted(self._allowed(namespace, allow), key=lambda each: each.id)
+            return OperationSearchResult((), 0, self._count_namespaces(allow), NO_QUERY_HINT)
+        held = sorted(self._allowed_operations(namespace, allow), key=lambda each: each.id)
         if not held:
-            return Answer((), 0, self._count(allow), UNKNOWN)
-        hits = fit(held[:LISTED])
+            return OperationSearchResult((), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT)
+        hits = make_hits(held[:MAX_LISTED])
         more = len(held) - len(hits)
-        return Answer(hits, more, {namespace: len(held)}, CUT if more else None)
+        return OperationSearchResult(hits, more, {namespace: len(held)}, MORE_HINT if more else None)
 
-    def _share(self, operation: Operation, query: Mapping[str, float]) -> float:
+    def _coverage(self, operation: Operation, query: Mapping[str, float]) -> float:
         own = {term for term, weight in query.items() if weight == 1.0}
-        return self._index.share(self._places[operation.id], own)
+        return self._index.coverage(self._slots[operation.id], own)
 
 
-def matching(scores: Sequence[int], among: int) -> int:
+def matching_slots(scores: Sequence[int], candidates: int) -> int:
     """The places among that have a score near the best."""
     some = 0
     for bits in scores:
         some |= bits
-    some &= among
-    best = max(read(scores, islice(places(top(scores, some, count=1)), 1)).values(), default=0)
-    return at_least(scores, some, floor=max(1, round(NEAR * best)))
+    some &= candidates
+    best = max(
+        read_numbers(scores, islice(mask_slots(top_mask(scores, some, count=1)), 1)).values(), default=0
+    )
+    return at_least_mask(scores, some, floor=max(1, round(MIN_RELATIVE_SCORE * best)))
 
 
-def weigh(q: str) -> dict[str, float]:
+def query_weights(q: str) -> dict[str, float]:
     """The terms of a query, and their synonyms at a lower weight."""
     query = dict.fromkeys(terms(q), 1.0)
     for term in list(query):
@@ -232,12 +252,12 @@ def weigh(q: str) -> dict[str, float]:
     return query
 
 
-def fit(operations: Iterable[Operation]) -> tuple[Hit, ...]:
+def make_hits(operations: Iterable[Operation]) -> tuple[OperationHit, ...]:
     """The operations as hits, as many as the byte budget holds; at least one."""
-    hits: list[Hit] = []
-    left = BUDGET
+    hits: list[OperationHit] = []
+    left = MAX_RESULT_BYTES
     for each in operations:
-        hit = Hit(each.id, summarise(each), signature(each.input_schema), each.namespace)
+        hit = OperationHit(each.id, summarise(each), signature(each.input_schema), each.namespace)
         left -= len(msgspec.json.encode(hit))
         if left < 0 and hits:
             break
@@ -245,11 +265,11 @@ def fit(operations: Iterable[Operation]) -> tuple[Hit, ...]:
     return tuple(hits)
 
 
-def count(operations: Iterable[Operation]) -> dict[str, int]:
+def count_by_namespace(operations: Iterable[Operation]) -> dict[str, int]:
     """How many operations the namespaces have; the fullest namespaces only."""
-    return fullest(Counter(operation.namespace for operation in operations))
+    return largest_namespaces(Counter(operation.namespace for operation in operations))
 
 
-def fullest(counts: Mapping[str, int]) -> dict[str, int]:
+def largest_namespaces(counts: Mapping[str, int]) -> dict[str, int]:
     """The fullest namespaces of these."""
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NAMESPACES])
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMESPACES])

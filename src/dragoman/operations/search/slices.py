@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-FILLED = re.compile(rb"[^\0]", re.DOTALL)
+NONZERO_BYTE = re.compile(rb"[^\0]", re.DOTALL)
 BITS = tuple(1 << bit for bit in range(8))
-HELD = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
+BITS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
-def add(total: list[int], addend: Sequence[int], *, shift: int = 0) -> None:
+def add_slices(total: list[int], addend: Sequence[int], *, shift: int = 0) -> None:
     """Add the addend's numbers, times two to the power of `shift`, to those of the total."""
     total.extend([0] * (shift + len(addend) - len(total)))
     carry = 0
@@ -31,14 +31,14 @@ def add(total: list[int], addend: Sequence[int], *, shift: int = 0) -> None:
         index += 1
 
 
-def multiply(total: list[int], addend: Sequence[int], *, factor: int) -> None:
+def add_multiple(total: list[int], addend: Sequence[int], *, factor: int) -> None:
     """Add the addend's numbers, times the factor, to those of the total."""
     for shift in range(factor.bit_length()):
         if factor >> shift & 1:
-            add(total, addend, shift=shift)
+            add_slices(total, addend, shift=shift)
 
 
-def pack(numbers: Mapping[int, int]) -> list[int]:
+def pack_slices(numbers: Mapping[int, int]) -> list[int]:
     """The slices of these numbers by place."""
     size = (max(numbers, default=0) >> 3) + 1
     rows = [bytearray(size) for _ in range(max(numbers.values(), default=0).bit_length())]
@@ -53,34 +53,34 @@ def pack(numbers: Mapping[int, int]) -> list[int]:
     return [int.from_bytes(row, "little") for row in rows]
 
 
-def mark(places: Iterable[int]) -> int:
+def to_mask(slots: Iterable[int]) -> int:
     """An int that has the bits of these places."""
-    return next(iter(pack(dict.fromkeys(places, 1))), 0)
+    return next(iter(pack_slices(dict.fromkeys(slots, 1))), 0)
 
 
-def places(marked: int) -> Iterator[int]:
+def mask_slots(mask: int) -> Iterator[int]:
     """The places of an int's bits, in order."""
-    data = marked.to_bytes((marked.bit_length() + 7) >> 3, "little")
-    for found in FILLED.finditer(data):
+    data = mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
+    for found in NONZERO_BYTE.finditer(data):
         first = found.start() << 3
-        for bit in HELD[data[found.start()]]:
+        for bit in BITS_OF_BYTE[data[found.start()]]:
             yield first + bit
 
 
-def read(slices: Sequence[int], wanted: Iterable[int]) -> dict[int, int]:
+def read_numbers(slices: Sequence[int], slots: Iterable[int]) -> dict[int, int]:
     """The numbers at these places."""
     size = (max((bits.bit_length() for bits in slices), default=0) >> 3) + 1
     rows = [(1 << index, bits.to_bytes(size, "little")) for index, bits in enumerate(slices)]
     numbers: dict[int, int] = {}
-    for place in wanted:
+    for place in slots:
         byte, bit = place >> 3, BITS[place & 7]
         numbers[place] = sum([value for value, row in rows if row[byte] & bit]) if byte < size else 0
     return numbers
 
 
-def top(slices: Sequence[int], among: int, *, count: int) -> int:
+def top_mask(slices: Sequence[int], candidates: int, *, count: int) -> int:
     """The places, of those among, of the `count` greatest numbers, with all that equal the least of them."""
-    sure, open = 0, among
+    sure, open = 0, candidates
     for bits in reversed(slices):
         greater = open & bits
         if (sure | greater).bit_count() <= count:
@@ -91,11 +91,11 @@ def top(slices: Sequence[int], among: int, *, count: int) -> int:
     return sure if sure.bit_count() >= count else sure | open
 
 
-def at_least(slices: Sequence[int], among: int, *, floor: int) -> int:
+def at_least_mask(slices: Sequence[int], candidates: int, *, floor: int) -> int:
     """The places, of those among, whose number is the floor or more."""
     if floor >> len(slices):
         return 0
-    above, equal = 0, among
+    above, equal = 0, candidates
     for index in reversed(range(len(slices))):
         if floor >> index & 1:
             equal &= slices[index]

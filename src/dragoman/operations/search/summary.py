@@ -7,20 +7,20 @@ from typing import Any
 
 import msgspec
 
-from dragoman.operations.cleaning import clean
+from dragoman.operations.cleaning import sanitize_text
 from dragoman.operations.operation import Operation
 
-SUMMARY_LIMIT = 160
-SIGNATURE_LIMIT = 200
-NAME_LIMIT = 40
-OPTIONS = 4  # values of an enum that a signature shows
-BRANCHES = 3
+MAX_SUMMARY_LENGTH = 160
+MAX_SIGNATURE_LENGTH = 200
+MAX_NAME_LENGTH = 40
+MAX_OPTIONS = 4  # values of an enum that a signature shows
+MAX_BRANCHES = 3
 
 
 def summarise(operation: Operation) -> str:
     """The first paragraph of the description, on one line, at most 160 characters."""
     paragraph = operation.description.strip().split("\n\n", 1)[0]
-    return clean(" ".join(paragraph.split()), SUMMARY_LIMIT)
+    return sanitize_text(" ".join(paragraph.split()), MAX_SUMMARY_LENGTH)
 
 
 def signature(schema: Mapping[str, Any]) -> str:
@@ -32,31 +32,36 @@ def signature(schema: Mapping[str, Any]) -> str:
     said: list[str] = []
     for name in sorted(properties, key=lambda name: name not in required):
         mark = "" if name in required else "?"
-        said.append(f"{clean(name, NAME_LIMIT)}{mark}: {kind(properties[name], optional=bool(mark))}")
-        if sum(len(each) + 2 for each in said) > SIGNATURE_LIMIT:
+        said.append(
+            f"{sanitize_text(name, MAX_NAME_LENGTH)}{mark}: "
+            f"{type_label(properties[name], optional=bool(mark))}"
+        )
+        if sum(len(each) + 2 for each in said) > MAX_SIGNATURE_LENGTH:
             said[-1] = "…"
             break
     return f"({', '.join(said)})"
 
 
-def kind(rules: Any, *, optional: bool = False) -> str:
+def type_label(rules: Any, *, optional: bool = False) -> str:
     """What a schema lets through, in a word or two."""
     if not isinstance(rules, Mapping):
         return "any"
     if "const" in rules or "enum" in rules:
-        return options(rules.get("enum") or [rules.get("const")])
+        return options_label(rules.get("enum") or [rules.get("const")])
     if isinstance(reference := rules.get("$ref"), str):
-        return clean(reference.rpartition("/")[2], NAME_LIMIT)
+        return sanitize_text(reference.rpartition("/")[2], MAX_NAME_LENGTH)
     branches = rules.get("anyOf") or rules.get("oneOf") or rules.get("type")
     if isinstance(branches, str):
-        return f"{kind(rules.get('items'))}[]" if branches == "array" else branches
+        return f"{type_label(rules.get('items'))}[]" if branches == "array" else branches
     if not isinstance(branches, Sequence):
         return "any"
-    kinds = [branch if isinstance(branch, str) else kind(branch) for branch in branches]
+    kinds = [branch if isinstance(branch, str) else type_label(branch) for branch in branches]
     shown = [each for each in dict.fromkeys(kinds) if not (optional and each == "null")]
-    return "|".join(shown[:BRANCHES]) + ("|…" if len(shown) > BRANCHES else "")
+    return "|".join(shown[:MAX_BRANCHES]) + ("|…" if len(shown) > MAX_BRANCHES else "")
 
 
-def options(values: Sequence[Any]) -> str:
-    shown = [clean(msgspec.json.encode(value).decode(), NAME_LIMIT) for value in values[:OPTIONS]]
-    return "|".join(shown) + ("|…" if len(values) > OPTIONS else "")
+def options_label(values: Sequence[Any]) -> str:
+    shown = [
+        sanitize_text(msgspec.json.encode(value).decode(), MAX_NAME_LENGTH) for value in values[:MAX_OPTIONS]
+    ]
+    return "|".join(shown) + ("|…" if len(values) > MAX_OPTIONS else "")

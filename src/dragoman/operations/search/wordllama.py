@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ConfigError
-from dragoman.operations.search.embedding import needed
+from dragoman.operations.search.embedding import import_extra
 
 WEIGHTS = "weights/l2_supercat_256.safetensors"
-TOKENS = "tokenizers/l2_supercat_tokenizer_config.json"
+TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 TENSOR = "embedding.weight"
 
 
-class WordLlama:
+class WordLlamaEmbedder:
     """The mean of a text's token vectors, 256 numbers.
 
     The wheel's own loader looks for its tokens in a folder that the wheel does not have, and then on the
@@ -26,17 +26,17 @@ class WordLlama:
     """
 
     def __init__(self) -> None:
-        self._numpy = needed("numpy")
-        tokenizers = needed("tokenizers")
-        folder = installed()
-        self._tokens = tokenizers.Tokenizer.from_file(str(folder / TOKENS))
-        self._tokens.no_padding()
-        self._tokens.no_truncation()
+        self._numpy = import_extra("numpy")
+        tokenizers = import_extra("tokenizers")
+        folder = package_folder()
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
         self._vectors = read_tensor(folder / WEIGHTS, self._numpy)
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector of length 1 a text; all zeros for a text without words."""
-        encoded = self._tokens.encode_batch(list(texts), add_special_tokens=False)
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         means = self._numpy.zeros((len(encoded), self._vectors.shape[1]), dtype="float32")
         for row, each in enumerate(encoded):
             if each.ids:
@@ -46,14 +46,14 @@ class WordLlama:
         return vectors
 
 
-def installed() -> Path:
+def package_folder() -> Path:
     """The folder of the wheel's files."""
     spec = find_spec("wordllama")
     if spec is None or spec.origin is None:
-        needed("wordllama")  # says what is missing
+        import_extra("wordllama")  # says what is missing
         raise ConfigError("the package 'wordllama' has no files", hint="install it anew from its wheel")
     folder = Path(spec.origin).parent
-    for name in (WEIGHTS, TOKENS):
+    for name in (WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
             raise ConfigError(
                 f"this version of the package 'wordllama' has no {name}",

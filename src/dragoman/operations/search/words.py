@@ -10,13 +10,15 @@ from functools import lru_cache
 import snowballstemmer
 
 # `HTTPServer_v2` -> HTTP Server v 2; a run of letters without case (CJK, Arabic) is one part.
-PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
-UNSPACED = "\u2e80"  # from here on scripts do without spaces, mostly: a run is cut into pairs of letters
-LONGEST = 48  # letters of a word; a longer one is none that anybody asks for
-SHORT = 64  # characters of a text that is worth remembering: names of parameters, namespaces
+FIRST_UNSPACED = (
+    "\u2e80"  # from here on scripts do without spaces, mostly: a run is cut into pairs of letters
+)
+MAX_WORD_LENGTH = 48  # letters of a word; a longer one is none that anybody asks for
+MAX_CACHED_LENGTH = 64  # characters of a text that is worth remembering: names of parameters, namespaces
 
-STOPS = (
+STOP_WORD_LIST = (
     "a about above after again all also am an and any are as at be because been before being between "
     "both but by can could did do does doing down during each few for from further had has have having "
     "he her here hers him his how i if in into is it its itself just me more most my no nor not of off "
@@ -24,7 +26,7 @@ STOPS = (
     "them then there these they this those through to too under until up us using very via was we were "
     "what when where which while who whom why will with would you your "
 )
-STOP_WORDS = frozenset(STOPS.split())
+STOP_WORDS = frozenset(STOP_WORD_LIST.split())
 
 SYNONYMS = (
     "get fetch retrieve read obtain load",
@@ -65,32 +67,32 @@ def stem(word: str) -> str:
 
 def terms(text: str) -> Iterator[str]:
     """The stems of the text's words and of the parts of its identifiers, without stop words."""
-    for part in PART.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
+    for part in WORD_PATTERN.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
         word = part.lower()
-        if word[0] >= UNSPACED:
-            yield from pairs(word)
-        elif word not in STOP_WORDS and len(word) <= LONGEST:
+        if word[0] >= FIRST_UNSPACED:
+            yield from bigrams(word)
+        elif word not in STOP_WORDS and len(word) <= MAX_WORD_LENGTH:
             yield stem(word)
 
 
-def pairs(run: str) -> Iterator[str]:
+def bigrams(run: str) -> Iterator[str]:
     """Each two letters that stand together; a single letter alone."""
     yield from (run[place : place + 2] for place in range(max(1, len(run) - 1)))
 
 
-def vocabulary(text: str) -> frozenset[str]:
+def unique_terms(text: str) -> frozenset[str]:
     """The different terms of a text."""
-    return remembered(text) if len(text) <= SHORT else frozenset(terms(text))
+    return cached_terms(text) if len(text) <= MAX_CACHED_LENGTH else frozenset(terms(text))
 
 
 @lru_cache(maxsize=16_384)
-def remembered(text: str) -> frozenset[str]:
+def cached_terms(text: str) -> frozenset[str]:
     """The terms of a text that many operations have."""
     return frozenset(terms(text))
 
 
 @lru_cache(maxsize=1)
-def groups() -> dict[str, frozenset[str]]:
+def synonym_groups() -> dict[str, frozenset[str]]:
     """For each stem that has synonyms, the stems of all of them."""
     known: dict[str, frozenset[str]] = {}
     for line in SYNONYMS:
@@ -102,9 +104,9 @@ def groups() -> dict[str, frozenset[str]]:
 
 def synonyms(term: str) -> frozenset[str]:
     """The other stems that mean much the same."""
-    return groups().get(term, frozenset()) - {term}
+    return synonym_groups().get(term, frozenset()) - {term}
 
 
-def normalise(name: str) -> str:
+def normalise_name(name: str) -> str:
     """A name without case, dots, dashes and underscores."""
     return re.sub(r"[\W_]+", "", name.lower())

@@ -14,20 +14,20 @@ from msgspec.structs import replace
 from dragoman.accounts.contexts import Contexts
 from dragoman.agent import stops
 from dragoman.agent.context.context import ContextPolicy
-from dragoman.agent.profile import Profile
+from dragoman.agent.profile import AgentSpec
 from dragoman.agent.stops import Condition, Halt, SoFar
 from dragoman.agent.structured import Output
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import AgentConfig, Config, StopConfig
 from dragoman.errors import ConfigError
-from dragoman.operations.loading import find
-from dragoman.operations.operation import NAME, Operation
+from dragoman.operations.loading import load_object
+from dragoman.operations.operation import NAME_PATTERN, Operation
 from dragoman.operations.registry import Registry
-from dragoman.runs.delegation import Delegation
-from dragoman.wire.chat import client_tools
+from dragoman.runs.delegation import AgentOperations
+from dragoman.wire.chat import parse_client_tools
 
-JOINS = {"all": " and ", "any": " or "}
-WORDS = {
+JOINERS = {"all": " and ", "any": " or "}
+STOP_REASONS = {
     "tool": "{} was called",
     "text": "the model said {!r}",
     "matches": "what the model said fits {!r}",
@@ -40,41 +40,41 @@ WORDS = {
 }
 
 
-def agents_of(config: Config) -> dict[str, Profile]:
+def build_agents(config: Config) -> dict[str, AgentSpec]:
     """The agents by name; `default` is the hub itself. ConfigError names the field that cannot be."""
     default = AgentConfig(instructions=config.instructions, operations=config.pinned)
     named = {"default": default, **config.agents}
-    return {name: agent_of(name, agent, config=config) for name, agent in named.items()}
+    return {name: build_agent(name, agent, config=config) for name, agent in named.items()}
 
 
-def agent_of(name: str, agent: AgentConfig, *, config: Config) -> Profile:
+def build_agent(name: str, agent: AgentConfig, *, config: Config) -> AgentSpec:
     path = f"agents.{name}"
-    if agent.description is not None and not NAME.fullmatch(name):
+    if agent.description is not None and not NAME_PATTERN.fullmatch(name):
         raise ConfigError(
             f"{path}: one that others can call is named with 1 to 128 letters, digits, - _ . or /",
             hint="name it otherwise, or leave its description out",
         )
-    return Profile(
+    return AgentSpec(
         name=name,
         model=agent.model or config.model or "",
         instructions=agent.instructions,
         operations=tuple(agent.operations),
-        client_tools=client_tools(agent.client_tools),
+        client_tools=parse_client_tools(agent.client_tools),
         max_steps=agent.max_steps or config.max_steps,
         options=agent.options,
         timeout=agent.timeout,
         max_calls=agent.max_calls,
         max_usd=agent.max_usd,
-        context=policy_of(agent),
-        sizes=sizes_of(config),
-        stops=stops_of(agent.stop_when, path=f"{path}.stop_when"),
-        prepare=function(agent.on_prepare_step, path=f"{path}.on_prepare_step"),
-        output=output_of(agent.output, path=f"{path}.output"),
+        context=context_policy(agent),
+        context_sizes=context_size_lookup(config),
+        stop_condition=build_stop_condition(agent.stop_when, path=f"{path}.stop_when"),
+        on_prepare_step=load_function(agent.on_prepare_step, path=f"{path}.on_prepare_step"),
+        output=build_output(agent.output, path=f"{path}.output"),
         description=agent.description,
     )
 
 
-def policy_of(agent: AgentConfig) -> ContextPolicy:
+def context_policy(agent: AgentConfig) -> ContextPolicy:
     """How an agent's conversations are shortened."""
     said = agent.context
     if said.policy == "off":
@@ -82,7 +82,7 @@ def policy_of(agent: AgentConfig) -> ContextPolicy:
     return ContextPolicy(kind=said.policy, limit=said.limit, margin=said.margin, keep=said.keep)
 
 
-def sizes_of(config: Config) -> Callable[[str, str], int | None]:
+def context_size_lookup(config: Config) -> Callable[[str, str], int | None]:
     """How many tokens a provider's model takes: as the configuration says, or the price list."""
     listed = {
         f"{name}/{pattern}": size
@@ -103,88 +103,90 @@ def sizes_of(config: Config) -> Callable[[str, str], int | None]:
     return size
 
 
-def stops_of(said: Sequence[StopConfig], *, path: str) -> Condition | None:
+def build_stop_condition(configs: Sequence[StopConfig], *, path: str) -> Condition | None:
     """When an answer ends: any of these."""
-    if not said:
+    if not configs:
         return None
-    return stops.any_of(*(stop_of(each, path=f"{path}[{at}]") for at, each in enumerate(said)))
+    return stops.any_of(*(build_one_condition(each, path=f"{path}[{at}]") for at, each in enumerate(configs)))
 
 
-def stop_of(said: StopConfig, *, path: str) -> Condition:
-    """One condition, which says what it is in the words of `in_words`."""
+def build_one_condition(config: StopConfig, *, path: str) -> Condition:
+    """One condition, which says what it is in the words of `describe_stop`."""
     for word, join in (("all", stops.all_of), ("any", stops.any_of)):
-        if inner := getattr(said, word):
-            return join(*(stop_of(each, path=f"{path}.{word}[{at}]") for at, each in enumerate(inner)))
-    if said.use is not None:
-        return own(said.use, path=f"{path}.use")
-    made, why = plain(said), in_words(said)
+        if inner := getattr(config, word):
+            return join(
+                *(build_one_condition(each, path=f"{path}.{word}[{at}]") for at, each in enumerate(inner))
+            )
+    if config.use is not None:
+        return load_condition(config.use, path=f"{path}.use")
+    made, why = builtin_condition(config), describe_stop(config)
 
     def look(so_far: SoFar) -> Halt | None:
-        halt = made.find(so_far)
+        halt = made.check(so_far)
         return None if halt is None else replace(halt, why=why)
 
     return Condition(look)
 
 
-def own(use: str, *, path: str) -> Condition:
+def load_condition(reference: str, *, path: str) -> Condition:
     """A condition that somebody wrote, or made of the library's."""
-    found = function(use, path=path)
+    found = load_function(reference, path=path)
     if inspect.iscoroutinefunction(found):
-        raise ConfigError(f"{path}: {use} is async; a stop condition is a plain function")
-    says = f"{use.rpartition(':')[2]} says so"
-    return found if isinstance(found, Condition) else stops.made(says, found)
+        raise ConfigError(f"{path}: {reference} is async; a stop condition is a plain function")
+    says = f"{reference.rpartition(':')[2]} says so"
+    return found if isinstance(found, Condition) else stops.make_condition(says, found)
 
 
-def plain(said: StopConfig) -> Condition:
+def builtin_condition(config: StopConfig) -> Condition:
     """The condition of the library."""
     made: dict[str, Callable[[], Condition]] = {
-        "tool": lambda: stops.tool_called(said.tool or ""),
-        "text": lambda: stops.text_matches(re.escape(said.text or "")),
-        "matches": lambda: stops.text_matches(said.matches or ""),
-        "steps": lambda: stops.steps(said.steps or 0),
-        "tokens": lambda: stops.tokens(said.tokens or 0),
-        "cost": lambda: stops.cost(said.cost or 0.0),
-        "time": lambda: stops.seconds(said.seconds),
-        "no_progress": lambda: stops.no_progress(said.no_progress or 0),
+        "tool": lambda: stops.tool_called(config.tool or ""),
+        "text": lambda: stops.text_matches(re.escape(config.text or "")),
+        "matches": lambda: stops.text_matches(config.matches or ""),
+        "steps": lambda: stops.steps(config.steps or 0),
+        "tokens": lambda: stops.tokens(config.tokens or 0),
+        "cost": lambda: stops.cost(config.cost or 0.0),
+        "time": lambda: stops.seconds(config.seconds),
+        "no_progress": lambda: stops.no_progress(config.no_progress or 0),
     }
-    return made[said.said[0]]()
+    return made[config.conditions[0]]()
 
 
-def in_words(said: StopConfig) -> str:
+def describe_stop(config: StopConfig) -> str:
     """A condition for people, as it follows `stopped: `."""
-    word = said.said[0]
-    value = getattr(said, word)
-    if word in JOINS:
-        return JOINS[word].join(
-            f"({in_words(each)})" if each.all or each.any else in_words(each) for each in value
+    word = config.conditions[0]
+    value = getattr(config, word)
+    if word in JOINERS:
+        return JOINERS[word].join(
+            f"({describe_stop(each)})" if each.all or each.any else describe_stop(each) for each in value
         )
-    return WORDS[word].format(said.seconds if word == "time" else value)
+    return STOP_REASONS[word].format(config.seconds if word == "time" else value)
 
 
-def function(said: str | None, *, path: str) -> Any:
+def load_function(reference: str | None, *, path: str) -> Any:
     """The function that a field names; None for none."""
-    if said is None:
+    if reference is None:
         return None
     try:
-        found = find(said)
+        found = load_object(reference)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
     if not callable(found):
-        raise ConfigError(f"{path}: {said} is no function")
+        raise ConfigError(f"{path}: {reference} is no function")
     return found
 
 
-def output_of(said: dict[str, Any] | str | None, *, path: str) -> Output[Any] | None:
+def build_output(schema: dict[str, Any] | str | None, *, path: str) -> Output[Any] | None:
     """What an answer has to be."""
-    if said is None:
+    if schema is None:
         return None
     try:
-        return Output(schema_in(said) if isinstance(said, str) else said)  # type: ignore[arg-type]  # a schema
+        return Output(read_schema(schema) if isinstance(schema, str) else schema)  # type: ignore[arg-type]  # a schema
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
 
 
-def schema_in(path: str) -> dict[str, Any]:
+def read_schema(path: str) -> dict[str, Any]:
     """The JSON Schema in a file. ConfigError."""
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
@@ -197,18 +199,18 @@ def schema_in(path: str) -> dict[str, Any]:
 # ---- Delegates: the agents of a configuration that other agents can call, as operations in the registry.
 
 
-class Delegates:
+class CallableAgents:
     """Keeps the registry's `agents.*` as the configuration wants them."""
 
-    def __init__(self, registry: Registry, delegation: Delegation) -> None:
+    def __init__(self, registry: Registry, delegation: AgentOperations) -> None:
         self._registry = registry
         self._delegation = delegation
-        self._held: list[str] = []  # small-letter ids
+        self._registered: list[str] = []  # small-letter ids
 
-    def made(self, agents: Mapping[str, Profile]) -> Sequence[Operation]:
+    def build(self, agents: Mapping[str, AgentSpec]) -> Sequence[Operation]:
         """Those that have a description, as operations. ConfigError where one cannot be put in."""
         found: dict[str, Operation] = {}
-        taken = {each.id.lower() for each in self._registry.list(NAMESPACE)} - set(self._held)
+        taken = {each.id.lower() for each in self._registry.list(NAMESPACE)} - set(self._registered)
         for agent in agents.values():
             if agent.description is not None:
                 operation = self._delegation.operation(agent)
@@ -218,10 +220,10 @@ class Delegates:
                 found[key] = operation
         return list(found.values())
 
-    def put(self, operations: Sequence[Operation]) -> None:
+    def replace(self, operations: Sequence[Operation]) -> None:
         """Take out those of before, and in these."""
-        while self._held:
-            self._registry.remove(self._held.pop())
+        while self._registered:
+            self._registry.remove(self._registered.pop())
         for operation in operations:
             self._registry.add(operation)
-            self._held.append(operation.id.lower())
+            self._registered.append(operation.id.lower())

@@ -10,26 +10,26 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from dragoman.errors import RunActive, StoreError, Unavailable
-from dragoman.operations.approval import Approval
-from dragoman.operations.permission.guard import Consent
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.permission.guard import ApprovalFlow
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 DAY = 86_400  # seconds
-LOOK = 2.0  # seconds between two looks for answers
+POLL_INTERVAL = 2.0  # seconds between two looks for answers
 
 
 @contextmanager
-def background(work: Coroutine[Any, Any, None]) -> Iterator[None]:
+def run_in_background(job: Coroutine[Any, Any, None]) -> Iterator[None]:
     """The work goes on inside, and ends with it."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(job)
     try:
         yield
     finally:
         task.cancel()
 
 
-async def tidy(store: Store, days: int) -> None:
+async def purge_daily(store: Store, days: int) -> None:
     """Once a day, forget approvals and artifacts that are older than so many days."""
     while True:
         with suppress(StoreError, Unavailable):
@@ -38,47 +38,47 @@ async def tidy(store: Store, days: int) -> None:
         await asyncio.sleep(DAY)
 
 
-class Heed:
+class ApprovalResumer:
     """Has chats go on that waited for somebody's word: it was given past this process, or not in time.
 
     What was said while no hub ran counts as well, and what nobody makes use of any more has ended.
     """
 
     def __init__(
-        self, store: Store, go_on: Callable[[Approval], Awaitable[bool]], *, consent: Consent
+        self, store: Store, resume_run: Callable[[ApprovalRequest], Awaitable[bool]], *, consent: ApprovalFlow
     ) -> None:
         self._store = store
-        self._go_on = go_on
+        self._resume_run = resume_run
         self._consent = consent
         self._since = 0.0
-        self._late: dict[str, Approval] = {}  # their sessions were busy
+        self._busy: dict[str, ApprovalRequest] = {}  # their sessions were busy
 
     async def run(self) -> None:
         """Look every other second, for ever."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL)
             with suppress(StoreError, Unavailable):
-                if self._store.database.up:
-                    await self._look()
+                if self._store.database.is_up:
+                    await self._poll()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         now = time.time()
-        found = await self._store.approvals.settled(self._since)
-        wanted = self._late | {each.id: each for each in found}
+        found = await self._store.approvals.list_settled(self._since)
+        wanted = self._busy | {each.id: each for each in found}
         for approval in wanted.values():
-            self._late[approval.id] = approval
+            self._busy[approval.id] = approval
             try:
-                await self._settle(approval, over=approval.expires_at <= now)
+                await self._resume(approval, expired=approval.expires_at <= now)
             except RunActive:
                 continue
             except (StoreError, Unavailable):
                 raise
             except Exception:
                 log.exception("approval %s is not followed", approval.id)
-            del self._late[approval.id]
-        self._since = now - LOOK
+            del self._busy[approval.id]
+        self._since = now - POLL_INTERVAL
 
-    async def _settle(self, approval: Approval, *, over: bool) -> None:
-        current = await self._consent.expire(approval.id) if over else approval
-        if not await self._go_on(current) and over:
+    async def _resume(self, approval: ApprovalRequest, *, expired: bool) -> None:
+        current = await self._consent.expire_if_due(approval.id) if expired else approval
+        if not await self._resume_run(current) and expired:
             await self._consent.abandon(current)

@@ -9,48 +9,48 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.config import Config, ProviderConfig, key_places, read_key
+from dragoman.config import Config, ProviderConfig, key_sources, read_key
 from dragoman.http.address import proxies_from
 from dragoman.http.connection import Timeouts
 from dragoman.http.transport import Transport
-from dragoman.providers.anthropic import AnthropicHabits, AnthropicProvider
+from dragoman.providers.anthropic import AnthropicProvider, AnthropicSettings
 from dragoman.providers.claude_code import ClaudeCodeProvider
-from dragoman.providers.keyring import Cooldown, KeyRing, ProviderKey
+from dragoman.providers.keyring import Cooldown, KeyPool, ProviderKey
 from dragoman.providers.local import LocalProvider
-from dragoman.providers.ollama import OllamaHabits, OllamaProvider
+from dragoman.providers.ollama import OllamaProvider, OllamaSettings
 from dragoman.providers.openai import OpenAIProvider, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.scripted import ScriptedProvider, read_script
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 
 log = logging.getLogger(__name__)
 QUIRKS = ("reasoning_field", "lenient_finish", "thinking", "call_ids")
 
 
-class Fleet:
+class ProviderSet:
     """Providers by name. `secrets` are those of the encrypted table that the configuration names."""
 
     def __init__(self, config: Config, environ: Mapping[str, str], *, secrets: Mapping[str, str]) -> None:
         self.providers: dict[str, Provider] = {}
         self.transports: list[Transport] = []
         for name, provider in config.providers.items():
-            transport = transport_of(provider, environ)
+            transport = build_transport(provider, environ)
             self.transports.append(transport)
-            keys = ring_of(name, provider, environ=environ, secrets=secrets)
-            self.providers[name] = provider_of(
+            keys = build_key_pool(name, provider, environ=environ, secrets=secrets)
+            self.providers[name] = build_provider(
                 name, provider, keys=keys, transport=transport, environ=environ
             )
 
-    def remote(self) -> Mapping[str, RemoteProvider]:
+    def remote_providers(self) -> Mapping[str, RemoteProvider]:
         """Those that are servers somewhere, with keys."""
         return {name: it for name, it in self.providers.items() if isinstance(it, RemoteProvider)}
 
-    async def retire(self) -> None:
+    async def close_when_idle(self) -> None:
         """Close when nothing is under way any more."""
         for transport in self.transports:
-            await transport.quiet()
+            await transport.wait_idle()
         await self.close()
 
     async def close(self) -> None:
@@ -68,18 +68,18 @@ def secret_names(config: Config) -> set[str]:
     return {
         key.api_key_secret
         for provider in config.providers.values()
-        for key in key_places(provider).values()
+        for key in key_sources(provider).values()
         if key.api_key_secret
     }
 
 
-def ring_of(
+def build_key_pool(
     name: str, provider: ProviderConfig, *, environ: Mapping[str, str], secrets: Mapping[str, str]
-) -> KeyRing:
+) -> KeyPool:
     """The keys that there are; a provider that has lost all of its keys asks without."""
     found = {
         label: read_key(place, name=name, environ=environ, secrets=secrets)
-        for label, place in key_places(provider).items()
+        for label, place in key_sources(provider).items()
     }
     cooldown = Cooldown(
         failures=provider.cooldown.failures,
@@ -87,19 +87,19 @@ def ring_of(
         seconds=provider.cooldown.seconds,
     )
     keys = [ProviderKey(label, secret) for label, secret in found.items() if secret]
-    return KeyRing(keys, cooldown=cooldown)
+    return KeyPool(keys, cooldown=cooldown)
 
 
-def provider_of(
+def build_provider(
     name: str,
     provider: ProviderConfig,
     *,
-    keys: KeyRing,
+    keys: KeyPool,
     transport: Transport,
     environ: Mapping[str, str],
 ) -> Provider:
     """One provider."""
-    server = Server(base_url=provider.url or "", headers=provider.headers)
+    server = UpstreamServer(base_url=provider.url or "", headers=provider.headers)
     common: dict[str, Any] = {
         "transport": transport,
         "keys": keys,
@@ -111,23 +111,25 @@ def provider_of(
         case "local":
             return LocalProvider(name, transport=transport, model_path=provider.model_path)
         case "claude-code":
-            return claude_code_of(name, provider, environ=environ)
+            return build_claude_code(name, provider, environ=environ)
         case "openai":
             said = {word: value for word in QUIRKS if (value := getattr(provider, word)) is not None}
             return OpenAIProvider(name, server, quirks=replace(quirks_of(server), **said), **common)
         case "anthropic":
-            habits = AnthropicHabits(
+            habits = AnthropicSettings(
                 version=provider.version, beta=provider.beta, max_tokens=provider.max_tokens
             )
-            return AnthropicProvider(name, server, habits=habits, **common)
+            return AnthropicProvider(name, server, settings=habits, **common)
         case "ollama":
-            ways = OllamaHabits(
+            ways = OllamaSettings(
                 num_ctx=provider.num_ctx, keep_alive=provider.keep_alive, think=provider.think
             )
-            return OllamaProvider(name, server, habits=ways, **common)
+            return OllamaProvider(name, server, settings=ways, **common)
 
 
-def claude_code_of(name: str, provider: ProviderConfig, *, environ: Mapping[str, str]) -> ClaudeCodeProvider:
+def build_claude_code(
+    name: str, provider: ProviderConfig, *, environ: Mapping[str, str]
+) -> ClaudeCodeProvider:
     """The Claude Code CLI, as it is to be started."""
     return ClaudeCodeProvider(
         provider.executable,
@@ -144,7 +146,7 @@ def claude_code_of(name: str, provider: ProviderConfig, *, environ: Mapping[str,
     )
 
 
-def transport_of(provider: ProviderConfig, environ: Mapping[str, str]) -> Transport:
+def build_transport(provider: ProviderConfig, environ: Mapping[str, str]) -> Transport:
     """What a provider's requests go through."""
     timeouts = Timeouts(
         connect=provider.connect_timeout,

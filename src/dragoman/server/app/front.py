@@ -10,69 +10,69 @@ from starlette.types import ASGIApp
 
 from dragoman.accounts.meter import Meter
 from dragoman.config import Config
-from dragoman.mcp.server.door import McpDoor
-from dragoman.mcp.server.origins import Origins
+from dragoman.mcp.server.door import McpEndpoint
+from dragoman.mcp.server.origins import OriginPolicy
 from dragoman.mcp.server.server import McpServer
-from dragoman.operations.approval import Approval
+from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.identity import Identity
-from dragoman.runs.board import Board
-from dragoman.server.app.ground import Ground
-from dragoman.server.app.outside import Outside
-from dragoman.server.approvals import Approvals
-from dragoman.server.artifacts import Artifacts
+from dragoman.runs.board import RunRegistry
+from dragoman.server.app.ground import HubServices
+from dragoman.server.app.outside import ExternalOperations
+from dragoman.server.approvals import ApprovalHandlers
+from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.calls import Calls
-from dragoman.server.chat import Chat, ChatSettings
-from dragoman.server.doors import Rooms, make_router
+from dragoman.server.calls import CallHandlers
+from dragoman.server.chat import ChatHandlers, ChatSettings
+from dragoman.server.doors import ApiHandlers, build_router
 from dragoman.server.gateway.doors import Gateway
-from dragoman.server.health import Health
+from dragoman.server.health import HealthHandlers
 from dragoman.server.metrics import Metrics
-from dragoman.server.operations import Operations
-from dragoman.server.reference.reference import Reference
-from dragoman.server.servers import Servers
-from dragoman.server.sessions import Sessions
-from dragoman.server.usage import Usage
-from dragoman.spokes.hub.door import SpokeDoor
+from dragoman.server.operations import OperationHandlers
+from dragoman.server.reference.reference import ReferenceHandlers
+from dragoman.server.servers import McpServerHandlers
+from dragoman.server.sessions import SessionHandlers
+from dragoman.server.usage import UsageHandlers
+from dragoman.spokes.hub.door import SpokeEndpoint
 
-EXPOSED = [
+EXPOSED_HEADERS = [
     f"x-dragoman-{name}" for name in ("session", "run", "request-id", "model", "cost", "dropped", "estimated")
 ]
 
 
-class Parts(Protocol):
+class HubParts(Protocol):
     """What of a hub its doors lead to."""
 
-    runs: Board
+    runs: RunRegistry
     gateway: Gateway
     meter: Meter
     metrics: Metrics
-    outside: Outside
+    external: ExternalOperations
     mcp: McpServer
 
     async def abort(self, id: str) -> bool: ...
 
-    async def answer(
+    async def answer_approval(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
-    ) -> Approval: ...
+    ) -> ApprovalRequest: ...
 
 
-class Front:
+class HubEndpoints:
     """The doors of a hub; `app` is what a server of ASGI apps serves."""
 
-    def __init__(self, config: Config, parts: Parts, *, ground: Ground) -> None:
+    def __init__(self, config: Config, parts: HubParts, *, services: HubServices) -> None:
         auth = Auth(
-            ground.store.keys,
-            required=ground.place.keys,
-            folder=ground.place.data,
-            origins=Origins(hosts=config.mcp.hosts, origins=(*config.cors.origins, *config.mcp.origins)),
+            services.store.keys,
+            required=services.environment.require_keys,
+            folder=services.environment.data,
+            origins=OriginPolicy(hosts=config.mcp.hosts, origins=(*config.cors.origins, *config.mcp.origins)),
         )
-        self._mcp = McpDoor(
+        self._mcp = McpEndpoint(
             parts.mcp, identify=auth.identify, hosts=config.mcp.hosts, origins=config.mcp.origins
         )
-        rooms = rooms_of(config, parts, ground=ground, mcp=self._mcp, auth=auth)
+        rooms = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
         self._operations = rooms.operations
-        app = make_router(rooms, auth, open_metrics=config.metrics.public)
-        self.app = across(app, config.cors.origins) if config.cors.origins else app
+        app = build_router(rooms, auth, public_metrics=config.metrics.public)
+        self.app = allow_origins(app, config.cors.origins) if config.cors.origins else app
 
     async def drain(self, seconds: float) -> None:
         """Give the calls that were made at these doors so many seconds."""
@@ -83,31 +83,35 @@ class Front:
         await self._mcp.close()
 
 
-def rooms_of(config: Config, parts: Parts, *, ground: Ground, mcp: ASGIApp, auth: Auth) -> Rooms:
+def build_handlers(
+    config: Config, parts: HubParts, *, services: HubServices, mcp: ASGIApp, auth: Auth
+) -> ApiHandlers:
     """Those who answer at the doors."""
-    store, ledger, gateway = ground.store, parts.meter.ledger, parts.gateway
+    store, ledger, gateway = services.store, parts.meter.ledger, parts.gateway
     settings = ChatSettings(body=config.limits.body, part=config.limits.part, keep_alive=config.keep_alive)
-    servers, switchboard = parts.outside.servers, parts.outside.switchboard
-    return Rooms(
-        chat=Chat(parts.runs, store, settings=settings),
-        sessions=Sessions(parts.runs, store),
-        operations=Operations(ground.calls, meta=ground.meta),
+    servers, switchboard = parts.external.servers, parts.external.switchboard
+    return ApiHandlers(
+        chat=ChatHandlers(parts.runs, store, settings=settings),
+        sessions=SessionHandlers(parts.runs, store),
+        operations=OperationHandlers(services.calls, meta=services.meta),
         gateway=gateway,
-        calls=Calls(store, abort=parts.abort, source=ground.source, catch_up=ledger.catch_up),
-        approvals=Approvals(store.approvals, answer=parts.answer),
-        artifacts=Artifacts(store.artifacts),
-        servers=Servers(servers, switchboard, keeper=parts.outside),
+        calls=CallHandlers(
+            store, abort=parts.abort, source=services.operation_source, flush_usage=ledger.flush
+        ),
+        approvals=ApprovalHandlers(store.approvals, answer=parts.answer_approval),
+        artifacts=ArtifactHandlers(store.artifacts),
+        servers=McpServerHandlers(servers, switchboard, editor=parts.external),
         mcp=mcp,
-        spokes=SpokeDoor(switchboard, identify=auth.identify) if config.spokes.enabled else None,
-        usage=Usage(store, catch_up=ledger.catch_up),
+        spokes=SpokeEndpoint(switchboard, identify=auth.identify) if config.spokes.enabled else None,
+        usage=UsageHandlers(store, flush_usage=ledger.flush),
         metrics=parts.metrics,
-        health=Health(store, spool=ledger.spool, is_draining=lambda: gateway.draining),
-        reference=Reference(),
+        health=HealthHandlers(store, spool=ledger.spool, is_draining=lambda: gateway.draining),
+        reference=ReferenceHandlers(),
     )
 
 
-def across(app: ASGIApp, origins: list[str]) -> ASGIApp:
+def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
     """The doors for front ends of other origins."""
     return CORSMiddleware(
-        app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED
+        app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED_HEADERS
     )

@@ -12,38 +12,40 @@ from pathlib import Path
 import msgspec
 
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.toolbox import Toolbox, found
+from dragoman.agent.toolbox import Toolbox, find_operation
 from dragoman.config import Config, master_key
 from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
 from dragoman.http.transport import Transport
 from dragoman.operations.call import Calls, CallSettings
 from dragoman.operations.context import Context
-from dragoman.operations.meta import Meta
-from dragoman.operations.permission.guard import Guard
+from dragoman.operations.meta import MetaTools
+from dragoman.operations.permission.guard import AccessControl
 from dragoman.operations.registry import Registry
-from dragoman.operations.spill import Spill
+from dragoman.operations.spill import ArtifactOverflow
 from dragoman.request import Tool
 from dragoman.runs.recovery import recover
-from dragoman.server.app.chores import background
+from dragoman.server.app.chores import run_in_background
 from dragoman.server.app.fleet import secret_names
-from dragoman.server.app.hooks import hooks_of
-from dragoman.server.app.tools import policy_of, registry_of, search_of
+from dragoman.server.app.hooks import build_hooks
+from dragoman.server.app.tools import build_policy, build_registry, build_search
 from dragoman.server.version import version
 from dragoman.store.sealing import MasterKey
 from dragoman.store.store import Store
 from dragoman.tracing.telemetry import open_tracing
-from dragoman.tracing.tracing import OFF, Telemetry, Tracing
+from dragoman.tracing.tracing import NO_TRACING, TelemetrySettings, Tracing
 
 log = logging.getLogger(__name__)
-ARRIVAL = 5.0
+ARRIVAL_TIMEOUT = 5.0
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where a hub is. `keys`: whether callers need one; `secrets` is told what must never be shown."""
+class HubEnvironment(msgspec.Struct, frozen=True):
+    """Where a hub is. `require_keys`: whether callers need one; `read_secrets` is told what must never be
+    shown.
+    """
 
     data: Path
     environ: Mapping[str, str]
-    keys: bool
+    require_keys: bool
     secrets: set[str]
     tracing: Tracing | None = None
 
@@ -51,49 +53,49 @@ class Place(msgspec.Struct, frozen=True):
         return f"Place({str(self.data)!r})"
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
+class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     """The store and the operations, and where everything is."""
 
-    place: Place
+    environment: HubEnvironment
     store: Store
     registry: Registry
     calls: Calls
-    meta: Meta
+    meta: MetaTools
     tracing: Tracing
     hooks: Hooks
 
     @classmethod
-    async def lay(cls, config: Config, place: Place, *, stack: AsyncExitStack) -> Ground:
+    async def open(cls, config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> HubServices:
         """Open what there is; the stack closes it."""
-        tracing = place.tracing or tracing_of(config, place.secrets)
+        tracing = environment.tracing or build_tracing(config, environment.secrets)
         stack.push_async_callback(tracing.close)
         store = await Store.open(
-            place.data,
+            environment.data,
             synchronous=config.synchronous,
-            patient=True,
-            master=master_of(config, place.environ),
+            tolerate_outages=True,
+            master_key=read_master_key(config, environment.environ),
         )
         await stack.enter_async_context(store)
-        await tidy(store)
-        registry = registry_of(config, store.artifacts, history=store.history)
-        hooks = opened_hooks(config, place, stack=stack)
+        await recover_runs(store)
+        registry = build_registry(config, store.artifacts, history=store.history)
+        hooks = open_hooks(config, environment, stack=stack)
         settings = CallSettings(
             threads=config.limits.threads,
-            tracer=traced(tracing),
-            repeats=config.limits.repeats,
+            tracer=call_tracer(tracing),
+            max_failures=config.limits.repeats,
             hooks=hooks.calls if hooks else None,
         )
-        calls = calls_of(config, store, registry=registry, settings=settings)
+        calls = build_calls(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
-        search, meanings = search_of(config, registry)
+        search, meanings = build_search(config, registry)
         if meanings is not None:
-            stack.enter_context(background(meanings.keep_up()))
+            stack.enter_context(run_in_background(meanings.run()))
         return cls(
-            place=place,
+            environment=environment,
             store=store,
             registry=registry,
             calls=calls,
-            meta=Meta(registry, calls, search=search),
+            meta=MetaTools(registry, calls, search=search),
             tracing=tracing,
             hooks=hooks,
         )
@@ -103,20 +105,20 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
         What is pinned and on its way, as while an MCP server starts, is waited for: ARRIVAL seconds at most.
         """
-        by = asyncio.get_running_loop().time() + ARRIVAL
-        await self.calls.arrived(pinned, msgspec.structs.replace(context, deadline=by))
-        there = [operation for id in pinned if (operation := found(self.registry, id)) is not None]
+        by = asyncio.get_running_loop().time() + ARRIVAL_TIMEOUT
+        await self.calls.wait_for_operations(pinned, msgspec.structs.replace(context, deadline=by))
+        there = [operation for id in pinned if (operation := find_operation(self.registry, id)) is not None]
         shown = [operation.id for operation in there if self.calls.is_visible(operation, context)]
         return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
 
-    def source(self, operation: str) -> str | None:
+    def operation_source(self, operation: str) -> str | None:
         """Where an operation comes from; None when it is gone."""
         try:
             return self.registry.get(operation).source
         except NotFound:
             return None
 
-    async def secrets(self, config: Config) -> Mapping[str, str]:
+    async def read_secrets(self, config: Config) -> Mapping[str, str]:
         """The entries of the encrypted table that the configuration names, as far as they can be had."""
         found: dict[str, str] = {}
         for name in sorted(secret_names(config)):
@@ -127,34 +129,38 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def opened_hooks(config: Config, place: Place, *, stack: AsyncExitStack) -> Hooks:
+def open_hooks(config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> Hooks:
     """The hooks of a configuration, with what those at an address are asked through."""
     transport = Transport()
     stack.push_async_callback(transport.close)
     names = [hook.secret_env for hook in config.hooks if hook.secret_env is not None]
-    place.secrets.update(place.environ[name] for name in names if name in place.environ)
-    hooks = hooks_of(config.hooks, environ=place.environ, transport=transport)
+    environment.secrets.update(environment.environ[name] for name in names if name in environment.environ)
+    hooks = build_hooks(config.hooks, environ=environment.environ, transport=transport)
     stack.push_async_callback(hooks.aclose)
     return hooks
 
 
-def calls_of(config: Config, store: Store, *, registry: Registry, settings: CallSettings) -> Calls:
+def build_calls(config: Config, store: Store, *, registry: Registry, settings: CallSettings) -> Calls:
     """What calls the operations."""
-    spill = Spill(store.artifacts, limit=config.limits.result, largest=config.limits.artifact)
-    return Calls(registry, store.calls, guard=guard_of(config, store), spill=spill, settings=settings)
+    spill = ArtifactOverflow(store.artifacts, limit=config.limits.result, max_size=config.limits.artifact)
+    return Calls(
+        registry, store.calls, access_control=build_guard(config, store), overflow=spill, settings=settings
+    )
 
 
-def guard_of(config: Config, store: Store) -> Guard:
+def build_guard(config: Config, store: Store) -> AccessControl:
     """The policy, and where approvals are kept."""
-    return Guard(policy_of(config), store.approvals, clock=time.time, seconds=config.approval_seconds)
+    return AccessControl(
+        build_policy(config), store.approvals, clock=time.time, approval_seconds=config.approval_seconds
+    )
 
 
-def tracing_of(config: Config, secrets: Collection[str]) -> Tracing:
+def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:
     """Tracing as it is configured. ConfigError when it is, and what it needs is not installed."""
     said = config.telemetry
     if said.otlp_endpoint is None:
-        return OFF
-    settings = Telemetry(
+        return NO_TRACING
+    settings = TelemetrySettings(
         endpoint=said.otlp_endpoint,
         service=said.service_name,
         version=version(),
@@ -164,18 +170,18 @@ def tracing_of(config: Config, secrets: Collection[str]) -> Tracing:
     return open_tracing(settings, secrets=secrets)
 
 
-def traced(tracing: Tracing) -> Tracing | None:
+def call_tracer(tracing: Tracing) -> Tracing | None:
     """Whoever sees each call; nobody when tracing is off."""
-    return None if tracing is OFF else tracing
+    return None if tracing is NO_TRACING else tracing
 
 
-def master_of(config: Config, environ: Mapping[str, str]) -> MasterKey | None:
+def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | None:
     """The key to the encrypted table, if there is one."""
     said = master_key(config, environ)
     return None if said is None else MasterKey.from_text(said)
 
 
-async def tidy(store: Store) -> None:
+async def recover_runs(store: Store) -> None:
     """Close what a crash has cut off. While the database is down this waits for the next start."""
     try:
         recovered = await recover(store)

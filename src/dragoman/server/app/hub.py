@@ -18,72 +18,80 @@ from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
 from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
 from dragoman.mcp.server.server import McpServer
-from dragoman.operations.approval import Approval
+from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.identity import Identity
-from dragoman.runs.board import Board
-from dragoman.runs.delegation import Delegation
+from dragoman.runs.board import RunRegistry
+from dragoman.runs.delegation import AgentOperations
 from dragoman.runs.metered import Till
 from dragoman.runs.run import RunSettings
-from dragoman.server.app.agents import Delegates
-from dragoman.server.app.chores import Heed, background, tidy
-from dragoman.server.app.fleet import Fleet
-from dragoman.server.app.front import Front
-from dragoman.server.app.ground import Ground, Place
-from dragoman.server.app.outside import Outside
-from dragoman.server.app.setting import Setting, shown
-from dragoman.server.app.tools import policy_of
+from dragoman.server.app.agents import CallableAgents
+from dragoman.server.app.chores import ApprovalResumer, purge_daily, run_in_background
+from dragoman.server.app.fleet import ProviderSet
+from dragoman.server.app.front import HubEndpoints
+from dragoman.server.app.ground import HubEnvironment, HubServices
+from dragoman.server.app.outside import ExternalOperations
+from dragoman.server.app.setting import ModelSetup, listed_models
+from dragoman.server.app.tools import build_policy
 from dragoman.server.gateway.doors import Gateway, GatewaySettings
-from dragoman.server.metrics import Metrics, Watched
-from dragoman.server.requests import access
+from dragoman.server.metrics import Metrics, MetricSources
+from dragoman.server.requests import log_request
 from dragoman.server.version import version
 from dragoman.tracing.tracing import Tracing
 
 log = logging.getLogger(__name__)
-SPOOL = "usage.spool"
+SPOOL_FILE = "usage.spool"
 
 
 class Hub:
     """A hub while it is open. `async with Hub.open(...) as hub`, then serve `hub.app`."""
 
     def __init__(
-        self, ground: Ground, config: Config, *, setting: Setting, outside: Outside, metrics: Metrics
+        self,
+        services: HubServices,
+        config: Config,
+        *,
+        setup: ModelSetup,
+        external: ExternalOperations,
+        metrics: Metrics,
     ) -> None:
-        self.store = ground.store
-        self.outside = outside
-        self.meter = meter_of(config, ground, setting=setting)
-        self.meter.observers += [metrics.note, access]
+        self.store = services.store
+        self.external = external
+        self.meter = build_meter(config, services, setup=setup)
+        self.meter.observers += [metrics.count_request, log_request]
         self.gateway = Gateway(
-            setting.book,
+            setup.book,
             self.meter,
-            tracing=ground.tracing,
+            tracing=services.tracing,
             metrics=metrics,
-            settings=GatewaySettings(body=config.limits.gateway_body, keep_alive=config.keep_alive),
+            settings=GatewaySettings(body_limit=config.limits.gateway_body, keep_alive=config.keep_alive),
         )
-        self.runs = Board(
-            ground.store,
-            setting.roster,
-            toolbox=ground.toolbox,
-            till=Till(meter=self.meter, price=setting.price),
+        self.runs = RunRegistry(
+            services.store,
+            setup.roster,
+            toolbox=services.toolbox,
+            till=Till(meter=self.meter, price=setup.price),
             settings=RunSettings(
-                grace=config.grace, tracing=ground.tracing, hooks=ground.hooks.loop if ground.hooks else None
+                disconnect_grace=config.grace,
+                tracing=services.tracing,
+                hooks=services.hooks.loop if services.hooks else None,
             ),
         )
-        self._delegates = Delegates(ground.registry, Delegation(self.runs))
-        self._delegates.put(self._delegates.made(setting.roster.agents))
-        metrics.watched = Watched(
+        self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
+        self._callable_agents.replace(self._callable_agents.build(setup.roster.agents))
+        metrics.sources = MetricSources(
             cooldowns=self.cooldowns,
-            runs=lambda: self.runs.count,
-            spool=lambda: self.meter.ledger.spool.rows,
-            database=lambda: self.store.database.up,
+            runs=lambda: self.runs.active_count,
+            spool=lambda: self.meter.ledger.spool.row_count,
+            database=lambda: self.store.database.is_up,
         )
         self.metrics = metrics
-        self.mcp = mcp_of(config, ground)
-        self.front = Front(config, self, ground=ground)
-        self.app = self.front.app
-        self._ground = ground
-        self._setting = setting
-        self._retiring: list[Fleet] = []
-        self._chores: set[asyncio.Task[None]] = set()
+        self.mcp = build_mcp_server(config, services)
+        self.endpoints = HubEndpoints(config, self, services=services)
+        self.app = self.endpoints.app
+        self._services = services
+        self._setup = setup
+        self._retiring: list[ProviderSet] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     @asynccontextmanager
@@ -92,7 +100,7 @@ class Hub:
         config: Config,
         data: Path,
         *,
-        keys: bool = True,
+        require_keys: bool = True,
         environ: Mapping[str, str] | None = None,
         secrets: set[str] | None = None,
         tracing: Tracing | None = None,
@@ -103,20 +111,24 @@ class Hub:
         takes the place of what the configuration says of it.
         """
         async with AsyncExitStack() as stack:
-            place = Place(data, environ or {}, keys, set() if secrets is None else secrets, tracing)
-            ground = await Ground.lay(config, place, stack=stack)
-            outside = Outside(config, ground.registry, store=ground.store, place=ground.place)
+            place = HubEnvironment(
+                data, environ or {}, require_keys, set() if secrets is None else secrets, tracing
+            )
+            ground = await HubServices.open(config, place, stack=stack)
+            outside = ExternalOperations(
+                config, ground.registry, store=ground.store, environment=ground.environment
+            )
             await stack.enter_async_context(outside)
-            metrics = Metrics(known=shown(config))
-            setting = await settle(config, ground, metrics=metrics)
-            hub = cls(ground, config, setting=setting, outside=outside, metrics=metrics)
+            metrics = Metrics(models=listed_models(config))
+            setting = await build_setup(config, ground, metrics=metrics)
+            hub = cls(ground, config, setup=setting, external=outside, metrics=metrics)
             stack.push_async_callback(hub.close)
             await stack.enter_async_context(hub.meter)
-            stack.push_async_callback(hub.end)
-            hub.warm()
-            stack.enter_context(background(tidy(ground.store, config.limits.keep_days)))
-            heed = Heed(ground.store, hub.runs.go_on, consent=ground.calls.consent)
-            stack.enter_context(background(heed.run()))
+            stack.push_async_callback(hub.stop)
+            hub.load_prices()
+            stack.enter_context(run_in_background(purge_daily(ground.store, config.limits.keep_days)))
+            heed = ApprovalResumer(ground.store, hub.runs.resume, consent=ground.calls.approval_flow)
+            stack.enter_context(run_in_background(heed.run()))
             yield hub
 
     async def reload(self, config: Config) -> None:
@@ -125,89 +137,95 @@ class Hub:
         ConfigError leaves everything as it is. Operations, sizes of bodies and where the data lies stay as
         they were at the start.
         """
-        setting = await settle(config, self._ground, metrics=self.metrics)
-        delegates = self._delegates.made(setting.roster.agents)
-        self._ground.calls.guard.policy = policy_of(config)
-        await self.outside.reload(config)
-        if self.store.database.up:
-            await self.meter.ledger.catch_up()  # a budget that is new counts what was spent before it
-        old, self._setting = self._setting, setting
-        self.meter.replace(setting.limits, setting.prices)
-        self.gateway.book = setting.book
-        self.runs.roster = setting.roster
-        self._delegates.put(delegates)
+        setting = await build_setup(config, self._services, metrics=self.metrics)
+        delegates = self._callable_agents.build(setting.roster.agents)
+        self._services.calls.access_control.policy = build_policy(config)
+        await self.external.reload(config)
+        if self.store.database.is_up:
+            await self.meter.ledger.flush()  # a budget that is new counts what was spent before it
+        old, self._setup = self._setup, setting
+        self.meter.reconfigure(setting.limits, setting.prices)
+        self.gateway.catalog = setting.book
+        self.runs.agents = setting.roster
+        self._callable_agents.replace(delegates)
         self.runs.till = Till(meter=self.meter, price=setting.price)
-        self.warm()
-        self._retiring.append(old.fleet)
-        self._later(self._retire(old.fleet))
+        self.load_prices()
+        self._retiring.append(old.providers)
+        self._spawn(self._close_when_idle(old.providers))
 
     async def abort(self, id: str) -> bool:
         """Stop a run, or a call that is under way, with all below it; False when there is none."""
-        run = self.runs.find(id)
+        run = self.runs.get(id)
         if run is not None:
-            await self.runs.stop(run.row.session_id, "stopped by the user")
+            await self.runs.stop_run(run.row.session_id, "stopped by the user")
             return True
-        return self._ground.calls.abort(id, "stopped by the user")
+        return self._services.calls.abort(id, "stopped by the user")
 
-    async def answer(self, id: str, *, approved: bool, by: Identity, reason: str | None = None) -> Approval:
+    async def answer_approval(
+        self, id: str, *, approved: bool, by: Identity, reason: str | None = None
+    ) -> ApprovalRequest:
         """Answer a request for approval; an answer of a session that waited for it goes on."""
-        found = await self._ground.calls.answer(id, approved=approved, by=by, reason=reason)
+        found = await self._services.calls.answer_approval(id, approved=approved, by=by, reason=reason)
         with suppress(RunActive, Unavailable):  # it is tried again soon
-            await self.runs.go_on(found)
+            await self.runs.resume(found)
         return found
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new; what is under way gets so many seconds to end by itself."""
-        await asyncio.gather(self.gateway.drain(seconds), self.runs.drain(seconds), self.front.drain(seconds))
+        await asyncio.gather(
+            self.gateway.drain(seconds), self.runs.drain(seconds), self.endpoints.drain(seconds)
+        )
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """End what is open: runs, sessions of MCP clients, spokes. All are told."""
-        await asyncio.gather(self.runs.close(), self.front.close())
-        await self.outside.switchboard.close()
+        await asyncio.gather(self.runs.close(), self.endpoints.close())
+        await self.external.switchboard.close()
 
     async def close(self) -> None:
         """Close all providers, those of earlier configurations too."""
-        for chore in list(self._chores):
+        for chore in list(self._tasks):
             chore.cancel()
-        for fleet in (*self._retiring, self._setting.fleet):
+        for fleet in (*self._retiring, self._setup.providers):
             await fleet.close()
 
-    def warm(self) -> None:
+    def load_prices(self) -> None:
         """Load the price list in the background, so that the first request does not wait for it."""
-        self._later(self._setting.prices.warm())
+        self._spawn(self._setup.prices.preload())
 
-    async def _retire(self, fleet: Fleet) -> None:
+    async def _close_when_idle(self, providers: ProviderSet) -> None:
         try:
-            await fleet.retire()
+            await providers.close_when_idle()
         finally:
-            self._retiring.remove(fleet)
+            self._retiring.remove(providers)
 
-    def _later(self, chore: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def cooldowns(self) -> Mapping[str, int]:
         """How many keys of each provider rest."""
-        rings = {name: provider.keys for name, provider in self._setting.fleet.remote().items()}
-        return {name: ring.resting for name, ring in rings.items()}
+        rings = {name: provider.keys for name, provider in self._setup.providers.remote_providers().items()}
+        return {name: ring.cooling_down for name, ring in rings.items()}
 
 
-async def settle(config: Config, ground: Ground, *, metrics: Metrics) -> Setting:
+async def build_setup(config: Config, services: HubServices, *, metrics: Metrics) -> ModelSetup:
     """The setting of a configuration. ConfigError when an agent pins what there is not."""
-    secrets = await ground.secrets(config)
-    setting = Setting.of(config, ground.place.environ, secrets=secrets, fell=metrics.fell_back)
+    secrets = await services.read_secrets(config)
+    setting = ModelSetup.build(
+        config, services.environment.environ, secrets=secrets, on_fallback=metrics.provider_fell_back
+    )
     for name, agent in setting.roster.agents.items():
         for id in agent.operations:
-            check_pin(id, name, config=config, ground=ground)
-    for provider in setting.fleet.remote().values():
-        ground.place.secrets.update(provider.keys.secrets, provider.server.secrets)
-        provider.on_retry = metrics.retried
-        provider.on_failure = metrics.failed
+            check_pinned(id, name, config=config, services=services)
+    for provider in setting.providers.remote_providers().values():
+        services.environment.secrets.update(provider.keys.secrets, provider.server.secrets)
+        provider.on_retry = metrics.attempt_retried
+        provider.on_failure = metrics.attempt_failed
     return setting
 
 
-def check_pin(id: str, agent: str, *, config: Config, ground: Ground) -> None:
+def check_pinned(id: str, agent: str, *, config: Config, services: HubServices) -> None:
     """ConfigError when there is no such operation, and nobody is known who may bring it later."""
     namespace, _, name = id.partition(".")
     if namespace in {*config.mcp_servers, *config.spokes.reserved}:
@@ -220,38 +238,38 @@ def check_pin(id: str, agent: str, *, config: Config, ground: Ground) -> None:
             )
         return
     try:
-        ground.registry.get(id)
+        services.registry.get(id)
     except NotFound as error:
         said = f"the agent {agent!r} pins an operation: {error.message}"
         raise ConfigError(said, hint=error.hint) from None
 
 
-def meter_of(config: Config, ground: Ground, *, setting: Setting) -> Meter:
+def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:
     """What counts usage and money."""
-    spool = Spool(ground.place.data / SPOOL, max_bytes=config.limits.spool)
-    return Meter(ground.store, setting.prices, spool=spool, limits=setting.limits)
+    spool = Spool(services.environment.data / SPOOL_FILE, max_bytes=config.limits.spool)
+    return Meter(services.store, setup.prices, spool=spool, limits=setup.limits)
 
 
-def mcp_of(config: Config, ground: Ground) -> McpServer:
+def build_mcp_server(config: Config, services: HubServices) -> McpServer:
     """The hub as an MCP server."""
     return McpServer(
-        ground.meta,
-        ground.calls,
-        registry=ground.registry,
+        services.meta,
+        services.calls,
+        registry=services.registry,
         pinned=config.mcp.pinned,
         version=version(),
     )
 
 
 def build_app(
-    config: Config, data: Path, *, keys: bool = True, environ: Mapping[str, str] | None = None
+    config: Config, data: Path, *, require_keys: bool = True, environ: Mapping[str, str] | None = None
 ) -> ASGIApp:
     """An ASGI app that opens its hub at start-up: for `uvicorn --factory` and other servers."""
     held: list[ASGIApp] = []
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        async with Hub.open(config, data, keys=keys, environ=environ) as hub:
+        async with Hub.open(config, data, require_keys=require_keys, environ=environ) as hub:
             held.append(hub.app)
             yield
             held.clear()

@@ -20,38 +20,40 @@ from dragoman.errors import (
     Unavailable,
 )
 from dragoman.mcp.client.blot import secrets_of
-from dragoman.mcp.client.client import Servers
+from dragoman.mcp.client.client import McpClient
 from dragoman.mcp.spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
-from dragoman.server.app.ground import Place
-from dragoman.spokes.hub.permits import Permits
+from dragoman.server.app.ground import HubEnvironment
+from dragoman.spokes.hub.permits import NamespacePermissions
 from dragoman.spokes.hub.settings import SpokeSettings
-from dragoman.spokes.hub.switchboard import Switchboard
+from dragoman.spokes.hub.switchboard import SpokeServer
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 
-LEAST = 8  # characters of a secret: less would blot out words
-LONG = 12  # characters of a variable that may be one
+MIN_SECRET_LENGTH = 8  # characters of a secret: less would blot out words
+MIN_VARIABLE_LENGTH = 12  # characters of a variable that may be one
 
 
-class Outside:
+class ExternalOperations:
     """The MCP servers and the spokes of a hub. Use it in `async with`."""
 
-    def __init__(self, config: Config, registry: Registry, *, store: Store, place: Place) -> None:
-        self.servers = Servers(registry, pins=store.definitions, environ=place.environ)
-        self.switchboard = Switchboard(
+    def __init__(
+        self, config: Config, registry: Registry, *, store: Store, environment: HubEnvironment
+    ) -> None:
+        self.servers = McpClient(registry, pin_store=store.definition_pins, environ=environment.environ)
+        self.switchboard = SpokeServer(
             registry,
-            permits=permits_of(config, config.mcp_servers),
+            permissions=build_permits(config, config.mcp_servers),
             settings=SpokeSettings(grace=config.spokes.grace, origins=tuple(config.cors.origins)),
         )
         self._config = config
         self._store = store
-        self._place = place
-        self._turn = asyncio.Lock()
-        self._read: dict[str, McpServerConfig] = {}  # those that were added, as they were last read
+        self._environment = environment
+        self._lock = asyncio.Lock()
+        self._last_added: dict[str, McpServerConfig] = {}  # those that were added, as they were last read
 
-    async def __aenter__(self) -> Outside:
+    async def __aenter__(self) -> ExternalOperations:
         await self.servers.__aenter__()
         await self.reload(self._config)
         return self
@@ -62,27 +64,27 @@ class Outside:
 
     async def reload(self, config: Config) -> None:
         """Have the servers of this configuration, and those that were added."""
-        async with self._turn:
+        async with self._lock:
             self._config = config
             specs, left_out = [], {}
-            for name, said in (await self._keep()).items():
+            for name, said in (await self._reserve_namespaces()).items():
                 try:
-                    specs.append(await self._spec(name, said))
+                    specs.append(await self._build_spec(name, said))
                 except ConfigError as error:
                     log.warning("the MCP server %s is left out: %s", name, error.message)
                     left_out[name] = error.message
-            await self.servers.replace(specs)
+            await self.servers.replace_all(specs)
             for name, why in left_out.items():
-                self.servers.leave_out(name, why)
+                self.servers.add_unusable(name, why)
 
     async def add(self, name: str, body: Any) -> ServerStatus:
         """Take in a server, described as in the configuration, and keep it. BadRequest, Conflict."""
         if name.lower() in {each.lower() for each in self._config.mcp_servers}:
             raise Conflict(f"the MCP server {name!r} stands in the configuration; change it there")
-        async with self._turn:
+        async with self._lock:
             try:
                 said = parse_config({"mcp_servers": {name: body}}, source="the server").mcp_servers[name]
-                spec = await self._spec(name, said)
+                spec = await self._build_spec(name, said)
             except ConfigError as error:
                 raise BadRequest(error.message, hint=error.hint) from None
             status = self.servers.add(spec)
@@ -91,71 +93,71 @@ class Outside:
             except DragomanError:
                 await self.servers.remove(name)
                 raise
-            await self._keep()
+            await self._reserve_namespaces()
             return status
 
     async def remove(self, name: str) -> None:
         """Let a server go that was added, and forget what was approved of it. Conflict, NotFound."""
-        async with self._turn:
+        async with self._lock:
             held = self.servers.status(name).name
             if held in self._config.mcp_servers:
                 raise Conflict(f"the MCP server {held!r} stands in the configuration; take it out there")
             await self._store.mcp_servers.delete(held)
             await self.servers.remove(held, forget=True)
-            await self._keep()
+            await self._reserve_namespaces()
 
     async def reconnect(self, name: str) -> ServerStatus:
         """Connect to a server anew, with its secrets as they are now. NotFound."""
-        async with self._turn:
+        async with self._lock:
             held = self.servers.status(name).name
-            said = (await self._wanted()).get(held)
+            said = (await self._all_servers()).get(held)
             if said is None:
                 raise NotFound(f"there is no MCP server {held!r}", hint="it was taken out elsewhere")
             try:
-                return self.servers.renew(await self._spec(held, said))
+                return self.servers.update(await self._build_spec(held, said))
             except ConfigError as error:
                 raise BadRequest(error.message, hint=error.hint) from None
 
-    async def _keep(self) -> dict[str, McpServerConfig]:
+    async def _reserve_namespaces(self) -> dict[str, McpServerConfig]:
         """Keep the namespaces of all servers that there should be free of spokes; those servers."""
-        wanted = await self._wanted()
-        self.switchboard.permit(permits_of(self._config, wanted))
+        wanted = await self._all_servers()
+        self.switchboard.set_permissions(build_permits(self._config, wanted))
         return wanted
 
-    async def _wanted(self) -> dict[str, McpServerConfig]:
+    async def _all_servers(self) -> dict[str, McpServerConfig]:
         """All servers that there should be; those of the configuration go before those that were added."""
         known = {name.lower() for name in self._config.mcp_servers}
-        added = await self._added()
+        added = await self._added_servers()
         return {
             **self._config.mcp_servers,
             **{name: said for name, said in added.items() if name.lower() not in known},
         }
 
-    async def _added(self) -> dict[str, McpServerConfig]:
+    async def _added_servers(self) -> dict[str, McpServerConfig]:
         """Those that were added; as they were, while the database does not answer."""
         try:
             kept = await self._store.mcp_servers.list()
         except (StoreError, Unavailable) as error:
             log.warning("the MCP servers that were added cannot be read: %s", error.message)
-            return self._read
+            return self._last_added
         found = {}
         for each in kept:
             try:
                 found[each.name] = msgspec.json.decode(each.body, type=McpServerConfig)
             except msgspec.ValidationError as error:
                 log.warning("the MCP server %s is left out: %s", each.name, error)
-        self._read = found
+        self._last_added = found
         return found
 
-    async def _spec(self, name: str, said: McpServerConfig) -> ServerSpec:
+    async def _build_spec(self, name: str, config: McpServerConfig) -> ServerSpec:
         """The server as it is described, with its secrets; what must not be shown is told to the logs."""
-        secrets = {field: await self._secret(name, entry) for field, entry in said.secrets.items()}
-        fields = {field: getattr(said, field) for field in said.__struct_fields__ if field != "secrets"}
+        secrets = {field: await self._read_secret(name, entry) for field, entry in config.secrets.items()}
+        fields = {field: getattr(config, field) for field in config.__struct_fields__ if field != "secrets"}
         spec = ServerSpec(name=name, secrets=secrets, **fields)
-        self._place.secrets.update(hidden(spec, self._place.environ))
+        self._environment.secrets.update(secret_values(spec, self._environment.environ))
         return spec
 
-    async def _secret(self, server: str, entry: str) -> str:
+    async def _read_secret(self, server: str, entry: str) -> str:
         try:
             return await self._store.secrets.get(entry)
         except DragomanError as error:
@@ -164,14 +166,14 @@ class Outside:
             ) from None
 
 
-def permits_of(config: Config, servers: Iterable[str]) -> Permits:
+def build_permits(config: Config, servers: Iterable[str]) -> NamespacePermissions:
     """Who may bring operations in which namespaces; those of MCP servers are taken."""
     reserved = (*config.spokes.reserved, *servers)
-    return Permits(config.spokes.namespaces, reserved=reserved)
+    return NamespacePermissions(config.spokes.namespaces, reserved=reserved)
 
 
-def hidden(spec: ServerSpec, environ: Mapping[str, str]) -> Iterator[str]:
+def secret_values(spec: ServerSpec, environ: Mapping[str, str]) -> Iterator[str]:
     """What may be secret and is long enough to tell: what the server is opened with, and all variables."""
     yield from spec.secrets.values()
-    yield from (value for value in secrets_of(spec, environ) if len(value) >= LEAST)
-    yield from (value for value in spec.env.values() if len(value) >= LONG)
+    yield from (value for value in secrets_of(spec, environ) if len(value) >= MIN_SECRET_LENGTH)
+    yield from (value for value in spec.env.values() if len(value) >= MIN_VARIABLE_LENGTH)

@@ -7,64 +7,69 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from dragoman.accounts.price import Price
-from dragoman.accounts.prices import PriceOverride, Prices
+from dragoman.accounts.prices import PriceList, PriceOverride
 from dragoman.accounts.table import LimitTable
-from dragoman.agent.roster import Roster
+from dragoman.agent.roster import AgentRegistry
 from dragoman.config import Config
 from dragoman.providers.routing import Routing
-from dragoman.server.app.agents import agents_of
-from dragoman.server.app.fleet import Fleet
-from dragoman.server.gateway.record import Book
+from dragoman.server.app.agents import build_agents
+from dragoman.server.app.fleet import ProviderSet
+from dragoman.server.gateway.record import ModelCatalog
 
-Fell = Callable[[str, str], None]
+OnFallback = Callable[[str, str], None]
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration at work. `price` finds the price of a provider's model."""
 
-    fleet: Fleet
-    roster: Roster
-    book: Book
-    prices: Prices
+    providers: ProviderSet
+    roster: AgentRegistry
+    book: ModelCatalog
+    prices: PriceList
     limits: LimitTable
     price: Callable[[str, str], Price | None]
 
     @classmethod
-    def of(
-        cls, config: Config, environ: Mapping[str, str], *, secrets: Mapping[str, str], fell: Fell
-    ) -> Setting:
+    def build(
+        cls,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        secrets: Mapping[str, str],
+        on_fallback: OnFallback,
+    ) -> ModelSetup:
         """The setting of a configuration; `secrets` are of the encrypted table, `fell` hears of fallbacks."""
-        agents = agents_of(config)
-        fleet = Fleet(config, environ, secrets=secrets)
-        prices = prices_of(config)
+        agents = build_agents(config)
+        fleet = ProviderSet(config, environ, secrets=secrets)
+        prices = build_prices(config)
         routing = Routing(
             fleet.providers,
             aliases=config.routes,
             fallbacks=config.fallbacks,
             default=config.default_provider,
-            fall_on=config.fallback_on,
-            only={name: place.models for name, place in config.providers.items() if place.only},
+            fallback_categories=config.fallback_on,
+            listed_models={name: place.models for name, place in config.providers.items() if place.only},
         )
         options = {name: provider.options for name, provider in config.providers.items()}
-        price = pricer(config, prices)
+        price = price_lookup(config, prices)
         return cls(
-            fleet=fleet,
-            roster=Roster(agents, routing, options=options, fell=fell),
-            book=Book(
+            providers=fleet,
+            roster=AgentRegistry(agents, routing, options=options, on_fallback=on_fallback),
+            book=ModelCatalog(
                 routing=routing,
                 options=options,
                 price=lambda route: price(route.provider.name, route.model),
-                models=shown(config),
+                models=listed_models(config),
             ),
             prices=prices,
-            limits=limits_of(config),
+            limits=build_limits(config),
             price=price,
         )
 
 
-def prices_of(config: Config) -> Prices:
+def build_prices(config: Config) -> PriceList:
     """The prices: those of the configuration, then those of the library."""
-    return Prices(
+    return PriceList(
         {
             pattern: PriceOverride(
                 input=said.input,
@@ -77,7 +82,7 @@ def prices_of(config: Config) -> Prices:
     )
 
 
-def pricer(config: Config, prices: Prices) -> Callable[[str, str], Price | None]:
+def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Price | None]:
     """What finds the price of a provider's model."""
 
     def price(provider: str, model: str) -> Price | None:
@@ -89,7 +94,7 @@ def pricer(config: Config, prices: Prices) -> Callable[[str, str], Price | None]
     return price
 
 
-def shown(config: Config) -> Sequence[str]:
+def listed_models(config: Config) -> Sequence[str]:
     """The names under which clients may ask: aliases, the models that are listed, and the hub's own."""
     names = [*config.routes]
     names += [f"{name}/{model}" for name, said in config.providers.items() for model in said.models]
@@ -97,7 +102,9 @@ def shown(config: Config) -> Sequence[str]:
     return list(dict.fromkeys(names))
 
 
-def limits_of(config: Config) -> LimitTable:
+def build_limits(config: Config) -> LimitTable:
     """Who may ask how much."""
     said = config.limits
-    return LimitTable(keys=said.key, owners=said.owner, owner=said.owners, unpriced=said.unpriced)
+    return LimitTable(
+        default_key=said.key, default_owner=said.owner, by_owner=said.owners, unpriced=said.unpriced
+    )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.operations.artifact import Artifacts
-from dragoman.operations.history import History
-from dragoman.operations.loading import load
+from dragoman.operations.artifact import ArtifactStore
+from dragoman.operations.history import MessageSearch
+from dragoman.operations.loading import load_operations
 from dragoman.operations.registry import Registry
-from dragoman.operations.search.search import Search
+from dragoman.operations.search.search import OperationSearch
 from dragoman.tools import history as said
-from dragoman.tools.builtin import builtin
+from dragoman.tools.builtin import builtin_operations
 from dragoman.tools.web.guard import WebSettings
 
 if TYPE_CHECKING:
-    from dragoman.operations.search.meanings import Meanings
+    from dragoman.operations.search.meanings import SemanticIndex
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,19 +26,19 @@ from dragoman.errors import ConfigError
 from dragoman.operations.permission.policy import Decision, Policy, Rule
 
 
-def registry_of(config: Config, artifacts: Artifacts, *, history: History) -> Registry:
+def build_registry(config: Config, artifacts: ArtifactStore, *, history: MessageSearch) -> Registry:
     """The built-in operations and those of the configuration. ConfigError."""
-    built = builtin(
+    built = builtin_operations(
         Path(config.files_root) if config.files_root else None,
         files={name: Path(folder) for name, folder in config.files.items()},
         artifacts=artifacts,
-        web=web_of(config),
+        web=web_settings(config),
     )
-    yours = (found for place in config.operations for found in load(place))
+    yours = (found for place in config.operations for found in load_operations(place))
     return Registry(*built, *said.operations(history), *yours)
 
 
-def web_of(config: Config) -> WebSettings | None:
+def web_settings(config: Config) -> WebSettings | None:
     """What `web.fetch` may ask; None when it is off."""
     said = config.web
     if not said.enabled:
@@ -53,15 +53,15 @@ def web_of(config: Config) -> WebSettings | None:
     )
 
 
-def search_of(config: Config, registry: Registry) -> tuple[Search, Meanings | None]:
+def build_search(config: Config, registry: Registry) -> tuple[OperationSearch, SemanticIndex | None]:
     """The search over all operations; with embeddings also what keeps their meanings. ConfigError."""
     if config.search.embeddings == "none":
-        return Search(registry), None
-    from dragoman.operations.search.meanings import Meanings  # late: only with embeddings
-    from dragoman.operations.search.wordllama import WordLlama  # late: it needs the extra
+        return OperationSearch(registry), None
+    from dragoman.operations.search.meanings import SemanticIndex  # late: only with embeddings
+    from dragoman.operations.search.wordllama import WordLlamaEmbedder  # late: it needs the extra
 
-    meanings = Meanings(WordLlama())
-    return Search(registry, meanings=meanings), meanings
+    meanings = SemanticIndex(WordLlamaEmbedder())
+    return OperationSearch(registry, semantic_index=meanings), meanings
 
 
 # ---- Rules of the policy, as a configuration says them.
@@ -69,42 +69,42 @@ def search_of(config: Config, registry: Registry) -> tuple[Search, Meanings | No
 DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")
 
 
-def policy_of(config: Config) -> Policy:
+def build_policy(config: Config) -> Policy:
     """The policy of a hub: its rules, and the defaults of the hub and of its agents. ConfigError."""
     agents = {name: agent.policy for name, agent in config.agents.items() if agent.policy is not None}
-    return Policy(rules_of(config.policy), default=config.policy_default, agents=agents)
+    return Policy(build_rules(config.policy), default=config.policy_default, agents=agents)
 
 
-def rules_of(said: Iterable[PolicyRule]) -> tuple[Rule, ...]:
+def build_rules(configs: Iterable[PolicyRule]) -> tuple[Rule, ...]:
     """The rules of a policy. ConfigError for one that cannot be."""
-    return tuple(rule_of(each, number) for number, each in enumerate(said))
+    return tuple(build_rule(each, number) for number, each in enumerate(configs))
 
 
-def rule_of(said: PolicyRule, number: int) -> Rule:
+def build_rule(config: PolicyRule, index: int) -> Rule:
     """One rule; `number` is its place in the configuration, for the error."""
-    decisions = [word for word in DECISIONS if getattr(said, word)]
+    decisions = [word for word in DECISIONS if getattr(config, word)]
     if len(decisions) != 1:
         found = " and ".join(decisions) or "none"
-        raise ConfigError(f"policy[{number}]: expected one of allow, ask and deny, got {found}")
+        raise ConfigError(f"policy[{index}]: expected one of allow, ask and deny, got {found}")
     fields: dict[str, Any] = {
         "decision": decisions[0],
-        "operations": many(getattr(said, decisions[0])),
-        "effects": many(said.effect),
-        "agents": many(said.agent),
-        "identities": many(said.identity),
-        "reason": said.reason,
-        "expires": said.expires,
-        "answerers": many(said.answerers) or None,
+        "operations": as_tuple(getattr(config, decisions[0])),
+        "effects": as_tuple(config.effect),
+        "agents": as_tuple(config.agent),
+        "identities": as_tuple(config.identity),
+        "reason": config.reason,
+        "expires": config.expires,
+        "answerers": as_tuple(config.answerers) or None,
     }
     try:
         rule = msgspec.convert(fields, Rule)
         Policy([rule])
     except msgspec.ValidationError as error:
-        raise ConfigError(f"policy[{number}]: {error}") from None
+        raise ConfigError(f"policy[{index}]: {error}") from None
     except ConfigError as error:
-        raise ConfigError(f"policy[{number}]: {error.message}", hint=error.hint) from None
+        raise ConfigError(f"policy[{index}]: {error.message}", hint=error.hint) from None
     return rule
 
 
-def many(said: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (said,) if isinstance(said, str) else tuple(said)
+def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)

@@ -9,289 +9,289 @@ from typing import Protocol
 import msgspec
 
 from dragoman import events as e
-from dragoman.accounts.price import told_cost
+from dragoman.accounts.price import provider_cost
 from dragoman.agent import closing
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import Usage
 from dragoman.fold import Fold
-from dragoman.providers.relay import Relay
-from dragoman.server.gateway.dialects import Reply, Tongue
-from dragoman.wire.dialect import KEEP_ALIVE, Dialect
-from dragoman.wire.tap import Tap
+from dragoman.providers.relay import RelayedResponse
+from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
+from dragoman.wire.dialect import KEEP_ALIVE, StreamEncoder
+from dragoman.wire.tap import AnswerTap
 
-BUSY = ("overloaded", "rate_limit")
-DOCUMENT = (b"{", b"[")
-STREAM = (b"data:", b"event:", b":", b"id:", b"retry:")
-DRAIN = 0.06  # seconds that a finished answer's usage may still take after its client has gone
+BUSY_CATEGORIES = ("overloaded", "rate_limit")
+DOCUMENT_STARTS = (b"{", b"[")
+STREAM_STARTS = (b"data:", b"event:", b":", b"id:", b"retry:")
+USAGE_WAIT = 0.06  # seconds that a finished answer's usage may still take after its client has gone
 
 
-class Account(msgspec.Struct):
-    """What is known of an answer so far. `said` counts characters, `key` names the provider's key, `cost` is
-    what the provider itself says of that.
+class AnswerProgress(msgspec.Struct):
+    """What is known of an answer so far. `text_length` counts characters, `key` names the provider's key,
+    `cost` is what the provider itself says of that.
     """
 
     usage: Usage | None = None
     model: str | None = None
     finish_reason: str | None = None
-    said: int = 0
+    text_length: int = 0
     key: str | None = None
-    begun: bool = False
+    started: bool = False
     cost: float | None = None
 
 
-class Voice(Protocol):
+class GatewayAnswer(Protocol):
     """One answer. `begin` it, then take its `document`, or its pieces until None; `leave` or `close` it."""
 
     @property
-    def account(self) -> Account:
+    def progress(self) -> AnswerProgress:
         """What is known of it so far."""
 
     @property
     def document(self) -> bytes | None:
         """The whole answer, for a client that wanted no stream."""
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Wait until there is something to pass on. ProviderError before that."""
 
     async def next(self) -> bytes | None:
         """What comes next of a stream; None when it is complete. ProviderError when it broke off."""
 
-    def end(self) -> bytes:
+    def closing_bytes(self) -> bytes:
         """What closes a complete stream."""
 
-    async def leave(self) -> None:
+    async def client_gone(self) -> None:
         """The client has gone: learn what can be learnt at once, and be done."""
 
     async def close(self) -> None:
         """Be done."""
 
 
-class Relayed:
+class RelayedAnswer:
     """An answer in the client's own language: its bytes pass, a tap reads along.
 
     `begin` is called with each attempt's relay, inside the provider's retries, so that an error that stands
     at the beginning of a stream is treated like one in the status.
     """
 
-    def __init__(self, tongue: Tongue, *, stream: bool, tap: Callable[[], Tap]) -> None:
-        self._tongue = tongue
+    def __init__(self, dialect: ClientDialect, *, stream: bool, make_tap: Callable[[], AnswerTap]) -> None:
+        self._dialect = dialect
         self._stream = stream
-        self._make_tap = tap
-        self._tap = tap()
-        self._relay: Relay | None = None
-        self._first = b""
+        self._make_tap = make_tap
+        self._tap = make_tap()
+        self._response: RelayedResponse | None = None
+        self._first_bytes = b""
         self._document: bytes | None = None
-        self._account = Account()
+        self._progress = AnswerProgress()
         self._failure: ProviderError | None = None
-        self.odd: bytes | None = None
+        self.unexpected_format: bytes | None = None
         """All of the answer, when it is a document and a stream was asked for, or the other way round."""
 
     @property
-    def account(self) -> Account:
-        """See `Voice`."""
+    def progress(self) -> AnswerProgress:
+        """See `GatewayAnswer`."""
         if self._stream:
-            tap, account = self._tap, self._account
-            account.usage, account.model, account.said = tap.usage, tap.model, tap.said
+            tap, account = self._tap, self._progress
+            account.usage, account.model, account.text_length = tap.usage, tap.model, tap.text_length
             account.finish_reason = tap.finish_reason
-        return self._account
+        return self._progress
 
     @property
     def document(self) -> bytes | None:
-        """See `Voice`."""
+        """See `GatewayAnswer`."""
         return self._document
 
-    async def begin(self) -> None:
-        """See `Voice`: what `listen` found wrong with an answer that had begun."""
+    async def start(self) -> None:
+        """See `GatewayAnswer`: what `handle` found wrong with an answer that had begun."""
         if self._failure is not None:
             raise self._failure
 
-    async def listen(self, relay: Relay) -> None:
+    async def handle(self, response: RelayedResponse) -> None:
         """Read until there is something to pass on; raise what another attempt may mend."""
-        self._relay = relay
+        self._response = response
         if self._stream:  # anew: what is hidden depends on what this attempt has asked for
             self._tap = self._make_tap()
-        self._account.key = relay.key
+        self._progress.key = response.key
         try:
-            await (self._listen(relay) if self._stream else self._read(relay))
-            relay.worked()
+            await (self._read_stream(response) if self._stream else self._read_document(response))
+            response.mark_succeeded()
         except ProviderError as error:
-            relay.failed(error)
-            if not relay.heard or (error.transient and error.category in BUSY):
+            response.mark_failed(error)
+            if not response.started or (error.transient and error.category in BUSY_CATEGORIES):
                 raise
             self._failure = error
-            relay.close()
+            response.close()
 
-    async def _listen(self, relay: Relay) -> None:
+    async def _read_stream(self, response: RelayedResponse) -> None:
         tap = self._tap
-        while not self._first:
-            fresh = not relay.heard
-            raw = await relay.more()
-            if fresh and raw.lstrip().startswith(DOCUMENT):
-                self.odd = raw + await relay.read()
-                relay.close()
+        while not self._first_bytes:
+            fresh = not response.started
+            raw = await response.receive()
+            if fresh and raw.lstrip().startswith(DOCUMENT_STARTS):
+                self.unexpected_format = raw + await response.read()
+                response.close()
                 return
             said = tap.feed(raw) if raw else tap.close()
-            self._first = b"" if said == KEEP_ALIVE else said
-            if tap.failure is not None and not self._first:
+            self._first_bytes = b"" if said == KEEP_ALIVE else said
+            if tap.failure is not None and not self._first_bytes:
                 raise tap.failure
             if not raw:
                 break
-        self._account.begun = True
+        self._progress.started = True
 
-    async def _read(self, relay: Relay) -> None:
-        self._document = await relay.read()
-        if self._document.startswith(STREAM) and self._tongue.door != "embeddings":
-            self.odd = self._document
-            relay.close()
+    async def _read_document(self, response: RelayedResponse) -> None:
+        self._document = await response.read()
+        if self._document.startswith(STREAM_STARTS) and self._dialect.endpoint != "embeddings":
+            self.unexpected_format = self._document
+            response.close()
             return
-        whole = self._tongue.read_whole(self._document)
-        self._account.begun = True
-        self._account.usage, self._account.model = whole.usage, whole.model
-        self._account.finish_reason = whole.finish_reason
+        whole = self._dialect.parse_document(self._document)
+        self._progress.started = True
+        self._progress.usage, self._progress.model = whole.usage, whole.model
+        self._progress.finish_reason = whole.finish_reason
 
     async def next(self) -> bytes | None:
-        """See `Voice`."""
-        said, self._first = self._first, b""
+        """See `GatewayAnswer`."""
+        said, self._first_bytes = self._first_bytes, b""
         if said:
             return said
-        tap, relay = self._tap, self._relay
+        tap, relay = self._tap, self._response
         while relay is not None and not tap.done:
             if tap.failure is not None:
-                relay.failed(tap.failure)
+                relay.mark_failed(tap.failure)
                 raise tap.failure
-            raw = await relay.more()
+            raw = await relay.receive()
             said = tap.feed(raw) if raw else tap.close()
             if said:
                 return said
         return None
 
-    def end(self) -> bytes:
-        """See `Voice`: the server's own end has passed."""
+    def closing_bytes(self) -> bytes:
+        """See `GatewayAnswer`: the server's own end has passed."""
         return b""
 
-    async def leave(self) -> None:
-        """See `Voice`. Usage that is about to come is waited for, if not for long."""
+    async def client_gone(self) -> None:
+        """See `GatewayAnswer`. Usage that is about to come is waited for, if not for long."""
         tap = self._tap
-        if self._stream and self._relay is not None and tap.finishing and tap.usage is None:
-            tap.feed(await self._relay.rest(DRAIN))
+        if self._stream and self._response is not None and tap.generation_finished and tap.usage is None:
+            tap.feed(await self._response.read_for(USAGE_WAIT))
         await self._stop()
 
     async def close(self) -> None:
-        """See `Voice`."""
-        if self._relay is not None and (self._tap.done or self._document is not None):
-            await self._relay.drain()
+        """See `GatewayAnswer`."""
+        if self._response is not None and (self._tap.done or self._document is not None):
+            await self._response.drain()
         await self._stop()
 
     async def _stop(self) -> None:
-        if self._relay is not None:
-            self._relay.close()
+        if self._response is not None:
+            self._response.close()
 
 
-class Spoken:
+class TranslatedAnswer:
     """An answer out of events: from a provider of another family, or for a client of another dialect."""
 
     def __init__(
-        self, batches: AsyncGenerator[Sequence[e.Event], None], model: str, *, reply: Reply | None
+        self, batches: AsyncGenerator[Sequence[e.Event], None], model: str, *, encoder: AnswerEncoder | None
     ) -> None:
         self._batches = batches
-        self.reply = reply
-        self._first: Sequence[e.Event] | None = None
-        self._account = Account(model=model)
+        self.encoder = encoder
+        self._first_batch: Sequence[e.Event] | None = None
+        self._progress = AnswerProgress(model=model)
         self.events: list[e.Event] = []
 
     @property
-    def account(self) -> Account:
-        """See `Voice`."""
-        return self._account
+    def progress(self) -> AnswerProgress:
+        """See `GatewayAnswer`."""
+        return self._progress
 
     @property
     def document(self) -> bytes | None:
-        """See `Voice`: whoever wants one makes it of `events`."""
+        """See `GatewayAnswer`: whoever wants one makes it of `events`."""
         return None
 
-    async def begin(self) -> None:
-        """See `Voice`. Without a reply to spell all events are collected."""
-        if self.reply is not None:
-            self._first = await anext(self._batches, None)
+    async def start(self) -> None:
+        """See `GatewayAnswer`. Without a reply to spell all events are collected."""
+        if self.encoder is not None:
+            self._first_batch = await anext(self._batches, None)
             return
         async with aclosing(self._batches) as batches:
             async for batch in batches:
-                self._note(batch)
+                self._count(batch)
                 self.events += batch
 
     async def next(self) -> bytes | None:
-        """See `Voice`."""
-        batch, self._first = self._first, None
+        """See `GatewayAnswer`."""
+        batch, self._first_batch = self._first_batch, None
         if batch is None:
             batch = await anext(self._batches, None)
-        if batch is None or self.reply is None:
+        if batch is None or self.encoder is None:
             return None
-        self._note(batch)
-        return self.reply.encode(batch)
+        self._count(batch)
+        return self.encoder.encode(batch)
 
-    def end(self) -> bytes:
-        """See `Voice`."""
-        return b"" if self.reply is None else self.reply.end()
+    def closing_bytes(self) -> bytes:
+        """See `GatewayAnswer`."""
+        return b"" if self.encoder is None else self.encoder.end()
 
-    async def leave(self) -> None:
-        """See `Voice`."""
+    async def client_gone(self) -> None:
+        """See `GatewayAnswer`."""
         await self._batches.aclose()
 
     async def close(self) -> None:
-        """See `Voice`."""
+        """See `GatewayAnswer`."""
         await self._batches.aclose()
 
-    def _note(self, batch: Sequence[e.Event]) -> None:
-        account = self._account
-        account.begun = True
+    def _count(self, batch: Sequence[e.Event]) -> None:
+        account = self._progress
+        account.started = True
         for event in batch:
             if isinstance(event, e.TextDelta | e.ReasoningDelta):
-                account.said += len(event.delta)
+                account.text_length += len(event.delta)
             elif isinstance(event, e.ToolInputDelta):
-                account.said += len(event.input_text_delta)
+                account.text_length += len(event.input_text_delta)
             elif isinstance(event, e.FinishStep):
                 account.usage, account.finish_reason = event.usage, event.finish_reason
                 account.model, account.key = event.model or account.model, event.key
-                account.cost = told_cost(event)
+                account.cost = provider_cost(event)
 
 
 # ---- A model's answer in one of the hub's own dialects: framed as a run of one step.
 
 
-class Framed:
-    """A `Reply` that spells a provider's events for a client of the hub or of the AI SDK."""
+class HubAnswerEncoder:
+    """A `AnswerEncoder` that spells a provider's events for a client of the hub or of the AI SDK."""
 
-    def __init__(self, dialect: Dialect, *, message_id: str) -> None:
+    def __init__(self, dialect: StreamEncoder, *, message_id: str) -> None:
         self.headers: Mapping[str, str] = dialect.headers
         self._dialect = dialect
         self._id = message_id
         self._fold = Fold()
-        self._begun = False
+        self._started = False
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
-        """See `Reply`."""
-        told = [*self._opening(), *batch]
+        """See `AnswerEncoder`."""
+        told = [*self._opening_events(), *batch]
         if isinstance(batch[-1], e.FinishStep):
             told.append(e.Finish(batch[-1].finish_reason, usage=batch[-1].usage, steps=1))
         self._fold.add(told)
         return self._dialect.encode(told)
 
-    def fail(self, error: DragomanError) -> bytes:
-        """See `Reply`: open blocks are closed first."""
-        opening = self._opening()
+    def encode_error(self, error: DragomanError) -> bytes:
+        """See `AnswerEncoder`: open blocks are closed first."""
+        opening = self._opening_events()
         if opening:
             self._fold.add(opening)
-        ending = closing.fail(
+        ending = closing.failure_events(
             self._fold, text=error.message, code=error.code, transient=error.transient, metadata=None
         )
         return self._dialect.encode([*opening, *ending]) + self._dialect.end()
 
     def end(self) -> bytes:
-        """See `Reply`."""
+        """See `AnswerEncoder`."""
         return self._dialect.end()
 
-    def _opening(self) -> list[e.Event]:
-        if self._begun:
+    def _opening_events(self) -> list[e.Event]:
+        if self._started:
             return []
-        self._begun = True
+        self._started = True
         return [e.Start(self._id), e.StartStep()]

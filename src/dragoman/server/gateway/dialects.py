@@ -9,20 +9,20 @@ from typing import Any, Protocol
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Event
 from dragoman.providers.language import Family
-from dragoman.providers.server import Server
+from dragoman.providers.server import UpstreamServer
 from dragoman.wire.anthropic import reply as anthropic_reply
-from dragoman.wire.anthropic.door import read_messages
-from dragoman.wire.anthropic.reply import MessageStream
-from dragoman.wire.anthropic.tap import MessageTap, read_message
-from dragoman.wire.head import Asked
+from dragoman.wire.anthropic.door import parse_messages_request
+from dragoman.wire.anthropic.reply import AnthropicStreamEncoder
+from dragoman.wire.anthropic.tap import AnthropicTap, read_message
+from dragoman.wire.head import ClientRequest
 from dragoman.wire.openai import reply as openai_reply
-from dragoman.wire.openai.door import read_chat
-from dragoman.wire.openai.reply import ChatStream
-from dragoman.wire.openai.tap import ChatTap, read_embeddings, read_whole
-from dragoman.wire.tap import Tap, Whole
+from dragoman.wire.openai.door import parse_chat_completions_request
+from dragoman.wire.openai.reply import OpenAIStreamEncoder
+from dragoman.wire.openai.tap import OpenAITap, read_completion, read_embeddings
+from dragoman.wire.tap import AnswerSummary, AnswerTap
 
 
-class Reply(Protocol):
+class AnswerEncoder(Protocol):
     """Spells one answer for a client: a stream dialect that can also fail."""
 
     headers: Mapping[str, str]
@@ -30,156 +30,171 @@ class Reply(Protocol):
     def encode(self, batch: Sequence[Event]) -> bytes:
         """The frames of a batch."""
 
-    def fail(self, error: DragomanError) -> bytes:
+    def encode_error(self, error: DragomanError) -> bytes:
         """The last frame, when the answer broke off."""
 
     def end(self) -> bytes:
         """The last frames of a complete answer."""
 
 
-class Tongue(Protocol):
+class ClientDialect(Protocol):
     """One family's protocol, as a door speaks it."""
 
     family: Family
-    door: str
-    passed: Sequence[str]  # headers of the client that are for a server of the same family
+    endpoint: str
+    forwarded_headers: Sequence[str]  # headers of the client that are for a server of the same family
 
-    def url(self, server: Server) -> str:
+    def url(self, server: UpstreamServer) -> str:
         """Where a server of the same family is asked."""
 
-    def read(self, raw: bytes) -> Asked:
+    def parse_request(self, raw: bytes) -> ClientRequest:
         """A request for a provider of another family."""
 
-    def reply(self, asked: Asked, *, id: str, model: str, tokens: int) -> Reply:
+    def stream_encoder(
+        self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int
+    ) -> AnswerEncoder:
         """The answer to a streaming client; `tokens` estimates the prompt."""
 
-    def whole(self, events: Sequence[Event], *, id: str, model: str, tokens: int) -> bytes:
+    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
         """The answer to any other."""
 
-    def tap(self, *, hide_usage: bool, lenient: bool) -> Tap:
+    def tap(self, *, hide_usage: bool, lenient: bool) -> AnswerTap:
         """A tap on an answer that is relayed as a stream."""
 
-    def read_whole(self, raw: bytes) -> Whole:
+    def parse_document(self, raw: bytes) -> AnswerSummary:
         """What an answer that is relayed as a document says of itself."""
 
-    def status(self, error: DragomanError) -> int:
+    def error_status(self, error: DragomanError) -> int:
         """The HTTP status of an error."""
 
-    def body(self, error: DragomanError, request_id: str) -> dict[str, Any]:
+    def error_body(self, error: DragomanError, request_id: str) -> dict[str, Any]:
         """The body of an error."""
 
-    def fail(self, error: DragomanError, request_id: str) -> bytes:
+    def error_frame(self, error: DragomanError, request_id: str) -> bytes:
         """The frame of an error inside a relayed stream."""
 
 
-class Completions:
+class ChatCompletionsDialect:
     """OpenAI's chat.completions."""
 
     family: Family = "openai"
-    door = "openai"
-    passed: Sequence[str] = ("openai-organization", "openai-project", "openai-beta", "idempotency-key")
+    endpoint = "openai"
+    forwarded_headers: Sequence[str] = (
+        "openai-organization",
+        "openai-project",
+        "openai-beta",
+        "idempotency-key",
+    )
 
-    def url(self, server: Server) -> str:
-        """See `Tongue`."""
-        return server.at("/chat/completions")
+    def url(self, server: UpstreamServer) -> str:
+        """See `ClientDialect`."""
+        return server.url("/chat/completions")
 
-    def read(self, raw: bytes) -> Asked:
-        """See `Tongue`."""
-        return read_chat(raw)
+    def parse_request(self, raw: bytes) -> ClientRequest:
+        """See `ClientDialect`."""
+        return parse_chat_completions_request(raw)
 
-    def reply(self, asked: Asked, *, id: str, model: str, tokens: int) -> ChatStream:
-        """See `Tongue`."""
+    def stream_encoder(
+        self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int
+    ) -> OpenAIStreamEncoder:
+        """See `ClientDialect`."""
         created = int(time.time())
-        return ChatStream(
-            id=f"chatcmpl-{id}", model=model, created=created, include_usage=asked.include_usage
+        return OpenAIStreamEncoder(
+            id=f"chatcmpl-{id}", model=model, created=created, include_usage=parsed.include_usage
         )
 
-    def whole(self, events: Sequence[Event], *, id: str, model: str, tokens: int) -> bytes:
-        """See `Tongue`."""
-        return openai_reply.whole(events, id=f"chatcmpl-{id}", model=model, created=int(time.time()))
+    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
+        """See `ClientDialect`."""
+        return openai_reply.encode_document(
+            events, id=f"chatcmpl-{id}", model=model, created=int(time.time())
+        )
 
-    def tap(self, *, hide_usage: bool, lenient: bool) -> Tap:
-        """See `Tongue`."""
-        return ChatTap(hide_usage=hide_usage, lenient=lenient)
+    def tap(self, *, hide_usage: bool, lenient: bool) -> AnswerTap:
+        """See `ClientDialect`."""
+        return OpenAITap(hide_usage=hide_usage, lenient=lenient)
 
-    def read_whole(self, raw: bytes) -> Whole:
-        """See `Tongue`."""
-        return read_whole(raw)
+    def parse_document(self, raw: bytes) -> AnswerSummary:
+        """See `ClientDialect`."""
+        return read_completion(raw)
 
-    def status(self, error: DragomanError) -> int:
-        """See `Tongue`."""
-        return openai_reply.status_of(error)
+    def error_status(self, error: DragomanError) -> int:
+        """See `ClientDialect`."""
+        return openai_reply.error_status(error)
 
-    def body(self, error: DragomanError, request_id: str) -> dict[str, Any]:
-        """See `Tongue`."""
+    def error_body(self, error: DragomanError, request_id: str) -> dict[str, Any]:
+        """See `ClientDialect`."""
         return openai_reply.error_body(error)
 
-    def fail(self, error: DragomanError, request_id: str) -> bytes:
-        """See `Tongue`."""
-        return ChatStream(id="", model="", created=0, include_usage=False).fail(error)
+    def error_frame(self, error: DragomanError, request_id: str) -> bytes:
+        """See `ClientDialect`."""
+        return OpenAIStreamEncoder(id="", model="", created=0, include_usage=False).encode_error(error)
 
 
-class Embeddings(Completions):
+class EmbeddingsDialect(ChatCompletionsDialect):
     """OpenAI's embeddings: one document for another, never a stream."""
 
-    door = "embeddings"
+    endpoint = "embeddings"
 
-    def read(self, raw: bytes) -> Asked:
-        """See `Tongue`: no other family has a word for it. BadRequest."""
+    def parse_request(self, raw: bytes) -> ClientRequest:
+        """See `ClientDialect`: no other family has a word for it. BadRequest."""
         raise BadRequest(
             "the provider of this model gives no embeddings",
             field="model",
             hint="those of the type openai do",
         )
 
-    def url(self, server: Server) -> str:
-        """See `Tongue`."""
-        return server.at("/embeddings")
+    def url(self, server: UpstreamServer) -> str:
+        """See `ClientDialect`."""
+        return server.url("/embeddings")
 
-    def read_whole(self, raw: bytes) -> Whole:
-        """See `Tongue`."""
+    def parse_document(self, raw: bytes) -> AnswerSummary:
+        """See `ClientDialect`."""
         return read_embeddings(raw)
 
 
-class Messages:
+class MessagesDialect:
     """Anthropic's Messages."""
 
     family: Family = "anthropic"
-    door = "anthropic"
-    passed: Sequence[str] = ("anthropic-version", "anthropic-beta")
+    endpoint = "anthropic"
+    forwarded_headers: Sequence[str] = ("anthropic-version", "anthropic-beta")
 
-    def url(self, server: Server) -> str:
-        """See `Tongue`."""
-        return server.at("/messages", root="/v1")
+    def url(self, server: UpstreamServer) -> str:
+        """See `ClientDialect`."""
+        return server.url("/messages", root="/v1")
 
-    def read(self, raw: bytes) -> Asked:
-        """See `Tongue`."""
-        return read_messages(raw)
+    def parse_request(self, raw: bytes) -> ClientRequest:
+        """See `ClientDialect`."""
+        return parse_messages_request(raw)
 
-    def reply(self, asked: Asked, *, id: str, model: str, tokens: int) -> MessageStream:
-        """See `Tongue`."""
-        return MessageStream(id=f"msg_{id}", model=model, input_tokens=tokens, request_id=id)
+    def stream_encoder(
+        self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int
+    ) -> AnthropicStreamEncoder:
+        """See `ClientDialect`."""
+        return AnthropicStreamEncoder(id=f"msg_{id}", model=model, input_tokens=input_tokens, request_id=id)
 
-    def whole(self, events: Sequence[Event], *, id: str, model: str, tokens: int) -> bytes:
-        """See `Tongue`."""
-        return anthropic_reply.whole(events, id=f"msg_{id}", model=model, input_tokens=tokens)
+    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
+        """See `ClientDialect`."""
+        return anthropic_reply.encode_document(events, id=f"msg_{id}", model=model, input_tokens=input_tokens)
 
-    def tap(self, *, hide_usage: bool, lenient: bool) -> Tap:
-        """See `Tongue`."""
-        return MessageTap()
+    def tap(self, *, hide_usage: bool, lenient: bool) -> AnswerTap:
+        """See `ClientDialect`."""
+        return AnthropicTap()
 
-    def read_whole(self, raw: bytes) -> Whole:
-        """See `Tongue`."""
+    def parse_document(self, raw: bytes) -> AnswerSummary:
+        """See `ClientDialect`."""
         return read_message(raw)
 
-    def status(self, error: DragomanError) -> int:
-        """See `Tongue`."""
-        return anthropic_reply.status_of(error)
+    def error_status(self, error: DragomanError) -> int:
+        """See `ClientDialect`."""
+        return anthropic_reply.error_status(error)
 
-    def body(self, error: DragomanError, request_id: str) -> dict[str, Any]:
-        """See `Tongue`."""
+    def error_body(self, error: DragomanError, request_id: str) -> dict[str, Any]:
+        """See `ClientDialect`."""
         return anthropic_reply.error_body(error, request_id=request_id)
 
-    def fail(self, error: DragomanError, request_id: str) -> bytes:
-        """See `Tongue`."""
-        return MessageStream(id="", model="", input_tokens=None).fail(error, request_id=request_id)
+    def error_frame(self, error: DragomanError, request_id: str) -> bytes:
+        """See `ClientDialect`."""
+        return AnthropicStreamEncoder(id="", model="", input_tokens=None).encode_error(
+            error, request_id=request_id
+        )

@@ -16,258 +16,274 @@ from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import Route
 from dragoman.server.exchange import Exchange
-from dragoman.server.gateway.answer import Framed, Relayed, Spoken, Voice
-from dragoman.server.gateway.dialects import Reply, Tongue
-from dragoman.server.gateway.record import Book, Ticket, in_header, price_of
-from dragoman.server.streaming import Heart, Presence, wanted_dialect
+from dragoman.server.gateway.answer import GatewayAnswer, HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
+from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
+from dragoman.server.gateway.record import ModelCatalog, RequestRecord, format_cost, header_value
+from dragoman.server.streaming import DisconnectWatch, KeepAlive, requested_dialect
 from dragoman.store.usage import UsageRecord
-from dragoman.tracing.tracing import UNSEEN, ModelSpan, Tracing
-from dragoman.wire.dialect import SSE_HEADERS, Dialect
-from dragoman.wire.head import Asked, Head
+from dragoman.tracing.tracing import NULL_SPAN, ModelSpan, Tracing
+from dragoman.wire.dialect import SSE_HEADERS, StreamEncoder
+from dragoman.wire.head import ClientRequest, RawRequestBody
 
 log = logging.getLogger(__name__)
-JSON = {"content-type": "application/json"}
+JSON_HEADERS = {"content-type": "application/json"}
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done; `tokens` estimates the prompt, `fell` hears of each fallback."""
+class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done; `input_tokens` estimates the prompt, `on_fallback` hears of each fallback."""
 
-    tongue: Tongue
-    raw: bytes
-    head: Head
+    dialect: ClientDialect
+    body: bytes
+    head: RawRequestBody
     routes: Sequence[Route]
-    book: Book
-    tokens: int
+    catalog: ModelCatalog
+    input_tokens: int
     tracing: Tracing
     keep_alive: float
-    fell: Callable[[str, str], None]
+    on_fallback: Callable[[str, str], None]
 
 
-class Errand:
+class GatewayRequest:
     """Finds somebody who answers, and passes the answer on. `stop` ends it with a word to the client."""
 
-    def __init__(self, task: Task, exchange: Exchange, *, ticket: Ticket) -> None:
-        self._task = task
+    def __init__(self, plan: RequestPlan, exchange: Exchange, *, record: RequestRecord) -> None:
+        self._plan = plan
         self._exchange = exchange
-        self._ticket = ticket
-        self._dialect: Dialect | None = wanted_dialect(exchange)
-        self._stream = task.head.stream or self._dialect is not None
-        self._asked: Asked | None = None
-        self._voice: Voice | None = None
-        self._trying: Voice | None = None  # it has not begun, but something may be known of it
-        self._running: asyncio.Task[object] | None = None
-        self._span: ModelSpan = UNSEEN
+        self._record = record
+        self._hub_dialect: StreamEncoder | None = requested_dialect(exchange)
+        self._stream = plan.head.stream or self._hub_dialect is not None
+        self._parsed: ClientRequest | None = None
+        self._answer: GatewayAnswer | None = None
+        self._pending_answer: GatewayAnswer | None = (
+            None  # it has not begun, but something may be known of it
+        )
+        self._handler_task: asyncio.Task[object] | None = None
+        self._span: ModelSpan = NULL_SPAN
         self._stopped = False
-        self._dropped: Sequence[str] = ()
+        self._dropped_fields: Sequence[str] = ()
 
     async def run(self) -> None:
         """Do it. What goes wrong before the answer has begun is raised, later it is told in the stream."""
-        self._running = asyncio.current_task()
-        async with Presence(self._exchange) as presence:
+        self._handler_task = asyncio.current_task()
+        async with DisconnectWatch(self._exchange) as presence:
             try:
-                self._voice = await self._find()
-                await self._tell(self._voice, presence)
+                self._answer = await self._start_answer()
+                await self._send_answer(self._answer, presence)
             except asyncio.CancelledError:
-                await self._broken(presence)
-                if not self._stopped or presence.gone:
+                await self._handle_cancellation(presence)
+                if not self._stopped or presence.disconnected:
                     raise
             except DragomanError as error:
-                await self._failed(self._mask(error), presence)
+                await self._handle_error(self._redact(error), presence)
             except BaseException:
                 self._settle("failed")
                 raise
             finally:
-                if self._voice is not None:
-                    await self._voice.close()
+                if self._answer is not None:
+                    await self._answer.close()
 
     def stop(self) -> None:
         """The hub stops: end it now."""
         self._stopped = True
-        if self._running is not None:
-            self._running.cancel()
+        if self._handler_task is not None:
+            self._handler_task.cancel()
 
     # ---- finding somebody ----------------------------------------------------------------------------------
 
-    async def _find(self) -> Voice:
+    async def _start_answer(self) -> GatewayAnswer:
         """The first route that answers."""
-        routes = self._task.routes
+        routes = self._plan.routes
         for route, other in zip(routes, [*routes[1:], None], strict=True):
-            self._ticket.route = route
+            self._record.route = route
             try:
-                return await self._try(route)
+                return await self._try_route(route)
             except (ProviderError, BadRequest) as error:
                 with self._span as span:
-                    span.fail(self._mask(error))
-                self._span = UNSEEN
-                if other is None or not self._task.book.routing.falls(error):
+                    span.fail(self._redact(error))
+                self._span = NULL_SPAN
+                if other is None or not self._plan.catalog.routing.allows_fallback(error):
                     raise
                 log.warning(
-                    "%s failed (%s), now asking %s", route.name, self._mask(error).message, other.name
+                    "%s failed (%s), now asking %s", route.name, self._redact(error).message, other.name
                 )
-                self._task.fell(route.name, other.name)
+                self._plan.on_fallback(route.name, other.name)
         raise Unavailable("no provider is left to ask")
 
-    async def _try(self, route: Route) -> Voice:
+    async def _try_route(self, route: Route) -> GatewayAnswer:
         provider = route.provider
-        if isinstance(provider, RemoteProvider) and self._same(provider):
+        if isinstance(provider, RemoteProvider) and self._can_relay(provider):
             return await self._relay(provider, route)
-        return await self._speak(provider, route)
+        return await self._translate(provider, route)
 
-    def _same(self, provider: RemoteProvider) -> bool:
-        return provider.family == self._task.tongue.family and self._dialect is None
+    def _can_relay(self, provider: RemoteProvider) -> bool:
+        return provider.family == self._plan.dialect.family and self._hub_dialect is None
 
-    async def _relay(self, provider: RemoteProvider, route: Route) -> Voice:
-        task, head = self._task, self._task.head
-        language = provider.language if isinstance(provider, OpenAIProvider) else None
+    async def _relay(self, provider: RemoteProvider, route: Route) -> GatewayAnswer:
+        task, head = self._plan, self._plan.head
+        language = provider.adapter if isinstance(provider, OpenAIProvider) else None
         lenient = language is not None and language.quirks.lenient_finish
 
         def asks() -> bool:  # until the server is known to refuse that
             return head.stream and language is not None and language.quirks.include_usage
 
         def write() -> bytes:
-            options = task.book.options.get(provider.name, {})
-            return head.write(route.model, options=options, ask_usage=asks())
+            options = task.catalog.options.get(provider.name, {})
+            return head.rewrite(route.model, options=options, include_usage=asks())
 
-        voice = self._trying = Relayed(
-            task.tongue,
+        voice = self._pending_answer = RelayedAnswer(
+            task.dialect,
             stream=head.stream,
-            tap=lambda: task.tongue.tap(hide_usage=asks() and not head.asks_usage, lenient=lenient),
+            make_tap=lambda: task.dialect.tap(hide_usage=asks() and not head.include_usage, lenient=lenient),
         )
         said = self._exchange.headers
-        passed = {name: said[name] for name in task.tongue.passed if name in said}
-        self._span = task.tracing.model(route.model, provider)
+        passed = {name: said[name] for name in task.dialect.forwarded_headers if name in said}
+        self._span = task.tracing.model_call(route.model, provider)
         relaying = provider.relay(
-            task.tongue.url(provider.server), write, headers=passed, listen=voice.listen
+            task.dialect.url(provider.server), write, headers=passed, handle=voice.handle
         )
-        await self._span.during(relaying)
-        await voice.begin()
-        self._span.first()
-        return voice if voice.odd is None else await self._retell(voice.odd, provider, route=route)
+        await self._span.propagate(relaying)
+        await voice.start()
+        self._span.first_byte()
+        return (
+            voice
+            if voice.unexpected_format is None
+            else await self._convert(voice.unexpected_format, provider, route=route)
+        )
 
-    async def _retell(self, raw: bytes, provider: RemoteProvider, *, route: Route) -> Voice:
+    async def _convert(self, body: bytes, provider: RemoteProvider, *, route: Route) -> GatewayAnswer:
         """A document where a stream was asked for, or the other way round: told as it was asked for."""
-        task = self._task
+        task = self._plan
         try:
-            asked = task.tongue.read(task.raw)
+            asked = task.dialect.parse_request(task.body)
             if asked.request.options.get("n") not in (None, 1):
                 raise BadRequest("several answers are not told anew", field="n")
         except BadRequest:
             came = "a document, not with a stream" if self._stream else "a stream, not with a document"
             raise ProviderError(f"the provider answered with {came}", category="api_error") from None
         request = replace(asked.request, model=route.model)
-        events = once(provider.read(request, raw))
-        voice = self._trying = Spoken(events, request.model, reply=self._reply(asked))
-        await voice.begin()
+        events = single_batch(provider.decode_answer(request, body))
+        voice = self._pending_answer = TranslatedAnswer(events, request.model, encoder=self._encoder(asked))
+        await voice.start()
         return voice
 
-    def _reply(self, asked: Asked) -> Reply | None:
-        task, id = self._task, self._ticket.request_id
-        if self._dialect is not None:
-            return Framed(self._dialect, message_id=f"msg_{id}")
+    def _encoder(self, parsed: ClientRequest) -> AnswerEncoder | None:
+        task, id = self._plan, self._record.request_id
+        if self._hub_dialect is not None:
+            return HubAnswerEncoder(self._hub_dialect, message_id=f"msg_{id}")
         if self._stream:
-            return task.tongue.reply(asked, id=id, model=task.head.model, tokens=task.tokens)
+            return task.dialect.stream_encoder(
+                parsed, id=id, model=task.head.model, input_tokens=task.input_tokens
+            )
         return None
 
-    async def _speak(self, provider: Provider, route: Route) -> Voice:
-        task = self._task
-        asked = self._asked = self._asked or task.tongue.read(task.raw)
-        options = {**task.book.options.get(provider.name, {}), **asked.request.options}
+    async def _translate(self, provider: Provider, route: Route) -> GatewayAnswer:
+        task = self._plan
+        asked = self._parsed = self._parsed or task.dialect.parse_request(task.body)
+        options = {**task.catalog.options.get(provider.name, {}), **asked.request.options}
         request = replace(asked.request, model=route.model, options=options)
-        self._dropped = [*asked.ignored, *provider.check(request)]
-        if self._dropped:
-            log.warning("%s has no word for %s: left out", route.name, ", ".join(self._dropped))
+        self._dropped_fields = [*asked.ignored_fields, *provider.check(request)]
+        if self._dropped_fields:
+            log.warning("%s has no word for %s: left out", route.name, ", ".join(self._dropped_fields))
         batches = task.tracing.stream(request, provider)
-        voice = self._trying = Spoken(batches, request.model, reply=self._reply(asked))
-        await voice.begin()
+        voice = self._pending_answer = TranslatedAnswer(batches, request.model, encoder=self._encoder(asked))
+        await voice.start()
         return voice
 
     # ---- passing it on -------------------------------------------------------------------------------------
 
-    async def _tell(self, voice: Voice, presence: Presence) -> None:
-        self._ticket.heard()
+    async def _send_answer(self, answer: GatewayAnswer, watch: DisconnectWatch) -> None:
+        self._record.mark_first_byte()
         if self._stream:
-            await self._tell_stream(voice, presence)
+            await self._send_stream(answer, watch)
             return
-        document = voice.document
-        if document is None and isinstance(voice, Spoken):
-            model = voice.account.model or self._task.head.model
-            id, tokens = self._ticket.request_id, self._task.tokens
-            document = self._task.tongue.whole(voice.events, id=id, model=model, tokens=tokens)
+        document = answer.document
+        if document is None and isinstance(answer, TranslatedAnswer):
+            model = answer.progress.model or self._plan.head.model
+            id, tokens = self._record.request_id, self._plan.input_tokens
+            document = self._plan.dialect.encode_document(
+                answer.events, id=id, model=model, input_tokens=tokens
+            )
         record = self._settle("finished")
-        cost = {} if record.cost is None else {"x-dragoman-cost": price_of(record.cost)}
-        presence.over = True
-        await self._exchange.answer(200, document, headers={**JSON, **self._headers(), **cost})
+        cost = {} if record.cost is None else {"x-dragoman-cost": format_cost(record.cost)}
+        watch.response_complete = True
+        await self._exchange.respond(
+            200, document, headers={**JSON_HEADERS, **self._answer_headers(), **cost}
+        )
 
-    async def _tell_stream(self, voice: Voice, presence: Presence) -> None:
+    async def _send_stream(self, answer: GatewayAnswer, watch: DisconnectWatch) -> None:
         exchange = self._exchange
-        spoken = SSE_HEADERS if self._dialect is None else self._dialect.headers
-        await exchange.begin(200, {**spoken, **self._headers()})
-        with Heart(exchange, self._task.keep_alive) as heart:
-            while (piece := await voice.next()) is not None:
+        spoken = SSE_HEADERS if self._hub_dialect is None else self._hub_dialect.headers
+        await exchange.start_response(200, {**spoken, **self._answer_headers()})
+        with KeepAlive(exchange, self._plan.keep_alive) as heart:
+            while (piece := await answer.next()) is not None:
                 if piece:
-                    heart.beat()
+                    heart.reset()
                     await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
-        last = voice.end()
+        last = answer.closing_bytes()
         record = self._settle("finished")
         if record.cost is not None:
-            last += b": x-dragoman-cost %s\n\n" % price_of(record.cost).encode()
-        await self._send_last(last, presence)
+            last += b": x-dragoman-cost %s\n\n" % format_cost(record.cost).encode()
+        await self._send_last(last, watch)
 
-    async def _send_last(self, last: bytes, presence: Presence) -> None:
-        presence.over = True
+    async def _send_last(self, last: bytes, watch: DisconnectWatch) -> None:
+        watch.response_complete = True
         await self._exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
-    def _headers(self) -> Mapping[str, str]:
-        said = self._ticket.headers()
-        return {**said, "x-dragoman-dropped": in_header(",".join(self._dropped))} if self._dropped else said
+    def _answer_headers(self) -> Mapping[str, str]:
+        said = self._record.response_headers()
+        return (
+            {**said, "x-dragoman-dropped": header_value(",".join(self._dropped_fields))}
+            if self._dropped_fields
+            else said
+        )
 
     # ---- when it goes wrong --------------------------------------------------------------------------------
 
-    async def _failed(self, error: DragomanError, presence: Presence) -> None:
+    async def _handle_error(self, error: DragomanError, watch: DisconnectWatch) -> None:
         self._settle("failed", error)
-        if not self._exchange.begun:
-            self._exchange.said |= self._ticket.headers()
+        if not self._exchange.response_started:
+            self._exchange.response_headers |= self._record.response_headers()
             raise error from None
-        log.warning("request %s broke off: %s", self._ticket.request_id, error.message)
-        await self._send_last(self._fail(error), presence)
+        log.warning("request %s broke off: %s", self._record.request_id, error.message)
+        await self._send_last(self._error_frame(error), watch)
 
-    async def _broken(self, presence: Presence) -> None:
+    async def _handle_cancellation(self, watch: DisconnectWatch) -> None:
         """The client has gone, or the hub stops."""
-        if self._voice is not None:
-            await self._voice.leave()
+        if self._answer is not None:
+            await self._answer.client_gone()
         self._settle("aborted")
-        if not self._stopped or presence.gone:
+        if not self._stopped or watch.disconnected:
             return
-        if self._running is not None:
-            self._running.uncancel()
-        if not self._exchange.begun:
+        if self._handler_task is not None:
+            self._handler_task.uncancel()
+        if not self._exchange.response_started:
             raise Unavailable("the hub is stopping", hint="ask again in a moment")
-        await self._send_last(self._fail(Unavailable("the hub is stopping; ask again")), presence)
+        await self._send_last(self._error_frame(Unavailable("the hub is stopping; ask again")), watch)
 
-    def _fail(self, error: DragomanError) -> bytes:
-        voice = self._voice
-        if isinstance(voice, Spoken) and voice.reply is not None:
-            return voice.reply.fail(error)
-        return self._task.tongue.fail(error, self._ticket.request_id)
+    def _error_frame(self, error: DragomanError) -> bytes:
+        voice = self._answer
+        if isinstance(voice, TranslatedAnswer) and voice.encoder is not None:
+            return voice.encoder.encode_error(error)
+        return self._plan.dialect.error_frame(error, self._record.request_id)
 
     def _settle(self, status: str, error: DragomanError | None = None) -> UsageRecord:
-        voice = self._voice or self._trying
-        account = voice.account if voice is not None else None
+        voice = self._answer or self._pending_answer
+        account = voice.progress if voice is not None else None
         with self._span as span:  # left without a word it counts as cancelled
             if error is not None:
                 span.fail(error)
             elif status == "finished" and account is not None:
                 span.finish(FinishStep(usage=account.usage, model=account.model))
-        return self._ticket.settle(status, account, error=error)
+        return self._record.settle(status, account, error=error)
 
-    def _mask(self, error: DragomanError) -> DragomanError:
+    def _redact(self, error: DragomanError) -> DragomanError:
         """The error without the provider's keys."""
-        provider = self._ticket.route.provider if self._ticket.route is not None else None
+        provider = self._record.route.provider if self._record.route is not None else None
         if isinstance(error, ProviderError) and isinstance(provider, RemoteProvider):
-            return provider.masked(error)
+            return provider.redact_error(error)
         return error
 
 
-async def once(batch: Sequence[Event]) -> AsyncGenerator[Sequence[Event], None]:
+async def single_batch(batch: Sequence[Event]) -> AsyncGenerator[Sequence[Event], None]:
     """An answer that has come at once."""
     yield batch

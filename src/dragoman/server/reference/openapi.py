@@ -16,45 +16,51 @@ from dragoman.server.version import version
 
 Document: TypeAlias = dict[str, Any]
 REFERENCE = "#/components/schemas/{name}"
-SNAKE = re.compile(r"(?<=`)[a-z]+(?:_[a-z]+)+(?=`)")
+SNAKE_CASE = re.compile(r"(?<=`)[a-z]+(?:_[a-z]+)+(?=`)")
 NULL = {"type": "null"}
 
 # What an event knows in the process only: the UI dialect never says it.
-UNSAID = {
+INTERNAL_FIELDS = {
     "FinishStep": {"finishReason", "usage", "model", "provider", "duration"},
     "ErrorEvent": {"code", "transient"},
     "Finish": {"usage", "cost", "steps"},
 }
-SAID = {
+DESCRIPTIONS = {
     "FinishStep": "The model call and its tool calls are done.",
     "ErrorEvent": "The run failed.",
     "Finish": "The run is over.",
 }
-SAID_REASONS = ["stop", "length", "content-filter", "tool-calls", "error", "other"]
-SHAPES = (events.Tagged, events.Data, messages.FixedPart, messages.ToolPart, messages.DataPart)
+FINISH_REASONS = ["stop", "length", "content-filter", "tool-calls", "error", "other"]
+VOCABULARY_TYPES = (events.FixedEvent, events.Data, messages.FixedPart, messages.ToolPart, messages.DataPart)
 
 
-def describe() -> Document:
+def build_document() -> Document:
     """The whole document. Reads a file, so do it once and not in the event loop."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = files("dragoman.server.reference").joinpath("openapi.yaml").read_text(encoding="utf-8")
     document: Document = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are safe ones
     document["info"]["version"] = version()
-    document["paths"] = dict(spread(document["paths"]))
-    document["components"]["schemas"] |= vocabulary()
+    document["paths"] = dict(expand_aliases(document["paths"]))
+    document["components"]["schemas"] |= vocabulary_schemas()
     return document
 
 
-def spread(paths: Mapping[str, Document]) -> Iterable[tuple[str, Document]]:
+def expand_aliases(paths: Mapping[str, Document]) -> Iterable[tuple[str, Document]]:
     """Each path, and after it its aliases as paths of their own."""
     for path, item in paths.items():
         main = {key: value for key, value in item.items() if key != "x-aliases"}
         yield path, main
         for number, alias in enumerate(item.get("x-aliases", ()), start=2):
-            yield alias, {key: same(value, path, alias=alias, number=number) for key, value in main.items()}
+            yield (
+                alias,
+                {
+                    key: alias_operation(value, path, alias=alias, number=number)
+                    for key, value in main.items()
+                },
+            )
 
 
-def same(operation: Document, path: str, *, alias: str, number: int) -> Document:
+def alias_operation(operation: Document, path: str, *, alias: str, number: int) -> Document:
     """The operation of a path as it stands at another one, where it may have further parameters."""
     further = [step.strip("{}") for step in alias.split("/") if step.startswith("{") and step not in path]
     added = [{"$ref": f"#/components/parameters/{name}"} for name in further]
@@ -67,14 +73,14 @@ def same(operation: Document, path: str, *, alias: str, number: int) -> Document
     }
 
 
-def vocabulary() -> Document:
+def vocabulary_schemas() -> Document:
     """The schemas of what streams and messages are made of, as clients see them."""
-    shapes, schemas = msgspec.json.schema_components(SHAPES, ref_template=REFERENCE)
+    shapes, schemas = msgspec.json.schema_components(VOCABULARY_TYPES, ref_template=REFERENCE)
     event, data, *parts = shapes
-    found = {name: optional(name, schema) for name, schema in schemas.items() if name != "Usage"}
+    found = {name: wire_schema(name, schema) for name, schema in schemas.items() if name != "Usage"}
     found["Data"]["properties"]["type"]["pattern"] = "^data-"
     found["DataPart"]["properties"]["type"]["pattern"] = "^data-"
-    found["Finish"]["properties"]["finishReason"]["enum"] = SAID_REASONS
+    found["Finish"]["properties"]["finishReason"]["enum"] = FINISH_REASONS
     return {
         **found,
         "Part": {"description": "A piece of a message.", "anyOf": alternatives(*parts)},
@@ -90,20 +96,24 @@ def alternatives(*schemas: Document) -> list[Document]:
     return [each for schema in schemas for each in schema.get("anyOf", [schema])]
 
 
-def optional(name: str, schema: Document) -> Document:
+def wire_schema(name: str, schema: Document) -> Document:
     """The schema as it is on a wire: what is not known is left out, never null."""
-    unsaid = UNSAID.get(name, set())
-    fields = {key: said(rules) for key, rules in schema["properties"].items() if key not in unsaid}
+    unsaid = INTERNAL_FIELDS.get(name, set())
+    fields = {key: without_null(rules) for key, rules in schema["properties"].items() if key not in unsaid}
     summary = inspect.cleandoc(schema["description"]).split("\n\n")[0]
-    return {**schema, "description": SAID.get(name) or SNAKE.sub(camel, summary), "properties": fields}
+    return {
+        **schema,
+        "description": DESCRIPTIONS.get(name) or SNAKE_CASE.sub(match_to_camel_case, summary),
+        "properties": fields,
+    }
 
 
-def camel(found: re.Match[str]) -> str:
-    first, *rest = found[0].split("_")
+def match_to_camel_case(match: re.Match[str]) -> str:
+    first, *rest = match[0].split("_")
     return first + "".join(word.title() for word in rest)
 
 
-def said(rules: Document) -> Document:
+def without_null(rules: Document) -> Document:
     """A field's rules without the null that stands for what is not known."""
     kept = {key: value for key, value in rules.items() if key != "default"}
     options = [each for each in kept.get("anyOf", ()) if each != NULL]

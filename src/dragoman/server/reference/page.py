@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 Document: TypeAlias = Mapping[str, Any]
 SCHEMAS = "#/components/schemas/"
-CONTINUED = " \\\n"
+LINE_CONTINUATION = " \\\n"
 VERBS = ("get", "post", "put", "patch", "delete")
-HOME_WORDS = {
+HOME_LINKS = {
     "/docs": "How to talk to this hub, every address with an example.",
     "/openapi.json": "The same for programs: an OpenAPI 3.1 document.",
     "/healthz": "Is the process alive?",
@@ -27,17 +27,19 @@ HOME_WORDS = {
 }
 
 
-def draw_reference(document: Document) -> str:
+def render_reference(document: Document) -> str:
     """The whole reference as one page."""
-    page = Page(document)
-    return fill(f"{document['info']['title']}: reference", nav=page.nav(), body="\n".join(page.body()))
+    page = ReferencePage(document)
+    return render_template(
+        f"{document['info']['title']}: reference", nav=page.nav(), body="\n".join(page.body())
+    )
 
 
-def draw_home(version: str) -> str:
+def render_home(version: str) -> str:
     """The page at `/`."""
     links = "".join(
         f'<li><a class="card" href="{path}"><strong><code>{path}</code></strong><br>{escape(words)}</a></li>'
-        for path, words in HOME_WORDS.items()
+        for path, words in HOME_LINKS.items()
     )
     body = (
         "<h1>Dragoman</h1>"
@@ -46,34 +48,34 @@ def draw_home(version: str) -> str:
         " <code>/v1</code>, one of Anthropic at <code>/</code>, or read on:</p>"
         f'<ul class="links">{links}</ul>'
     )
-    return fill("Dragoman", nav=brand(version), body=body)
+    return render_template("Dragoman", nav=brand_link(version), body=body)
 
 
-def fill(title: str, *, nav: str, body: str) -> str:
+def render_template(title: str, *, nav: str, body: str) -> str:
     template = Template(files("dragoman.server.reference").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(title=escape(title), nav=nav, body=body)
 
 
-def brand(version: str) -> str:
+def brand_link(version: str) -> str:
     return f'<a class="brand" href="/">Dragoman <small>{escape(version)}</small></a>'
 
 
-class Page:
+class ReferencePage:
     """The parts of the reference."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._routes = list(routes(document["paths"]))
+        self._routes = list(list_operations(document["paths"]))
 
     def nav(self) -> str:
         """The list at the side."""
         info = self._document["info"]
-        blocks = [brand(str(info["version"]))]
+        blocks = [brand_link(str(info["version"]))]
         for tag in self._document["tags"]:
             items = (
                 f'<li><a href="#{operation["operationId"]}"><span class="verb {verb}">{verb.upper()}</span>'
                 f"<span>{escape(operation['summary'])}</span></a></li>"
-                for verb, _, operation in self._of(tag["name"])
+                for verb, _, operation in self._tagged_operations(tag["name"])
             )
             blocks.append(f"<h2>{escape(tag['name'])}</h2><ul>{''.join(items)}</ul>")
         blocks.append('<h2>shapes</h2><ul><li><a href="#shapes">Everything that is sent</a></li></ul>')
@@ -86,13 +88,13 @@ class Page:
         yield f'<p class="lead">{escape(info["summary"])}</p>{prose(info["description"])}'
         for tag in self._document["tags"]:
             yield f'<h2 id="tag-{tag["name"]}">{escape(tag["name"].title())}</h2>{prose(tag["description"])}'
-            for verb, path, operation in self._of(tag["name"]):
+            for verb, path, operation in self._tagged_operations(tag["name"]):
                 yield self._card(verb, path, operation=operation)
         yield '<h2 id="shapes">Shapes</h2>'
         for name, schema in self._document["components"]["schemas"].items():
             yield self._shape(name, schema)
 
-    def _of(self, tag: str) -> Iterator[tuple[str, str, Document]]:
+    def _tagged_operations(self, tag: str) -> Iterator[tuple[str, str, Document]]:
         return (route for route in self._routes if tag in route[2]["tags"] and "x-same-as" not in route[2])
 
     def _card(self, verb: str, path: str, *, operation: Document) -> str:
@@ -119,40 +121,42 @@ class Page:
         rows = []
         for parameter in map(self._resolve, operation.get("parameters", ())):
             about = {**parameter["schema"], "description": parameter["description"]}
-            rows.append(row(parameter["name"], about, needed=parameter.get("required", False)))
+            rows.append(parameter_row(parameter["name"], about, required=parameter.get("required", False)))
         return f"<h4>Parameters</h4><table>{''.join(rows)}</table>" if rows else ""
 
     def _request(self, operation: Document) -> str:
         if "requestBody" not in operation:
             return ""
-        return f"<h4>Body</h4><p>{kind(self._body(operation)['schema'])}</p>"
+        return f"<h4>Body</h4><p>{describe_type(self._body(operation)['schema'])}</p>"
 
     def _curl(self, verb: str, path: str, *, operation: Document) -> str:
         """The request as a command."""
-        stream = "-N " if "text/event-stream" in self._answer(operation) else ""
+        stream = "-N " if "text/event-stream" in self._response_content(operation) else ""
         method = (
-            f"-X {verb.upper()} " if verb not in ("get", "post") or self._bodiless(verb, operation) else ""
+            f"-X {verb.upper()} "
+            if verb not in ("get", "post") or self._is_bodiless_post(verb, operation)
+            else ""
         )
-        lines = [f'curl {stream}{method}"$HUB{self._exemplify(path, operation)}"']
+        lines = [f'curl {stream}{method}"$HUB{self._example_path(path, operation)}"']
         if operation.get("security") != []:
             lines.append('  -H "Authorization: Bearer $KEY"')
         if "requestBody" in operation:
-            body = json.dumps(example(self._body(operation)), indent=2, ensure_ascii=False)
+            body = json.dumps(first_example(self._body(operation)), indent=2, ensure_ascii=False)
             lines.append(f"  -d {shlex.quote(body)}")
-        return f"<h4>Try it</h4><pre><code>{escape(CONTINUED.join(lines))}</code></pre>"
+        return f"<h4>Try it</h4><pre><code>{escape(LINE_CONTINUATION.join(lines))}</code></pre>"
 
-    def _bodiless(self, verb: str, operation: Document) -> bool:
+    def _is_bodiless_post(self, verb: str, operation: Document) -> bool:
         return verb == "post" and "requestBody" not in operation
 
     def _body(self, operation: Document) -> Document:
         media: Document = self._resolve(operation["requestBody"])["content"]["application/json"]
         return media
 
-    def _answer(self, operation: Document) -> Document:
+    def _response_content(self, operation: Document) -> Document:
         content: Document = self._resolve(operation["responses"].get("200", {})).get("content", {})
         return content
 
-    def _exemplify(self, path: str, operation: Document) -> str:
+    def _example_path(self, path: str, operation: Document) -> str:
         for parameter in map(self._resolve, operation.get("parameters", ())):
             path = path.replace(f"{{{parameter['name']}}}", str(parameter.get("example", "x")))
         return path
@@ -176,27 +180,28 @@ class Page:
         return f'<p class="soft">Headers</p><ul>{said}</ul>' if said else ""
 
     def _media(self, name: str, media: Document) -> str:
-        shape = kind(media.get("x-event-schema") or media["schema"])
-        shown = media.get("example") or example(media)
+        shape = describe_type(media.get("x-event-schema") or media["schema"])
+        shown = media.get("example") or first_example(media)
         text = shown if isinstance(shown, str) else json.dumps(shown, indent=2)
         sample = f"<pre><code>{escape(text)}</code></pre>" if shown else ""
         return f'<p class="soft"><code>{escape(name)}</code> {shape}</p>{sample}'
 
     def _shape(self, name: str, schema: Document) -> str:
         head = f'<strong>{escape(name)}</strong> <span class="soft">{inline(first_line(schema))}</span>'
-        inside = self._inside(schema)
+        inside = self._fields(schema)
         return f'<details class="card" id="shape-{name}"><summary>{head}</summary>{inside}</details>'
 
-    def _inside(self, schema: Document) -> str:
+    def _fields(self, schema: Document) -> str:
         needed = schema.get("required", ())
         rows = [
-            row(name, rules, needed=name in needed) for name, rules in schema.get("properties", {}).items()
+            parameter_row(name, rules, required=name in needed)
+            for name, rules in schema.get("properties", {}).items()
         ]
         table = f"<table>{''.join(rows)}</table>" if rows else ""
         members = "".join(
-            self._inside(each) if "properties" in each else "" for each in schema.get("allOf", ())
+            self._fields(each) if "properties" in each else "" for each in schema.get("allOf", ())
         )
-        return table + members + ("" if rows else f"<p>{kind(schema)}</p>")
+        return table + members + ("" if rows else f"<p>{describe_type(schema)}</p>")
 
     def _resolve(self, value: Document) -> Document:
         if "$ref" not in value:
@@ -207,21 +212,21 @@ class Page:
         return {**found, **{name: said for name, said in value.items() if name != "$ref"}}
 
 
-def routes(paths: Document) -> Iterator[tuple[str, str, Document]]:
+def list_operations(paths: Document) -> Iterator[tuple[str, str, Document]]:
     """Verb, path and operation of all that can be asked."""
     for path, item in paths.items():
         yield from ((verb, path, item[verb]) for verb in VERBS if verb in item)
 
 
-def row(name: str, rules: Document, *, needed: bool) -> str:
-    mark = ' <span class="need">required</span>' if needed else ""
+def parameter_row(name: str, rules: Document, *, required: bool) -> str:
+    mark = ' <span class="need">required</span>' if required else ""
     default = f" Default <code>{escape(json.dumps(rules['default']))}</code>." if "default" in rules else ""
     words = inline(rules.get("description", "")) + default
-    what = f'<span class="kind">{kind(rules)}</span> {words}'
+    what = f'<span class="kind">{describe_type(rules)}</span> {words}'
     return f"<tr><td><code>{escape(name)}</code>{mark}</td><td>{what}</td></tr>"
 
 
-def kind(schema: Document) -> str:
+def describe_type(schema: Document) -> str:
     """What a schema lets through, in words; named shapes as links."""
     match schema:
         case {"$ref": str(reference)}:
@@ -230,16 +235,16 @@ def kind(schema: Document) -> str:
         case {"enum": list(values)}:
             return ", ".join(f"<code>{escape(str(value))}</code>" for value in values)
         case {"oneOf": list(members)} | {"anyOf": list(members)} | {"allOf": list(members)}:
-            return ", ".join(kind(member) for member in members)
+            return ", ".join(describe_type(member) for member in members)
         case {"type": "array", "items": items}:
-            return f"list of {kind(items)}"
+            return f"list of {describe_type(items)}"
         case {"type": str() | list() as types}:
             return " or ".join([types] if isinstance(types, str) else types)
         case _:
             return "any value"
 
 
-def example(media: Document) -> Any:
+def first_example(media: Document) -> Any:
     """The first example of a body."""
     if "example" in media:
         return media["example"]

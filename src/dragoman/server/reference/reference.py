@@ -10,7 +10,7 @@ import msgspec
 from dragoman.server.exchange import Exchange
 from dragoman.server.version import version
 
-HTML = {
+HTML_HEADERS = {
     "content-type": "text/html; charset=utf-8",
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -32,49 +32,49 @@ LINKS = {
 }
 
 
-class Reference:
+class ReferenceHandlers:
     """The doors `/`, `/docs` and `/openapi.json`. Each text is made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._made: dict[str, bytes] = {}
+        self._texts: dict[str, bytes] = {}
 
     async def openapi(self, exchange: Exchange) -> None:
         """The OpenAPI document."""
-        await exchange.answer(200, await self._text("openapi", _openapi))
+        await exchange.respond(200, await self._text("openapi", _openapi))
 
     async def docs(self, exchange: Exchange) -> None:
         """The document as a page."""
-        await exchange.answer(200, await self._text("docs", _docs), headers=HTML)
+        await exchange.respond(200, await self._text("docs", _docs), headers=HTML_HEADERS)
 
     async def home(self, exchange: Exchange) -> None:
         """A page for browsers, JSON for everybody else."""
         if "text/html" in exchange.headers.get("accept", ""):
             page = await self._text("home", _home)
-            await exchange.answer(200, page, headers={**HTML, "vary": "accept"})
+            await exchange.respond(200, page, headers={**HTML_HEADERS, "vary": "accept"})
             return
         body = {"name": "dragoman", "version": version(), "links": LINKS}
-        await exchange.answer(200, body, headers={"vary": "accept"})
+        await exchange.respond(200, body, headers={"vary": "accept"})
 
     async def _text(self, name: str, make: Callable[[], bytes]) -> bytes:
-        if name not in self._made:
-            self._made[name] = await asyncio.to_thread(make)
-        return self._made[name]
+        if name not in self._texts:
+            self._texts[name] = await asyncio.to_thread(make)
+        return self._texts[name]
 
 
 def _openapi() -> bytes:
-    from dragoman.server.reference.openapi import describe  # late: few ask, and starting up is quick
+    from dragoman.server.reference.openapi import build_document  # late: few ask, and starting up is quick
 
-    return msgspec.json.encode(describe())
+    return msgspec.json.encode(build_document())
 
 
 def _docs() -> bytes:
-    from dragoman.server.reference.openapi import describe  # late: as above
-    from dragoman.server.reference.page import draw_reference  # late: as above
+    from dragoman.server.reference.openapi import build_document  # late: as above
+    from dragoman.server.reference.page import render_reference  # late: as above
 
-    return draw_reference(describe()).encode()
+    return render_reference(build_document()).encode()
 
 
 def _home() -> bytes:
-    from dragoman.server.reference.page import draw_home  # late: as above
+    from dragoman.server.reference.page import render_home  # late: as above
 
-    return draw_home(version()).encode()
+    return render_home(version()).encode()

@@ -24,27 +24,35 @@ from dragoman.errors import (
     Unavailable,
     WireError,
 )
-from dragoman.spokes.protocol import PATH, Failure, Hello, Refused, Welcome, encode, from_hub
+from dragoman.spokes.protocol import (
+    PATH,
+    HelloFrame,
+    RefusedFrame,
+    SpokeFailure,
+    WelcomeFrame,
+    decode_from_hub,
+    encode_frame,
+)
 
 # ---- The address of a hub's door for spokes.
 
-SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
-def door_of(hub: str) -> str:
+def endpoint_url(hub: str) -> str:
     """The WebSocket URL of a hub: `http://host:8000` has `ws://host:8000/api/spoke`. ConfigError for none."""
     try:
         parts = urlsplit(hub.strip())
-        usable = bool(parts.hostname) and parts.scheme in SCHEMES
+        usable = bool(parts.hostname) and parts.scheme in WEBSOCKET_SCHEMES
     except ValueError:
         parts, usable = urlsplit(""), False
     if not usable:
         raise ConfigError(f"{hub!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
-    return urlunsplit((SCHEMES[parts.scheme], parts.netloc, path, "", ""))
+    return urlunsplit((WEBSOCKET_SCHEMES[parts.scheme], parts.netloc, path, "", ""))
 
 
-def is_near(url: str) -> bool:
+def is_loopback_url(url: str) -> bool:
     """Whether it is on this machine, so that no proxy leads there."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
@@ -56,37 +64,37 @@ def is_near(url: str) -> bool:
 
 
 OPEN_SECONDS = 10.0
-LARGEST = 16_000_000  # bytes of a frame that a hub may send
-SHORTEST, LONGEST = 0.2, 15.0  # seconds between two attempts
-NO_KEY = "`dragoman keys create --owner NAME` makes one, with the scope `operations`"
-ERRORS: Mapping[str, type[DragomanError]] = {
+MAX_FRAME_BYTES = 16_000_000  # bytes of a frame that a hub may send
+MIN_BACKOFF, MAX_BACKOFF = 0.2, 15.0  # seconds between two attempts
+NO_KEY_HINT = "`dragoman keys create --owner NAME` makes one, with the scope `operations`"
+ERRORS_BY_CODE: Mapping[str, type[DragomanError]] = {
     "unauthorized": Unauthorized,
     "forbidden": Forbidden,
     "conflict": Conflict,
     "replaced": Conflict,
     "unavailable": Unavailable,
 }
-STATUSES: Mapping[int, type[DragomanError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound}
+ERRORS_BY_STATUS: Mapping[int, type[DragomanError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound}
 
 
-class RefusedBody(msgspec.Struct):
+class HubErrorBody(msgspec.Struct):
     """The body of an HTTP error of a hub."""
 
-    error: Failure
+    error: SpokeFailure
 
 
-async def dial(url: str, key: str | None) -> ClientConnection:
+async def open_websocket(url: str, key: str | None) -> ClientConnection:
     """An open WebSocket. Unavailable when it can be tried again; other errors will stay."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     quiet = logging.getLogger("dragoman.spokes.socket")
     quiet.setLevel(logging.WARNING)  # below, it would log the key
-    proxy: Literal[True] | None = None if is_near(url) else True
+    proxy: Literal[True] | None = None if is_loopback_url(url) else True
     try:
         return await connect(
             url,
             additional_headers=headers,
             compression=None,
-            max_size=LARGEST,
+            max_size=MAX_FRAME_BYTES,
             ping_interval=None,
             open_timeout=OPEN_SECONDS,
             close_timeout=1.0,
@@ -96,49 +104,49 @@ async def dial(url: str, key: str | None) -> ClientConnection:
     except InvalidURI as error:
         raise ConfigError(f"{url!r} is no address of a hub: {error}") from None
     except InvalidStatus as error:
-        raise refusal(error.response.status_code, error.response.body or b"", url=url) from None
+        raise error_from_response(error.response.status_code, error.response.body or b"", url=url) from None
     except (OSError, TimeoutError, InvalidHandshake) as error:
         said = str(error) or type(error).__name__
         raise Unavailable(f"no hub can be reached at {url}: {said}", hint="is it running?") from None
 
 
-async def greet(socket: ClientConnection, hello: Hello) -> Welcome:
+async def handshake(socket: ClientConnection, hello: HelloFrame) -> WelcomeFrame:
     """Say hello; the hub's welcome, or its refusal as an error."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
-            await socket.send(encode(hello).decode())
-            answer = from_hub(await socket.recv())
+            await socket.send(encode_frame(hello).decode())
+            answer = decode_from_hub(await socket.recv())
     except (ConnectionClosed, TimeoutError):
         raise Unavailable("the hub closed the connection before it said welcome") from None
     match answer:
-        case Welcome():
+        case WelcomeFrame():
             return answer
-        case Refused(error=failure):
-            raise error_for(failure.code, failure.message, hint=failure.hint)
+        case RefusedFrame(error=failure):
+            raise error_from_code(failure.code, failure.message, hint=failure.hint)
         case _:
             raise WireError("what answers there does not speak the spoke protocol")
 
 
-def refusal(status: int, body: bytes | bytearray, *, url: str) -> DragomanError:
+def error_from_response(status: int, body: bytes | bytearray, *, url: str) -> DragomanError:
     """The error for an HTTP answer that is no WebSocket."""
     try:
-        failure = msgspec.json.decode(body, type=RefusedBody).error
+        failure = msgspec.json.decode(body, type=HubErrorBody).error
         message, hint = failure.message, failure.hint
     except (msgspec.MsgspecError, UnicodeError):
         message, hint = f"{url} answers with status {status}", None
-    kind = STATUSES.get(status, Unavailable)
+    kind = ERRORS_BY_STATUS.get(status, Unavailable)
     if kind is NotFound:
         return NotFound(f"there is no door for spokes at {url}", hint="is this the hub's address?")
-    return kind(message, hint=NO_KEY if kind is Unauthorized else hint)
+    return kind(message, hint=NO_KEY_HINT if kind is Unauthorized else hint)
 
 
-def error_for(code: str, message: str, *, hint: str | None = None) -> DragomanError:
+def error_from_code(code: str, message: str, *, hint: str | None = None) -> DragomanError:
     """The error for what a hub says when it will have nothing to do with this spoke."""
-    kind = ERRORS.get(code, WireError)
-    return kind(message, hint=NO_KEY if kind is Unauthorized else hint)
+    kind = ERRORS_BY_CODE.get(code, WireError)
+    return kind(message, hint=NO_KEY_HINT if kind is Unauthorized else hint)
 
 
-def pause(failures: int) -> float:
+def backoff_delay(failures: int) -> float:
     """How long to wait before the next attempt: longer each time, and never the same for two spokes."""
-    longest = min(LONGEST, SHORTEST * 2.0 ** min(failures, 16))
+    longest = min(MAX_BACKOFF, MIN_BACKOFF * 2.0 ** min(failures, 16))
     return longest * random.uniform(0.3, 1.0)  # noqa: S311 - spreads load, keeps no secret

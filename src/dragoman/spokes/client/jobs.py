@@ -19,10 +19,17 @@ from dragoman.operations.call import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
 from dragoman.operations.operation import Operation
-from dragoman.operations.outcome import Outcome, failure_of, to_jsonable
+from dragoman.operations.outcome import CallOutcome, to_failure, to_jsonable
 from dragoman.operations.registry import Registry
 from dragoman.spokes.outbox import Outbox
-from dragoman.spokes.protocol import Aborted, Call, Error, Failure, Progress, Result
+from dragoman.spokes.protocol import (
+    AbortedFrame,
+    CallFrame,
+    ErrorFrame,
+    ProgressFrame,
+    ResultFrame,
+    SpokeFailure,
+)
 
 # ---- Kept results: the newest ones by key, within a number and a size.
 
@@ -30,16 +37,16 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Kept(Generic[K, V]):
+class BoundedCache(Generic[K, V]):
     """Values by key; the oldest are forgotten first."""
 
-    def __init__(self, *, count: int, size: int) -> None:
+    def __init__(self, *, max_count: int, max_size: int) -> None:
         self._values: dict[K, tuple[V, int]] = {}
-        self._count = count
-        self._size = size
-        self._room = size
+        self._max_count = max_count
+        self._max_size = max_size
+        self._free = max_size
 
-    def all(self) -> Sequence[K]:
+    def keys(self) -> Sequence[K]:
         """Those that are kept, oldest first."""
         return tuple(self._values)
 
@@ -48,50 +55,50 @@ class Kept(Generic[K, V]):
         held = self._values.get(key)
         return None if held is None else held[0]
 
-    def keep(self, key: K, value: V, *, size: int) -> None:
+    def put(self, key: K, value: V, *, size: int) -> None:
         """Keep a value of so many bytes, in the place of older ones; one that fills it all is not kept."""
-        self.drop(key)
-        if size > self._size:
+        self.discard(key)
+        if size > self._max_size:
             return
         self._values[key] = (value, size)
-        self._room -= size
-        while self._room < 0 or len(self._values) > self._count:
-            self.drop(next(iter(self._values)))
+        self._free -= size
+        while self._free < 0 or len(self._values) > self._max_count:
+            self.discard(next(iter(self._values)))
 
-    def drop(self, key: K) -> None:
+    def discard(self, key: K) -> None:
         """Forget this one."""
         held = self._values.pop(key, None)
         if held is not None:
-            self._room += held[1]
+            self._free += held[1]
 
 
 log = logging.getLogger(__name__)
 
-REPEATS = 2_000
-ANSWERS = 1_000
-BYTES = 16_000_000
+MAX_RESULTS = 2_000
+MAX_UNCONFIRMED = 1_000
+MAX_BYTES = 16_000_000
 ORPHAN_SECONDS = 1.0  # how long a call that nobody waits for may be asked for again
-Key: TypeAlias = tuple[str, str, str]
-Reply: TypeAlias = Result | Error
+JobKey: TypeAlias = tuple[str, str, str]
+FinalFrame: TypeAlias = ResultFrame | ErrorFrame
 
 
-class Given(NamedTuple):
-    """An answer; `number` counts those that were put on their way."""
+class SentReply(NamedTuple):
+    """An answer; `sequence` counts those that were put on their way."""
 
-    number: float
-    reply: Reply
+    sequence: float
+    reply: FinalFrame
     size: int
 
 
 class Job:
     """A call that is being served; `id` is what the hub calls it, `previous` what has to end first."""
 
-    def __init__(self, call: Call, key: Key, *, previous: Job | None) -> None:
+    def __init__(self, call: CallFrame, key: JobKey, *, previous: Job | None) -> None:
         self.id = call.id
         self.call = call
         self.key = key
         self.previous = previous
-        self.spent = Budget()
+        self.budget = Budget()
         self.stopped = False
         self.task: asyncio.Task[None] | None = None
 
@@ -102,11 +109,11 @@ class Job:
             self.task.cancel("the hub wants it no more")
 
 
-job: ContextVar[Job] = ContextVar("dragoman_spoke_job")
+current_job: ContextVar[Job] = ContextVar("dragoman_spoke_job")
 """The job that runs here."""
 
 
-class Jobs:
+class JobRunner:
     """Runs what the hub asks for, and sees to it that the answers arrive.
 
     A call with an idempotency key that was served lately gets the same result, without running again. An
@@ -118,53 +125,59 @@ class Jobs:
         self._registry = registry
         self._limit = limit
         self._jobs: dict[str, Job] = {}
-        self._by_key: dict[Key, Job] = {}
-        self._results: Kept[Key, msgspec.Raw] = Kept(count=REPEATS, size=BYTES)
-        self._answers: Kept[str, Given] = Kept(count=ANSWERS, size=BYTES)
-        self._given = 0
+        self._by_key: dict[JobKey, Job] = {}
+        self._results: BoundedCache[JobKey, msgspec.Raw] = BoundedCache(
+            max_count=MAX_RESULTS, max_size=MAX_BYTES
+        )
+        self._unconfirmed: BoundedCache[str, SentReply] = BoundedCache(
+            max_count=MAX_UNCONFIRMED, max_size=MAX_BYTES
+        )
+        self._sent_count = 0
         self._outbox: Outbox | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def count(self) -> int:
+    def running_count(self) -> int:
         """How many run."""
         return len(self._jobs)
 
     @property
-    def given(self) -> int:
+    def sent_count(self) -> int:
         """How many answers were put on their way until now."""
-        return self._given
+        return self._sent_count
 
-    def held(self) -> tuple[str, ...]:
+    def open_call_ids(self) -> tuple[str, ...]:
         """The calls that are at work here, or whose answer may not have arrived."""
-        return tuple(dict.fromkeys([*self._jobs, *self._answers.all()]))
+        return tuple(dict.fromkeys([*self._jobs, *self._unconfirmed.keys()]))
 
     async def connect(self, outbox: Outbox, waiting: tuple[str, ...]) -> None:
         """There is a connection, over which the hub waits for these of the held calls."""
         self._outbox = outbox
         orphans = set(self._jobs) - set(waiting)
         asyncio.get_running_loop().call_later(ORPHAN_SECONDS, self._stop_all, orphans)
-        for id in self._answers.all():
-            given = self._answers.get(id)
+        for id in list(self._unconfirmed.keys()):
+            given = self._unconfirmed.get(id)
             if given is not None and id in waiting:
-                await outbox.put(given.reply)
-                self._given += 1
-                self._answers.keep(id, Given(self._given, given.reply, given.size), size=given.size)
+                await outbox.send(given.reply)
+                self._sent_count += 1
+                self._unconfirmed.put(
+                    id, SentReply(self._sent_count, given.reply, given.size), size=given.size
+                )
             else:
-                self._answers.drop(id)
+                self._unconfirmed.discard(id)
 
     def disconnect(self) -> None:
         """The connection is gone; what runs runs on."""
         self._outbox = None
 
-    def arrived(self, number: int) -> None:
+    def confirm(self, count: int) -> None:
         """The hub has got the first so many answers."""
-        for id in self._answers.all():
-            given = self._answers.get(id)
-            if given is not None and given.number <= number:
-                self._answers.drop(id)
+        for id in list(self._unconfirmed.keys()):
+            given = self._unconfirmed.get(id)
+            if given is not None and given.sequence <= count:
+                self._unconfirmed.discard(id)
 
-    def begin(self, call: Call) -> None:
+    def start(self, call: CallFrame) -> None:
         """Serve a call."""
         key = (call.operation, call.owner, call.idempotency_key)
         same = self._by_key.get(key)
@@ -178,15 +191,15 @@ class Jobs:
         self._by_key[key] = made
         made.task = asyncio.create_task(self._serve(made))
         self._tasks.add(made.task)
-        made.task.add_done_callback(partial(self._over, made))
+        made.task.add_done_callback(partial(self._task_done, made))
 
     def abort(self, id: str) -> None:
         """Stop a call; the hub hears when it has stopped."""
         found = self._jobs.get(id)
         if found is not None:
             found.stop()
-        elif self._outbox is not None and self._answers.get(id) is None:
-            self._outbox.post(Aborted(id=id), key=f"aborted {id}")
+        elif self._outbox is not None and self._unconfirmed.get(id) is None:
+            self._outbox.send_urgent(AbortedFrame(id=id), key=f"aborted {id}")
 
     async def drain(self, seconds: float) -> None:
         """Let what runs end by itself; after so many seconds it is stopped."""
@@ -210,37 +223,39 @@ class Jobs:
             if found is not None:
                 found.stop()
 
-    async def _serve(self, made: Job) -> None:
-        job.set(made)
-        if made.previous is not None and made.previous.task is not None:
-            await asyncio.wait([made.previous.task])
-            made.previous = None
-        reply = await self._reply(made)
-        self._end(made)
-        if isinstance(reply, Failure):
-            await self._send(
-                Error(id=made.id, error=reply, cost=made.spent.spent or None), size=len(reply.message)
+    async def _serve(self, job: Job) -> None:
+        current_job.set(job)
+        if job.previous is not None and job.previous.task is not None:
+            await asyncio.wait([job.previous.task])
+            job.previous = None
+        reply = await self._result_or_failure(job)
+        self._forget_job(job)
+        if isinstance(reply, SpokeFailure):
+            await self._send_reply(
+                ErrorFrame(id=job.id, error=reply, cost=job.budget.spent or None), size=len(reply.message)
             )
         else:
             size = memoryview(reply).nbytes
-            await self._send(Result(id=made.id, result=reply, cost=made.spent.spent or None), size=size)
+            await self._send_reply(
+                ResultFrame(id=job.id, result=reply, cost=job.budget.spent or None), size=size
+            )
 
-    async def _reply(self, made: Job) -> msgspec.Raw | Failure:
-        kept = self._results.get(made.key)
+    async def _result_or_failure(self, job: Job) -> msgspec.Raw | SpokeFailure:
+        kept = self._results.get(job.key)
         if kept is not None:
             return kept
         try:
-            outcome = await self._run(made)
+            outcome = await self._run(job)
         except DragomanError as error:
-            return Failure.of(failure_of(error))
+            return SpokeFailure.from_call_failure(to_failure(error))
         if outcome.error is not None:
-            return Failure.of(outcome.error)
+            return SpokeFailure.from_call_failure(outcome.error)
         encoded = msgspec.json.encode(outcome.result)
-        self._results.keep(made.key, msgspec.Raw(encoded), size=len(encoded))
+        self._results.put(job.key, msgspec.Raw(encoded), size=len(encoded))
         return msgspec.Raw(encoded)
 
-    async def _run(self, made: Job) -> Outcome:
-        call = made.call
+    async def _run(self, job: Job) -> CallOutcome:
+        call = job.call
         if len(self._jobs) > self._limit:
             raise RateLimited(
                 f"this spoke takes {self._limit} calls at a time, and has them", retry_after=1.0
@@ -256,55 +271,55 @@ class Jobs:
             agent=call.agent,
             deadline=deadline,
             idempotency_key=call.idempotency_key,
-            budget=made.spent,
+            budget=job.budget,
         )
         return await self._calls.call(
-            self._find(call.operation),
+            self._find_operation(call.operation),
             call.input,
             context=context,
-            on_progress=partial(self._progress, made),
+            on_progress=partial(self._send_progress, job),
         )
 
-    def _find(self, id: str) -> Operation:
+    def _find_operation(self, id: str) -> Operation:
         """The operation as it runs here: whether it may, the hub has found out already."""
         found = self._registry.get(id)
         if found.id.lower() != id.lower():
             raise NotFound(f"this spoke does not serve {id!r}")
         return replace(found, approval=False) if found.approval else found
 
-    def _progress(self, made: Job, value: object) -> None:
+    def _send_progress(self, job: Job, value: object) -> None:
         if self._outbox is None:
             return
         try:
-            self._outbox.progress(Progress(id=made.id, value=to_jsonable(value)))
+            self._outbox.send_progress(ProgressFrame(id=job.id, value=to_jsonable(value)))
         except DragomanError as error:
-            log.debug("progress of %s is not told to the hub: %s", made.call.operation, error.message)
+            log.debug("progress of %s is not told to the hub: %s", job.call.operation, error.message)
 
-    def _over(self, made: Job, task: asyncio.Task[None]) -> None:
+    def _task_done(self, job: Job, task: asyncio.Task[None]) -> None:
         """The task has ended; one that was stopped, perhaps before it began, is told of."""
         self._tasks.discard(task)
-        self._end(made)
+        self._forget_job(job)
         if task.cancelled():
             if self._outbox is not None:
-                self._outbox.post(Aborted(id=made.id), key=f"aborted {made.id}")
+                self._outbox.send_urgent(AbortedFrame(id=job.id), key=f"aborted {job.id}")
         elif error := task.exception():
-            log.error("the answer to %s was not sent", made.call.operation, exc_info=error)
+            log.error("the answer to %s was not sent", job.call.operation, exc_info=error)
 
-    def _end(self, made: Job) -> None:
-        self._jobs.pop(made.id, None)
-        if self._by_key.get(made.key) is made:
-            del self._by_key[made.key]
+    def _forget_job(self, job: Job) -> None:
+        self._jobs.pop(job.id, None)
+        if self._by_key.get(job.key) is job:
+            del self._by_key[job.key]
 
-    async def _send(self, reply: Reply, *, size: int) -> None:
-        self._answers.keep(reply.id, Given(math.inf, reply, size), size=size)
+    async def _send_reply(self, reply: FinalFrame, *, size: int) -> None:
+        self._unconfirmed.put(reply.id, SentReply(math.inf, reply, size), size=size)
         outbox = self._outbox
         if outbox is None:
             return
         try:
-            await outbox.put(reply)
+            await outbox.send(reply)
         except TooLarge as error:
-            reply = Error(id=reply.id, error=Failure.of(failure_of(error)))
-            await outbox.put(reply)
-        self._given += 1
+            reply = ErrorFrame(id=reply.id, error=SpokeFailure.from_call_failure(to_failure(error)))
+            await outbox.send(reply)
+        self._sent_count += 1
         if outbox is self._outbox:  # else it is asked for anew
-            self._answers.keep(reply.id, Given(self._given, reply, size), size=size)
+            self._unconfirmed.put(reply.id, SentReply(self._sent_count, reply, size), size=size)

@@ -15,28 +15,43 @@ from dragoman.errors import CallError, ConfigError, NotFound, Unavailable
 from dragoman.operations.call import Calls, CallSettings
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.operation import Operation, Run
-from dragoman.operations.registry import Allow, Registry
-from dragoman.spokes.client.dialing import dial, door_of, error_for, greet, pause
-from dragoman.spokes.client.jobs import Jobs, job
-from dragoman.spokes.client.session import MESSAGE, Session
-from dragoman.spokes.protocol import VERSION, Failure, Frame, Hello, Offer, Register, Registered, Unregister
+from dragoman.operations.operation import Operation, OperationFunction
+from dragoman.operations.registry import OperationFilter, Registry
+from dragoman.spokes.client.dialing import (
+    backoff_delay,
+    endpoint_url,
+    error_from_code,
+    handshake,
+    open_websocket,
+)
+from dragoman.spokes.client.jobs import JobRunner, current_job
+from dragoman.spokes.client.session import MESSAGE_LIMIT, HubConnection
+from dragoman.spokes.protocol import (
+    VERSION,
+    HelloFrame,
+    OperationOffer,
+    RegisteredFrame,
+    RegisterFrame,
+    SpokeFailure,
+    SpokeFrame,
+    UnregisterFrame,
+)
 
 # ---- Reach: a spoke's own operations, and behind them those of the hub.
 
-Ask: TypeAlias = Callable[[str], Run]
+HubOperation: TypeAlias = Callable[[str], OperationFunction]
 
 
-class Reach(Registry):
+class HubBackedRegistry(Registry):
     """What operations of a spoke can call: `get` knows its own, and takes any other for one of the hub's."""
 
-    def __init__(self, own: Registry, ask: Ask) -> None:
+    def __init__(self, own: Registry, hub_operation: HubOperation) -> None:
         super().__init__()
         self._own = own
-        self._ask = ask
+        self._hub_run = hub_operation
 
     @override
-    def get(self, id: str, *, allow: Allow | None = None) -> Operation:
+    def get(self, id: str, *, allow: OperationFilter | None = None) -> Operation:
         """The operation of this id. NotFound when it can be none.
 
         One of its own that wants an approval is called by way of the hub, which asks for it.
@@ -44,10 +59,10 @@ class Reach(Registry):
         try:
             own = self._own.get(id, allow=allow)
         except NotFound as error:
-            return self._distant(id, error)
-        return self._distant(own.id, NotFound(f"no operation {id!r}")) if own.approval else own
+            return self._hub_operation(id, error)
+        return self._hub_operation(own.id, NotFound(f"no operation {id!r}")) if own.approval else own
 
-    def _distant(self, id: str, error: NotFound) -> Operation:
+    def _hub_operation(self, id: str, error: NotFound) -> Operation:
         namespace, _, name = id.partition(".")
         try:
             return Operation(
@@ -55,7 +70,7 @@ class Reach(Registry):
                 name=name,
                 input_schema={"type": "object"},
                 parse=dict,
-                run=self._ask(id),
+                run=self._hub_run(id),
             )
         except ConfigError:
             raise error from None
@@ -63,9 +78,9 @@ class Reach(Registry):
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = 100  # calls that the spoke's own ledger holds
-ALL = "all"
-NO_REPEATS = 1_000_000_000  # who calls again what failed is the hub's to notice
+LEDGER_CALLS = 100  # calls that the spoke's own ledger holds
+ALL_OPERATIONS = "all"
+NO_REPEAT_LIMIT = 1_000_000_000  # who calls again what failed is the hub's to notice
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,22 +94,24 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     drain: float = 5.0
 
 
-DEFAULTS = Capacity()
+DEFAULT_CAPACITY = Capacity()
 
 
-class Changes:
+class RegistryChanges:
     """A watcher of a registry that tells of what comes and goes."""
 
-    def __init__(self, tell: Callable[[Frame], None]) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[SpokeFrame], None]) -> None:
+        self._send = send
 
     def add(self, operation: Operation) -> None:
         """An operation has come."""
-        self._tell(Register(id=operation.id[:128], operations=(Offer.of(operation),)))
+        self._send(
+            RegisterFrame(id=operation.id[:128], operations=(OperationOffer.from_operation(operation),))
+        )
 
     def remove(self, operation: Operation) -> None:
         """An operation has gone."""
-        self._tell(Unregister(operations=(operation.id,)))
+        self._send(UnregisterFrame(operations=(operation.id,)))
 
 
 class Spoke:
@@ -117,22 +134,22 @@ class Spoke:
         key: str | None = None,
         id: str | None = None,
         name: str | None = None,
-        capacity: Capacity = DEFAULTS,
+        capacity: Capacity = DEFAULT_CAPACITY,
     ) -> None:
-        self.url = door_of(hub)
+        self.url = endpoint_url(hub)
         self.name = name or id or "spoke"
         self.id = id or f"{self.name}-{secrets.token_hex(4)}"
-        self.refused: Mapping[str, Failure] = {}
+        self.refused: Mapping[str, SpokeFailure] = {}
         """The operations that the hub did not take, and why."""
         self._registry = registry
         self._key = key or None
         self._capacity = capacity
-        self._session: Session | None = None
+        self._connection: HubConnection | None = None
         self._ready = asyncio.Event()
         self._closing = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._away: asyncio.TimerHandle | None = None
-        registry.watch(Changes(self._tell))
+        self._grace_timer: asyncio.TimerHandle | None = None
+        registry.add_listener(RegistryChanges(self._send_change))
 
     def __repr__(self) -> str:
         return f"Spoke({self.id!r}, hub={self.url!r})"
@@ -175,64 +192,64 @@ class Spoke:
         Raises Unauthorized, Forbidden, Conflict, NotFound or WireError when it is no use to try again.
         """
         calls = Calls(
-            Reach(self._registry, self._ask),
-            MemoryLedger(keep=REMEMBERED),
-            settings=CallSettings(threads=self._capacity.threads, repeats=NO_REPEATS),
+            HubBackedRegistry(self._registry, self._hub_run),
+            MemoryLedger(max_calls=LEDGER_CALLS),
+            settings=CallSettings(threads=self._capacity.threads, max_failures=NO_REPEAT_LIMIT),
         )
-        jobs = Jobs(calls, self._registry, limit=2 * self._capacity.window)
+        jobs = JobRunner(calls, self._registry, limit=2 * self._capacity.window)
         async with calls:
             try:
-                await self._stay(jobs)
+                await self._reconnect_until_closed(jobs)
             finally:
-                self._stop_waiting()
+                self._cancel_grace_timer()
                 await jobs.stop()
 
-    async def _stay(self, jobs: Jobs) -> None:
+    async def _reconnect_until_closed(self, job_runner: JobRunner) -> None:
         failures = 0
         while not self._closing.is_set():
             try:
-                await self._connect(jobs)
+                await self._run_connection(job_runner)
                 failures = 0
                 if not self._closing.is_set():
                     log.warning("the connection to the hub at %s is lost; coming back", self.url)
             except Unavailable as error:
                 failures += 1
                 log.warning("%s; trying again", error.message)
-            await self._wait(pause(failures))
+            await self._wait_unless_closing(backoff_delay(failures))
 
-    async def _connect(self, jobs: Jobs) -> None:
+    async def _run_connection(self, job_runner: JobRunner) -> None:
         """One connection, from its beginning to its end."""
-        socket = await dial(self.url, self._key)
+        socket = await open_websocket(self.url, self._key)
         try:
-            hello = Hello(
+            hello = HelloFrame(
                 protocol=VERSION,
                 id=self.id,
                 name=self.name,
                 window=self._capacity.window,
-                message=MESSAGE,
-                calls=jobs.held(),
+                message=MESSAGE_LIMIT,
+                calls=job_runner.open_call_ids(),
             )
-            session = Session(socket, await greet(socket, hello), jobs=jobs)
-            self._stop_waiting()
+            session = HubConnection(socket, await handshake(socket, hello), job_runner=job_runner)
+            self._cancel_grace_timer()
             await self._serve(session)
             grace = session.welcome.grace
-            self._away = asyncio.get_running_loop().call_later(grace, jobs.stop_all)
+            self._grace_timer = asyncio.get_running_loop().call_later(grace, job_runner.stop_all)
         finally:
-            self._session = None
+            self._connection = None
             await socket.close()
         if session.bye is not None and not session.bye.again:
-            raise error_for(session.bye.code, f"the hub closed the connection: {session.bye.message}")
+            raise error_from_code(session.bye.code, f"the hub closed the connection: {session.bye.message}")
 
-    async def _serve(self, session: Session) -> None:
-        offers = tuple(Offer.of(each) for each in self._registry.list())
-        session.tell(Register(id=ALL, operations=offers, all=True))
-        self._session = session
-        serving = asyncio.create_task(session.run(self._note))
+    async def _serve(self, connection: HubConnection) -> None:
+        offers = tuple(OperationOffer.from_operation(each) for each in self._registry.list())
+        connection.send_change(RegisterFrame(id=ALL_OPERATIONS, operations=offers, all=True))
+        self._connection = connection
+        serving = asyncio.create_task(connection.run(self._on_registered))
         closing = asyncio.create_task(self._closing.wait())
         try:
             await asyncio.wait([serving, closing], return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                await session.leave(self._capacity.drain)
+                await connection.drain(self._capacity.drain)
         finally:
             closing.cancel()
             serving.cancel()
@@ -240,43 +257,45 @@ class Spoke:
         if not serving.cancelled():
             serving.result()
 
-    def _note(self, registered: Registered) -> None:
+    def _on_registered(self, registered: RegisteredFrame) -> None:
         """What came of a registration. The first one must have brought something."""
         refused = {each.operation: each.error for each in registered.refused}
-        kept = {} if registered.id == ALL else self.refused
+        kept = {} if registered.id == ALL_OPERATIONS else self.refused
         self.refused = {**kept, **refused}
         for id, error in refused.items():
             log.warning("the hub does not take %s: %s", id, error.message)
         if not registered.operations and refused and not self._ready.is_set():
             first = next(iter(refused.values()))
-            raise error_for(first.code, first.message, hint=first.hint)
+            raise error_from_code(first.code, first.message, hint=first.hint)
         self._ready.set()
 
-    def _ask(self, operation: str) -> Run:
+    def _hub_run(self, operation: str) -> OperationFunction:
         """How an operation of the hub is run, for one that runs here."""
 
         async def run(input: Any, context: Context) -> Any:
-            running = job.get(None)
+            running = current_job.get(None)
             if running is None:
                 raise CallError(f"{operation} is the hub's: only a call that came from there can call it")
-            if self._session is None:
+            if self._connection is None:
                 raise Unavailable(f"{operation} was not called: the hub cannot be reached now")
-            return await self._session.ask(operation, input, parent=running.id, report=context.progress)
+            return await self._connection.call_hub(
+                operation, input, parent=running.id, report=context.progress
+            )
 
         return run
 
-    def _tell(self, change: Frame) -> None:
-        if self._session is not None:
-            self._session.tell(change)
+    def _send_change(self, change: SpokeFrame) -> None:
+        if self._connection is not None:
+            self._connection.send_change(change)
 
-    async def _wait(self, seconds: float) -> None:
+    async def _wait_unless_closing(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
         except TimeoutError:
             return
 
-    def _stop_waiting(self) -> None:
-        if self._away is not None:
-            self._away.cancel()
-            self._away = None
+    def _cancel_grace_timer(self) -> None:
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+            self._grace_timer = None

@@ -11,17 +11,17 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError, Forbidden, Unauthorized, Unavailable, WireError
 from dragoman.operations.identity import Identity
-from dragoman.operations.outcome import failure_of
-from dragoman.spokes.hub.line import Gone, Socket, say_last
-from dragoman.spokes.hub.switchboard import Switchboard
+from dragoman.operations.outcome import to_failure
+from dragoman.spokes.hub.line import Socket, SocketClosed, send_and_close
+from dragoman.spokes.hub.switchboard import SpokeServer
 from dragoman.spokes.protocol import (
     HELLO_BYTES,
-    Failure,
-    Hello,
-    Refused,
+    HelloFrame,
+    RefusedFrame,
+    SpokeFailure,
     check_version,
     close_code,
-    from_spoke,
+    decode_from_spoke,
 )
 
 log = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ class AsgiSocket:
     async def accept(self) -> None:
         """Take the connection. Gone when there is none any more."""
         await self._receive()
-        await self._tell({"type": "websocket.accept"})
+        await self._send_message({"type": "websocket.accept"})
 
     async def receive(self) -> str:
         """The next message. WireError when it is no text."""
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
-            raise Gone
+            raise SocketClosed
         text = message.get("text")
         if not isinstance(text, str):
             raise WireError("the spoke protocol is JSON in text messages, not in binary ones")
@@ -53,65 +53,69 @@ class AsgiSocket:
 
     async def send(self, text: str) -> None:
         """Send a message; waits while the other side does not read."""
-        await self._tell({"type": "websocket.send", "text": text})
+        await self._send_message({"type": "websocket.send", "text": text})
 
     async def close(self, code: int, reason: str) -> None:
         """Close it."""
-        await self._tell({"type": "websocket.close", "code": code, "reason": reason})
+        await self._send_message({"type": "websocket.close", "code": code, "reason": reason})
 
     async def refuse(self, status: int, error: DragomanError) -> None:
         """Answer the request for a WebSocket with an HTTP error."""
         await self._receive()
         headers = [(b"content-type", b"application/json")]
         body = msgspec.json.encode({"error": error.to_json()})
-        await self._tell({"type": "websocket.http.response.start", "status": status, "headers": headers})
-        await self._tell({"type": "websocket.http.response.body", "body": body})
+        await self._send_message(
+            {"type": "websocket.http.response.start", "status": status, "headers": headers}
+        )
+        await self._send_message({"type": "websocket.http.response.body", "body": body})
 
-    async def _tell(self, message: dict[str, object]) -> None:
+    async def _send_message(self, message: dict[str, object]) -> None:
         try:
             await self._send(message)
         except (OSError, RuntimeError) as error:  # how servers say that it is closed
-            raise Gone from error
+            raise SocketClosed from error
 
 
-class SpokeDoor:
+class SpokeEndpoint:
     """An ASGI app that takes WebSockets of spokes."""
 
-    def __init__(self, switchboard: Switchboard, *, identify: Identify) -> None:
+    def __init__(self, server: SpokeServer, *, identify: Identify) -> None:
         """`identify` gives the identity behind headers, or raises Unauthorized or Unavailable."""
-        self._switchboard = switchboard
+        self._server = server
         self._identify = identify
-        self._unknown = 0
+        self._unauthenticated = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = AsgiSocket(receive, send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            self._check(headers)
-            identity = await self._known(headers) if is_signed(headers) else None
+            self._check_origin(headers)
+            identity = await self._authenticate(headers) if has_credentials(headers) else None
         except DragomanError as error:
-            await self._turn_away(socket, error)
+            await self._reject(socket, error)
             return
         try:
             await socket.accept()
             await self._serve(socket, headers, identity=identity)
-        except Gone:
+        except SocketClosed:
             return
         except Exception:
             log.exception("the connection of a spoke failed")
 
-    def _check(self, headers: Headers) -> None:
+    def _check_origin(self, headers: Headers) -> None:
         """Pages of other sites can open WebSockets too; a browser says so."""
         origin = headers.get("origin")
-        if origin is not None and origin not in self._switchboard.settings.origins:
+        if origin is not None and origin not in self._server.settings.origins:
             raise Forbidden(
                 f"pages of {origin[:200]!r} may not connect as spokes",
                 hint="`cors.origins` of the hub's configuration names those that may",
             )
-        if self._unknown >= self._switchboard.settings.unknown and not is_signed(headers):
+        if self._unauthenticated >= self._server.settings.max_unauthenticated and not has_credentials(
+            headers
+        ):
             raise Unavailable("too many connections have not said who they are; try again later")
 
-    async def _known(self, headers: Headers) -> Identity:
+    async def _authenticate(self, headers: Headers) -> Identity:
         identity = await self._identify(headers)
         if not identity.may("operations"):
             raise Forbidden("this key is not for operations", hint="a spoke needs the scope `operations`")
@@ -119,65 +123,67 @@ class SpokeDoor:
 
     async def _serve(self, socket: Socket, headers: Headers, *, identity: Identity | None) -> None:
         try:
-            hello = await self._hello(socket, 0 if identity else 1)
+            hello = await self._receive_hello(socket, 0 if identity else 1)
             by_header = identity is not None or hello.token is None
             signed = headers if by_header else {"authorization": f"Bearer {hello.token}"}
-            known = identity or await self._known(signed)
+            known = identity or await self._authenticate(signed)
         except DragomanError as error:
-            await refuse(socket, error)
+            await send_refusal(socket, error)
             return
-        checking = asyncio.create_task(self._recheck(known, signed))
+        checking = asyncio.create_task(self._recheck_key(known, signed))
         try:
-            await self._switchboard.attend(socket, hello, identity=known)
+            await self._server.serve(socket, hello, identity=known)
         except DragomanError as error:
-            await refuse(socket, error)
+            await send_refusal(socket, error)
         finally:
             checking.cancel()
 
-    async def _hello(self, socket: Socket, unknown: int) -> Hello:
+    async def _receive_hello(self, socket: Socket, unauthenticated: int) -> HelloFrame:
         """The first message; `unknown` is 1 while nobody knows who it is."""
-        self._unknown += unknown
+        self._unauthenticated += unauthenticated
         try:
-            async with asyncio.timeout(self._switchboard.settings.hello):
+            async with asyncio.timeout(self._server.settings.hello_timeout):
                 text = await socket.receive()
         except TimeoutError:
             raise WireError("the spoke did not say hello in time") from None
         finally:
-            self._unknown -= unknown
+            self._unauthenticated -= unauthenticated
         if len(text) > HELLO_BYTES:
             raise WireError(f"a hello is at most {HELLO_BYTES} bytes")
         check_version(text)
-        hello = from_spoke(text)
-        if not isinstance(hello, Hello):
+        hello = decode_from_spoke(text)
+        if not isinstance(hello, HelloFrame):
             raise WireError("the first message of a spoke is its hello")
         return hello
 
-    async def _recheck(self, identity: Identity, headers: Headers) -> None:
+    async def _recheck_key(self, identity: Identity, headers: Headers) -> None:
         """Let go of a spoke whose key is revoked, or has expired."""
         while True:
-            await asyncio.sleep(self._switchboard.settings.heartbeat)
+            await asyncio.sleep(self._server.settings.heartbeat)
             try:
-                await self._known(headers)
+                await self._authenticate(headers)
             except (Unauthorized, Forbidden) as error:
-                self._switchboard.dismiss(identity.key_id, error.message)
+                self._server.disconnect_key(identity.key_id, error.message)
                 return
             except DragomanError as error:
                 log.debug("the key of a spoke cannot be checked now: %s", error.message)
 
-    async def _turn_away(self, socket: AsgiSocket, error: DragomanError) -> None:
+    async def _reject(self, socket: AsgiSocket, error: DragomanError) -> None:
         try:
             await socket.refuse(error.status, error)
-        except Gone:
+        except SocketClosed:
             return
 
 
-def is_signed(headers: Headers) -> bool:
+def has_credentials(headers: Headers) -> bool:
     """Whether they hold a key."""
     return "authorization" in headers or "x-api-key" in headers
 
 
-async def refuse(socket: Socket, error: DragomanError) -> None:
+async def send_refusal(socket: Socket, error: DragomanError) -> None:
     """Say why, and close."""
     log.info("a spoke was refused: %s", error.message)
-    failure = Failure.of(failure_of(error))
-    await say_last(socket, Refused(error=failure), code=close_code(error.code), reason=error.message)
+    failure = SpokeFailure.from_call_failure(to_failure(error))
+    await send_and_close(
+        socket, RefusedFrame(error=failure), code=close_code(error.code), reason=error.message
+    )

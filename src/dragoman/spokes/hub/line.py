@@ -9,24 +9,24 @@ from typing import Any, Protocol
 from dragoman.errors import DragomanError
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.hub.subcalls import Subcalls
-from dragoman.spokes.outbox import Joiner, Outbox, Sizes
+from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
 from dragoman.spokes.protocol import (
     BAD_FRAME,
-    SILENT,
-    Bye,
-    Frame,
-    FromSpoke,
-    Part,
-    Ping,
-    Pong,
-    encode,
-    from_spoke,
+    HEARTBEAT_TIMEOUT,
+    ByeFrame,
+    FrameFromSpoke,
+    PartFrame,
+    PingFrame,
+    PongFrame,
+    SpokeFrame,
+    decode_from_spoke,
+    encode_frame,
 )
 
 CLOSE_SECONDS = 1.0
 
 
-class Gone(Exception):
+class SocketClosed(Exception):
     """The other side closed the connection, or it broke."""
 
 
@@ -40,108 +40,110 @@ class Socket(Protocol):
     async def close(self, code: int, reason: str) -> None: ...
 
 
-class End:
+class CloseReason:
     """Why a connection is closed: the close code, and what is said last."""
 
     __slots__ = ("bye", "code")
 
-    def __init__(self, code: int, bye: Bye) -> None:
+    def __init__(self, code: int, bye: ByeFrame) -> None:
         self.code = code
         self.bye = bye
 
 
-Hear = Callable[[FromSpoke], Awaitable[None]]
+OnFrame = Callable[[FrameFromSpoke], Awaitable[None]]
 
 
-class Line:
+class SpokeConnection:
     """One connection."""
 
-    def __init__(self, socket: Socket, settings: SpokeSettings, *, message: int) -> None:
+    def __init__(self, socket: Socket, settings: SpokeSettings, *, message_limit: int) -> None:
         """`message`: how many bytes the spoke takes as one message."""
-        sizes = Sizes(frame=settings.frame, message=message)
-        self.outbox = Outbox(socket.send, sizes=sizes, room=settings.room)
+        sizes = FrameSizes(frame=settings.frame, message=message_limit)
+        self.outbox = Outbox(socket.send, sizes=sizes, limit=settings.outbox_limit)
         self.subcalls = Subcalls(self.outbox, limit=settings.subcalls)
-        self.gone = asyncio.Event()
+        self.closed = asyncio.Event()
         self._socket = socket
         self._settings = settings
-        self._joiner = Joiner(settings.message)
-        self._ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-        self._heard = asyncio.get_running_loop().time()
+        self._joiner = PartJoiner(settings.message)
+        self._close_reason: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
+        self._last_pong = asyncio.get_running_loop().time()
 
-    def end(self, code: int, bye: Bye) -> None:
+    def close(self, code: int, bye: ByeFrame) -> None:
         """Close it; run() comes to its end. The first word counts."""
-        if not self._ended.done():
-            self._ended.set_result(End(code, bye))
+        if not self._close_reason.done():
+            self._close_reason.set_result(CloseReason(code, bye))
 
-    async def run(self, hear: Hear) -> None:
+    async def run(self, on_frame: OnFrame) -> None:
         """Carry frames both ways until one of the sides has enough; `hear` gets the spoke's."""
-        tasks = [asyncio.create_task(each) for each in (self._read(hear), self._write(), self._beat())]
-        ends: list[asyncio.Future[Any]] = [*tasks, self._ended]
+        tasks = [
+            asyncio.create_task(each) for each in (self._read(on_frame), self._write(), self._heartbeat())
+        ]
+        ends: list[asyncio.Future[Any]] = [*tasks, self._close_reason]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.outbox.close()
-            self.subcalls.end()
+            self.subcalls.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await self._say_bye()
-            self.gone.set()
+            await self._send_bye()
+            self.closed.set()
         for task in tasks:
             if not task.cancelled():
                 task.result()
 
-    async def _read(self, hear: Hear) -> None:
+    async def _read(self, on_frame: OnFrame) -> None:
         try:
             while True:
-                await self._take(from_spoke(await self._socket.receive()), hear)
-        except Gone:
+                await self._handle_frame(decode_from_spoke(await self._socket.receive()), on_frame)
+        except SocketClosed:
             return
         except DragomanError as error:
-            self.end(BAD_FRAME, Bye(code=error.code, message=error.message, again=False))
+            self.close(BAD_FRAME, ByeFrame(code=error.code, message=error.message, again=False))
 
-    async def _take(self, frame: FromSpoke, hear: Hear) -> None:
-        if isinstance(frame, Part):
+    async def _handle_frame(self, frame: FrameFromSpoke, on_frame: OnFrame) -> None:
+        if isinstance(frame, PartFrame):
             whole = self._joiner.add(frame)
             if whole is None:
                 return
-            frame = from_spoke(whole)
-        if isinstance(frame, Ping):
-            self.outbox.post(Pong(n=frame.n), key="pong")
-        elif isinstance(frame, Pong):
-            self._heard = asyncio.get_running_loop().time()
+            frame = decode_from_spoke(whole)
+        if isinstance(frame, PingFrame):
+            self.outbox.send_urgent(PongFrame(n=frame.n), key="pong")
+        elif isinstance(frame, PongFrame):
+            self._last_pong = asyncio.get_running_loop().time()
         else:
-            await hear(frame)
+            await on_frame(frame)
 
     async def _write(self) -> None:
         try:
             await self.outbox.run()
-        except Gone:
+        except SocketClosed:
             return
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Ask whether it is there; give it up when it has not answered for too long."""
         loop, number = asyncio.get_running_loop(), 0
-        while self._heard + self._settings.timeout > loop.time():
+        while self._last_pong + self._settings.timeout > loop.time():
             number += 1
-            self.outbox.post(Ping(n=number), key="ping")
+            self.outbox.send_urgent(PingFrame(n=number), key="ping")
             await asyncio.sleep(self._settings.heartbeat)
         said = f"no answer to a ping for {self._settings.timeout:g} seconds"
-        self.end(SILENT, Bye(code="silent", message=said))
+        self.close(HEARTBEAT_TIMEOUT, ByeFrame(code="silent", message=said))
 
-    async def _say_bye(self) -> None:
-        if not self._ended.done():
-            self._ended.cancel()
+    async def _send_bye(self) -> None:
+        if not self._close_reason.done():
+            self._close_reason.cancel()
             return
-        end = self._ended.result()
-        await say_last(self._socket, end.bye, code=end.code, reason=end.bye.message)
+        end = self._close_reason.result()
+        await send_and_close(self._socket, end.bye, code=end.code, reason=end.bye.message)
 
 
-async def say_last(socket: Socket, frame: Frame, *, code: int, reason: str) -> None:
+async def send_and_close(socket: Socket, frame: SpokeFrame, *, code: int, reason: str) -> None:
     """Send a last frame and close; not for longer than a moment."""
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
-            await socket.send(encode(frame).decode())
+            await socket.send(encode_frame(frame).decode())
             await socket.close(code, reason.encode()[:120].decode(errors="ignore"))
-    except (Gone, TimeoutError):
+    except (SocketClosed, TimeoutError):
         return

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dragoman.errors import Forbidden
-from dragoman.operations.registry import RESERVED
+from dragoman.operations.registry import RESERVED_NAMESPACE
 
-EVERYBODY = "*"
+ANY_OWNER = "*"
 
 
-class Permits:
+class NamespacePermissions:
     """What the configuration allows: an owner's patterns, those of `*`, or else whatever is free.
 
     A namespace that is granted to an owner by name, or reserved, is not free to others.
@@ -20,44 +20,44 @@ class Permits:
     def __init__(
         self, namespaces: Mapping[str, str | Sequence[str]] | None = None, *, reserved: Sequence[str] = ()
     ) -> None:
-        self._granted = {
+        self._patterns = {
             owner: (said,) if isinstance(said, str) else tuple(said)
             for owner, said in (namespaces or {}).items()
         }
-        self._reserved = (*reserved, RESERVED)
+        self._reserved = (*reserved, RESERVED_NAMESPACE)
 
-    def check(self, owner: str, namespace: str, *, holder: str | None) -> None:
+    def check(self, owner: str, namespace: str, *, current_owner: str | None) -> None:
         """Forbidden when this owner may not. `holder` is who has operations there, None for nobody."""
         name = namespace.lower()
-        if name == RESERVED:
-            raise Forbidden(f"the namespace {RESERVED!r} is the hub's own; choose another")
-        granted = self._granted.get(owner, self._granted.get(EVERYBODY))
-        if granted is not None and not matches(name, granted):
+        if name == RESERVED_NAMESPACE:
+            raise Forbidden(f"the namespace {RESERVED_NAMESPACE!r} is the hub's own; choose another")
+        granted = self._patterns.get(owner, self._patterns.get(ANY_OWNER))
+        if granted is not None and not matches_any(name, granted):
             raise Forbidden(
                 f"spokes of {owner!r} may not register in the namespace {namespace!r}",
                 hint=f"`spokes.namespaces` of the hub allows them {', '.join(granted) or 'none'}",
             )
-        if owner in self._granted:
+        if owner in self._patterns:
             return
-        if holder not in (None, owner):
+        if current_owner not in (None, owner):
             raise Forbidden(
                 f"the namespace {namespace!r} is taken by others; choose another",
                 hint="`spokes.namespaces` of the hub's configuration can share it",
             )
-        if matches(name, self._reserved) or self._is_anothers(name):
+        if matches_any(name, self._reserved) or self._is_granted_to_other(name):
             raise Forbidden(
                 f"the namespace {namespace!r} is kept for others; choose another",
                 hint=f"`spokes.namespaces` of the hub's configuration can grant it to {owner!r}",
             )
 
-    def _is_anothers(self, name: str) -> bool:
+    def _is_granted_to_other(self, name: str) -> bool:
         return any(
-            matches(name, [pattern for pattern in patterns if pattern != EVERYBODY])
-            for owner, patterns in self._granted.items()
-            if owner != EVERYBODY
+            matches_any(name, [pattern for pattern in patterns if pattern != ANY_OWNER])
+            for owner, patterns in self._patterns.items()
+            if owner != ANY_OWNER
         )
 
 
-def matches(name: str, patterns: Sequence[str]) -> bool:
+def matches_any(name: str, patterns: Sequence[str]) -> bool:
     """Whether one of the patterns fits, whatever the letters' case."""
     return any(fnmatchcase(name, pattern.lower()) for pattern in patterns)

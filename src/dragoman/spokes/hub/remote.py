@@ -13,36 +13,36 @@ from msgspec.structs import replace
 from dragoman.errors import DragomanError, RateLimited, Unavailable
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
-from dragoman.spokes.hub.line import Line
+from dragoman.spokes.hub.line import SpokeConnection
 from dragoman.spokes.hub.settings import SpokeSettings
-from dragoman.spokes.hub.ticket import Came, Lost, Ticket, above
-from dragoman.spokes.protocol import Abort, Answer, Offer, Progress
+from dragoman.spokes.hub.ticket import SpokeCall, SpokeLost, SpokeOutcome, calling_spokes
+from dragoman.spokes.protocol import AbortFrame, OperationOffer, ProgressFrame, ReplyFrame
 
 log = logging.getLogger(__name__)
 
 
-class Waiter:
+class SlotWaiter:
     """A call that waits for one of some spokes to have a place."""
 
     def __init__(self) -> None:
-        self.remotes: set[Remote] = set()
-        self.turn: asyncio.Future[Remote] = asyncio.get_running_loop().create_future()
+        self.spokes: set[RemoteSpoke] = set()
+        self.slot: asyncio.Future[RemoteSpoke] = asyncio.get_running_loop().create_future()
 
-    def forget(self, remote: Remote) -> None:
+    def remove_spoke(self, spoke: RemoteSpoke) -> None:
         """This spoke will have no place for it any more."""
-        self.remotes.discard(remote)
-        if not self.remotes and not self.turn.done():
-            self.turn.set_exception(Unavailable(f"the spoke {remote.id!r}, which served it, is gone"))
+        self.spokes.discard(spoke)
+        if not self.spokes and not self.slot.done():
+            self.slot.set_exception(Unavailable(f"the spoke {spoke.id!r}, which served it, is gone"))
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Wait no more; a place that was just given goes to the next."""
-        if not self.turn.done():
-            self.turn.cancel()
-        elif not self.turn.cancelled() and self.turn.exception() is None:
-            self.turn.result().give_back()
+        if not self.slot.done():
+            self.slot.cancel()
+        elif not self.slot.cancelled() and self.slot.exception() is None:
+            self.slot.result().release_slot()
 
 
-class Remote:
+class RemoteSpoke:
     """A spoke, which stays the same over its connections."""
 
     def __init__(self, id: str, owner: str, *, settings: SpokeSettings) -> None:
@@ -52,162 +52,164 @@ class Remote:
         self.key_id: str | None = None
         self.settings = settings
         self.window = settings.window
-        self.line: Line | None = None
+        self.connection: SpokeConnection | None = None
         self.leaving = False
-        self.offers: dict[str, Offer] = {}  # by small-letter id
-        self.tickets: dict[str, Ticket] = {}
-        self.used = 0  # when it last got a call, counted
-        self._waiters: deque[Waiter] = deque()
-        self._reserved = 0  # places that are given, with no ticket yet
+        self.offers: dict[str, OperationOffer] = {}  # by small-letter id
+        self.calls: dict[str, SpokeCall] = {}
+        self.last_call_number = 0  # when it last got a call, counted
+        self._waiters: deque[SlotWaiter] = deque()
+        self._reserved_slots = 0  # places that are given, with no ticket yet
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
-    def busy(self) -> int:
+    def active_calls(self) -> int:
         """How many places are taken."""
-        return len(self.tickets) + self._reserved
+        return len(self.calls) + self._reserved_slots
 
     @property
-    def here(self) -> bool:
+    def connected(self) -> bool:
         """Whether it is connected and takes calls."""
-        return self.line is not None and not self.leaving
+        return self.connection is not None and not self.leaving
 
     @property
-    def free(self) -> bool:
+    def available(self) -> bool:
         """Whether a call can go there now."""
-        return self.here and self.busy < self.window
+        return self.connected and self.active_calls < self.window
 
-    def acting(self, context: Context) -> Context:
+    def restrict_context(self, context: Context) -> Context:
         """The context of a call in which the spoke makes others: only those that it may make itself, too."""
         itself = (self.owner, self.key_id)
         if itself == (context.identity.owner, context.identity.key_id):
             return context
-        return replace(context, through=(*context.through, Identity(self.owner, self.key_id)))
+        return replace(context, intermediaries=(*context.intermediaries, Identity(self.owner, self.key_id)))
 
-    def attach(self, line: Line, *, calls: tuple[str, ...]) -> tuple[str, ...]:
+    def attach(self, connection: SpokeConnection, *, call_ids: tuple[str, ...]) -> tuple[str, ...]:
         """It is connected. What it does not have of its calls any more is lost; gives those that it has."""
-        if self.line is not None:
-            self.detach(self.lose)
-        self.line, self.leaving = line, False
+        if self.connection is not None:
+            self.detach(self.fail_calls)
+        self.connection, self.leaving = connection, False
         self._stop_timers()
-        kept = [self.tickets[id] for id in calls if id in self.tickets and not self.tickets[id].abandoned]
-        for ticket in [each for each in self.tickets.values() if each not in kept]:
-            self.settle(ticket, Lost())
-        self.invite()
+        kept = [self.calls[id] for id in call_ids if id in self.calls and not self.calls[id].abandoned]
+        for ticket in [each for each in self.calls.values() if each not in kept]:
+            self.finish_call(ticket, SpokeLost())
+        self.assign_slots()
         return tuple(ticket.id for ticket in kept)
 
-    def detach(self, gone: Callable[[], None]) -> None:
+    def detach(self, on_expired: Callable[[], None]) -> None:
         """The connection is lost; `gone` is called when it did not come back within the grace."""
-        line, self.line = self.line, None
-        for ticket in list(self.tickets.values()):
+        line, self.connection = self.connection, None
+        for ticket in list(self.calls.values()):
             unsent = line is not None and line.outbox.withdraw(ticket.id)
-            if unsent or ticket.abandoned or ticket.effect != "once" or not ticket.handed:
-                self.settle(ticket, Lost(begun=not unsent and ticket.handed))
+            if unsent or ticket.abandoned or ticket.effect != "once" or not ticket.sent:
+                self.finish_call(ticket, SpokeLost(may_have_started=not unsent and ticket.sent))
         loop = asyncio.get_running_loop()
         if self.leaving:
-            gone()
+            on_expired()
             return
         self._timers = [
-            loop.call_later(min(self.settings.claim, self.settings.grace), self.lose),
-            loop.call_later(self.settings.grace, gone),
+            loop.call_later(min(self.settings.claim_timeout, self.settings.grace), self.fail_calls),
+            loop.call_later(self.settings.grace, on_expired),
         ]
 
-    def lose(self) -> None:
+    def fail_calls(self) -> None:
         """Nobody knows what came of the calls that are left."""
-        for ticket in list(self.tickets.values()):
-            self.settle(ticket, Lost())
+        for ticket in list(self.calls.values()):
+            self.finish_call(ticket, SpokeLost())
 
-    def retire(self) -> None:
+    def close(self) -> None:
         """It will not come back."""
         self._stop_timers()
         self.leaving = True
-        self.lose()
+        self.fail_calls()
         waiters, self._waiters = self._waiters, deque()
         for waiter in waiters:
-            waiter.forget(self)
+            waiter.remove_spoke(self)
 
-    def settle(self, ticket: Ticket, came: Came) -> None:
+    def finish_call(self, call: SpokeCall, outcome: SpokeOutcome) -> None:
         """This came of a call; its place is free."""
-        ticket.end(came)
-        if self.tickets.pop(ticket.id, None) is not None:
-            self.invite()
+        call.set_outcome(outcome)
+        if self.calls.pop(call.id, None) is not None:
+            self.assign_slots()
 
-    def answer(self, answer: Answer) -> None:
+    def receive_reply(self, reply: ReplyFrame) -> None:
         """The spoke's word on a call; one for which nobody waits is passed over."""
-        ticket = self.tickets.get(answer.id)
+        ticket = self.calls.get(reply.id)
         if ticket is not None:
-            self.settle(ticket, answer)
+            self.finish_call(ticket, reply)
 
-    def progress(self, said: Progress) -> None:
+    def receive_progress(self, frame: ProgressFrame) -> None:
         """How far a call is."""
-        ticket = self.tickets.get(said.id)
+        ticket = self.calls.get(frame.id)
         if ticket is not None and not ticket.abandoned:
-            ticket.context.progress(said.value)
+            ticket.context.progress(frame.value)
 
-    def take(self) -> None:
+    def reserve_slot(self) -> None:
         """Keep a place for a call that comes at once."""
-        self._reserved += 1
+        self._reserved_slots += 1
 
-    def give_back(self) -> None:
+    def release_slot(self) -> None:
         """The place is not needed."""
-        self._reserved -= 1
-        self.invite()
+        self._reserved_slots -= 1
+        self.assign_slots()
 
-    def queue(self, waiter: Waiter) -> None:
+    def enqueue(self, waiter: SlotWaiter) -> None:
         """Let a call wait for a place here. RateLimited when too many do."""
-        while self._waiters and self._waiters[0].turn.done():
+        while self._waiters and self._waiters[0].slot.done():
             self._waiters.popleft()
         if len(self._waiters) >= self.settings.queue:
             raise RateLimited(
                 f"the spoke {self.id!r} is busy, and {len(self._waiters)} calls wait for it already",
                 retry_after=1.0,
             )
-        waiter.remotes.add(self)
+        waiter.spokes.add(self)
         self._waiters.append(waiter)
 
-    def invite(self) -> None:
+    def assign_slots(self) -> None:
         """Give the free places to those who wait longest."""
-        while self._waiters and self.free:
+        while self._waiters and self.available:
             waiter = self._waiters.popleft()
-            if self in waiter.remotes and not waiter.turn.done():
-                self.take()
-                waiter.turn.set_result(self)
+            if self in waiter.spokes and not waiter.slot.done():
+                self.reserve_slot()
+                waiter.slot.set_result(self)
 
-    async def carry(self, ticket: Ticket, input: Mapping[str, Any]) -> Came:
+    async def run_call(self, call: SpokeCall, input: Mapping[str, Any]) -> SpokeOutcome:
         """Have the spoke do a call, for which a place was taken. Cancelling tells it to stop."""
-        self._reserved -= 1
-        self.tickets[ticket.id] = ticket
-        line = self.line
+        self._reserved_slots -= 1
+        self.calls[call.id] = call
+        line = self.connection
         if line is None:
-            self.settle(ticket, Lost(begun=False))
-            return await ticket.came
-        ticket.surroundings.run(above.set, (*above.get(), self.id))
+            self.finish_call(call, SpokeLost(may_have_started=False))
+            return await call.outcome
+        call.task_context.run(calling_spokes.set, (*calling_spokes.get(), self.id))
         try:
-            await line.outbox.put(ticket.frame(input), key=ticket.id)
-            ticket.handed = True
-            await asyncio.wait([ticket.came])
-            return ticket.came.result()
+            await line.outbox.send(call.to_frame(input), key=call.id)
+            call.sent = True
+            await asyncio.wait([call.outcome])
+            return call.outcome.result()
         except asyncio.CancelledError:
-            await self._abort(ticket, line)
+            await self._abort(call, line)
             raise
         except DragomanError:
-            self.settle(ticket, Lost(begun=False))
+            self.finish_call(call, SpokeLost(may_have_started=False))
             raise
         finally:
-            line.subcalls.end(ticket)
+            line.subcalls.cancel(call)
 
-    async def _abort(self, ticket: Ticket, line: Line) -> None:
+    async def _abort(self, call: SpokeCall, connection: SpokeConnection) -> None:
         """Tell the spoke to stop, and wait a moment for its word; until then its place stays taken."""
-        line.subcalls.end(ticket)
-        told = ticket.handed and not line.outbox.withdraw(ticket.id)
-        if not told or self.line is not line:  # one that is away learns of it when it comes back
-            self.settle(ticket, Lost(begun=told))
-        if ticket.came.done():
+        connection.subcalls.cancel(call)
+        told = call.sent and not connection.outbox.withdraw(call.id)
+        if not told or self.connection is not connection:  # one that is away learns of it when it comes back
+            self.finish_call(call, SpokeLost(may_have_started=told))
+        if call.outcome.done():
             return
-        ticket.abandoned = True
-        line.outbox.post(Abort(id=ticket.id))
-        timer = asyncio.get_running_loop().call_later(self.settings.patience, self.settle, ticket, Lost())
-        ticket.came.add_done_callback(lambda _: timer.cancel())
-        await asyncio.wait([ticket.came], timeout=self.settings.acknowledge)
+        call.abandoned = True
+        connection.outbox.send_urgent(AbortFrame(id=call.id))
+        timer = asyncio.get_running_loop().call_later(
+            self.settings.abandon_timeout, self.finish_call, call, SpokeLost()
+        )
+        call.outcome.add_done_callback(lambda _: timer.cancel())
+        await asyncio.wait([call.outcome], timeout=self.settings.abort_wait)
 
     def _stop_timers(self) -> None:
         for timer in self._timers:

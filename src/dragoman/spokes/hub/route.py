@@ -9,37 +9,37 @@ from typing import Any
 from dragoman.errors import CallError, CallUncertain, Unavailable
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
-from dragoman.spokes.hub.remote import Remote, Waiter
-from dragoman.spokes.hub.ticket import DEEPEST, Lost, Ticket, above
-from dragoman.spokes.protocol import Error, Offer, Result
+from dragoman.spokes.hub.remote import RemoteSpoke, SlotWaiter
+from dragoman.spokes.hub.ticket import MAX_DEPTH, SpokeCall, SpokeLost, calling_spokes
+from dragoman.spokes.protocol import ErrorFrame, OperationOffer, ResultFrame
 
 
-class Route:
+class SpokeBalancer:
     """Runs an operation at one of the spokes that offer it."""
 
-    def __init__(self, offer: Offer, *, turns: Iterator[int] | None = None) -> None:
+    def __init__(self, offer: OperationOffer, *, call_numbers: Iterator[int] | None = None) -> None:
         self.offer = offer
-        self.remotes: list[Remote] = []
-        self._turns = turns or count(1)
-        self._waiting: dict[Waiter, None] = {}
+        self.spokes: list[RemoteSpoke] = []
+        self._call_numbers = call_numbers or count(1)
+        self._waiters: dict[SlotWaiter, None] = {}
 
-    def join(self, remote: Remote) -> None:
+    def add_spoke(self, spoke: RemoteSpoke) -> None:
         """This spoke serves it too, from now on."""
-        self.remotes.append(remote)
-        for waiter in self._waiting:
-            remote.queue(waiter)
-        remote.invite()
+        self.spokes.append(spoke)
+        for waiter in self._waiters:
+            spoke.enqueue(waiter)
+        spoke.assign_slots()
 
-    def part(self, remote: Remote) -> None:
+    def remove_spoke(self, spoke: RemoteSpoke) -> None:
         """This spoke serves it no more; what waits for it alone is told so."""
-        self.remotes.remove(remote)
-        for waiter in list(self._waiting):
-            waiter.forget(remote)
+        self.spokes.remove(spoke)
+        for waiter in list(self._waiters):
+            waiter.remove_spoke(spoke)
 
     def operation(self) -> Operation:
         """It as an operation of the hub. ConfigError when its name or schema cannot be used."""
         offer = self.offer
-        name = self.remotes[0].name if self.remotes else "?"
+        name = self.spokes[0].name if self.spokes else "?"
         return Operation.from_schema(
             self.run,
             offer.input_schema,
@@ -60,17 +60,17 @@ class Route:
         """
         begun = 0
         while True:
-            remote = await self._place()
-            ticket = Ticket(self.offer.id, self.offer.effect, context=remote.acting(context))
-            came = await remote.carry(ticket, input)
-            if isinstance(came, Result | Error) and came.cost:
+            remote = await self._reserve_spoke()
+            ticket = SpokeCall(self.offer.id, self.offer.effect, context=remote.restrict_context(context))
+            came = await remote.run_call(ticket, input)
+            if isinstance(came, ResultFrame | ErrorFrame) and came.cost:
                 context.spend(came.cost)
-            if isinstance(came, Result):
+            if isinstance(came, ResultFrame):
                 return came.result
-            if not isinstance(came, Lost):
-                raise ticket.error_of(came)
-            begun += came.begun
-            if came.begun and self.offer.effect == "once":
+            if not isinstance(came, SpokeLost):
+                raise ticket.error_from_reply(came)
+            begun += came.may_have_started
+            if came.may_have_started and self.offer.effect == "once":
                 raise CallUncertain(
                     f"the spoke {remote.id!r} went away while it ran {self.offer.id}; it is not known whether"
                     " it took effect",
@@ -79,32 +79,38 @@ class Route:
             if begun >= remote.settings.attempts:
                 raise Unavailable(f"spokes went away {begun} times while they ran {self.offer.id}")
 
-    async def _place(self) -> Remote:
+    async def _reserve_spoke(self) -> RemoteSpoke:
         """A spoke with a place for a call, which is taken. Waits for one as long as the caller does."""
-        if len(above.get()) >= DEEPEST:
-            raise CallError(f"{self.offer.id} was not called: calls go {DEEPEST} deep through spokes already")
-        free = [each for each in self.remotes if each.free or (each.here and each.id in above.get())]
+        if len(calling_spokes.get()) >= MAX_DEPTH:
+            raise CallError(
+                f"{self.offer.id} was not called: calls go {MAX_DEPTH} deep through spokes already"
+            )
+        free = [
+            each
+            for each in self.spokes
+            if each.available or (each.connected and each.id in calling_spokes.get())
+        ]
         if free:
-            remote = min(free, key=lambda each: (each.busy, each.used))
-            remote.take()
+            remote = min(free, key=lambda each: (each.active_calls, each.last_call_number))
+            remote.reserve_slot()
         else:
-            remote = await self._turn()
-        remote.used = next(self._turns)
+            remote = await self._wait_for_spoke()
+        remote.last_call_number = next(self._call_numbers)
         return remote
 
-    async def _turn(self) -> Remote:
+    async def _wait_for_spoke(self) -> RemoteSpoke:
         """The spoke that has a place first."""
-        staying = [each for each in self.remotes if not each.leaving]
+        staying = [each for each in self.spokes if not each.leaving]
         if not staying:
             raise Unavailable(f"no spoke serves {self.offer.id} any more")
-        waiter = Waiter()
-        self._waiting[waiter] = None
+        waiter = SlotWaiter()
+        self._waiters[waiter] = None
         try:
             for remote in staying:
-                remote.queue(waiter)
-            return await waiter.turn
+                remote.enqueue(waiter)
+            return await waiter.slot
         except BaseException:
-            waiter.leave()
+            waiter.cancel()
             raise
         finally:
-            del self._waiting[waiter]
+            del self._waiters[waiter]

@@ -8,29 +8,29 @@ import msgspec
 class SpokeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a hub grants its spokes. Times are in seconds, sizes in bytes.
 
-    `grace`: how long a spoke that went away may take to come back; `claim`: how long one call that must not
-    be repeated is kept for it to claim, before it is uncertain. `heartbeat`: how often either side asks
-    whether the other is there, `timeout`: when it is given up. `window`: calls that a spoke has at a time,
-    `queue`: calls that wait for one, `subcalls`: calls that a spoke has the hub make at a time. `frame`,
-    `message`: see the protocol. `room`: what may wait to be sent to one spoke. `acknowledge`: how long the
-    end of a call waits for the spoke to say that it has stopped; `patience`: when the place of one that never
-    says so is given to another.
+    `grace`: how long a spoke that went away may take to come back; `claim_timeout`: how long one call that
+    must not be repeated is kept for it to claim, before it is uncertain. `heartbeat`: how often either side
+    asks whether the other is there, `timeout`: when it is given up. `window`: calls that a spoke has at a
+    time, `queue`: calls that wait for one, `subcalls`: calls that a spoke has the hub make at a time.
+    `frame`, `message`: see the protocol. `outbox_limit`: what may wait to be sent to one spoke.
+    `abort_wait`: how long the end of a call waits for the spoke to say that it has stopped;
+    `abandon_timeout`: when the place of one that never says so is given to another.
     """
 
     grace: float = 30.0
-    claim: float = 3.0
-    hello: float = 10.0
+    claim_timeout: float = 3.0
+    hello_timeout: float = 10.0
     heartbeat: float = 10.0
     timeout: float = 25.0
     window: int = 256
     queue: int = 2_000
     subcalls: int = 256
     operations: int = 5_000
-    unknown: int = 64
+    max_unauthenticated: int = 64
     frame: int = 1_000_000
     message: int = 32_000_000
-    room: int = 4_000_000
-    acknowledge: float = 0.08
-    patience: float = 30.0
+    outbox_limit: int = 4_000_000
+    abort_wait: float = 0.08
+    abandon_timeout: float = 30.0
     attempts: int = 3
     origins: tuple[str, ...] = ()

@@ -7,10 +7,18 @@ import logging
 from functools import partial
 
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, RateLimited, TooLarge
-from dragoman.operations.outcome import failure_of, to_jsonable
-from dragoman.spokes.hub.ticket import Ticket
+from dragoman.operations.outcome import to_failure, to_jsonable
+from dragoman.spokes.hub.ticket import SpokeCall
 from dragoman.spokes.outbox import Outbox
-from dragoman.spokes.protocol import Aborted, Answer, Error, Failure, Progress, Result, Subcall
+from dragoman.spokes.protocol import (
+    AbortedFrame,
+    ErrorFrame,
+    ProgressFrame,
+    ReplyFrame,
+    ResultFrame,
+    SpokeFailure,
+    SubcallFrame,
+)
 
 log = logging.getLogger(__name__)
 
@@ -21,22 +29,24 @@ class Subcalls:
     def __init__(self, outbox: Outbox, *, limit: int) -> None:
         self._outbox = outbox
         self._limit = limit
-        self._tasks: dict[str, tuple[asyncio.Task[None], Ticket]] = {}
+        self._tasks: dict[str, tuple[asyncio.Task[None], SpokeCall]] = {}
 
-    async def start(self, asked: Subcall, ticket: Ticket | None) -> None:
+    async def start(self, subcall: SubcallFrame, parent: SpokeCall | None) -> None:
         """Call what is asked for, as a child of the call that the ticket stands for."""
-        if ticket is None or ticket.abandoned:
-            await self._refuse(asked, CallError(f"the call {asked.parent!r} has ended; it can call no more"))
-        elif asked.id in self._tasks:
-            await self._refuse(asked, CallError(f"the id {asked.id!r} is in use by another call"))
+        if parent is None or parent.abandoned:
+            await self._refuse(
+                subcall, CallError(f"the call {subcall.parent!r} has ended; it can call no more")
+            )
+        elif subcall.id in self._tasks:
+            await self._refuse(subcall, CallError(f"the id {subcall.id!r} is in use by another call"))
         elif len(self._tasks) >= self._limit:
             words = f"the spoke has {self._limit} calls under way at the hub already"
-            await self._refuse(asked, RateLimited(words, retry_after=1.0))
+            await self._refuse(subcall, RateLimited(words, retry_after=1.0))
         else:
-            made = self._make(asked, ticket)
-            task = asyncio.get_running_loop().create_task(made, context=ticket.surroundings.copy())
-            self._tasks[asked.id] = (task, ticket)
-            task.add_done_callback(partial(self._over, asked.id))
+            made = self._run(subcall, parent)
+            task = asyncio.get_running_loop().create_task(made, context=parent.task_context.copy())
+            self._tasks[subcall.id] = (task, parent)
+            task.add_done_callback(partial(self._task_done, subcall.id))
 
     def abort(self, id: str) -> None:
         """The spoke wants this one no more."""
@@ -44,46 +54,48 @@ class Subcalls:
         if known is not None:
             known[0].cancel("the spoke wants it no more")
 
-    def end(self, ticket: Ticket | None = None) -> None:
+    def cancel(self, call: SpokeCall | None = None) -> None:
         """Stop those below this call, or all."""
         for task, parent in list(self._tasks.values()):
-            if ticket is None or parent is ticket:
+            if call is None or parent is call:
                 task.cancel("the call that made this one has ended")
 
-    def _over(self, id: str, task: asyncio.Task[None]) -> None:
+    def _task_done(self, id: str, task: asyncio.Task[None]) -> None:
         """The task has ended; one that was stopped, perhaps before it began, is told of."""
         del self._tasks[id]
         if task.cancelled():
-            self._outbox.post(Aborted(id=id))
+            self._outbox.send_urgent(AbortedFrame(id=id))
         elif error := task.exception():
             log.error("the answer to a call of a spoke was not sent", exc_info=error)
 
-    async def _refuse(self, asked: Subcall, error: CallError) -> None:
-        failure = Failure(code=error.code, message=error.message, transient=error.transient)
-        await self._outbox.put(Error(id=asked.id, error=failure))
+    async def _refuse(self, subcall: SubcallFrame, error: CallError) -> None:
+        failure = SpokeFailure(code=error.code, message=error.message, transient=error.transient)
+        await self._outbox.send(ErrorFrame(id=subcall.id, error=failure))
 
-    async def _make(self, asked: Subcall, ticket: Ticket) -> None:
-        answer = await self._answer(asked, ticket)
+    async def _run(self, subcall: SubcallFrame, parent: SpokeCall) -> None:
+        answer = await self._reply(subcall, parent)
         try:
-            await self._outbox.put(answer)
+            await self._outbox.send(answer)
         except TooLarge as error:
-            await self._outbox.put(Error(id=asked.id, error=Failure.of(failure_of(error))))
+            await self._outbox.send(
+                ErrorFrame(id=subcall.id, error=SpokeFailure.from_call_failure(to_failure(error)))
+            )
 
-    async def _answer(self, asked: Subcall, ticket: Ticket) -> Answer:
-        report = partial(self._progress, asked.id)
+    async def _reply(self, subcall: SubcallFrame, parent: SpokeCall) -> ReplyFrame:
+        report = partial(self._send_progress, subcall.id)
         try:
-            result = await ticket.context.call(asked.operation, asked.input, on_progress=report)
-            return Result(id=asked.id, result=result)
+            result = await parent.context.call(subcall.operation, subcall.input, on_progress=report)
+            return ResultFrame(id=subcall.id, result=result)
         except DragomanError as error:
             if isinstance(error, ApprovalNeeded):
-                ticket.approval = error
-            return Error(id=asked.id, error=Failure.of(failure_of(error)))
+                parent.approval = error
+            return ErrorFrame(id=subcall.id, error=SpokeFailure.from_call_failure(to_failure(error)))
         except Exception as error:
-            log.exception("a call of %s for a spoke failed", asked.operation)
-            return Error(id=asked.id, error=Failure.of(failure_of(error)))
+            log.exception("a call of %s for a spoke failed", subcall.operation)
+            return ErrorFrame(id=subcall.id, error=SpokeFailure.from_call_failure(to_failure(error)))
 
-    def _progress(self, id: str, value: object) -> None:
+    def _send_progress(self, id: str, value: object) -> None:
         try:
-            self._outbox.progress(Progress(id=id, value=to_jsonable(value)))
+            self._outbox.send_progress(ProgressFrame(id=id, value=to_jsonable(value)))
         except DragomanError as error:
             log.debug("progress of %s is not told to the spoke: %s", id, error.message)

@@ -9,71 +9,73 @@ from typing import Any
 from dragoman.errors import Conflict, Unavailable, WireError
 from dragoman.operations.identity import Identity
 from dragoman.operations.registry import Registry
-from dragoman.spokes.hub.line import Line, Socket
-from dragoman.spokes.hub.offers import Offers
-from dragoman.spokes.hub.permits import Permits
-from dragoman.spokes.hub.remote import Remote
+from dragoman.spokes.hub.line import Socket, SpokeConnection
+from dragoman.spokes.hub.offers import SpokeOperations
+from dragoman.spokes.hub.permits import NamespacePermissions
+from dragoman.spokes.hub.remote import RemoteSpoke
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.protocol import (
+    HUB_RESTART,
     REPLACED,
-    RESTART,
     UNAUTHORIZED,
     VERSION,
-    Abort,
-    Aborted,
-    Bye,
-    Error,
-    FromSpoke,
-    Hello,
-    Progress,
-    Register,
-    Result,
-    Subcall,
-    Unregister,
-    Welcome,
+    AbortedFrame,
+    AbortFrame,
+    ByeFrame,
+    ErrorFrame,
+    FrameFromSpoke,
+    HelloFrame,
+    ProgressFrame,
+    RegisterFrame,
+    ResultFrame,
+    SubcallFrame,
+    UnregisterFrame,
+    WelcomeFrame,
 )
 
 log = logging.getLogger(__name__)
 
 
-class Switchboard:
+class SpokeServer:
     """Registers what spokes bring as operations of the hub, and has the spokes run them."""
 
     def __init__(
         self,
         registry: Registry,
         *,
-        permits: Permits | None = None,
+        permissions: NamespacePermissions | None = None,
         settings: SpokeSettings | None = None,
     ) -> None:
         self.settings = settings or SpokeSettings()
-        self._offers = Offers(registry, permits or Permits())
-        self._remotes: dict[str, Remote] = {}
-        self._lines: set[Line] = set()
+        self._operations = SpokeOperations(registry, permissions or NamespacePermissions())
+        self._spokes: dict[str, RemoteSpoke] = {}
+        self._connections: set[SpokeConnection] = set()
         self._closed = False
 
-    async def attend(self, socket: Socket, hello: Hello, *, identity: Identity) -> None:
+    async def serve(self, socket: Socket, hello: HelloFrame, *, identity: Identity) -> None:
         """Serve a spoke that has said hello, until it goes.
 
         Before it is welcomed: Conflict when its id is another owner's, Unavailable while the hub ends.
         """
-        remote = self._admit(hello, identity)
-        line = Line(socket, self.settings, message=hello.message or self.settings.frame)
-        if remote.line is not None:
-            remote.line.end(REPLACED, Bye(code="replaced", message="it connected anew", again=False))
+        remote = self._spoke_for(hello, identity)
+        line = SpokeConnection(socket, self.settings, message_limit=hello.message or self.settings.frame)
+        if remote.connection is not None:
+            remote.connection.close(
+                REPLACED, ByeFrame(code="replaced", message="it connected anew", again=False)
+            )
         remote.name = hello.name or hello.id
         remote.window = min(hello.window or self.settings.window, self.settings.window)
-        line.outbox.post(self._welcome(remote, remote.attach(line, calls=hello.calls)))
+        line.outbox.send_urgent(self._welcome_frame(remote, remote.attach(line, call_ids=hello.calls)))
         log.info("spoke %s of %s is connected", remote.id, remote.owner)
-        lines = self._lines
+        lines = self._connections
         lines.add(line)
         try:
-            await line.run(partial(self._hear, remote, line=line))
+            await line.run(partial(self._handle_call_frame, remote, connection=line))
         finally:
             lines.discard(line)
-            if remote.line is line:
+            if remote.connection is line:
                 log.info("spoke %s of %s is gone", remote.id, remote.owner)
-                remote.detach(partial(self._retire, remote))
+                remote.detach(partial(self._remove_spoke, remote))
 
     def status(self) -> list[dict[str, Any]]:
         """The spokes that are known, as JSON: for people to see."""
@@ -82,50 +84,52 @@ class Switchboard:
                 "id": remote.id,
                 "name": remote.name,
                 "owner": remote.owner,
-                "connected": remote.here,
-                "calls": remote.busy,
+                "connected": remote.connected,
+                "calls": remote.active_calls,
                 "window": remote.window,
                 "operations": sorted(offer.id for offer in remote.offers.values()),
             }
-            for remote in sorted(self._remotes.values(), key=lambda each: each.id)
+            for remote in sorted(self._spokes.values(), key=lambda each: each.id)
         ]
 
-    def permit(self, permits: Permits) -> None:
+    def set_permissions(self, permissions: NamespacePermissions) -> None:
         """Go by these permits from now on; what is registered stays."""
-        self._offers.permits = permits
+        self._operations.permissions = permissions
 
-    def dismiss(self, key_id: str | None, message: str) -> None:
+    def disconnect_key(self, key_id: str | None, message: str) -> None:
         """Close the connections of a key that is good no more."""
-        for remote in self._remotes.values():
-            if remote.line is not None and remote.key_id == key_id:
-                remote.line.end(UNAUTHORIZED, Bye(code="unauthorized", message=message, again=False))
+        for remote in self._spokes.values():
+            if remote.connection is not None and remote.key_id == key_id:
+                remote.connection.close(
+                    UNAUTHORIZED, ByeFrame(code="unauthorized", message=message, again=False)
+                )
 
     async def close(self) -> None:
         """Tell all spokes that the hub ends. Calls that they have are lost."""
         self._closed = True
-        for line in self._lines:
-            line.end(RESTART, Bye(code="restart", message="the hub ends", again=True))
-        for line in list(self._lines):
-            await line.gone.wait()
-        for remote in list(self._remotes.values()):
-            self._retire(remote)
+        for line in self._connections:
+            line.close(HUB_RESTART, ByeFrame(code="restart", message="the hub ends", again=True))
+        for line in list(self._connections):
+            await line.closed.wait()
+        for remote in list(self._spokes.values()):
+            self._remove_spoke(remote)
 
-    def _admit(self, hello: Hello, identity: Identity) -> Remote:
+    def _spoke_for(self, hello: HelloFrame, identity: Identity) -> RemoteSpoke:
         if self._closed:
             raise Unavailable("the hub is ending; come back in a moment")
-        known = self._remotes.get(hello.id)
+        known = self._spokes.get(hello.id)
         if known is not None and known.owner != identity.owner:
             raise Conflict(f"there is a spoke {hello.id!r} of another owner; choose another id")
-        remote = known or Remote(hello.id, identity.owner, settings=self.settings)
+        remote = known or RemoteSpoke(hello.id, identity.owner, settings=self.settings)
         remote.key_id = identity.key_id
-        self._remotes[hello.id] = remote
+        self._spokes[hello.id] = remote
         return remote
 
-    def _welcome(self, remote: Remote, waiting: tuple[str, ...]) -> Welcome:
+    def _welcome_frame(self, spoke: RemoteSpoke, waiting: tuple[str, ...]) -> WelcomeFrame:
         settings = self.settings
-        return Welcome(
+        return WelcomeFrame(
             protocol=VERSION,
-            window=remote.window,
+            window=spoke.window,
             frame=settings.frame,
             message=settings.message,
             heartbeat=settings.heartbeat,
@@ -134,36 +138,40 @@ class Switchboard:
             waiting=waiting,
         )
 
-    async def _hear(self, remote: Remote, frame: FromSpoke, *, line: Line) -> None:
+    async def _handle_call_frame(
+        self, spoke: RemoteSpoke, frame: FrameFromSpoke, *, connection: SpokeConnection
+    ) -> None:
         match frame:
-            case Result() | Error() | Aborted():
-                remote.answer(frame)
-            case Progress():
-                remote.progress(frame)
-            case Subcall(parent=parent):
-                await line.subcalls.start(frame, remote.tickets.get(parent))
-            case Abort(id=id):
-                line.subcalls.abort(id)
+            case ResultFrame() | ErrorFrame() | AbortedFrame():
+                spoke.receive_reply(frame)
+            case ProgressFrame():
+                spoke.receive_progress(frame)
+            case SubcallFrame(parent=parent):
+                await connection.subcalls.start(frame, spoke.calls.get(parent))
+            case AbortFrame(id=id):
+                connection.subcalls.abort(id)
             case _:
-                await self._arrange(remote, frame, line=line)
+                await self._handle_control_frame(spoke, frame, connection=connection)
 
-    async def _arrange(self, remote: Remote, frame: FromSpoke, *, line: Line) -> None:
+    async def _handle_control_frame(
+        self, spoke: RemoteSpoke, frame: FrameFromSpoke, *, connection: SpokeConnection
+    ) -> None:
         match frame:
-            case Register():
-                await line.outbox.put(await self._offers.take(remote, frame))
-            case Unregister(operations=operations):
-                self._offers.drop(remote, operations)
-            case Bye():
-                self._part(remote)
+            case RegisterFrame():
+                await connection.outbox.send(await self._operations.register(spoke, frame))
+            case UnregisterFrame(operations=operations):
+                self._operations.unregister(spoke, operations)
+            case ByeFrame():
+                self._start_leaving(spoke)
             case _:
                 raise WireError(f"a spoke does not say {frame.__struct_config__.tag!r} here")
 
-    def _part(self, remote: Remote) -> None:
+    def _start_leaving(self, spoke: RemoteSpoke) -> None:
         """The spoke wants nothing more, and ends what it has."""
-        remote.leaving = True
-        self._offers.drop(remote, list(remote.offers))
+        spoke.leaving = True
+        self._operations.unregister(spoke, list(spoke.offers))
 
-    def _retire(self, remote: Remote) -> None:
-        if self._remotes.get(remote.id) is remote:
-            del self._remotes[remote.id]
-        self._offers.retire(remote)
+    def _remove_spoke(self, spoke: RemoteSpoke) -> None:
+        if self._spokes.get(spoke.id) is spoke:
+            del self._spokes[spoke.id]
+        self._operations.remove_spoke(spoke)

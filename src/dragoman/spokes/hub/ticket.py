@@ -18,27 +18,27 @@ from dragoman.errors import (
     RateLimited,
 )
 from dragoman.ids import new_id
-from dragoman.operations.cleaning import clean
+from dragoman.operations.cleaning import sanitize_text
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Effect
-from dragoman.operations.outcome import MESSAGE_LIMIT
-from dragoman.spokes.protocol import Aborted, Answer, Call, Error, Failure
+from dragoman.operations.outcome import MAX_MESSAGE_LENGTH
+from dragoman.spokes.protocol import AbortedFrame, CallFrame, ErrorFrame, ReplyFrame, SpokeFailure
 
-DEEPEST = 16
-above: ContextVar[tuple[str, ...]] = ContextVar("dragoman_spokes_above", default=())
+MAX_DEPTH = 16
+calling_spokes: ContextVar[tuple[str, ...]] = ContextVar("dragoman_spokes_above", default=())
 """The spokes that serve the calls above this one."""
 
 
-class Lost(msgspec.Struct, frozen=True):
-    """The spoke went away. `begun`: it may have begun the call."""
+class SpokeLost(msgspec.Struct, frozen=True):
+    """The spoke went away. `may_have_started`: it may have begun the call."""
 
-    begun: bool = True
-
-
-Came: TypeAlias = Answer | Lost
+    may_have_started: bool = True
 
 
-class Ticket:
+SpokeOutcome: TypeAlias = ReplyFrame | SpokeLost
+
+
+class SpokeCall:
     """A call under way at a spoke."""
 
     def __init__(self, operation: str, effect: Effect, *, context: Context) -> None:
@@ -46,21 +46,21 @@ class Ticket:
         self.operation = operation
         self.effect = effect
         self.context = context
-        self.handed = False
+        self.sent = False
         self.abandoned = False
-        self.came: asyncio.Future[Came] = asyncio.get_running_loop().create_future()
-        self.surroundings = copy_context()
+        self.outcome: asyncio.Future[SpokeOutcome] = asyncio.get_running_loop().create_future()
+        self.task_context = copy_context()
         self.approval: ApprovalNeeded | None = None  # what a call below it needs
 
-    def end(self, came: Came) -> None:
+    def set_outcome(self, outcome: SpokeOutcome) -> None:
         """This came of it; the first word counts."""
-        if not self.came.done():
-            self.came.set_result(came)
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
 
-    def frame(self, input: Mapping[str, Any]) -> Call:
+    def to_frame(self, input: Mapping[str, Any]) -> CallFrame:
         """What the spoke is told."""
         context = self.context
-        return Call(
+        return CallFrame(
             id=self.id,
             operation=self.operation,
             input=input,
@@ -74,19 +74,19 @@ class Ticket:
             agent=context.agent,
         )
 
-    def error_of(self, answer: Error | Aborted) -> CallError | InvalidInput:
+    def error_from_reply(self, reply: ErrorFrame | AbortedFrame) -> CallError | InvalidInput:
         """The error that a spoke's answer stands for."""
-        if isinstance(answer, Aborted):
+        if isinstance(reply, AbortedFrame):
             return CallError(f"the spoke stopped {self.operation} of its own accord")
-        if answer.error.code == ApprovalNeeded.code and self.approval is not None:
+        if reply.error.code == ApprovalNeeded.code and self.approval is not None:
             return self.approval
-        return error_of(answer.error)
+        return error_from_failure(reply.error)
 
 
-def error_of(failure: Failure) -> CallError | InvalidInput:
+def error_from_failure(failure: SpokeFailure) -> CallError | InvalidInput:
     """The error that a failure stands for; its words come from elsewhere, so they are cleaned."""
-    message = clean(failure.message, MESSAGE_LIMIT) or "it failed, and does not say why"
-    hint = clean(failure.hint, MESSAGE_LIMIT) if failure.hint else None
+    message = sanitize_text(failure.message, MAX_MESSAGE_LENGTH) or "it failed, and does not say why"
+    hint = sanitize_text(failure.hint, MAX_MESSAGE_LENGTH) if failure.hint else None
     if failure.code == InvalidInput.code:
         return InvalidInput(message, problems=list(failure.problems), hint=hint)
     if failure.code == RateLimited.code:

@@ -18,13 +18,15 @@ import msgspec
 ATTRIBUTE = r"""([^\s/>][^\s/>=]*+)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+)?)?"""
 ATTRIBUTES = re.compile(ATTRIBUTE)
 TAG = re.compile(rf"<(/?)([a-z][^\s/>]*+)((?:[\s/]++|{ATTRIBUTE})*+)>", re.IGNORECASE | re.ASCII)
-OPENER = re.compile(r"</?[a-z]|<[!?]|</", re.IGNORECASE | re.ASCII)
-RAW = {"script", "style", "iframe", "noembed", "noframes", "xmp", "title", "textarea"}
-END_OF_RAW = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE | re.ASCII) for name in RAW}
+MARKUP_START = re.compile(r"</?[a-z]|<[!?]|</", re.IGNORECASE | re.ASCII)
+RAW_TEXT_ELEMENTS = {"script", "style", "iframe", "noembed", "noframes", "xmp", "title", "textarea"}
+RAW_TEXT_END = {
+    name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE | re.ASCII) for name in RAW_TEXT_ELEMENTS
+}
 HUGE_REFERENCE = re.compile(r"&#[0-9]{9,};?")  # Python reads no number that long
 
 
-class Open(msgspec.Struct, frozen=True):
+class StartTag(msgspec.Struct, frozen=True):
     """The beginning of an element; `raw` is all that stands between its ends, where no tags are read."""
 
     name: str
@@ -32,72 +34,74 @@ class Open(msgspec.Struct, frozen=True):
     raw: str | None = None
 
 
-class Close(msgspec.Struct, frozen=True):
+class EndTag(msgspec.Struct, frozen=True):
     """The end of an element."""
 
     name: str
 
 
-Token: TypeAlias = str | Open | Close
+Token: TypeAlias = str | StartTag | EndTag
 
 
-def tokens(html: str) -> Iterator[Token]:
+def tokenize(html: str) -> Iterator[Token]:
     """The texts and tags of a page, in order; comments are left out, entities in texts are resolved."""
     at = 0
-    while opener := OPENER.search(html, at):
+    while opener := MARKUP_START.search(html, at):
         if opener.start() > at:
-            yield plain(html[at : opener.start()])
+            yield unescape_entities(html[at : opener.start()])
         tag = TAG.match(html, opener.start())
         if tag is None:
-            at = skip(html, opener.start())
+            at = skip_markup(html, opener.start())
             continue
         name = tag[2].lower()
         at = tag.end()
         if tag[1]:
-            yield Close(name)
-        elif name in RAW:
-            end = END_OF_RAW[name].search(html, at)
+            yield EndTag(name)
+        elif name in RAW_TEXT_ELEMENTS:
+            end = RAW_TEXT_END[name].search(html, at)
             stop = end.start() if end else len(html)
-            yield Open(name, tag[3], raw=html[at:stop])
+            yield StartTag(name, tag[3], raw=html[at:stop])
             at = stop
         else:
-            yield Open(name, tag[3])
+            yield StartTag(name, tag[3])
     if at < len(html):
-        yield plain(html[at:])
+        yield unescape_entities(html[at:])
 
 
-def skip(html: str, at: int) -> int:
+def skip_markup(html: str, start: int) -> int:
     """Where the page goes on after a comment or a declaration; its end if that is never closed."""
-    closing = "-->" if html.startswith("<!--", at) else "]]>" if html.startswith("<![CDATA[", at) else ">"
-    end = html.find(closing, at)
+    closing = (
+        "-->" if html.startswith("<!--", start) else "]]>" if html.startswith("<![CDATA[", start) else ">"
+    )
+    end = html.find(closing, start)
     return end + len(closing) if end >= 0 else len(html)
 
 
-def plain(text: str) -> str:
+def unescape_entities(text: str) -> str:
     """Text with its entities resolved."""
     return unescape(HUGE_REFERENCE.sub("\ufffd", text)) if "&" in text else text
 
 
-def read_attributes(raw: str) -> dict[str, str]:
+def parse_attributes(raw: str) -> dict[str, str]:
     """The attributes of a tag; of two with one name the first counts."""
     found: dict[str, str] = {}
     for each in ATTRIBUTES.finditer(raw):
-        found.setdefault(each[1].lower(), plain((each[2] or "").strip("\"'")))
+        found.setdefault(each[1].lower(), unescape_entities((each[2] or "").strip("\"'")))
     return found
 
 
-SPACE = re.compile(r"[\s\xa0]+")
-HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-GAPS = re.compile(r"\n{3,}")
-DEEPEST = 6  # of a list's indentation
-LONGEST_LINK = 2_000
-NOT_SHOWN = {"template", "svg", "math", "object", "audio", "video", "canvas", "select", "datalist"}
-UNCLOSED = {
+WHITESPACE = re.compile(r"[\s\xa0]+")
+HIDDEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+BLANK_LINES = re.compile(r"\n{3,}")
+MAX_LIST_DEPTH = 6  # of a list's indentation
+MAX_LINK_LENGTH = 2_000
+HIDDEN_ELEMENTS = {"template", "svg", "math", "object", "audio", "video", "canvas", "select", "datalist"}
+OPTIONAL_END_TAGS = {
     "area", "base", "br", "col", "dd", "dt", "embed", "hr", "img", "input", "li", "link", "meta", "option",
     "p", "param", "source", "tbody", "td", "tfoot", "th", "thead", "tr", "track", "wbr", "body", "html",
     "head",
 }  # fmt: skip
-WIDE = {
+PARAGRAPH_ELEMENTS = {
     "p",
     "h1",
     "h2",
@@ -114,7 +118,7 @@ WIDE = {
     "pre",
     "hr",
 }
-NARROW = {
+BLOCK_ELEMENTS = {
     "address", "article", "aside", "body", "br", "button", "caption", "dd", "details", "dialog", "div", "dt",
     "fieldset", "figcaption", "footer", "form", "head", "header", "html", "legend", "li", "main", "menu",
     "nav", "search", "section", "summary", "tbody", "textarea", "tfoot", "thead", "title", "tr",
@@ -122,113 +126,115 @@ NARROW = {
 HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
-class Page(msgspec.Struct, frozen=True):
+class WebPage(msgspec.Struct, frozen=True):
     """What a page says."""
 
     title: str | None
     text: str
 
 
-def read_page(html: str, *, url: str, markdown: bool) -> Page:
+def parse_page(html: str, *, url: str, markdown: bool) -> WebPage:
     """The text of a page; `markdown` marks headings, code and links, which are made whole with `url`."""
-    writer = Writer(url, markdown=markdown)
-    for token in shown(tokens(html)):
+    writer = PageTextWriter(url, markdown=markdown)
+    for token in visible_tokens(tokenize(html)):
         writer.write(token)
-    return writer.page()
+    return writer.finish()
 
 
-def shown(found: Iterable[Token]) -> Iterable[Token]:
+def visible_tokens(stream: Iterable[Token]) -> Iterable[Token]:
     """The tokens without those of elements that nobody sees."""
     hidden, depth = "", 0
-    for token in found:
+    for token in stream:
         if depth:
             match token:
-                case Open(name=name) if name == hidden:
+                case StartTag(name=name) if name == hidden:
                     depth += 1
-                case Close(name=name) if name == hidden:
+                case EndTag(name=name) if name == hidden:
                     depth -= 1
-        elif isinstance(token, Open) and is_hidden(token):
+        elif isinstance(token, StartTag) and is_hidden(token):
             hidden, depth = token.name, 1
         else:
             yield token
 
 
-def is_hidden(token: Open) -> bool:
+def is_hidden(token: StartTag) -> bool:
     """Whether an element is not to be seen; only one that is sure to be closed can hide what follows."""
-    if token.name in UNCLOSED or token.raw is not None or token.attributes.endswith("/"):
+    if token.name in OPTIONAL_END_TAGS or token.raw is not None or token.attributes.endswith("/"):
         return False
-    if token.name in NOT_SHOWN:
+    if token.name in HIDDEN_ELEMENTS:
         return True
     if "hidden" not in token.attributes.lower() and "none" not in token.attributes.lower():
         return False
-    said = read_attributes(token.attributes)
-    return "hidden" in said or HIDDEN.search(said.get("style", "")) is not None
+    said = parse_attributes(token.attributes)
+    return "hidden" in said or HIDDEN_STYLE.search(said.get("style", "")) is not None
 
 
-class Writer:
+class PageTextWriter:
     """A page as it is written down, token by token."""
 
     def __init__(self, url: str, *, markdown: bool) -> None:
         self._url = url
         self._markdown = markdown
         self._title: str | None = None
-        self._done: list[str] = []
+        self._output: list[str] = []
         self._line: list[str] = []
-        self._begun = False  # the line has more than white space
+        self._has_text = False  # the line has more than white space
         self._prefix = ""
         self._lists: list[int] = []  # the number of the last item; -1 where items have none
         self._link: tuple[int, str] | None = None  # where its text begins in the line, and where it leads
-        self._fixed = 0  # depth of elements whose white space counts
+        self._preformatted_depth = 0  # depth of elements whose white space counts
 
     def write(self, token: Token) -> None:
         match token:
-            case Open():
-                self._open(token)
-            case Close(name=name):
-                self._close(name)
+            case StartTag():
+                self._open_element(token)
+            case EndTag(name=name):
+                self._close_element(name)
             case text:
-                self._line.append(text if self._fixed else SPACE.sub(" ", text))
-                self._begun = self._begun or not text.isspace()
+                self._line.append(text if self._preformatted_depth else WHITESPACE.sub(" ", text))
+                self._has_text = self._has_text or not text.isspace()
 
-    def page(self) -> Page:
+    def finish(self) -> WebPage:
         """All that was written."""
-        self._break(1)
-        return Page(self._title, GAPS.sub("\n\n", "".join(self._done)).strip())
+        self._end_line(1)
+        return WebPage(self._title, BLANK_LINES.sub("\n\n", "".join(self._output)).strip())
 
-    def _open(self, token: Open) -> None:
+    def _open_element(self, token: StartTag) -> None:
         name = token.name
         if token.raw is not None:
-            self._raw(name, token.raw)
-        elif name in WIDE or name in NARROW:
-            self._break(2 if name in WIDE and not (self._lists and name in ("ul", "ol")) else 1)
-            self._begin(name)
+            self._write_raw_text(name, token.raw)
+        elif name in PARAGRAPH_ELEMENTS or name in BLOCK_ELEMENTS:
+            self._end_line(
+                2 if name in PARAGRAPH_ELEMENTS and not (self._lists and name in ("ul", "ol")) else 1
+            )
+            self._open_block(name)
         elif name in ("td", "th"):
-            self._line.append(" | " if self._begun else "")
+            self._line.append(" | " if self._has_text else "")
         elif self._markdown:
-            self._mark(token)
-        if name == "base" and (href := read_attributes(token.attributes).get("href")):
-            self._url = self._whole(href) or self._url
+            self._open_inline(token)
+        if name == "base" and (href := parse_attributes(token.attributes).get("href")):
+            self._url = self._absolute_url(href) or self._url
 
-    def _raw(self, name: str, text: str) -> None:
+    def _write_raw_text(self, name: str, text: str) -> None:
         if name == "title" and self._title is None:
-            self._title = SPACE.sub(" ", plain(text)).strip() or None
+            self._title = WHITESPACE.sub(" ", unescape_entities(text)).strip() or None
         elif name == "textarea":
-            self._line.append(plain(text))
+            self._line.append(unescape_entities(text))
         elif name == "xmp":
             self._line.append(text)
 
-    def _begin(self, name: str) -> None:
+    def _open_block(self, name: str) -> None:
         """What stands before the text of a block."""
         match name:
             case "ul" | "menu" | "ol":
                 self._lists.append(0 if name == "ol" else -1)
             case "li":
-                self._prefix = self._item()
+                self._prefix = self._list_prefix()
             case "hr":
-                self._done.append("---\n\n" if self._markdown else "\n")
+                self._output.append("---\n\n" if self._markdown else "\n")
             case "pre":
-                self._fixed += 1
-                self._done.append("```\n" if self._markdown else "")
+                self._preformatted_depth += 1
+                self._output.append("```\n" if self._markdown else "")
             case "blockquote":
                 self._prefix = "> " if self._markdown else ""
             case _ if name in HEADINGS and self._markdown:
@@ -236,48 +242,48 @@ class Writer:
             case _:
                 pass  # its text begins the line
 
-    def _item(self) -> str:
-        indent = "  " * min(len(self._lists) - 1, DEEPEST)
+    def _list_prefix(self) -> str:
+        indent = "  " * min(len(self._lists) - 1, MAX_LIST_DEPTH)
         if not self._lists or self._lists[-1] < 0:
             return f"{indent}- "
         self._lists[-1] += 1
         return f"{indent}{self._lists[-1]}. "
 
-    def _mark(self, token: Open) -> None:
+    def _open_inline(self, token: StartTag) -> None:
         """What Markdown has for an element within a line."""
         match token.name:
             case "a":
                 self._end_link()
-                href = read_attributes(token.attributes).get("href", "")
-                if href and not href.startswith("#") and (target := self._whole(href)):
+                href = parse_attributes(token.attributes).get("href", "")
+                if href and not href.startswith("#") and (target := self._absolute_url(href)):
                     self._link = (len(self._line), target)
             case "img":
-                alt = SPACE.sub(" ", read_attributes(token.attributes).get("alt", "")).strip()
+                alt = WHITESPACE.sub(" ", parse_attributes(token.attributes).get("alt", "")).strip()
                 self._line.append(f"[image: {alt}]" if alt else "")
-            case "code" | "kbd" | "samp" if not self._fixed:
+            case "code" | "kbd" | "samp" if not self._preformatted_depth:
                 self._line.append("`")
             case _:
                 pass  # nothing
 
-    def _close(self, name: str) -> None:
+    def _close_element(self, name: str) -> None:
         match name:
             case "a":
                 self._end_link()
-            case "code" | "kbd" | "samp" if self._markdown and not self._fixed:
+            case "code" | "kbd" | "samp" if self._markdown and not self._preformatted_depth:
                 self._line.append("`")
-            case "pre" if self._fixed:
-                self._break(1)
-                self._fixed -= 1
-                self._done.append("```\n\n" if self._markdown else "\n")
+            case "pre" if self._preformatted_depth:
+                self._end_line(1)
+                self._preformatted_depth -= 1
+                self._output.append("```\n\n" if self._markdown else "\n")
             case "ul" | "ol" | "menu":
-                self._break(1 if len(self._lists) > 1 else 2)
+                self._end_line(1 if len(self._lists) > 1 else 2)
                 del self._lists[-1:]
             case _:
-                self._break_after(name)
+                self._end_block(name)
 
-    def _break_after(self, name: str) -> None:
-        if name in WIDE or name in NARROW:
-            self._break(2 if name in WIDE else 1)
+    def _end_block(self, name: str) -> None:
+        if name in PARAGRAPH_ELEMENTS or name in BLOCK_ELEMENTS:
+            self._end_line(2 if name in PARAGRAPH_ELEMENTS else 1)
         if name == "li" or name in HEADINGS:
             self._prefix = ""
 
@@ -292,29 +298,29 @@ class Writer:
             space = " " if text[0].isspace() else ""
             self._line[begin:] = [f"{space}[{text.strip()}]({target}){' ' if text[-1].isspace() else ''}"]
 
-    def _break(self, lines: int) -> None:
+    def _end_line(self, lines: int) -> None:
         """End the line, if anything is on it; a link around blocks goes on with the first one's text."""
-        if self._begun:
+        if self._has_text:
             self._end_link()
         elif self._link is not None:
             self._link = (0, self._link[1])
         text = "".join(self._line)
-        self._line, self._begun = [], False
-        if self._fixed:
-            self._done.append(f"{text.rstrip()}\n" if text.strip() else "")
+        self._line, self._has_text = [], False
+        if self._preformatted_depth:
+            self._output.append(f"{text.rstrip()}\n" if text.strip() else "")
             return
-        text = SPACE.sub(" ", text).strip()
+        text = WHITESPACE.sub(" ", text).strip()
         if text:
-            self._done.append(f"{self._prefix}{text}" + "\n" * lines)
+            self._output.append(f"{self._prefix}{text}" + "\n" * lines)
             self._prefix = ""
-        elif lines > 1 and self._done and not self._prefix:
-            self._done.append("\n")
+        elif lines > 1 and self._output and not self._prefix:
+            self._output.append("\n")
 
-    def _whole(self, href: str) -> str | None:
+    def _absolute_url(self, href: str) -> str | None:
         """Where a link leads, None when that is no place in the web."""
         try:
             target = urljoin(self._url, "".join(href.split()))
         except ValueError:
             return None
-        is_place = target.startswith(("http://", "https://")) and len(target) <= LONGEST_LINK
+        is_place = target.startswith(("http://", "https://")) and len(target) <= MAX_LINK_LENGTH
         return target.replace(")", "%29").replace("(", "%28") if is_place else None

@@ -16,7 +16,7 @@ IpAddress: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 # The first that fits names the address.
-V4: tuple[tuple[IPv4Network, str], ...] = tuple(
+SPECIAL_IPV4: tuple[tuple[IPv4Network, str], ...] = tuple(
     (IPv4Network(network), what)
     for network, what in (
         ("169.254.169.254/32", "a cloud's metadata"),
@@ -43,7 +43,7 @@ V4: tuple[tuple[IPv4Network, str], ...] = tuple(
         ("240.0.0.0/4", "reserved"),
     )
 )
-V6: tuple[tuple[IPv6Network, str], ...] = tuple(
+SPECIAL_IPV6: tuple[tuple[IPv6Network, str], ...] = tuple(
     (IPv6Network(network), what)
     for network, what in (
         ("::/128", "unspecified"),
@@ -72,16 +72,18 @@ GLOBAL_V6 = IPv6Network("2000::/3")
 ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
-def describe(address: IpAddress) -> str | None:
+def special_purpose(address: IpAddress) -> str | None:
     """What an address is that is not public; None for one that is."""
     if isinstance(address, IPv4Address):
-        special = next((what for network, what in V4 if address in network), None)
+        special = next((what for network, what in SPECIAL_IPV4 if address in network), None)
     else:
-        special = next((what for network, what in V6 if address in network), None) or odd(address)
+        special = next(
+            (what for network, what in SPECIAL_IPV6 if address in network), None
+        ) or ipv6_special_purpose(address)
     return special or (None if address.is_global else "reserved")
 
 
-def odd(address: IPv6Address) -> str | None:
+def ipv6_special_purpose(address: IPv6Address) -> str | None:
     """What an IPv6 address is by its shape."""
     if address.scope_id is not None:
         return "of one link"
@@ -91,12 +93,12 @@ def odd(address: IPv6Address) -> str | None:
     return "an IPv4 address in disguise (ISATAP)" if within in ISATAP else None
 
 
-def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """The networks that a configuration names. ConfigError for what is none."""
-    return tuple(read_network(text) for text in texts)
+    return tuple(parse_network(text) for text in texts)
 
 
-def read_network(text: str) -> Network:
+def parse_network(text: str) -> Network:
     try:
         return ip_network(text)
     except ValueError as error:
@@ -105,7 +107,7 @@ def read_network(text: str) -> Network:
         ) from None
 
 
-def within(address: IpAddress, networks: Iterable[Network]) -> bool:
+def in_networks(address: IpAddress, networks: Iterable[Network]) -> bool:
     """Whether one of the networks holds the address, spelled as it is."""
     scoped = isinstance(address, IPv6Address) and address.scope_id is not None
     return not scoped and any(address in network for network in networks)

@@ -18,31 +18,37 @@ from dragoman.events import (
     ToolOutputAvailable,
     ToolOutputError,
 )
-from dragoman.wire.anthropic.blocks import Block, Call, Raw, Text, Thinking
-from dragoman.wire.anthropic.frame import Delta, Frame, failure
-from dragoman.wire.anthropic.models import FAMILY, sealed
-from dragoman.wire.anthropic.usage import Tally
-from dragoman.wire.sources import Sources
+from dragoman.wire.anthropic.blocks import (
+    BlockDecoder,
+    RawBlockDecoder,
+    TextBlockDecoder,
+    ThinkingBlockDecoder,
+    ToolUseBlockDecoder,
+)
+from dragoman.wire.anthropic.frame import AnthropicChunk, AnthropicDelta, anthropic_error
+from dragoman.wire.anthropic.models import FAMILY, bind_to_provider
+from dragoman.wire.anthropic.usage import AnthropicUsage
+from dragoman.wire.sources import SourceTracker
 
 # ---- Citations: what a text quotes, kept as it came, and each source told once.
 
-_KINDS = {"page_location": "application/pdf"}
+_MEDIA_TYPES = {"page_location": "application/pdf"}
 
 
-class Citations:
+class CitationTracker:
     """Remembers which sources one answer has told."""
 
     def __init__(self) -> None:
-        self._links = Sources()
+        self._urls = SourceTracker()
         self._documents: set[str] = set()
 
-    def tell(self, citation: Mapping[str, Any]) -> list[Event]:
+    def new_sources(self, citation: Mapping[str, Any]) -> list[Event]:
         """The source of a citation, if it is new: a web page, or a document of the conversation."""
         title = citation.get("title")
         for name in ("url", "source"):
             link = citation.get(name)
             if isinstance(link, str) and link.startswith(("http://", "https://")):
-                return self._links.cite([{"url": link, "title": title}])
+                return self._urls.new_sources([{"url": link, "title": title}])
         number = citation.get("document_index", citation.get("search_result_index"))
         if type(number) is not int:
             return []
@@ -50,12 +56,12 @@ class Citations:
         if place in self._documents:
             return []
         self._documents.add(place)
-        kind = _KINDS.get(str(citation.get("type")), "text/plain")
+        kind = _MEDIA_TYPES.get(str(citation.get("type")), "text/plain")
         named = citation.get("document_title") or title or citation.get("source")
         return [SourceDocument(place, kind, named if isinstance(named, str) else place)]
 
 
-REASONS: Mapping[str, FinishReason] = {
+FINISH_REASONS: Mapping[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
@@ -63,18 +69,18 @@ REASONS: Mapping[str, FinishReason] = {
     "tool_use": "tool-calls",
     "refusal": "content-filter",
 }
-_KEPT = {
+_FINISH_METADATA = {
     "stop_reason": "stopReason",
     "stop_sequence": "stopSequence",
     "stop_details": "stopDetails",
     "container": "container",
     "id": "id",
 }
-_IMPLIED = {"text_delta": "text", "thinking_delta": "thinking"}
+_IMPLIED_BLOCKS = {"text_delta": "text", "thinking_delta": "thinking"}
 
 
-class Answer:
-    """One answer under way. `failure` is set when it failed; nothing may be added then.
+class AnthropicEventBuilder:
+    """One answer under way. `anthropic_error` is set when it failed; nothing may be added then.
 
     `provider` goes into the finish, and `model` when the message does not name one. `new_id` gives ids for
     tool calls that come without one, or with one that is `taken`.
@@ -86,78 +92,80 @@ class Answer:
         provider: str | None,
         model: str | None,
         new_id: Callable[[], str],
-        taken: Collection[str],
+        used_ids: Collection[str],
     ) -> None:
         self.failure: ProviderError | None = None
-        self.begun = False
-        self.stop: str | None = None
+        self.started = False
+        self.stop_reason: str | None = None
         self._provider = provider
         self._model = model
         self._new_id = new_id
-        self._taken = set(taken)
+        self._used_ids = set(used_ids)
         self._events: list[Event] = []
-        self._open: dict[int, Block] = {}
-        self._growing: Block | None = None  # the one that may hold pieces which have not left
-        self._served: dict[str, Call] = {}  # Anthropic's own calls that wait for their result, by its ids
-        self._calling = False
-        self._citations = Citations()
-        self._tally = Tally()
-        self._kept: dict[str, Any] = {}
+        self._open_blocks: dict[int, BlockDecoder] = {}
+        self._unflushed: BlockDecoder | None = None  # the one that may hold pieces which have not left
+        self._server_calls: dict[
+            str, ToolUseBlockDecoder
+        ] = {}  # Anthropic's own calls that wait for their result, by its ids
+        self._has_tool_calls = False
+        self._citations = CitationTracker()
+        self._usage = AnthropicUsage()
+        self._metadata: dict[str, Any] = {}
 
-    def grow(self, index: int | None, delta: Delta) -> None:
+    def add_delta(self, index: int | None, delta: AnthropicDelta) -> None:
         """Add a delta to its block; who says no index means the first."""
         index = index or 0
-        block = self._open.get(index)
+        block = self._open_blocks.get(index)
         if block is None:
-            block = self._imply(index, delta)
+            block = self._implied_block(index, delta)
             if block is None:
                 return
-        if block is not self._growing:
+        if block is not self._unflushed:
             self._flush()
-            self._growing = block
-        if delta.type == "text_delta" and type(block) is Text:  # as nearly all are
-            block.pieces.append(delta.text or "")
-        elif events := block.grow(delta):
-            self._add(events)
+            self._unflushed = block
+        if delta.type == "text_delta" and type(block) is TextBlockDecoder:  # as nearly all are
+            block.pending.append(delta.text or "")
+        elif events := block.add_delta(delta):
+            self._append_events(events)
 
-    def add(self, frame: Frame) -> None:
+    def add_chunk(self, chunk: AnthropicChunk) -> None:
         """Add any frame; one of an unknown type says nothing."""
-        match frame.type:
+        match chunk.type:
             case "content_block_delta":
-                if frame.delta is not None:
-                    self.grow(frame.index, frame.delta)
+                if chunk.delta is not None:
+                    self.add_delta(chunk.index, chunk.delta)
             case "content_block_start":
-                self._begin(frame.index, frame.content_block)
+                self._start_block(chunk.index, chunk.content_block)
             case "content_block_stop":
-                self._end(frame.index or 0)
+                self._end_block(chunk.index or 0)
             case "message_delta":
-                self._tally.replace(frame.usage)
-                self._close(frame.delta)
+                self._usage.update(chunk.usage)
+                self._add_message_delta(chunk.delta)
             case "message_start":
-                self.start(frame.message)
+                self.add_message(chunk.message)
             case _:
                 pass
 
-    def start(self, message: Any) -> None:
+    def add_message(self, message: Any) -> None:
         """Add the message as its start has it: empty, or whole already."""
-        self.begun = True
+        self.started = True
         if not isinstance(message, Mapping):
             return
         if isinstance(model := message.get("model"), str) and model:
             self._model = model
         content = message.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
-            self._begin(index, block)
-            self._end(index)
-        self._keep(message)
-        self._tally.start(message.get("usage"), whole=bool(self.stop))
+            self._start_block(index, block)
+            self._end_block(index)
+        self._store_metadata(message)
+        self._usage.start(message.get("usage"), complete=bool(self.stop_reason))
 
     def fail(self, error: Any) -> None:
         """Note the provider's error; the first stays."""
         if self.failure is None:
-            self.failure = error if isinstance(error, ProviderError) else failure(error)
+            self.failure = error if isinstance(error, ProviderError) else anthropic_error(error)
 
-    def take(self) -> list[Event]:
+    def take_events(self) -> list[Event]:
         """The events since the last time."""
         self._flush()
         events, self._events = self._events, []
@@ -165,101 +173,109 @@ class Answer:
 
     def finish(self) -> None:
         """Close the answer: the message has stopped. It fails when nobody said why."""
-        if self.stop is None:
-            self.fail(unfinished("stopped without a stop reason", begun=self.begun))
+        if self.stop_reason is None:
+            self.fail(unfinished_error("stopped without a stop reason", started=self.started))
             return
-        for index in list(self._open):
-            self._end(index)
-        reason = REASONS.get(self.stop, "other")
-        if self._calling and self.stop == "end_turn":
+        for index in list(self._open_blocks):
+            self._end_block(index)
+        reason = FINISH_REASONS.get(self.stop_reason, "other")
+        if self._has_tool_calls and self.stop_reason == "end_turn":
             reason = "tool-calls"
-        self._add(
+        self._append_events(
             [
                 FinishStep(
                     reason,
-                    self._tally.total(),
+                    self._usage.to_usage(),
                     self._model,
                     self._provider,
-                    provider_metadata={FAMILY: self._kept},
+                    provider_metadata={FAMILY: self._metadata},
                 )
             ]
         )
 
-    def _begin(self, index: int | None, given: Any) -> None:
-        if not isinstance(given, Mapping):
+    def _start_block(self, index: int | None, content_block: Any) -> None:
+        if not isinstance(content_block, Mapping):
             return
         index = index or 0
-        self.begun = True
-        self._end(index)
-        kind = given.get("type")
-        if isinstance(kind, str) and kind.endswith("_tool_result") and self._result(given):
+        self.started = True
+        self._end_block(index)
+        kind = content_block.get("type")
+        if isinstance(kind, str) and kind.endswith("_tool_result") and self._add_server_result(content_block):
             return
-        block = self._block(index, given)
-        self._open[index] = block
-        self._add(block.begin(given))
-        self._growing = block
+        block = self._block_decoder(index, content_block)
+        self._open_blocks[index] = block
+        self._append_events(block.start(content_block))
+        self._unflushed = block
         if kind == "redacted_thinking":
-            self._end(index)
+            self._end_block(index)
 
-    def _block(self, place: int, given: Mapping[str, Any]) -> Block:
+    def _block_decoder(self, index: int, content_block: Mapping[str, Any]) -> BlockDecoder:
         provider = self._provider
-        match given.get("type"):
+        match content_block.get("type"):
             case "text":
-                return Text(f"text-{place}", provider=provider, tell=self._citations.tell)
+                return TextBlockDecoder(
+                    f"text-{index}", provider=provider, on_citation=self._citations.new_sources
+                )
             case "thinking" | "redacted_thinking":
-                return Thinking(f"reasoning-{place}", provider=provider)
+                return ThinkingBlockDecoder(f"reasoning-{index}", provider=provider)
             case "tool_use":
-                self._calling = True
-                return Call(self._unique(given.get("id")), ours=True, provider=provider)
+                self._has_tool_calls = True
+                return ToolUseBlockDecoder(
+                    self._unique_id(content_block.get("id")), client_executed=True, provider=provider
+                )
             case "server_tool_use" | "mcp_tool_use":
-                call = Call(self._unique(given.get("id")), ours=False, provider=provider)
-                self._served[str(given.get("id"))] = call
+                call = ToolUseBlockDecoder(
+                    self._unique_id(content_block.get("id")), client_executed=False, provider=provider
+                )
+                self._server_calls[str(content_block.get("id"))] = call
                 return call
             case _:
-                return Raw()
+                return RawBlockDecoder()
 
-    def _imply(self, index: int, delta: Delta) -> Block | None:
+    def _implied_block(self, index: int, delta: AnthropicDelta) -> BlockDecoder | None:
         """The block that a delta without one belongs to: a new one, if its kind is plain."""
-        kind = _IMPLIED.get(delta.type or "")
+        kind = _IMPLIED_BLOCKS.get(delta.type or "")
         if kind is None:
             return None
-        self._begin(index, {"type": kind})
-        return self._open.get(index)
+        self._start_block(index, {"type": kind})
+        return self._open_blocks.get(index)
 
-    def _result(self, given: Mapping[str, Any]) -> bool:
+    def _add_server_result(self, result_block: Mapping[str, Any]) -> bool:
         """Tell the result of one of Anthropic's own calls; False when its call is not of this answer."""
-        call = self._served.pop(str(given.get("tool_use_id")), None)
+        call = self._server_calls.pop(str(result_block.get("tool_use_id")), None)
         if call is None:
             return False
-        for index, block in list(self._open.items()):
+        for index, block in list(self._open_blocks.items()):
             if block is call:
-                self._end(index)
-        if call.broken:  # it has failed already, and takes no result
+                self._end_block(index)
+        if call.is_invalid:  # it has failed already, and takes no result
             return True
-        metadata = sealed({"block": given}, self._provider)
-        content = given.get("content")
+        metadata = bind_to_provider({"block": result_block}, self._provider)
+        content = result_block.get("content")
         code = content.get("error_code") if isinstance(content, Mapping) else None
-        if code or given.get("is_error"):
+        if code or result_block.get("is_error"):
             text = str(code or "the call failed")
-            self._add([ToolOutputError(call.id, text, provider_executed=True, provider_metadata=metadata)])
+            self._append_events(
+                [ToolOutputError(call.id, text, provider_executed=True, provider_metadata=metadata)]
+            )
         else:
-            self._add(
+            self._append_events(
                 [ToolOutputAvailable(call.id, content, provider_executed=True, provider_metadata=metadata)]
             )
         return True
 
-    def _end(self, index: int) -> None:
-        block = self._open.pop(index, None)
+    def _end_block(self, index: int) -> None:
+        block = self._open_blocks.pop(index, None)
         if block is None:
             return
-        if self._growing is not block:
+        if self._unflushed is not block:
             self._flush()
-        self._growing = None
+        self._unflushed = None
         self._events += block.end()
 
-    def _close(self, delta: Delta | None) -> None:
+    def _add_message_delta(self, delta: AnthropicDelta | None) -> None:
         if delta is not None:
-            self._keep(
+            self._store_metadata(
                 {
                     "stop_reason": delta.stop_reason,
                     "stop_sequence": delta.stop_sequence,
@@ -268,35 +284,37 @@ class Answer:
                 }
             )
 
-    def _keep(self, said: Mapping[str, Any]) -> None:
+    def _store_metadata(self, fields: Mapping[str, Any]) -> None:
         """Keep what the finish tells; what is null says nothing."""
-        self._kept |= {word: said[name] for name, word in _KEPT.items() if said.get(name) is not None}
-        stop = said.get("stop_reason")
+        self._metadata |= {
+            word: fields[name] for name, word in _FINISH_METADATA.items() if fields.get(name) is not None
+        }
+        stop = fields.get("stop_reason")
         if isinstance(stop, str) and stop:
-            self.stop = stop
+            self.stop_reason = stop
 
-    def _unique(self, given: Any) -> str:
-        id = given if isinstance(given, str) else ""
-        while not id or id in self._taken:
+    def _unique_id(self, provider_id: Any) -> str:
+        id = provider_id if isinstance(provider_id, str) else ""
+        while not id or id in self._used_ids:
             id = self._new_id()
-        self._taken.add(id)
+        self._used_ids.add(id)
         return id
 
-    def _add(self, events: list[Event]) -> None:
+    def _append_events(self, events: list[Event]) -> None:
         """Put events in their place after what was said so far."""
         if events:
             self._flush()
             self._events += events
 
     def _flush(self) -> None:
-        if self._growing is not None and self._growing.pieces:
-            self._events += self._growing.flush()
+        if self._unflushed is not None and self._unflushed.pending:
+            self._events += self._unflushed.flush()
 
 
-def unfinished(what: str, *, begun: bool) -> ProviderError:
+def unfinished_error(problem: str, *, started: bool) -> ProviderError:
     """The error for an answer that did not come to its end."""
     return ProviderError(
-        f"the provider's answer {what if begun else 'is empty'}",
+        f"the provider's answer {problem if started else 'is empty'}",
         category="network",
         transient=True,
         hint="the connection was cut, or the server hides its errors; look into its log",

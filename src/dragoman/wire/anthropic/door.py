@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.request import ModelRequest, Named, Tool, ToolChoice
-from dragoman.wire.anthropic.door_fields import Fields, names, wrong
-from dragoman.wire.anthropic.door_history import History
-from dragoman.wire.estimate import ANTHROPIC, estimate_input
-from dragoman.wire.head import Asked
+from dragoman.request import ModelRequest, NamedToolChoice, Tool, ToolChoice
+from dragoman.wire.anthropic.door_fields import RequestFields, invalid_field, quoted_list
+from dragoman.wire.anthropic.door_history import AnthropicMessageParser
+from dragoman.wire.estimate import ANTHROPIC_FACTOR, estimate_input
+from dragoman.wire.head import ClientRequest
 
 # ---- Options: what else a request in Anthropic's manner asks for, in neutral words where there are some.
 # Anthropic's own settings keep their names; a provider of another family says what it makes of them.
 
-_ELSEWHERE = frozenset(
+_HANDLED_FIELDS = frozenset(
     {
         "model",
         "messages",
@@ -32,86 +32,88 @@ _ELSEWHERE = frozenset(
 )
 
 
-def read_options(body: Fields, *, counting: bool = False) -> tuple[dict[str, Any], list[str]]:
+def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dict[str, Any], list[str]]:
     """The options, and the names of what is left out. `counting`: nothing is asked, so no limit need be."""
-    _check(body)
+    _check_types(body)
     options = {
-        name: value for name, value in body.raw.items() if name not in _ELSEWHERE and value is not None
+        name: value for name, value in body.raw.items() if name not in _HANDLED_FIELDS and value is not None
     }
     limit = body.count("max_tokens")
     if limit is not None:
         options["max_tokens"] = limit
-    elif not counting:
-        raise wrong("max_tokens", "this field is required", hint="it is the most that the answer may take")
+    elif not count_only:
+        raise invalid_field(
+            "max_tokens", "this field is required", hint="it is the most that the answer may take"
+        )
     if body.has("stop_sequences"):
-        options |= _stops(body)
+        options |= _parse_stop_sequences(body)
     if not body.has("metadata"):
         return options, []
-    metadata = body.fields("metadata")
-    if metadata.maybe_text("user_id"):
+    metadata = body.nested("metadata")
+    if metadata.optional_text("user_id"):
         options["user"] = metadata.text("user_id")
-    return options, [metadata.at(name) for name in metadata.raw if name != "user_id"]
+    return options, [metadata.path_of(name) for name in metadata.raw if name != "user_id"]
 
 
-def _check(body: Fields) -> None:
+def _check_types(body: RequestFields) -> None:
     """Refuse settings that are not even of the right kind."""
     for name in ("temperature", "top_p"):
         body.number(name)
     for name in ("thinking", "output_config", "context_management", "cache_control"):
         if body.has(name):
-            body.fields(name)
+            body.nested(name)
     if body.has("thinking"):
-        body.fields("thinking").text("type")
+        body.nested("thinking").text("type")
     body.count("top_k")
-    body.maybe_text("service_tier")
+    body.optional_text("service_tier")
 
 
-def _stops(body: Fields) -> dict[str, list[str]]:
+def _parse_stop_sequences(body: RequestFields) -> dict[str, list[str]]:
     stops = body.items("stop_sequences")
     for index, stop in enumerate(stops):
         if not isinstance(stop, str) or not stop:
-            raise wrong(f"stop_sequences[{index}]", "must be a string that is not empty")
+            raise invalid_field(f"stop_sequences[{index}]", "must be a string that is not empty")
     return {"stop": stops} if stops else {}
 
 
-DEEPEST = 200  # levels of lists and objects in a body
-_CHOICES = ("auto", "any", "tool", "none")
-_ONLY_THEIRS = ("allowed_callers", "defer_loading", "eager_input_streaming", "input_examples")
+MAX_DEPTH = 200  # levels of lists and objects in a body
+_CHOICE_TYPES = ("auto", "any", "tool", "none")
+_ANTHROPIC_TOOL_FIELDS = ("allowed_callers", "defer_loading", "eager_input_streaming", "input_examples")
 
 
-def read_messages(raw: bytes) -> Asked:
+def parse_messages_request(raw: bytes) -> ClientRequest:
     """What the body of a POST to /v1/messages asks; BadRequest names the field that is wrong."""
-    body = _decode(raw)
-    request, ignored = _request(body, counting=False)
-    return Asked(request=request, stream=body.flag("stream"), ignored=ignored)
+    body = _decode_body(raw)
+    request, ignored = _parse_request(body, count_only=False)
+    return ClientRequest(request=request, stream=body.flag("stream"), ignored_fields=ignored)
 
 
-def read_count(raw: bytes) -> ModelRequest:
+def parse_count_tokens_request(raw: bytes) -> ModelRequest:
     """The request whose tokens a POST to /v1/messages/count_tokens wants counted; it needs no max_tokens."""
-    return _request(_decode(raw), counting=True)[0]
+    return _parse_request(_decode_body(raw), count_only=True)[0]
 
 
-def count_tokens(request: ModelRequest) -> int:
+def estimate_input_tokens(request: ModelRequest) -> int:
     """About how many input tokens Anthropic would count, for providers that cannot say."""
-    return estimate_input(request, factor=ANTHROPIC)
+    return estimate_input(request, factor=ANTHROPIC_FACTOR)
 
 
-def _decode(raw: bytes) -> Fields:
+def _decode_body(raw: bytes) -> RequestFields:
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
-    if _is_deep(body):
-        raise BadRequest(f"the body is nested deeper than {DEEPEST} levels")
-    return Fields(body, "")
+    if _is_too_deep(body):
+        raise BadRequest(f"the body is nested deeper than {MAX_DEPTH} levels")
+    return RequestFields(body, "")
 
 
-def _is_deep(body: Any) -> bool:
+def _is_too_deep(body: Any) -> bool:
     """Whether encoders, which wrap what they are given, would fail at what the decoder just managed."""
     level = [body]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             item
             for outer in level
@@ -123,56 +125,56 @@ def _is_deep(body: Any) -> bool:
     return True
 
 
-def _request(body: Fields, *, counting: bool) -> tuple[ModelRequest, tuple[str, ...]]:
+def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelRequest, tuple[str, ...]]:
     model = body.text("model")
-    options, ignored = read_options(body, counting=counting)
-    tools = _tools(body) if body.has("tools") else ()
-    choice = _choice(body.fields("tool_choice"), tools) if body.has("tool_choice") else None
-    if choice is not None and body.fields("tool_choice").flag("disable_parallel_tool_use"):
+    options, ignored = parse_options(body, count_only=count_only)
+    tools = _parse_tools(body) if body.has("tools") else ()
+    choice = _parse_choice(body.nested("tool_choice"), tools) if body.has("tool_choice") else None
+    if choice is not None and body.nested("tool_choice").flag("disable_parallel_tool_use"):
         options["parallel_tool_calls"] = False
-    history = History()
+    history = AnthropicMessageParser()
     if body.has("system"):
-        history.system(body)
+        history.add_system(body)
     messages = body.objects("messages")
     if not messages:
-        raise wrong("messages", "there must be at least one message")
+        raise invalid_field("messages", "there must be at least one message")
     for message in messages:
-        history.add(message)
+        history.add_message(message)
     request = ModelRequest(
         model=model, messages=history.messages(), tools=tools, tool_choice=choice, options=options
     )
-    return request, (*ignored, *history.ignored)
+    return request, (*ignored, *history.ignored_fields)
 
 
-def _tools(body: Fields) -> tuple[Tool, ...]:
+def _parse_tools(body: RequestFields) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
     for said in body.objects("tools"):
-        tool = _tool(said)
+        tool = _parse_tool(said)
         if tool.name in tools:
-            raise wrong(said.at("name"), f"there is another tool {tool.name!r:.60}")
+            raise invalid_field(said.path_of("name"), f"there is another tool {tool.name!r:.60}")
         tools[tool.name] = tool
     return tuple(tools.values())
 
 
-def _tool(said: Fields) -> Tool:
-    kind = said.maybe_text("type") or "custom"
+def _parse_tool(tool_fields: RequestFields) -> Tool:
+    kind = tool_fields.optional_text("type") or "custom"
     if kind != "custom":
-        raise wrong(
-            said.at("type"),
+        raise invalid_field(
+            tool_fields.path_of("type"),
             f"{kind!r:.60} is a tool of Anthropic's own, and the model that answers here does not have it",
             hint="only a provider of type anthropic runs it; ask one of its models, or bring your own tool",
         )
     return Tool(
-        said.text("name"),
-        said.maybe_text("description"),
-        said.fields("input_schema").raw,
-        strict=said.flag("strict") if said.has("strict") else None,
-        metadata=said.metadata(*_ONLY_THEIRS),
+        tool_fields.text("name"),
+        tool_fields.optional_text("description"),
+        tool_fields.nested("input_schema").raw,
+        strict=tool_fields.flag("strict") if tool_fields.has("strict") else None,
+        metadata=tool_fields.provider_metadata(*_ANTHROPIC_TOOL_FIELDS),
     )
 
 
-def _choice(said: Fields, tools: tuple[Tool, ...]) -> ToolChoice:
-    match said.text("type"):
+def _parse_choice(choice: RequestFields, tools: tuple[Tool, ...]) -> ToolChoice:
+    match choice.text("type"):
         case "auto":
             return "auto"
         case "none":
@@ -180,11 +182,13 @@ def _choice(said: Fields, tools: tuple[Tool, ...]) -> ToolChoice:
         case "any" if tools:
             return "required"
         case "any":
-            raise wrong("tool_choice", "a call is demanded, but there are no tools")
+            raise invalid_field("tool_choice", "a call is demanded, but there are no tools")
         case "tool":
-            name = said.text("name")
+            name = choice.text("name")
             if not any(tool.name == name for tool in tools):
-                raise wrong(said.at("name"), f"there is no tool {name!r:.60}")
-            return Named(name)
+                raise invalid_field(choice.path_of("name"), f"there is no tool {name!r:.60}")
+            return NamedToolChoice(name)
         case kind:
-            raise wrong(said.at("type"), f"must be one of {names(_CHOICES)}, got {kind!r:.40}")
+            raise invalid_field(
+                choice.path_of("type"), f"must be one of {quoted_list(_CHOICE_TYPES)}, got {kind!r:.40}"
+            )

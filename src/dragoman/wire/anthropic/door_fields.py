@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.errors import BadRequest
 from dragoman.messages import ProviderMetadata
 
-_CAMEL = {
+_CAMEL_NAMES = {
     "cache_control": "cacheControl",
     "toolset_name": "toolsetName",
     "allowed_callers": "allowedCallers",
@@ -18,7 +18,7 @@ _CAMEL = {
 }
 
 
-class Fields:
+class RequestFields:
     """The fields of an object that stands at `path` in the body; the body itself stands at "".
 
     Every reader raises BadRequest, with the path of what is wrong. Null counts as missing.
@@ -28,11 +28,11 @@ class Fields:
 
     def __init__(self, value: Any, path: str) -> None:
         if not isinstance(value, dict):
-            raise wrong(path, f"must be an object, got {_shown(value)}")
+            raise invalid_field(path, f"must be an object, got {_describe_value(value)}")
         self.raw: dict[str, Any] = value
         self.path = path
 
-    def at(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """The path of the field `name`."""
         return f"{self.path}.{name}" if self.path else name
 
@@ -44,14 +44,14 @@ class Fields:
         """A string that must be there and, unless `empty`, say something."""
         found = self.raw.get(name)
         if found is None:
-            raise wrong(self.at(name), "this field is required")
+            raise invalid_field(self.path_of(name), "this field is required")
         if not isinstance(found, str):
-            raise wrong(self.at(name), f"must be a string, got {_shown(found)}")
+            raise invalid_field(self.path_of(name), f"must be a string, got {_describe_value(found)}")
         if not found and not empty:
-            raise wrong(self.at(name), "must not be empty")
+            raise invalid_field(self.path_of(name), "must not be empty")
         return found
 
-    def maybe_text(self, name: str) -> str:
+    def optional_text(self, name: str) -> str:
         """A string; "" when it is missing."""
         return self.text(name, empty=True) if self.has(name) else ""
 
@@ -60,69 +60,76 @@ class Fields:
         found = self.raw.get(name)
         if found is None or isinstance(found, bool):
             return bool(found)
-        raise wrong(self.at(name), f"must be true or false, got {_shown(found)}")
+        raise invalid_field(self.path_of(name), f"must be true or false, got {_describe_value(found)}")
 
     def number(self, name: str) -> float | None:
         """A number; None when it is missing."""
         found = self.raw.get(name)
         if found is None or (isinstance(found, int | float) and not isinstance(found, bool)):
             return found
-        raise wrong(self.at(name), f"must be a number, got {_shown(found)}")
+        raise invalid_field(self.path_of(name), f"must be a number, got {_describe_value(found)}")
 
     def count(self, name: str) -> int | None:
         """An integer from 0 on; None when it is missing."""
         found = self.raw.get(name)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
             return found
-        raise wrong(self.at(name), f"must be an integer of 0 or more, got {_shown(found)}")
+        raise invalid_field(
+            self.path_of(name), f"must be an integer of 0 or more, got {_describe_value(found)}"
+        )
 
-    def fields(self, name: str) -> Fields:
+    def nested(self, name: str) -> RequestFields:
         """The object in the field `name`."""
-        return Fields(self.raw.get(name), self.at(name))
+        return RequestFields(self.raw.get(name), self.path_of(name))
 
     def items(self, name: str) -> list[Any]:
         """A list that must be there."""
         found = self.raw.get(name)
         if isinstance(found, list):
             return found
-        raise wrong(self.at(name), f"must be a list, got {_shown(found)}")
+        raise invalid_field(self.path_of(name), f"must be a list, got {_describe_value(found)}")
 
-    def objects(self, name: str) -> list[Fields]:
+    def objects(self, name: str) -> list[RequestFields]:
         """A list of objects that must be there."""
-        return [Fields(item, f"{self.at(name)}[{index}]") for index, item in enumerate(self.items(name))]
+        return [
+            RequestFields(item, f"{self.path_of(name)}[{index}]")
+            for index, item in enumerate(self.items(name))
+        ]
 
-    def blocks(self, name: str) -> list[Fields]:
+    def content_blocks(self, name: str) -> list[RequestFields]:
         """The content blocks in the field; a string is one of text."""
         found = self.raw.get(name)
         if isinstance(found, str):
-            return [Fields({"type": "text", "text": found}, self.at(name))]
+            return [RequestFields({"type": "text", "text": found}, self.path_of(name))]
         if isinstance(found, list):
             return self.objects(name)
-        raise wrong(self.at(name), f"must be a string or a list of content blocks, got {_shown(found)}")
+        raise invalid_field(
+            self.path_of(name), f"must be a string or a list of content blocks, got {_describe_value(found)}"
+        )
 
-    def metadata(self, *names: str) -> ProviderMetadata | None:
-        """What only Anthropic knows of a block: its cache mark, and the fields `names` as they are."""
+    def provider_metadata(self, *names: str) -> ProviderMetadata | None:
+        """What only Anthropic knows of a block: its cache mark, and the fields `quoted_list` as they are."""
         if self.has("cache_control"):
-            self.fields("cache_control")
+            self.nested("cache_control")
         kept = {
-            _CAMEL.get(name, name): self.raw[name]
+            _CAMEL_NAMES.get(name, name): self.raw[name]
             for name in ("cache_control", *names)
             if self.raw.get(name) not in (None, [])
         }
         return {"anthropic": kept} if kept else None
 
 
-def wrong(path: str, problem: str, *, hint: str | None = None) -> BadRequest:
+def invalid_field(path: str, problem: str, *, hint: str | None = None) -> BadRequest:
     """The refusal of a field; its message begins with the path, as Anthropic's do."""
     return BadRequest(f"{path}: {problem}", field=path, hint=hint)
 
 
-def names(known: Iterable[str]) -> str:
+def quoted_list(values: Iterable[str]) -> str:
     """The names as a sentence lists them."""
-    return ", ".join(repr(name) for name in known)
+    return ", ".join(repr(name) for name in values)
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     """A value as a message names it: short, and nothing of what a list or an object holds."""
     match value:
         case None:

@@ -16,62 +16,66 @@ from dragoman.messages import ProviderMetadata
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
-SHORT, LONG, LONGEST = 4096, 12_000, 32_000  # tokens
+SHORT_MAX_TOKENS, LONG_MAX_TOKENS, LONGEST_MAX_TOKENS = 4096, 12_000, 32_000  # tokens
 
-_NAME = re.compile(r"claude-([a-z]+)(?:-(\d{1,2})(?:[-.](\d{1,2}))?)?(?!\d)")
-_OLD_NAME = re.compile(r"claude-(?:v|instant-)?(\d)(?:[-.](\d))?")
-_STRICT = frozenset({"fable", "mythos"})
+_MODEL_NAME = re.compile(r"claude-([a-z]+)(?:-(\d{1,2})(?:[-.](\d{1,2}))?)?(?!\d)")
+_OLD_MODEL_NAME = re.compile(r"claude-(?:v|instant-)?(\d)(?:[-.](\d))?")
+_NEWEST_FAMILIES = frozenset({"fable", "mythos"})
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
+class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a model takes.
 
-    `sampling`: temperature, top_p and top_k; `both`: temperature together with top_p. `adaptive`: it decides
-    itself how much it thinks, else it is given a budget. `effort`: output_config.effort; `xhigh`: that effort
-    too. `forcing`: a tool choice that demands a call. `schemas`: output_config.format. `answer`: the
-    max_tokens of a request that says none. Anthropic wants a number, and no price list tells how much a model
-    can write: it is well within what all of those models take, and more where thinking counts into it
-    unbidden.
+    `sampling`: temperature, top_p and top_k; `temperature_with_top_p`: temperature together with top_p.
+    `adaptive_thinking`: it decides itself how much it thinks, else it is given a budget. `effort`:
+    output_config.effort; `xhigh_effort`: that effort too. `forced_tool_choice`: a tool choice that demands
+    a call. `structured_output`: output_config.format. `default_max_tokens`: the max_tokens of a request
+    that says none. Anthropic wants a number, and no price list tells how much a model can write: it is well
+    within what all of those models take, and more where thinking counts into it unbidden.
     """
 
     sampling: bool = True
-    both: bool = True
+    temperature_with_top_p: bool = True
     thinking: bool = True
-    adaptive: bool = False
+    adaptive_thinking: bool = False
     effort: bool = False
-    xhigh: bool = False
-    forcing: bool = True
-    schemas: bool = True
-    answer: int = SHORT
+    xhigh_effort: bool = False
+    forced_tool_choice: bool = True
+    structured_output: bool = True
+    default_max_tokens: int = SHORT_MAX_TOKENS
 
 
-def model_of(name: str) -> Model:
+def model_capabilities(name: str) -> ModelCapabilities:
     """The model of this name, in whichever way a vendor spells it."""
     name = name.lower()
     if "claude" not in name:
-        return Model(schemas=False)
-    family, version = _read(name)
-    newest = family in _STRICT or version >= (5, 0) or (family == "opus" and version >= (4, 7))
+        return ModelCapabilities(structured_output=False)
+    family, version = _parse_name(name)
+    newest = family in _NEWEST_FAMILIES or version >= (5, 0) or (family == "opus" and version >= (4, 7))
     adaptive = newest or (family in ("opus", "sonnet") and version >= (4, 6))
-    return Model(
+    return ModelCapabilities(
         sampling=not newest,
-        both=version < (4, 1),
+        temperature_with_top_p=version < (4, 1),
         thinking=version >= (3, 7),
-        adaptive=adaptive,
+        adaptive_thinking=adaptive,
         effort=adaptive or (family == "opus" and version >= (4, 5)),
-        xhigh=newest,
-        forcing=family not in _STRICT,
-        schemas=newest or version >= ((4, 1) if family == "opus" else (4, 5)),
-        answer=LONGEST if adaptive else LONG if version >= (3, 7) else SHORT,
+        xhigh_effort=newest,
+        forced_tool_choice=family not in _NEWEST_FAMILIES,
+        structured_output=newest or version >= ((4, 1) if family == "opus" else (4, 5)),
+        default_max_tokens=LONGEST_MAX_TOKENS
+        if adaptive
+        else LONG_MAX_TOKENS
+        if version >= (3, 7)
+        else SHORT_MAX_TOKENS,
     )
 
 
-def _read(name: str) -> tuple[str, tuple[int, int]]:
+def _parse_name(name: str) -> tuple[str, tuple[int, int]]:
     """The family and the version; without a version it is the latest."""
-    old = _OLD_NAME.search(name)
+    old = _OLD_MODEL_NAME.search(name)
     if old is not None:
         return "", (int(old[1]), int(old[2] or 0))
-    found = _NAME.search(name)
+    found = _MODEL_NAME.search(name)
     if found is None:
         return "", (99, 0)
     family, major, minor = found.groups()
@@ -85,18 +89,18 @@ def _read(name: str) -> tuple[str, tuple[int, int]]:
 FAMILY = "anthropic"
 
 
-def sealed(metadata: Mapping[str, Any], provider: str | None) -> ProviderMetadata:
+def bind_to_provider(metadata: Mapping[str, Any], provider: str | None) -> ProviderMetadata:
     """Metadata that this provider gave."""
     return {FAMILY: {**metadata, "provider": provider} if provider is not None else dict(metadata)}
 
 
-def own(metadata: ProviderMetadata | None, provider: str | None) -> Mapping[str, Any]:
+def own_metadata(metadata: ProviderMetadata | None, provider: str | None) -> Mapping[str, Any]:
     """The metadata if it may go to this provider, else nothing."""
     found = (metadata or {}).get(FAMILY, {})
     return found if found.get("provider") in (None, provider) else {}
 
 
-def cache_mark(metadata: ProviderMetadata | None) -> dict[str, Any]:
+def cache_control_field(metadata: ProviderMetadata | None) -> dict[str, Any]:
     """The `cache_control` that a block or a tool was marked with."""
     mark = (metadata or {}).get(FAMILY, {}).get("cacheControl")
     return {"cache_control": dict(mark)} if isinstance(mark, Mapping) else {}

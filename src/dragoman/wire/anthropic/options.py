@@ -12,16 +12,23 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.wire.anthropic import schema as schemas
-from dragoman.wire.anthropic.models import Effort, Model
-from dragoman.wire.openai.history import encode_value
+from dragoman.wire.anthropic.models import Effort, ModelCapabilities
+from dragoman.wire.openai.history import encode_json
 
 # ---- Thinking: how much a model of Anthropic's is to think, from the effort that is asked for.
 # Source: wire notes on providers, §10.1. Newer models decide themselves and take an effort; older ones take a
 # budget of tokens, which counts into max_tokens.
 
-LEAST = 1024  # the smallest budget that is taken
+MIN_BUDGET = 1024  # the smallest budget that is taken
 
-_BUDGETS = {"minimal": LEAST, "low": 2048, "medium": 10_000, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+_EFFORT_BUDGETS = {
+    "minimal": MIN_BUDGET,
+    "low": 2048,
+    "medium": 10_000,
+    "high": 16_384,
+    "xhigh": 32_768,
+    "max": 32_768,
+}
 _EFFORTS: dict[str, Effort] = {
     "minimal": "low",
     "low": "low",
@@ -32,12 +39,12 @@ _EFFORTS: dict[str, Effort] = {
 }
 
 
-class Thinking(msgspec.Struct, frozen=True):
+class ThinkingConfig(msgspec.Struct, frozen=True):
     """The request's `thinking` and effort; None: not said. `left_out`: the effort asked for has no word."""
 
     config: dict[str, Any] | None = None
     effort: Effort | None = None
-    left_out: bool = False
+    effort_dropped: bool = False
 
     @property
     def budget(self) -> int:
@@ -46,48 +53,52 @@ class Thinking(msgspec.Struct, frozen=True):
         return budget if type(budget) is int else 0
 
 
-def budgeted(given: Mapping[str, Any], *, limit: int | None) -> Thinking:
+def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> ThinkingConfig:
     """What a request says itself, in Anthropic's words. BadRequest for a budget that cannot be right."""
-    budget = given.get("budget_tokens")
-    if given.get("type") == "enabled" and type(budget) is int:
+    budget = thinking.get("budget_tokens")
+    if thinking.get("type") == "enabled" and type(budget) is int:
         field = "thinking.budget_tokens"
-        if budget < LEAST:
-            raise BadRequest(f"{field} must be at least {LEAST}, got {budget!r}", field=field)
+        if budget < MIN_BUDGET:
+            raise BadRequest(f"{field} must be at least {MIN_BUDGET}, got {budget!r}", field=field)
         if limit is not None and limit <= budget:
             raise BadRequest(
                 f"max_tokens ({limit}) must be above {field} ({budget}): thinking counts into it",
                 field="max_tokens",
                 hint=f"leave max_tokens out, and the answer gets its usual room beside the {budget}",
             )
-    return Thinking(dict(given))
+    return ThinkingConfig(dict(thinking))
 
 
-def think(effort: Any, model: Model, *, limit: int | None, bare: bool) -> Thinking:
+def thinking_for_effort(
+    effort: Any, model: ModelCapabilities, *, limit: int | None, unsigned_calls: bool
+) -> ThinkingConfig:
     """What to say for this effort (OpenAI's `reasoning_effort`); BadRequest when there is no such.
 
     `limit` is the max_tokens of the client's. `bare`: the history ends in calls without signed thinking
     before them, which a model that thinks by budget refuses.
     """
     if effort is None:
-        return Thinking()
+        return ThinkingConfig()
     if effort == "none":
-        return Thinking({"type": "disabled"}) if model.thinking else Thinking()
+        return ThinkingConfig({"type": "disabled"}) if model.thinking else ThinkingConfig()
     if not isinstance(effort, str) or effort not in _EFFORTS:
         known = ", ".join(["none", *_EFFORTS])
         raise BadRequest(
             f"reasoning_effort must be one of {known}, got {effort!r:.40}", field="reasoning_effort"
         )
-    if model.adaptive:
+    if model.adaptive_thinking:
         word = _EFFORTS[effort]
-        return Thinking({"type": "adaptive"}, "max" if word == "xhigh" and not model.xhigh else word)
+        return ThinkingConfig(
+            {"type": "adaptive"}, "max" if word == "xhigh" and not model.xhigh_effort else word
+        )
     word = "high" if effort in ("xhigh", "max") else _EFFORTS[effort]
-    budget = _BUDGETS[effort] if limit is None else min(_BUDGETS[effort], limit * 3 // 4)
-    if not model.thinking or bare or budget < LEAST:
-        return Thinking(None, word if model.effort else None, left_out=not model.effort)
-    return Thinking({"type": "enabled", "budget_tokens": budget}, word if model.effort else None)
+    budget = _EFFORT_BUDGETS[effort] if limit is None else min(_EFFORT_BUDGETS[effort], limit * 3 // 4)
+    if not model.thinking or unsigned_calls or budget < MIN_BUDGET:
+        return ThinkingConfig(None, word if model.effort else None, effort_dropped=not model.effort)
+    return ThinkingConfig({"type": "enabled", "budget_tokens": budget}, word if model.effort else None)
 
 
-_NATIVE = frozenset(
+_ANTHROPIC_OPTIONS = frozenset(
     {
         "billing_policy",
         "cache_control",
@@ -108,7 +119,7 @@ _NATIVE = frozenset(
         "workspace_id",
     }
 )
-_READ = frozenset(
+_HANDLED_OPTIONS = frozenset(
     {
         "extra_body",
         "max_completion_tokens",
@@ -132,52 +143,60 @@ _READ = frozenset(
         "user",
     }
 )
-_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only", "priority": "auto"}
-_JSON = "Answer with one JSON object and nothing else: no words before or after it, no code fence."
+_SERVICE_TIERS = {
+    "auto": "auto",
+    "default": "standard_only",
+    "standard_only": "standard_only",
+    "priority": "auto",
+}
+_JSON_INSTRUCTION = (
+    "Answer with one JSON object and nothing else: no words before or after it, no code fence."
+)
 
 
-class Options:
-    """The options of one request: the body's `fields`, and what the `system` must say in their place.
+class AnthropicOptions:
+    """The options of one request: the body's `fields`, and what the `system_texts` must say in their place.
 
-    `cache` is the mark for what is to be cached, where we find the places (`wire/anthropic_cache.py`).
-    `left_out` names the options that have no word here. `drop` names fields that the server refused. `bare`:
-    the history ends in calls without thinking before them. BadRequest for what cannot be left out.
+    `cache_control` is the mark for what is to be cached, where we find the places
+    (`wire/anthropic_cache.py`). `left_out` names the options that have no word here. `drop` names fields
+    that the server refused. `bare`: the history ends in calls without thinking before them. BadRequest for
+    what cannot be left out.
     """
 
     def __init__(
         self,
         options: Mapping[str, Any],
-        model: Model,
+        model: ModelCapabilities,
         *,
         max_tokens: int,
-        bare: bool,
+        unsigned_calls: bool,
         drop: Collection[str] = (),
     ) -> None:
         self.fields: dict[str, Any] = {}
-        self.cache: dict[str, Any] | None = None
-        self.system: list[str] = []
-        self.left_out: list[str] = []
+        self.cache_control: dict[str, Any] | None = None
+        self.system_texts: list[str] = []
+        self.dropped_fields: list[str] = []
         self._options = {name: value for name, value in options.items() if value is not None}
         self._model = model
         self._drop = drop
-        self._refuse()
-        for name in sorted(_NATIVE & self._options.keys()):
+        self._reject_unsupported()
+        for name in sorted(_ANTHROPIC_OPTIONS & self._options.keys()):
             self.fields[name] = self._options[name]
-        self._cache()
-        self._think(max_tokens, bare=bare)
-        self._sample()
-        self._stop()
-        self._shape()
-        self._name()
-        self._rest()
+        self._set_cache_control()
+        self._set_thinking(max_tokens, unsigned_calls=unsigned_calls)
+        self._set_sampling()
+        self._set_stop()
+        self._set_response_format()
+        self._set_user_and_tier()
+        self._drop_unknown()
         self.fields = {name: value for name, value in self.fields.items() if name not in drop}
 
     @property
-    def budgeted(self) -> bool:
+    def uses_thinking_budget(self) -> bool:
         """Whether the model thinks by a budget: it cannot be made to call a tool then."""
         return bool(self._thinking_type() == "enabled")
 
-    def _refuse(self) -> None:
+    def _reject_unsupported(self) -> None:
         options = self._options
         if options.get("n", 1) != 1:
             raise BadRequest("n: Anthropic's models give one answer, not several", field="n")
@@ -185,87 +204,93 @@ class Options:
         if modalities != ["text"]:
             raise BadRequest("modalities: Anthropic's models answer in text only", field="modalities")
 
-    def _cache(self) -> None:
+    def _set_cache_control(self) -> None:
         """Take out `cache_control`, unless it says in Anthropic's words that they find the places."""
         asked = self.fields.get("cache_control")
         if isinstance(asked, Mapping) and "type" in asked:
             return
         self.fields.pop("cache_control", None)
         if asked and "cache_control" not in self._drop:
-            self.cache = {"type": "ephemeral", **(asked if isinstance(asked, Mapping) else {})}
+            self.cache_control = {"type": "ephemeral", **(asked if isinstance(asked, Mapping) else {})}
 
-    def _think(self, default: int, *, bare: bool) -> None:
+    def _set_thinking(self, default_max_tokens: int, *, unsigned_calls: bool) -> None:
         """Set max_tokens, thinking and the effort."""
         name = "max_completion_tokens" if "max_completion_tokens" in self._options else "max_tokens"
         limit = self._options.get(name)
         if limit is not None and type(limit) is not int:
             raise BadRequest(f"{name} must be a whole number, got {limit!r:.40}", field=name)
-        thinking = self._thinking(limit, bare=bare)
+        thinking = self._choose_thinking(limit, unsigned_calls=unsigned_calls)
         if thinking.config is not None:
             self.fields["thinking"] = thinking.config
-        if thinking.left_out:
-            self.left_out.append("reasoning_effort")
+        if thinking.effort_dropped:
+            self.dropped_fields.append("reasoning_effort")
         if thinking.effort is not None:
-            self._configure("effort", thinking.effort)
-        self.fields["max_tokens"] = default + thinking.budget if limit is None else limit
+            self._set_output_config("effort", thinking.effort)
+        self.fields["max_tokens"] = default_max_tokens + thinking.budget if limit is None else limit
 
-    def _thinking(self, limit: int | None, *, bare: bool) -> Thinking:
+    def _choose_thinking(self, limit: int | None, *, unsigned_calls: bool) -> ThinkingConfig:
         """What to say of thinking: what the request says in Anthropic's words, else in OpenAI's."""
         given = self.fields.pop("thinking", None)
         if isinstance(given, Mapping) and "thinking" not in self._drop:
-            return budgeted(given, limit=limit)
-        thinking = think(self._options.get("reasoning_effort"), self._model, limit=limit, bare=bare)
-        return Thinking(None, thinking.effort) if "thinking" in self._drop else thinking
+            return explicit_thinking(given, limit=limit)
+        thinking = thinking_for_effort(
+            self._options.get("reasoning_effort"), self._model, limit=limit, unsigned_calls=unsigned_calls
+        )
+        return ThinkingConfig(None, thinking.effort) if "thinking" in self._drop else thinking
 
-    def _sample(self) -> None:
+    def _set_sampling(self) -> None:
         """Set temperature, top_p and top_k, as far as the model takes them."""
         thinks = self._thinking_type() in ("enabled", "adaptive")
         temperature, top_p = self._number("temperature"), self._number("top_p")
         if temperature is not None and not (thinks and temperature == 1):
-            self._set("temperature", min(max(temperature, 0), 1), fits=not thinks)
+            self._set_field("temperature", min(max(temperature, 0), 1), supported=not thinks)
         if top_p is not None:
-            beside = self._model.both or "temperature" not in self.fields
-            self._set("top_p", top_p, fits=beside and not (thinks and top_p < 0.95))
+            beside = self._model.temperature_with_top_p or "temperature" not in self.fields
+            self._set_field("top_p", top_p, supported=beside and not (thinks and top_p < 0.95))
         if "top_k" in self._options:
-            self._set("top_k", self._options["top_k"], fits=not thinks)
+            self._set_field("top_k", self._options["top_k"], supported=not thinks)
 
-    def _set(self, name: str, value: Any, *, fits: bool) -> None:
-        if fits and self._model.sampling and name not in self._drop:
+    def _set_field(self, name: str, value: Any, *, supported: bool) -> None:
+        if supported and self._model.sampling and name not in self._drop:
             self.fields[name] = value
         else:
-            self.left_out.append(name)
+            self.dropped_fields.append(name)
 
-    def _stop(self) -> None:
+    def _set_stop(self) -> None:
         stop = self._options.get("stop")
         stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
         kept = [text for text in stops if isinstance(text, str) and text.strip()]
         if kept:
             self.fields["stop_sequences"] = kept
         if len(kept) < len(stops):
-            self.left_out.append("stop")
+            self.dropped_fields.append("stop")
 
-    def _shape(self) -> None:
+    def _set_response_format(self) -> None:
         """Set the form that the answer must have."""
         form = self._options.get("response_format")
         kind = form.get("type") if isinstance(form, Mapping) else None
-        schema = _schema(form) if kind == "json_schema" and isinstance(form, Mapping) else None
-        if schema is not None and self._model.schemas and "format" not in self._drop:
-            self._configure("format", {"type": "json_schema", "schema": schemas.close(schema)})
+        schema = _response_schema(form) if kind == "json_schema" and isinstance(form, Mapping) else None
+        if schema is not None and self._model.structured_output and "format" not in self._drop:
+            self._set_output_config(
+                "format", {"type": "json_schema", "schema": schemas.to_closed_schema(schema)}
+            )
         elif schema is not None:
-            self.system.append(f"{_JSON} It must be valid for this JSON Schema:\n{encode_value(schema)}")
-            self.left_out.append("response_format")
+            self.system_texts.append(
+                f"{_JSON_INSTRUCTION} It must be valid for this JSON Schema:\n{encode_json(schema)}"
+            )
+            self.dropped_fields.append("response_format")
         elif kind in ("json_object", "json_schema"):
-            self.system.append(_JSON)
+            self.system_texts.append(_JSON_INSTRUCTION)
         elif kind not in (None, "text"):
-            self.left_out.append("response_format")
+            self.dropped_fields.append("response_format")
 
-    def _configure(self, name: str, value: Any) -> None:
+    def _set_output_config(self, name: str, value: Any) -> None:
         """Set a field of output_config, unless the request says it in Anthropic's words."""
         config = self.fields.get("output_config", {})
         if name not in self._drop and isinstance(config, Mapping):
             self.fields["output_config"] = {name: value, **config}
 
-    def _name(self) -> None:
+    def _set_user_and_tier(self) -> None:
         """Set who asks, and in which tier."""
         said = self._options.get("metadata")
         said = said if isinstance(said, Mapping) else {}
@@ -273,18 +298,18 @@ class Options:
         user = next((name for name in known if name), None)
         if user is not None:
             self.fields["metadata"] = {"user_id": user}
-        self.left_out += [f"metadata.{name}" for name in said if name != "user_id"]
+        self.dropped_fields += [f"metadata.{name}" for name in said if name != "user_id"]
         tier = self._options.get("service_tier")
-        if isinstance(tier, str) and tier in _TIERS:
-            self.fields["service_tier"] = _TIERS[tier]
+        if isinstance(tier, str) and tier in _SERVICE_TIERS:
+            self.fields["service_tier"] = _SERVICE_TIERS[tier]
         elif tier is not None:
-            self.left_out.append("service_tier")
+            self.dropped_fields.append("service_tier")
 
-    def _rest(self) -> None:
+    def _drop_unknown(self) -> None:
         """Name what has no word here, unless it asks for nothing."""
-        for name in sorted(self._options.keys() - _NATIVE - _READ):
+        for name in sorted(self._options.keys() - _ANTHROPIC_OPTIONS - _HANDLED_OPTIONS):
             if self._options[name] or name == "seed":  # 0 is a seed like any other
-                self.left_out.append(name)
+                self.dropped_fields.append(name)
 
     def _number(self, name: str) -> float | None:
         value = self._options.get(name)
@@ -297,8 +322,8 @@ class Options:
         return thinking.get("type") if isinstance(thinking, Mapping) else None
 
 
-def _schema(form: Mapping[str, Any]) -> Any:
+def _response_schema(response_format: Mapping[str, Any]) -> Any:
     """The schema of a `response_format`, if it has one."""
-    said = form.get("json_schema")
+    said = response_format.get("json_schema")
     schema = said.get("schema") if isinstance(said, Mapping) else None
     return schema if isinstance(schema, Mapping) else None

@@ -23,15 +23,15 @@ from dragoman.events import (
     ToolInputDelta,
     Usage,
 )
-from dragoman.wire.anthropic.reply_blocks import BROKEN, Blocks, parse
+from dragoman.wire.anthropic.reply_blocks import INVALID_JSON_KEY, BlockEncoder, parse_arguments
 from dragoman.wire.dialect import SSE_HEADERS
 
 # ---- Finishes out to an Anthropic client: why the answer stopped, and what it took.
 # The SDKs' types demand numbers, so where nobody has counted the input stays the estimate of the message's
 # start, and the output is one too, which `estimated` says. What is known is never an estimate of ours.
 
-_CHARACTERS = 4  # of an answer, for one token
-_STOPS: Mapping[FinishReason, str] = {
+_CHARACTERS_PER_TOKEN = 4  # of an answer, for one token
+_STOP_REASONS: Mapping[FinishReason, str] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool-calls": "tool_use",
@@ -41,7 +41,7 @@ _STOPS: Mapping[FinishReason, str] = {
 }
 
 
-def write_stop(finish: FinishStep) -> dict[str, Any]:
+def encode_stop(finish: FinishStep) -> dict[str, Any]:
     """Stop reason and stop sequence; Anthropic's own where it gave them. ProviderError when there is none."""
     known = (finish.provider_metadata or {}).get("anthropic", {})
     sequence = known.get("stopSequence")
@@ -49,14 +49,14 @@ def write_stop(finish: FinishStep) -> dict[str, Any]:
     if reason is None and sequence is not None:
         reason = "stop_sequence"
     if reason is None and finish.finish_reason is not None:
-        reason = _STOPS.get(finish.finish_reason)
+        reason = _STOP_REASONS.get(finish.finish_reason)
     if reason is None:
-        raise unfinished(f"ended with {finish.finish_reason!r}, which is no finish")
+        raise unfinished_error(f"ended with {finish.finish_reason!r}, which is no finish")
     stop = {"stop_reason": reason, "stop_sequence": sequence, "stop_details": known.get("stopDetails")}
     return {**stop, "container": known["container"]} if known.get("container") else stop
 
 
-def write_usage(usage: Usage | None) -> dict[str, Any]:
+def encode_usage(usage: Usage | None) -> dict[str, Any]:
     """The counts that are known, in Anthropic's words: the input without what the cache read or took in."""
     if usage is None:
         return {}
@@ -74,15 +74,15 @@ def write_usage(usage: Usage | None) -> dict[str, Any]:
     return {word: count for word, count in said.items() if count is not None}
 
 
-def filled_usage(usage: Usage | None, said: int) -> dict[str, Any]:
+def encode_usage_or_estimate(usage: Usage | None, text_length: int) -> dict[str, Any]:
     """The counts with a number for the output, whoever knows it: `said` counts the answer's characters."""
-    known = write_usage(usage)
-    if said and not known.get("output_tokens"):
-        return {**known, "output_tokens": -(-said // _CHARACTERS), "estimated": True}
+    known = encode_usage(usage)
+    if text_length and not known.get("output_tokens"):
+        return {**known, "output_tokens": -(-text_length // _CHARACTERS_PER_TOKEN), "estimated": True}
     return {"output_tokens": 0, **known}
 
 
-def length_of(event: Event) -> int:
+def event_text_length(event: Event) -> int:
     """How many characters an event adds to the answer."""
     match event:
         case TextDelta() | ReasoningDelta():
@@ -93,15 +93,15 @@ def length_of(event: Event) -> int:
             return 0
 
 
-def unfinished(what: str) -> ProviderError:
+def unfinished_error(problem: str) -> ProviderError:
     """The error for an answer that did not come to its end."""
-    return ProviderError(f"the provider's answer {what}", category="network", transient=True)
+    return ProviderError(f"the provider's answer {problem}", category="network", transient=True)
 
 
 # ---- Errors out to an Anthropic client: the body and status that its SDK knows how to raise.
 # Source: wire notes on providers, §6.6.
 
-_STATUSES: Mapping[str, int] = {  # by category
+_CATEGORY_STATUSES: Mapping[str, int] = {  # by category
     "rate_limit": 429,
     "overloaded": 529,
     "auth": 401,
@@ -110,7 +110,7 @@ _STATUSES: Mapping[str, int] = {  # by category
     "content_filter": 400,
     "timeout": 504,
 }
-_TYPES: Mapping[int, str] = {  # by status
+_STATUS_TYPES: Mapping[int, str] = {  # by status
     400: "invalid_request_error",
     401: "authentication_error",
     402: "billing_error",
@@ -123,39 +123,39 @@ _TYPES: Mapping[int, str] = {  # by status
     504: "timeout_error",
     529: "overloaded_error",
 }
-_THEIRS = frozenset({*_TYPES.values(), "api_error"})
+_ERROR_TYPES = frozenset({*_STATUS_TYPES.values(), "api_error"})
 _TOO_LONG = "prompt is too long"
 
 
-def status_of(error: DragomanError) -> int:
+def error_status(error: DragomanError) -> int:
     """The HTTP status: the provider's own if it gave one, else what its category or the error stands for."""
     if not isinstance(error, ProviderError):
         return error.status
     given = error.upstream_status
     if given is not None and 400 <= given <= 599:
         return given
-    return _STATUSES.get(error.category, 502)
+    return _CATEGORY_STATUSES.get(error.category, 502)
 
 
 def error_body(error: DragomanError, *, request_id: str | None) -> dict[str, object]:
     """`{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error as it came."""
-    inner = _theirs(error.details) if isinstance(error, ProviderError) else None
-    return {"type": "error", "error": inner or _ours(error), "request_id": request_id}
+    inner = _upstream_error(error.details) if isinstance(error, ProviderError) else None
+    return {"type": "error", "error": inner or _own_error(error), "request_id": request_id}
 
 
-def _theirs(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _upstream_error(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The error if it has Anthropic's shape; OpenAI's has other fields beside a type that can be the same."""
     found = details or {}
     if found.get("type") == "error" and isinstance(found.get("error"), Mapping):
         found = found["error"]
-    if found.get("type") not in _THEIRS or not isinstance(found.get("message"), str):
+    if found.get("type") not in _ERROR_TYPES or not isinstance(found.get("message"), str):
         return None
     return None if "code" in found or "param" in found else dict(found)
 
 
-def _ours(error: DragomanError) -> dict[str, Any]:
-    status = status_of(error)
-    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+def _own_error(error: DragomanError) -> dict[str, Any]:
+    status = error_status(error)
+    kind = _STATUS_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     if isinstance(error, BudgetExhausted):
         kind = "billing_error"
     message = error.message
@@ -166,14 +166,14 @@ def _ours(error: DragomanError) -> dict[str, Any]:
     return {"type": kind, "message": f"{message} ({error.hint})" if error.hint else message}
 
 
-__all__ = ["MessageStream", "error_body", "status_of", "whole"]
+__all__ = ["AnthropicStreamEncoder", "encode_document", "error_body", "error_status"]
 
-_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_PING_FRAME = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOP_FRAME = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _encode = msgspec.json.Encoder().encode
 
 
-class MessageStream:
+class AnthropicStreamEncoder:
     """One message as frames; pure. `input_tokens` is what the start says until the finish knows better.
 
     `request_id` goes into the frame of an error.
@@ -185,11 +185,13 @@ class MessageStream:
         self, *, id: str, model: str, input_tokens: int | None, request_id: str | None = None
     ) -> None:
         self._request_id = request_id
-        self._message = _message(id, model, usage={"input_tokens": input_tokens or 0, "output_tokens": 0})
-        self._frames = _Frames()
-        self._blocks = Blocks(self._frames)
-        self._said = 0  # characters
-        self._begun = False
+        self._message = _empty_message(
+            id, model, usage={"input_tokens": input_tokens or 0, "output_tokens": 0}
+        )
+        self._frame_writer = _FrameSink()
+        self._block_encoder = BlockEncoder(self._frame_writer)
+        self._text_length = 0  # characters
+        self._started = False
         self._finished = False
         self._failed = False
 
@@ -200,94 +202,104 @@ class MessageStream:
         """
         if self._failed or not batch:
             return b""
-        frames, blocks = self._frames, self._blocks
-        if not self._begun:
-            self._begun = True
-            frames.put(b"message_start", {"type": "message_start", "message": self._message})
+        frames, blocks = self._frame_writer, self._block_encoder
+        if not self._started:
+            self._started = True
+            frames.write_frame(b"message_start", {"type": "message_start", "message": self._message})
         for event in batch:
-            if type(event) is e.TextDelta and event.id == blocks.text and event.provider_metadata is None:
-                frames.out += (frames.text, _encode(event.delta), b"}}\n\n")
-                self._said += len(event.delta)
+            if (
+                type(event) is e.TextDelta
+                and event.id == blocks.open_text_id
+                and event.provider_metadata is None
+            ):
+                frames.pending += (frames.text_delta_prefix, _encode(event.delta), b"}}\n\n")
+                self._text_length += len(event.delta)
             else:
-                self._add(event)
-        return frames.take()
+                self._encode_event(event)
+        return frames.take_bytes()
 
-    def fail(self, error: DragomanError, *, request_id: str | None = None) -> bytes:
+    def encode_error(self, error: DragomanError, *, request_id: str | None = None) -> bytes:
         """The frame that tells the client that the answer failed; nothing comes after it."""
         if self._failed:
             return b""
         self._failed = True
-        self._frames.put(b"error", error_body(error, request_id=request_id or self._request_id))
-        return self._frames.take()
+        self._frame_writer.write_frame(b"error", error_body(error, request_id=request_id or self._request_id))
+        return self._frame_writer.take_bytes()
 
     def ping(self) -> bytes:
         """The frame that keeps a quiet connection alive."""
-        return _PING
+        return _PING_FRAME
 
     def end(self) -> bytes:
         """`message_stop`; empty after a failure. ProviderError when the answer has no finish."""
         if self._failed:
             return b""
         if not self._finished:
-            raise unfinished("ended without a finish")
-        return _STOP
+            raise unfinished_error("ended without a finish")
+        return _STOP_FRAME
 
-    def _add(self, event: e.Event) -> None:
+    def _encode_event(self, event: e.Event) -> None:
         match event:
             case e.FinishStep():
-                self._finish(event)
-            case e.ResetStep() if self._blocks.begun:
+                self._encode_finish(event)
+            case e.ResetStep() if self._block_encoder.started:
                 raise OutOfOrder("an Anthropic stream cannot take back what it has said")
             case e.ResetStep():
-                self._blocks = Blocks(self._frames)
+                self._block_encoder = BlockEncoder(self._frame_writer)
             case e.ErrorEvent():
-                raise broken(event)
+                raise error_from_event(event)
             case _:
-                self._said += length_of(event)
-                self._blocks.add(event)
+                self._text_length += event_text_length(event)
+                self._block_encoder.add_event(event)
 
-    def _finish(self, event: e.FinishStep) -> None:
-        stop = write_stop(event)
-        self._blocks.settle()
+    def _encode_finish(self, event: e.FinishStep) -> None:
+        stop = encode_stop(event)
+        self._block_encoder.finish()
         self._finished = True
-        usage = filled_usage(event.usage, self._said)
-        self._frames.put(b"message_delta", {"type": "message_delta", "delta": stop, "usage": usage})
+        usage = encode_usage_or_estimate(event.usage, self._text_length)
+        self._frame_writer.write_frame(
+            b"message_delta", {"type": "message_delta", "delta": stop, "usage": usage}
+        )
 
 
-def whole(events: Iterable[e.Event], *, id: str, model: str, input_tokens: int | None = None) -> bytes:
+def encode_document(
+    events: Iterable[e.Event], *, id: str, model: str, input_tokens: int | None = None
+) -> bytes:
     """The events as one message. ProviderError when they have no finish, or tell of a failure.
 
     `input_tokens` stands in where the finish does not know them.
     """
-    content = _Content()
-    blocks = Blocks(content)
+    content = _MessageSink()
+    blocks = BlockEncoder(content)
     finish: e.FinishStep | None = None
     said = 0
     for event in events:
-        said += length_of(event)
+        said += event_text_length(event)
         match event:
             case e.FinishStep():
                 finish = event
             case e.ErrorEvent():
-                raise broken(event)
+                raise error_from_event(event)
             case e.ResetStep():
-                content = _Content()
-                blocks = Blocks(content)
+                content = _MessageSink()
+                blocks = BlockEncoder(content)
             case _:
-                blocks.add(event)
+                blocks.add_event(event)
     if finish is None:
-        raise unfinished("ended without a finish")
-    blocks.settle()
-    usage = {"input_tokens": input_tokens or 0, **filled_usage(finish.usage, said)}
-    return _encode({**_message(id, model, usage=usage), "content": content.blocks, **write_stop(finish)})
+        raise unfinished_error("ended without a finish")
+    blocks.finish()
+    usage = {"input_tokens": input_tokens or 0, **encode_usage_or_estimate(finish.usage, said)}
+    return _encode(
+        {**_empty_message(id, model, usage=usage), "content": content.blocks, **encode_stop(finish)}
+    )
 
 
-def broken(event: e.ErrorEvent) -> ProviderError:
+def error_from_event(event: e.ErrorEvent) -> ProviderError:
     """The failure that an event tells of."""
     return ProviderError(event.error_text, category="api_error", transient=bool(event.transient))
 
 
-def _message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str, Any]:
+def _empty_message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str, Any]:
     """A message without content yet."""
     return {
         "id": id,
@@ -302,56 +314,56 @@ def _message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-class _Frames:
-    """Blocks as frames. `text` is the start of the frames of the block that is open."""
+class _FrameSink:
+    """Blocks as frames. `text_delta_prefix` is the start of the frames of the block that is open."""
 
     def __init__(self) -> None:
-        self.out: list[bytes] = []
-        self.text = b""
+        self.pending: list[bytes] = []
+        self.text_delta_prefix = b""
         self._index = -1
-        self._grow = b""
+        self._delta_prefix = b""
 
-    def put(self, name: bytes, body: Mapping[str, Any]) -> None:
+    def write_frame(self, name: bytes, body: Mapping[str, Any]) -> None:
         """Add a frame."""
-        self.out += (b"event: ", name, b"\ndata: ", _encode(body), b"\n\n")
+        self.pending += (b"event: ", name, b"\ndata: ", _encode(body), b"\n\n")
 
-    def take(self) -> bytes:
+    def take_bytes(self) -> bytes:
         """What was written since the last time."""
-        written = b"".join(self.out)
-        self.out.clear()
+        written = b"".join(self.pending)
+        self.pending.clear()
         return written
 
-    def open(self, block: Mapping[str, Any]) -> None:
+    def start_block(self, block: Mapping[str, Any]) -> None:
         """See `Sink.open`."""
         self._index += 1
         head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
-        self._grow = head % self._index
-        self.text = self._grow + b'{"type":"text_delta","text":'
+        self._delta_prefix = head % self._index
+        self.text_delta_prefix = self._delta_prefix + b'{"type":"text_delta","text":'
         start = {"type": "content_block_start", "index": self._index, "content_block": block}
-        self.put(b"content_block_start", start)
+        self.write_frame(b"content_block_start", start)
 
-    def grow(self, delta: Mapping[str, Any]) -> None:
+    def add_delta(self, delta: Mapping[str, Any]) -> None:
         """See `Sink.grow`."""
-        self.out += (self._grow, _encode(delta), b"}\n\n")
+        self.pending += (self._delta_prefix, _encode(delta), b"}\n\n")
 
-    def close(self) -> None:
+    def end_block(self) -> None:
         """See `Sink.close`."""
-        self.put(b"content_block_stop", {"type": "content_block_stop", "index": self._index})
+        self.write_frame(b"content_block_stop", {"type": "content_block_stop", "index": self._index})
 
 
-class _Content:
+class _MessageSink:
     """Blocks as the content of a message."""
 
     def __init__(self) -> None:
         self.blocks: list[dict[str, Any]] = []
-        self._pieces: list[str] = []  # of what the open block grows by
+        self._deltas: list[str] = []  # of what the open block grows by
         self._field = ""  # where they go
 
-    def open(self, block: Mapping[str, Any]) -> None:
+    def start_block(self, block: Mapping[str, Any]) -> None:
         """See `Sink.open`."""
         self.blocks.append(dict(block))
 
-    def grow(self, delta: Mapping[str, Any]) -> None:
+    def add_delta(self, delta: Mapping[str, Any]) -> None:
         """See `Sink.grow`."""
         match delta:
             case {"type": "citations_delta", "citation": citation}:
@@ -360,16 +372,16 @@ class _Content:
                 self.blocks[-1]["signature"] = signature
             case {"text": piece} | {"thinking": piece} | {"partial_json": piece}:
                 self._field = "input" if "partial_json" in delta else str(delta["type"]).split("_")[0]
-                self._pieces.append(piece)
+                self._deltas.append(piece)
             case _:
                 pass
 
-    def close(self) -> None:
+    def end_block(self) -> None:
         """See `Sink.close`."""
-        said, self._pieces = "".join(self._pieces), []
+        said, self._deltas = "".join(self._deltas), []
         if self._field == "input":
-            value = parse(said)
-            self.blocks[-1]["input"] = value if isinstance(value, dict) else {BROKEN: said}
+            value = parse_arguments(said)
+            self.blocks[-1]["input"] = value if isinstance(value, dict) else {INVALID_JSON_KEY: said}
         elif self._field:
             self.blocks[-1][self._field] = said
         self._field = ""

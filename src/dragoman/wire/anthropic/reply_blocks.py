@@ -17,43 +17,43 @@ import msgspec
 from dragoman import events as e
 from dragoman.messages import ProviderMetadata
 
-RAW = "data-anthropic"
-BROKEN = (
+RAW_BLOCK_TYPE = "data-anthropic"
+INVALID_JSON_KEY = (
     "INVALID_JSON"  # the name under which Anthropic's documents tell clients to say broken arguments back
 )
-_Key: TypeAlias = tuple[str, str]
-_STARTS = (e.TextStart, e.ReasoningStart, e.ToolInputStart)
-_CALLER = {"caller": "caller", "toolsetName": "toolset_name"}
+_BlockKey: TypeAlias = tuple[str, str]
+_START_EVENTS = (e.TextStart, e.ReasoningStart, e.ToolInputStart)
+_CALLER_FIELDS = {"caller": "caller", "toolsetName": "toolset_name"}
 
 
-class Sink(Protocol):
+class BlockSink(Protocol):
     """Where blocks go: onto a stream, or into a message."""
 
-    def open(self, block: Mapping[str, Any]) -> None:
+    def start_block(self, block: Mapping[str, Any]) -> None:
         """Begin a block, as its start shows it."""
         ...
 
-    def grow(self, delta: Mapping[str, Any]) -> None:
+    def add_delta(self, delta: Mapping[str, Any]) -> None:
         """Let the open block grow."""
         ...
 
-    def close(self) -> None:
+    def end_block(self) -> None:
         """End the open block."""
         ...
 
 
-class _Head:
+class _CurrentBlock:
     """The block whose turn it is."""
 
-    def __init__(self, key: _Key) -> None:
+    def __init__(self, key: _BlockKey) -> None:
         self.key = key
-        self.opened = False
-        self.foreign = False  # a call that the provider runs itself
-        self.pieces: list[str] = []  # of a call's arguments
-        self.streamed: bool | None = None  # whether they leave as they come, once that is clear
+        self.is_open = False
+        self.provider_executed = False  # a call that the provider runs itself
+        self.arguments: list[str] = []  # of a call's arguments
+        self.is_streamed: bool | None = None  # whether they leave as they come, once that is clear
         self.metadata: dict[str, Any] = {}  # Anthropic's
 
-    def learn(self, metadata: ProviderMetadata | None) -> None:
+    def add_metadata(self, metadata: ProviderMetadata | None) -> None:
         """Take what only Anthropic's clients are to know."""
         if metadata is not None:
             self.metadata |= metadata.get("anthropic", {})
@@ -61,169 +61,177 @@ class _Head:
     @property
     def complete(self) -> bool:
         """Whether this is a call whose arguments are a whole object."""
-        if not self.streamed or not self.pieces[-1].rstrip().endswith("}"):
+        if not self.is_streamed or not self.arguments[-1].rstrip().endswith("}"):
             return False
-        return isinstance(parse("".join(self.pieces)), dict)
+        return isinstance(parse_arguments("".join(self.arguments)), dict)
 
 
-class Blocks:
-    """Turns the events of one answer into blocks. `text` is the id of the text block that is open now."""
+class BlockEncoder:
+    """Turns the events of one answer into blocks. `open_text_id` is the id of the text block that is open
+    now.
+    """
 
-    def __init__(self, sink: Sink) -> None:
-        self.text: str | None = None
-        self.begun = False  # something was said
+    def __init__(self, sink: BlockSink) -> None:
+        self.open_text_id: str | None = None
+        self.started = False  # something was said
         self._sink = sink
-        self._head: _Head | None = None
-        self._waiting: list[e.Event] = []
-        self._ended: set[str] = set()  # calls that are over
+        self._current: _CurrentBlock | None = None
+        self._queue: list[e.Event] = []
+        self._ended_calls: set[str] = set()  # calls that are over
 
-    def add(self, event: e.Event) -> None:
+    def add_event(self, event: e.Event) -> None:
         """Take any event; those without a word here say nothing."""
-        self._take(event)
-        if self._head is None and self._waiting:
-            self._catch_up()
+        self._encode_event(event)
+        if self._current is None and self._queue:
+            self._drain_queue()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """End what is open, and say what waits: the answer is over."""
-        while self._head is not None:
-            self._close(self._head)
-            self._catch_up()
+        while self._current is not None:
+            self._end_block(self._current)
+            self._drain_queue()
 
-    def _catch_up(self) -> None:
+    def _drain_queue(self) -> None:
         """Take what waits, as far as it goes."""
-        todo = deque(self._waiting)
-        self._waiting = []
+        todo = deque(self._queue)
+        self._queue = []
         while todo:
-            self._take(todo.popleft())
-            if self._head is None and self._waiting:
-                todo.extendleft(reversed(self._waiting))
-                self._waiting = []
+            self._encode_event(todo.popleft())
+            if self._current is None and self._queue:
+                todo.extendleft(reversed(self._queue))
+                self._queue = []
 
-    def _take(self, event: e.Event) -> None:
-        find = _KEYS.get(type(event))
+    def _encode_event(self, event: e.Event) -> None:
+        find = _BLOCK_KEYS.get(type(event))
         key = find(event) if find is not None else None
-        if key is None or (key[0] == "call" and key[1] in self._ended):
+        if key is None or (key[0] == "call" and key[1] in self._ended_calls):
             return
-        head = self._head
+        head = self._current
         if head is not None and head.key != key:
-            self._waiting.append(event)
-            if isinstance(event, _STARTS) and head.complete:
-                self._close(head)
+            self._queue.append(event)
+            if isinstance(event, _START_EVENTS) and head.complete:
+                self._end_block(head)
             return
         if head is None:
-            head = self._head = _Head(key)
+            head = self._current = _CurrentBlock(key)
         match event:
             case e.TextStart() | e.TextDelta() | e.TextEnd():
-                self._write(head, event)
+                self._encode_text(head, event)
             case e.ReasoningStart() | e.ReasoningDelta() | e.ReasoningEnd():
-                self._think(head, event)
+                self._encode_reasoning(head, event)
             case e.ToolOutputAvailable() | e.ToolOutputError() | e.Data():
-                self._pass(head, event)
+                self._pass_through(head, event)
             case _:
-                self._call(head, event)
+                self._encode_call(head, event)
 
-    def _write(self, head: _Head, event: e.TextStart | e.TextDelta | e.TextEnd) -> None:
-        head.learn(event.provider_metadata)
+    def _encode_text(self, current: _CurrentBlock, event: e.TextStart | e.TextDelta | e.TextEnd) -> None:
+        current.add_metadata(event.provider_metadata)
         match event:
             case e.TextDelta(id=id, delta=delta) if delta:
-                self._open(head, {"type": "text", "text": ""})
-                self.text = id
-                self._sink.grow({"type": "text_delta", "text": delta})
+                self._start_block(current, {"type": "text", "text": ""})
+                self.open_text_id = id
+                self._sink.add_delta({"type": "text_delta", "text": delta})
             case e.TextEnd():
-                for citation in head.metadata.get("citations", ()):
-                    self._open(head, {"type": "text", "text": ""})
-                    self._sink.grow({"type": "citations_delta", "citation": citation})
-                self._close(head)
+                for citation in current.metadata.get("citations", ()):
+                    self._start_block(current, {"type": "text", "text": ""})
+                    self._sink.add_delta({"type": "citations_delta", "citation": citation})
+                self._end_block(current)
             case _:
                 pass
 
-    def _think(self, head: _Head, event: e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd) -> None:
-        head.learn(event.provider_metadata)
+    def _encode_reasoning(
+        self, current: _CurrentBlock, event: e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd
+    ) -> None:
+        current.add_metadata(event.provider_metadata)
         match event:
             case e.ReasoningDelta(delta=delta) if delta:
-                self._open(head, {"type": "thinking", "thinking": "", "signature": ""})
-                self._sink.grow({"type": "thinking_delta", "thinking": delta})
+                self._start_block(current, {"type": "thinking", "thinking": "", "signature": ""})
+                self._sink.add_delta({"type": "thinking_delta", "thinking": delta})
             case e.ReasoningEnd():
-                self._seal(head)
-                self._close(head)
+                self._write_signature(current)
+                self._end_block(current)
             case _:
                 pass
 
-    def _seal(self, head: _Head) -> None:
+    def _write_signature(self, current: _CurrentBlock) -> None:
         """Say what a thought must go back with."""
-        redacted, signature = head.metadata.get("redactedData"), head.metadata.get("signature")
-        if redacted and not head.opened:
-            self._open(head, {"type": "redacted_thinking", "data": redacted})
+        redacted, signature = current.metadata.get("redactedData"), current.metadata.get("signature")
+        if redacted and not current.is_open:
+            self._start_block(current, {"type": "redacted_thinking", "data": redacted})
         elif signature:
-            self._open(head, {"type": "thinking", "thinking": "", "signature": ""})
-            self._sink.grow({"type": "signature_delta", "signature": signature})
+            self._start_block(current, {"type": "thinking", "thinking": "", "signature": ""})
+            self._sink.add_delta({"type": "signature_delta", "signature": signature})
 
-    def _call(self, head: _Head, event: e.Event) -> None:
+    def _encode_call(self, current: _CurrentBlock, event: e.Event) -> None:
         match event:
             case e.ToolInputStart(tool_call_id=id, tool_name=name):
-                head.foreign = bool(event.provider_executed)
-                head.learn(event.provider_metadata)
-                if not head.foreign:
-                    self._open(head, _tool_use(id, name, metadata=head.metadata))
+                current.provider_executed = bool(event.provider_executed)
+                current.add_metadata(event.provider_metadata)
+                if not current.provider_executed:
+                    self._start_block(current, _tool_use_block(id, name, metadata=current.metadata))
             case e.ToolInputDelta(input_text_delta=delta) if delta:
-                self._argue(head, delta)
+                self._write_arguments(current, delta)
             case e.ToolInputAvailable() | e.ToolInputError():
-                head.foreign = head.foreign or bool(event.provider_executed)
-                head.learn(event.provider_metadata)
-                self._ended.add(event.tool_call_id)
-                self._complete(head, event)
-                self._close(head)
+                current.provider_executed = current.provider_executed or bool(event.provider_executed)
+                current.add_metadata(event.provider_metadata)
+                self._ended_calls.add(event.tool_call_id)
+                self._complete_call(current, event)
+                self._end_block(current)
             case _:
                 pass
 
-    def _argue(self, head: _Head, delta: str) -> None:
+    def _write_arguments(self, current: _CurrentBlock, delta: str) -> None:
         """Say a fragment of the arguments, once they begin as an object: `null` and bare text wait."""
-        head.pieces.append(delta)
-        if head.streamed is None and (begun := delta.lstrip()):
-            head.streamed = head.opened and begun.startswith("{")
-        if head.streamed:
-            self._sink.grow({"type": "input_json_delta", "partial_json": delta})
+        current.arguments.append(delta)
+        if current.is_streamed is None and (begun := delta.lstrip()):
+            current.is_streamed = current.is_open and begun.startswith("{")
+        if current.is_streamed:
+            self._sink.add_delta({"type": "input_json_delta", "partial_json": delta})
 
-    def _complete(self, head: _Head, event: e.ToolInputAvailable | e.ToolInputError) -> None:
+    def _complete_call(self, current: _CurrentBlock, event: e.ToolInputAvailable | e.ToolInputError) -> None:
         """Say the arguments, unless they were said as they came."""
-        if head.foreign:
-            block = head.metadata.get("block")
+        if current.provider_executed:
+            block = current.metadata.get("block")
             if not isinstance(block, Mapping):
                 return
-            self._open(head, {**block, "input": {}})
+            self._start_block(current, {**block, "input": {}})
             arguments: Any = block.get("input")
         else:
-            self._open(head, _tool_use(event.tool_call_id, event.tool_name, metadata=head.metadata))
-            arguments = None if head.streamed else _arguments(event.input)
+            self._start_block(
+                current, _tool_use_block(event.tool_call_id, event.tool_name, metadata=current.metadata)
+            )
+            arguments = None if current.is_streamed else _input_object(event.input)
         if arguments:
             written = msgspec.json.encode(arguments).decode()
-            self._sink.grow({"type": "input_json_delta", "partial_json": written})
+            self._sink.add_delta({"type": "input_json_delta", "partial_json": written})
 
-    def _pass(self, head: _Head, event: e.ToolOutputAvailable | e.ToolOutputError | e.Data) -> None:
+    def _pass_through(
+        self, current: _CurrentBlock, event: e.ToolOutputAvailable | e.ToolOutputError | e.Data
+    ) -> None:
         """A block that is Anthropic's own, as it is."""
         if isinstance(event, e.Data):
             block = event.data
         else:
             block = (event.provider_metadata or {}).get("anthropic", {}).get("block")
         if isinstance(block, Mapping):
-            self._open(head, block)
-        self._close(head)
+            self._start_block(current, block)
+        self._end_block(current)
 
-    def _open(self, head: _Head, block: Mapping[str, Any]) -> None:
+    def _start_block(self, current: _CurrentBlock, block: Mapping[str, Any]) -> None:
         """Open the block, unless it is."""
-        if not head.opened:
-            head.opened = self.begun = True
-            self._sink.open(block)
+        if not current.is_open:
+            current.is_open = self.started = True
+            self._sink.start_block(block)
 
-    def _close(self, head: _Head) -> None:
-        if head.opened:
-            self._sink.close()
-        if head.key[0] == "call":
-            self._ended.add(head.key[1])
-        self._head = self.text = None
+    def _end_block(self, current: _CurrentBlock) -> None:
+        if current.is_open:
+            self._sink.end_block()
+        if current.key[0] == "call":
+            self._ended_calls.add(current.key[1])
+        self._current = self.open_text_id = None
 
 
-def parse(arguments: str) -> Any:
+def parse_arguments(arguments: str) -> Any:
     """The arguments as a value; None when they are no JSON, and an empty object when there are none."""
     if not arguments.strip():
         return {}
@@ -233,37 +241,39 @@ def parse(arguments: str) -> Any:
         return None
 
 
-def _arguments(given: Any) -> dict[str, Any]:
+def _input_object(tool_input: Any) -> dict[str, Any]:
     """The input of a call as the object that it has to be."""
-    value = parse(given) if isinstance(given, str) else given
-    return dict(value) if isinstance(value, Mapping) else {BROKEN: given}
+    value = parse_arguments(tool_input) if isinstance(tool_input, str) else tool_input
+    return dict(value) if isinstance(value, Mapping) else {INVALID_JSON_KEY: tool_input}
 
 
-def _tool_use(id: str, name: str, *, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    beside = {field: metadata[word] for word, field in _CALLER.items() if word in metadata}
+def _tool_use_block(id: str, name: str, *, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    beside = {field: metadata[word] for word, field in _CALLER_FIELDS.items() if word in metadata}
     return {"type": "tool_use", "id": id, "name": name, "input": {}, **beside}
 
 
-def _text(event: e.TextStart | e.TextDelta | e.TextEnd) -> _Key:
+def _text_key(event: e.TextStart | e.TextDelta | e.TextEnd) -> _BlockKey:
     return "text", event.id
 
 
-def _thought(event: e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd) -> _Key:
+def _reasoning_key(event: e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd) -> _BlockKey:
     return "thinking", event.id
 
 
-def _called(event: e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError) -> _Key:
+def _call_key(
+    event: e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError,
+) -> _BlockKey:
     return "call", event.tool_call_id
 
 
-def _result(event: e.ToolOutputAvailable | e.ToolOutputError) -> _Key | None:
+def _result_key(event: e.ToolOutputAvailable | e.ToolOutputError) -> _BlockKey | None:
     return ("result", event.tool_call_id) if event.provider_executed else None
 
 
-_KEYS: Mapping[type, Callable[[Any], _Key | None]] = {  # the block that an event is for
-    **dict.fromkeys((e.TextStart, e.TextDelta, e.TextEnd), _text),
-    **dict.fromkeys((e.ReasoningStart, e.ReasoningDelta, e.ReasoningEnd), _thought),
-    **dict.fromkeys((e.ToolInputStart, e.ToolInputDelta, e.ToolInputAvailable, e.ToolInputError), _called),
-    **dict.fromkeys((e.ToolOutputAvailable, e.ToolOutputError), _result),
-    e.Data: lambda event: ("raw", "") if event.type == RAW else None,
+_BLOCK_KEYS: Mapping[type, Callable[[Any], _BlockKey | None]] = {  # the block that an event is for
+    **dict.fromkeys((e.TextStart, e.TextDelta, e.TextEnd), _text_key),
+    **dict.fromkeys((e.ReasoningStart, e.ReasoningDelta, e.ReasoningEnd), _reasoning_key),
+    **dict.fromkeys((e.ToolInputStart, e.ToolInputDelta, e.ToolInputAvailable, e.ToolInputError), _call_key),
+    **dict.fromkeys((e.ToolOutputAvailable, e.ToolOutputError), _result_key),
+    e.Data: lambda event: ("raw", "") if event.type == RAW_BLOCK_TYPE else None,
 }

@@ -10,42 +10,42 @@ from typing import Any
 
 import msgspec
 
-from dragoman.wire.openai.history import plain
+from dragoman.wire.openai.history import mapping_enc_hook
 
-_FORMATS = frozenset(
+_SUPPORTED_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
 )
-_KEPT = ("$ref", "type", "enum", "const", "required", "title", "default")
-_SILENT = frozenset({"additionalProperties", "$schema", "$id", "$comment", "strict", "format"})
-_CHOICES = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
-_TABLES = ("$defs", "definitions", "properties")
+_SUPPORTED_KEYWORDS = ("$ref", "type", "enum", "const", "required", "title", "default")
+_UNDESCRIBED_KEYWORDS = frozenset({"additionalProperties", "$schema", "$id", "$comment", "strict", "format"})
+_COMBINATORS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
+_SCHEMA_MAPS = ("$defs", "definitions", "properties")
 
 
-def close(schema: Any) -> Any:
+def to_closed_schema(schema: Any) -> Any:
     """The schema for `output_config.format`; a value that is no object goes as it is."""
     if not isinstance(schema, Mapping):
         return schema
-    closed = _plain(schema)
-    for name in _TABLES:
+    closed = _supported_keywords(schema)
+    for name in _SCHEMA_MAPS:
         if isinstance(schema.get(name), Mapping):
-            closed[name] = {key: close(value) for key, value in schema[name].items()}
-    for name, word in _CHOICES.items():
+            closed[name] = {key: to_closed_schema(value) for key, value in schema[name].items()}
+    for name, word in _COMBINATORS.items():
         if isinstance(schema.get(name), list):
-            closed[word] = [*closed.get(word, ()), *map(close, schema[name])]
+            closed[word] = [*closed.get(word, ()), *map(to_closed_schema, schema[name])]
     if _is_object(schema):
         closed = {**closed, "properties": closed.get("properties", {}), "additionalProperties": False}
     description = _description(schema, closed)
     return closed | {"description": description} if description else closed
 
 
-def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _supported_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
     """What is checked of a schema besides the schemas that stand in it by name or as a choice."""
-    kept: dict[str, Any] = {name: schema[name] for name in _KEPT if name in schema}
+    kept: dict[str, Any] = {name: schema[name] for name in _SUPPORTED_KEYWORDS if name in schema}
     if isinstance(schema.get("items"), Mapping):
-        kept["items"] = close(schema["items"])
+        kept["items"] = to_closed_schema(schema["items"])
     if schema.get("minItems") in (0, 1):
         kept["minItems"] = schema["minItems"]
-    if schema.get("format") in _FORMATS:
+    if schema.get("format") in _SUPPORTED_FORMATS:
         kept["format"] = schema["format"]
     return kept
 
@@ -61,14 +61,17 @@ def _description(schema: Mapping[str, Any], closed: Mapping[str, Any]) -> str:
     left = {
         name: value
         for name, value in schema.items()
-        if name not in closed and name not in _SILENT and name not in _CHOICES and name != "description"
+        if name not in closed
+        and name not in _UNDESCRIBED_KEYWORDS
+        and name not in _COMBINATORS
+        and name != "description"
     }
     if isinstance(schema.get("format"), str) and "format" not in closed:
         left["format"] = schema["format"]
     words = [said] if isinstance(said, str) and said else []
-    words += [", ".join(f"{name}: {_show(value)}" for name, value in left.items())] if left else []
+    words += [", ".join(f"{name}: {_json_text(value)}" for name, value in left.items())] if left else []
     return "\n\n".join(words)
 
 
-def _show(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=plain).decode()
+def _json_text(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=mapping_enc_hook).decode()

@@ -10,14 +10,14 @@ import msgspec
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.wire.dialect import KEEP_ALIVE
-from dragoman.wire.failures import failure, find
+from dragoman.wire.failures import find_error, provider_error
 from dragoman.wire.openai import chunk as chunks
-from dragoman.wire.openai.tap import broken, read_document
-from dragoman.wire.sse import LIMIT, Named
-from dragoman.wire.tap import Frames, Whole, join, unfinished
+from dragoman.wire.openai.tap import invalid_frame_error, read_document
+from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
+from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames, unfinished_error
 
-_FAILED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_EVENTS = frozenset(
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_EVENT_TYPES = frozenset(
     {
         "message_start",
         "message_delta",
@@ -27,7 +27,7 @@ _EVENTS = frozenset(
         "content_block_stop",
     }
 )
-_COUNTS = (
+_USAGE_FIELDS = (
     "input_tokens",
     "output_tokens",
     "cache_read_input_tokens",
@@ -35,7 +35,7 @@ _COUNTS = (
 )
 
 
-class Delta(msgspec.Struct, gc=False):
+class AnthropicTapDelta(msgspec.Struct, gc=False):
     """What is looked at in a delta."""
 
     text: str | None = None
@@ -44,7 +44,7 @@ class Delta(msgspec.Struct, gc=False):
     stop_reason: str | None = None
 
 
-class Message(msgspec.Struct, gc=False):
+class AnthropicTapMessage(msgspec.Struct, gc=False):
     """What is looked at in the message that a stream begins with."""
 
     model: str | None = None
@@ -52,31 +52,31 @@ class Message(msgspec.Struct, gc=False):
     stop_reason: str | None = None
 
 
-class Event(msgspec.Struct, gc=False):
+class AnthropicTapEvent(msgspec.Struct, gc=False):
     """What is looked at in an event."""
 
     type: str | None = None
-    delta: Delta | None = None
-    message: Message | None = None
+    delta: AnthropicTapDelta | None = None
+    message: AnthropicTapMessage | None = None
     usage: Any = None
     error: Any = None
 
 
-_decoder = msgspec.json.Decoder(Event)
+_decoder = msgspec.json.Decoder(AnthropicTapEvent)
 
 
-class MessageTap:
+class AnthropicTap:
     """See `Tap`. `message_stop` goes on only behind a stop reason."""
 
-    def __init__(self, *, limit: int = LIMIT) -> None:
+    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         self.done = False
         self.failure: ProviderError | None = None
         self.model: str | None = None
         self.finish_reason: str | None = None
-        self.said = 0
-        self._frames = Frames(limit=limit)
+        self.text_length = 0
+        self._frames = RelayFrameReader(limit=limit)
         self._counts: dict[str, Any] = {}
-        self._begun = False
+        self._started = False
 
     @property
     def usage(self) -> Usage | None:
@@ -85,11 +85,13 @@ class MessageTap:
         Before the end, what the beginning counted of the output says nothing of what came since.
         """
         if self.finish_reason is not None:
-            return count(self._counts)
-        return count({name: value for name, value in self._counts.items() if name != "output_tokens"})
+            return usage_from_counts(self._counts)
+        return usage_from_counts(
+            {name: value for name, value in self._counts.items() if name != "output_tokens"}
+        )
 
     @property
-    def finishing(self) -> bool:
+    def generation_finished(self) -> bool:
         """See `Tap`."""
         return self.finish_reason is not None
 
@@ -97,84 +99,84 @@ class MessageTap:
         """See `Tap`."""
         if self.failure is not None or self.done:
             return b""
-        said = join(self._look(self._frames.feed(raw)))
-        self._splits()
-        return said or (KEEP_ALIVE if self._frames.alive() else b"")
+        said = join_frames(self._inspect(self._frames.feed(raw)))
+        self._check_frame_failure()
+        return said or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
 
     def close(self) -> bytes:
         """See `Tap`."""
         said = b""
         if self.failure is None and not self.done:
-            said = join(self._look(self._frames.close()))
-            self._splits()
+            said = join_frames(self._inspect(self._frames.close()))
+            self._check_frame_failure()
         if self.failure is None and not self.done:
-            self.failure = unfinished(self._begun)
+            self.failure = unfinished_error(self._started)
         return said
 
-    def _splits(self) -> None:
+    def _check_frame_failure(self) -> None:
         if self.failure is None:
             self.failure = self._frames.failure
 
-    def _look(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+    def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         for at, frame in enumerate(frames):
-            event = read(frame)
+            event = read_event(frame)
             if event is None:
-                if not _skipped(frame):
-                    self.failure = broken(frame)
+                if not _is_ignorable(frame):
+                    self.failure = invalid_frame_error(frame)
                     return frames[:at]
                 continue
-            if misnamed(frame, event):
-                frames = [*frames[:at], Named(frame, event.type or ""), *frames[at + 1 :]]
+            if has_wrong_name(frame, event):
+                frames = [*frames[:at], NamedFrame(frame, event.type or ""), *frames[at + 1 :]]
             if event.type == "content_block_delta" and event.delta is not None:
                 delta = event.delta
-                self.said += len(delta.text or delta.thinking or delta.partial_json or "")
-            elif not self._note(event, frame):
+                self.text_length += len(delta.text or delta.thinking or delta.partial_json or "")
+            elif not self._record(event, frame):
                 return frames[:at]
             elif self.done:
                 return frames[: at + 1]
         return frames
 
-    def _note(self, event: Event, frame: bytes) -> bool:
+    def _record(self, event: AnthropicTapEvent, frame: bytes) -> bool:
         """Take an event in; False when it is an error, or an end that is none."""
         kind = event.type
-        if event.error or kind == "error" or (isinstance(frame, Named) and frame.event == "error"):
-            self.failure = failure(event.error or found(frame))
+        if event.error or kind == "error" or (isinstance(frame, NamedFrame) and frame.event == "error"):
+            self.failure = provider_error(event.error or frame_error(frame))
             return False
         if event.message is not None:
-            self._begun = True
+            self._started = True
             self.model = event.message.model
-            self._stop(event.message.stop_reason)
-            self._count(event.message.usage)
+            self._record_stop_reason(event.message.stop_reason)
+            self._record_usage(event.message.usage)
         if kind == "message_delta":
-            self._stop(event.delta.stop_reason if event.delta else None)
-            self._count(event.usage)
+            self._record_stop_reason(event.delta.stop_reason if event.delta else None)
+            self._record_usage(event.usage)
         elif kind == "message_stop":
             if self.finish_reason is None:
-                self.failure = unfinished(self._begun)
+                self.failure = unfinished_error(self._started)
                 return False
             self.done = True
         return True
 
-    def _stop(self, reason: str | None) -> None:
+    def _record_stop_reason(self, reason: str | None) -> None:
         self.finish_reason = reason or self.finish_reason
 
-    def _count(self, usage: Any) -> None:
+    def _record_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self._counts |= {name: value for name, value in usage.items() if value is not None}
 
 
-def read(frame: bytes) -> Event | None:
+def read_event(frame: bytes) -> AnthropicTapEvent | None:
     """The event in a frame; None when it is no JSON object."""
     try:
         return _decoder.decode(frame)
-    except _FAILED:
-        return patient(frame)
+    except _DECODE_ERRORS:
+        return lenient_event(frame)
 
 
-def patient(frame: bytes) -> Event | None:
+def lenient_event(frame: bytes) -> AnthropicTapEvent | None:
     """The same for fields of other types than they should have."""
     try:
-        value = chunks.loose(frame)
+        value = chunks.parse_lenient_json(frame)
     except ValueError:
         return None
     if not isinstance(value, dict):
@@ -182,53 +184,57 @@ def patient(frame: bytes) -> Event | None:
     kind, delta, message = value.get("type"), value.get("delta"), value.get("message")
     delta = delta if isinstance(delta, dict) else {}
     message = message if isinstance(message, dict) else None
-    return Event(
+    return AnthropicTapEvent(
         type=kind if isinstance(kind, str) else None,
-        delta=Delta(
-            text=chunks.text(delta.get("text")),
-            thinking=chunks.text(delta.get("thinking")),
-            partial_json=chunks.text(delta.get("partial_json")),
-            stop_reason=chunks.text(delta.get("stop_reason")),
+        delta=AnthropicTapDelta(
+            text=chunks.as_text(delta.get("text")),
+            thinking=chunks.as_text(delta.get("thinking")),
+            partial_json=chunks.as_text(delta.get("partial_json")),
+            stop_reason=chunks.as_text(delta.get("stop_reason")),
         ),
         message=None
         if message is None
-        else Message(
-            chunks.text(message.get("model")), message.get("usage"), chunks.text(message.get("stop_reason"))
+        else AnthropicTapMessage(
+            chunks.as_text(message.get("model")),
+            message.get("usage"),
+            chunks.as_text(message.get("stop_reason")),
         ),
         usage=value.get("usage"),
-        error=value.get("error") or (find(value) if kind is None else None),
+        error=value.get("error") or (find_error(value) if kind is None else None),
     )
 
 
-def misnamed(frame: bytes, event: Event) -> bool:
+def has_wrong_name(frame: bytes, event: AnthropicTapEvent) -> bool:
     """Whether an event has no name, or another one than its type: clients, which go by it, lose it."""
-    return event.type in _EVENTS and (frame.event if isinstance(frame, Named) else None) != event.type
+    return (
+        event.type in _EVENT_TYPES and (frame.event if isinstance(frame, NamedFrame) else None) != event.type
+    )
 
 
-def _skipped(frame: bytes) -> bool:
+def _is_ignorable(frame: bytes) -> bool:
     """Whether a frame that is no JSON may be passed over: `[DONE]` of some gateways, or a heartbeat."""
-    if isinstance(frame, Named):
+    if isinstance(frame, NamedFrame):
         return frame.event == "ping" or frame.strip() in (b"", b"[DONE]")
     return frame.strip() in (b"", b"[DONE]")
 
 
-def found(frame: bytes) -> Any:
+def frame_error(frame: bytes) -> Any:
     """The error in a frame."""
     try:
-        value = chunks.loose(frame)
+        value = chunks.parse_lenient_json(frame)
     except ValueError:
         return frame.decode(errors="replace")
-    return find(value) or value
+    return find_error(value) or value
 
 
-def count(usage: Any) -> Usage | None:
+def usage_from_counts(usage: Any) -> Usage | None:
     """A Messages `usage` in the hub's words: the prompt is the sum of what was cached and what was not."""
     if not isinstance(usage, dict):
         return None
-    read = {name: value for name in _COUNTS if type(value := usage.get(name)) is int and value >= 0}
+    read = {name: value for name in _USAGE_FIELDS if type(value := usage.get(name)) is int and value >= 0}
     if not any(read.values()):
         return None
-    parts = [read[name] for name in _COUNTS if name != "output_tokens" and name in read]
+    parts = [read[name] for name in _USAGE_FIELDS if name != "output_tokens" and name in read]
     details = usage.get("output_tokens_details")
     thought = details.get("thinking_tokens") if isinstance(details, dict) else None
     prompt = sum(parts) if "input_tokens" in read else None
@@ -243,12 +249,14 @@ def count(usage: Any) -> Usage | None:
     )
 
 
-def read_message(raw: bytes) -> Whole:
+def read_message(raw: bytes) -> AnswerSummary:
     """What a whole Message says of itself; ProviderError when it is none, or has no end."""
     value = read_document(raw, "type")
     if value.get("type") == "error" or not isinstance(value.get("content"), list):
-        raise failure(find(value) or "the answer has no content")
+        raise provider_error(find_error(value) or "the answer has no content")
     model, reason = value.get("model"), value.get("stop_reason")
     if not isinstance(reason, str) or not reason:
-        raise unfinished(True)
-    return Whole(count(value.get("usage")), model if isinstance(model, str) else None, reason)
+        raise unfinished_error(True)
+    return AnswerSummary(
+        usage_from_counts(value.get("usage")), model if isinstance(model, str) else None, reason
+    )

@@ -20,14 +20,14 @@ from dragoman import events as e
 from dragoman.errors import BudgetExhausted, ProviderCategory, ProviderError
 from dragoman.events import FinishReason, Usage
 from dragoman.wire.anthropic import frame as frames
-from dragoman.wire.anthropic.answer import REASONS, Answer
-from dragoman.wire.anthropic.usage import Tally
-from dragoman.wire.failures import failure
+from dragoman.wire.anthropic.answer import FINISH_REASONS, AnthropicEventBuilder
+from dragoman.wire.anthropic.usage import AnthropicUsage
+from dragoman.wire.failures import provider_error
 
 # ---- A line of Claude Code's stream, as far as it is read.
 
 
-class Line(msgspec.Struct, frozen=True):
+class ClaudeCodeMessage(msgspec.Struct, frozen=True):
     """A message of the CLI; `type` and `subtype` say which."""
 
     type: str
@@ -52,10 +52,10 @@ class Line(msgspec.Struct, frozen=True):
     api_error_status: int | None = None
 
 
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(ClaudeCodeMessage)
 
 
-def read_line(raw: bytes) -> Line | None:
+def read_line(raw: bytes) -> ClaudeCodeMessage | None:
     """The message in a line; None when it is noise."""
     try:
         return _decoder.decode(raw)
@@ -65,18 +65,18 @@ def read_line(raw: bytes) -> Line | None:
 
 # ---- How a run of Claude Code ended: the reason, what it used, or the error that its words stand for.
 
-LOGIN = "run the CLI once by hand and log in, or give it a key of its own (ANTHROPIC_API_KEY)"
-_LOGGED_OUT = re.compile(r"log ?in|api[_ -]?key|authenticat|unauthori[sz]ed|token|credential", re.IGNORECASE)
-_KINDS: Mapping[str, tuple[ProviderCategory, bool]] = {
+LOGIN_HINT = "run the CLI once by hand and log in, or give it a key of its own (ANTHROPIC_API_KEY)"
+_LOGIN_WORDS = re.compile(r"log ?in|api[_ -]?key|authenticat|unauthori[sz]ed|token|credential", re.IGNORECASE)
+_ERROR_KINDS: Mapping[str, tuple[ProviderCategory, bool]] = {
     "authentication_failed": ("auth", False),
     "billing_error": ("rate_limit", False),
     "rate_limit": ("rate_limit", True),
     "invalid_request": ("bad_request", False),
     "server_error": ("api_error", True),
 }
-_CUT = "max_output_tokens"  # the CLI asked to go on a few times, and gave up
-_BUDGETS = frozenset({"error_max_budget_usd"})
-_COUNTS: Mapping[str, str] = {  # what a model's usage has, in the words of `usage`
+_OUTPUT_LIMIT = "max_output_tokens"  # the CLI asked to go on a few times, and gave up
+_BUDGET_SUBTYPES = frozenset({"error_max_budget_usd"})
+_USAGE_FIELDS: Mapping[str, str] = {  # what a model's usage has, in the words of `usage`
     "inputTokens": "input_tokens",
     "outputTokens": "output_tokens",
     "cacheReadInputTokens": "cache_read_input_tokens",
@@ -84,27 +84,27 @@ _COUNTS: Mapping[str, str] = {  # what a model's usage has, in the words of `usa
 }
 
 
-def reason_of(line: Line, kind: str | None) -> FinishReason | None:
+def finish_reason(line: ClaudeCodeMessage, kind: str | None) -> FinishReason | None:
     """Why it ended; None when it failed. `kind` is the error that its last message told."""
     if line.subtype == "error_max_turns":
         return "max-steps"
-    if kind == _CUT:
+    if kind == _OUTPUT_LIMIT:
         return "length"
     if line.stop_reason == "refusal":
         return "content-filter"
     if line.is_error or line.subtype != "success":
         return None
-    reason = REASONS.get(line.stop_reason or "", "stop")
+    reason = FINISH_REASONS.get(line.stop_reason or "", "stop")
     return "stop" if reason == "tool-calls" else reason
 
 
-def usage_of(line: Line) -> Usage | None:
+def read_usage(line: ClaudeCodeMessage) -> Usage | None:
     """All that the process used, also for sub-agents and earlier turns; else what it tells of this turn."""
-    tally = Tally()
+    tally = AnthropicUsage()
     used = [each for each in line.models.values() if isinstance(each, Mapping)] if line.models else []
-    counts = {ours: sum(_count(each, theirs) for each in used) for theirs, ours in _COUNTS.items()}
-    tally.start(counts if any(counts.values()) else line.usage, whole=True)
-    return tally.total()
+    counts = {ours: sum(_count(each, theirs) for each in used) for theirs, ours in _USAGE_FIELDS.items()}
+    tally.start(counts if any(counts.values()) else line.usage, complete=True)
+    return tally.to_usage()
 
 
 def _count(used: Mapping[str, object], name: str) -> int:
@@ -112,129 +112,131 @@ def _count(used: Mapping[str, object], name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def failed(line: Line, kind: str | None) -> ProviderError:
+def run_error(line: ClaudeCodeMessage, kind: str | None) -> ProviderError:
     """Why the run failed: what the CLI says of it, in whichever of its ways, and what it took."""
-    error = _failure(line, kind)
-    used = usage_of(line)
+    error = _read_error(line, kind)
+    used = read_usage(line)
     error.cost = line.total_cost_usd
-    error.used = None if used is None else asdict(used)
+    error.usage = None if used is None else asdict(used)
     return error
 
 
-def _failure(line: Line, kind: str | None) -> ProviderError:
+def _read_error(line: ClaudeCodeMessage, kind: str | None) -> ProviderError:
     errors = line.errors if isinstance(line.errors, list) else []
     words = [text for text in (line.result, *errors) if isinstance(text, str) and text.strip()]
     text = "; ".join(words) or f"Claude Code ended with {line.subtype or 'an error'} and said nothing more"
-    if line.subtype in _BUDGETS:
+    if line.subtype in _BUDGET_SUBTYPES:
         error = ProviderError(f"Claude Code stopped at its own budget: {text}", category="rate_limit")
         error.code = BudgetExhausted.code
         return error
-    return explain(text, kind=kind, status=line.api_error_status)
+    return explain_error(text, kind=kind, status=line.api_error_status)
 
 
-def explain(text: str, *, kind: str | None = None, status: int | None = None) -> ProviderError:
+def explain_error(text: str, *, kind: str | None = None, status: int | None = None) -> ProviderError:
     """The error that words of the CLI stand for; `kind` and `status` are what it says of it besides."""
-    error = failure(text, status=status)
-    if kind is not None and kind in _KINDS and not (kind == "server_error" and status):
-        category, transient = _KINDS[kind]
+    error = provider_error(text, status=status)
+    if kind is not None and kind in _ERROR_KINDS and not (kind == "server_error" and status):
+        category, transient = _ERROR_KINDS[kind]
         error = ProviderError(error.message, category=category, transient=transient, upstream_status=status)
     elif status is None and error.category == "api_error":
         error.transient = False  # nothing says that it would go better
-    elif status is None and error.category == "auth" and not _LOGGED_OUT.search(text):
+    elif status is None and error.category == "auth" and not _LOGIN_WORDS.search(text):
         return ProviderError(error.message, category="bad_request")  # such as a mode that root may not use
     if error.category == "auth":
-        error.hint = LOGIN
+        error.hint = LOGIN_HINT
     return error
 
 
 FAMILY = "claude-code"
-SESSION = "sessionId"
-_SYNTHETIC = "<synthetic>"  # the model of what the CLI says itself
-_OVER = frozenset({"completed", "failed", "killed", "stopped"})
+SESSION_KEY = "sessionId"
+_SYNTHETIC_MODEL = "<synthetic>"  # the model of what the CLI says itself
+_ENDED_STATUSES = frozenset({"completed", "failed", "killed", "stopped"})
 
-_Block: TypeAlias = (
+_BlockEvent: TypeAlias = (
     e.TextStart | e.TextDelta | e.TextEnd | e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd
 )
-_Call: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
+_CallEvent: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
 
 
-class Reader:
-    """Reads one answer. `session` is known from the first line on.
+class ClaudeCodeDecoder:
+    """Reads one answer. `session_id` is known from the first line on.
 
     `agent` is the one that must answer: the CLI takes another one, without a word, when it does not know it.
     """
 
     def __init__(self, *, provider: str, model: str, agent: str | None = None) -> None:
-        self.session: str | None = None
-        self.garbage = ""
+        self.session_id: str | None = None
+        self.unparsed_line = ""
         """The last line that was no message."""
         self._provider = provider
         self._model = model
         self._agent = agent
-        self._messages = count(1)
-        self._answer: Answer | None = None
-        self._place = 0
-        self._streamed: set[str] = set()  # messages that came in pieces
-        self._growing: dict[str, type[e.TextEnd | e.ReasoningEnd]] = {}  # blocks without an end, by id
-        self._writing: dict[str, str] = {}  # calls whose arguments have not come whole, and their names
-        self._waiting: dict[str, None] = {}  # calls without an output
-        self._told_early: set[str] = set()  # calls that were told before their message came to them
-        self._tasks: set[str] = set()  # what runs in the background
-        self._kind: str | None = None  # of the error that a message told
-        self._turns = 0
-        self._end: e.FinishStep | None = None
+        self._message_numbers = count(1)
+        self._builder: AnthropicEventBuilder | None = None
+        self._message_number = 0
+        self._streamed_ids: set[str] = set()  # messages that came in pieces
+        self._open_blocks: dict[str, type[e.TextEnd | e.ReasoningEnd]] = {}  # blocks without an end, by id
+        self._open_calls: dict[str, str] = {}  # calls whose arguments have not come whole, and their names
+        self._calls_without_output: dict[str, None] = {}  # calls without an output
+        self._early_calls: set[str] = set()  # calls that were told before their message came to them
+        self._background_tasks: set[str] = set()  # what runs in the background
+        self._error_kind: str | None = None  # of the error that a message told
+        self._turn_count = 0
+        self._finish_event: e.FinishStep | None = None
 
     @property
     def done(self) -> bool:
         """Whether there is a result, behind which nothing is known to come."""
-        return self._end is not None and not self._tasks
+        return self._finish_event is not None and not self._background_tasks
 
     def close(self) -> list[e.Event]:
         """The finish, once nothing more comes; nothing when there is no result."""
-        self._tasks.clear()
-        return [] if self._end is None else [*self._left(), self._end]
+        self._background_tasks.clear()
+        return [] if self._finish_event is None else [*self._close_calls(), self._finish_event]
 
     def feed(self, raw: bytes) -> list[e.Event]:
         """The events of one line; ProviderError when it says that the run failed. Noise is passed over."""
         line = read_line(raw)
         if line is None:
-            self.garbage = raw.decode(errors="replace").strip() or self.garbage
+            self.unparsed_line = raw.decode(errors="replace").strip() or self.unparsed_line
             return []
-        self.session = line.session_id or self.session
+        self.session_id = line.session_id or self.session_id
         if line.parent_tool_use_id is not None:
             return []
         match line.type:
             case "system":
-                self._system(line)
+                self._read_system(line)
                 return []
             case "stream_event":
-                return self._piece(bytes(line.event))
+                return self._read_stream_event(bytes(line.event))
             case "assistant":
-                return self._message(line)
+                return self._read_message(line)
             case "user":
-                return self._outputs(line.message)
+                return self._read_tool_outputs(line.message)
             case "result":
                 return self._finish(line)
             case _:
                 return []
 
-    def _system(self, line: Line) -> None:
+    def _read_system(self, line: ClaudeCodeMessage) -> None:
         """What the CLI says of itself: how a turn begins, and what goes on in the background."""
         match line.subtype:
             case "init":
-                self._begin_turn(line)
+                self._start_turn(line)
             case "task_started" if line.task_id is not None:
-                self._tasks.add(line.task_id)
-            case "task_updated" if isinstance(line.patch, Mapping) and line.patch.get("status") in _OVER:
-                self._tasks.discard(line.task_id or "")
+                self._background_tasks.add(line.task_id)
+            case "task_updated" if (
+                isinstance(line.patch, Mapping) and line.patch.get("status") in _ENDED_STATUSES
+            ):
+                self._background_tasks.discard(line.task_id or "")
             case "task_notification":
-                self._tasks.discard(line.task_id or "")
+                self._background_tasks.discard(line.task_id or "")
             case _:
                 pass
 
-    def _begin_turn(self, line: Line) -> None:
+    def _start_turn(self, line: ClaudeCodeMessage) -> None:
         self._model = line.model or self._model
-        self._end = None
+        self._finish_event = None
         if self._agent is not None and isinstance(line.agents, list) and self._agent not in line.agents:
             raise ProviderError(
                 f"Claude Code knows no agent {self._agent!r}",
@@ -242,10 +244,10 @@ class Reader:
                 hint=f"it knows {', '.join(map(str, line.agents))}; its own are found by `cwd`",
             )
 
-    def _piece(self, raw: bytes) -> list[e.Event]:
+    def _read_stream_event(self, raw: bytes) -> list[e.Event]:
         """An event of the message under way, in the words of Anthropic's API."""
         try:
-            frame = frames.read(raw)
+            frame = frames.read_chunk(raw)
         except ValueError:
             return []
         if frame is None or frame.type in ("message_stop", "ping"):
@@ -253,110 +255,110 @@ class Reader:
         if frame.type == "error":
             return []  # the CLI tries again itself, or says so in its result
         cut: list[e.Event] = []
-        if frame.type == "message_start" or self._answer is None:
-            cut = self._cut()
-            self._answer = self._begin()
+        if frame.type == "message_start" or self._builder is None:
+            cut = self._close_open()
+            self._builder = self._new_builder()
             if isinstance(frame.message, Mapping) and isinstance(frame.message.get("id"), str):
-                self._streamed.add(frame.message["id"])
-        self._answer.add(frame)
-        return [*cut, *self._told(self._answer)]
+                self._streamed_ids.add(frame.message["id"])
+        self._builder.add_chunk(frame)
+        return [*cut, *self._take_events(self._builder)]
 
-    def _begin(self) -> Answer:
-        place = self._place = next(self._messages)
+    def _new_builder(self) -> AnthropicEventBuilder:
+        place = self._message_number = next(self._message_numbers)
         numbers = count(1)
-        return Answer(
+        return AnthropicEventBuilder(
             provider=self._provider,
             model=self._model,
             new_id=lambda: f"call_{place}_{next(numbers)}",
-            taken=(),
+            used_ids=(),
         )
 
-    def _message(self, line: Line) -> list[e.Event]:
+    def _read_message(self, line: ClaudeCodeMessage) -> list[e.Event]:
         """A message that is whole: told already if it came in pieces."""
         message = line.message if isinstance(line.message, Mapping) else {}
         if isinstance(line.error, str):
-            self._kind = line.error
-        if line.error or message.get("model") == _SYNTHETIC:
+            self._error_kind = line.error
+        if line.error or message.get("model") == _SYNTHETIC_MODEL:
             return []
-        if message.get("id") in self._streamed:
-            return self._early(message.get("content"))
-        self._answer = None  # whatever came in pieces was another message
-        cut, answer = self._cut(), self._begin()
-        answer.start(message)
-        return [*cut, *self._told(answer)]
+        if message.get("id") in self._streamed_ids:
+            return self._early_inputs(message.get("content"))
+        self._builder = None  # whatever came in pieces was another message
+        cut, answer = self._close_open(), self._new_builder()
+        answer.add_message(message)
+        return [*cut, *self._take_events(answer)]
 
-    def _early(self, content: Any) -> list[e.Event]:
+    def _early_inputs(self, content: Any) -> list[e.Event]:
         """Calls of a message that still comes in pieces: they run at once, so outputs may come first."""
         calls: list[e.Event] = []
         for block in content if isinstance(content, list) else ():
             key = block.get("id") if isinstance(block, Mapping) and block.get("type") == "tool_use" else None
-            if isinstance(key, str) and key in self._writing:
-                name, given = self._writing[key], block.get("input")
-                calls.append(self._call(e.ToolInputAvailable(key, name, given)))
-                self._told_early.add(key)
+            if isinstance(key, str) and key in self._open_calls:
+                name, given = self._open_calls[key], block.get("input")
+                calls.append(self._convert_call(e.ToolInputAvailable(key, name, given)))
+                self._early_calls.add(key)
         return calls
 
-    def _cut(self) -> list[e.Event]:
+    def _close_open(self) -> list[e.Event]:
         """Ends for what a message has left open: the CLI gave it up, and asks again."""
         text = "the answer was cut before the arguments were complete; nothing was run"
-        ends: list[e.Event] = [end(id) for id, end in self._growing.items()]
+        ends: list[e.Event] = [end(id) for id, end in self._open_blocks.items()]
         ends += [
             e.ToolInputError(key, name, "", text, provider_executed=True, dynamic=True)
-            for key, name in self._writing.items()
+            for key, name in self._open_calls.items()
         ]
-        self._growing.clear()
-        self._writing.clear()
+        self._open_blocks.clear()
+        self._open_calls.clear()
         return ends
 
-    def _told(self, answer: Answer) -> list[e.Event]:
-        return [self._ours(event) for event in answer.take() if not self._repeats(event)]
+    def _take_events(self, answer: AnthropicEventBuilder) -> list[e.Event]:
+        return [self._convert(event) for event in answer.take_events() if not self._is_repeat(event)]
 
-    def _repeats(self, event: e.Event) -> bool:
+    def _is_repeat(self, event: e.Event) -> bool:
         return isinstance(event, e.ToolInputAvailable | e.ToolInputError) and (
-            event.tool_call_id in self._told_early
+            event.tool_call_id in self._early_calls
         )
 
-    def _ours(self, event: e.Event) -> e.Event:
+    def _convert(self, event: e.Event) -> e.Event:
         """The event with ids that are unique in the run; calls are marked as run by the provider."""
         match event:
             case e.TextStart() | e.TextDelta() | e.TextEnd():
-                return self._block(event, e.TextEnd)
+                return self._convert_block(event, e.TextEnd)
             case e.ReasoningStart() | e.ReasoningDelta() | e.ReasoningEnd():
-                return self._block(event, e.ReasoningEnd)
+                return self._convert_block(event, e.ReasoningEnd)
             case e.ToolInputStart() | e.ToolInputAvailable() | e.ToolInputError():
-                return self._call(event)
+                return self._convert_call(event)
             case e.ToolOutputAvailable() | e.ToolOutputError():
-                self._waiting.pop(event.tool_call_id, None)
+                self._calls_without_output.pop(event.tool_call_id, None)
                 return event
             case _:
                 return event
 
-    def _block(self, event: _Block, end: type[e.TextEnd | e.ReasoningEnd]) -> e.Event:
-        id = f"{self._place}-{event.id}"
+    def _convert_block(self, event: _BlockEvent, end: type[e.TextEnd | e.ReasoningEnd]) -> e.Event:
+        id = f"{self._message_number}-{event.id}"
         if isinstance(event, e.TextEnd | e.ReasoningEnd):
-            self._growing.pop(id, None)
-            marked = {**(event.provider_metadata or {}), **self._mark()}
+            self._open_blocks.pop(id, None)
+            marked = {**(event.provider_metadata or {}), **self._session_metadata()}
             return msgspec.structs.replace(event, id=id, provider_metadata=marked)
-        self._growing[id] = end
+        self._open_blocks[id] = end
         return msgspec.structs.replace(event, id=id)
 
-    def _call(self, event: _Call) -> e.Event:
+    def _convert_call(self, event: _CallEvent) -> e.Event:
         key = event.tool_call_id
         if isinstance(event, e.ToolInputStart):
-            self._writing[key] = event.tool_name
+            self._open_calls[key] = event.tool_name
             return msgspec.structs.replace(event, provider_executed=True, dynamic=True)
-        self._writing.pop(key, None)
+        self._open_calls.pop(key, None)
         if isinstance(event, e.ToolInputError):
             return msgspec.structs.replace(event, provider_executed=True, dynamic=True)
-        self._waiting[key] = None
-        mark = self._mark() or None
+        self._calls_without_output[key] = None
+        mark = self._session_metadata() or None
         return msgspec.structs.replace(event, provider_executed=True, dynamic=True, provider_metadata=mark)
 
-    def _mark(self) -> dict[str, dict[str, Any]]:
+    def _session_metadata(self) -> dict[str, dict[str, Any]]:
         """What a part keeps, so that the next request goes on with this session."""
-        return {FAMILY: {SESSION: self.session, "provider": self._provider}} if self.session else {}
+        return {FAMILY: {SESSION_KEY: self.session_id, "provider": self._provider}} if self.session_id else {}
 
-    def _outputs(self, message: Any) -> list[e.Event]:
+    def _read_tool_outputs(self, message: Any) -> list[e.Event]:
         """What the tools gave that Claude Code ran."""
         content = message.get("content") if isinstance(message, Mapping) else None
         found: list[e.Event] = []
@@ -364,10 +366,10 @@ class Reader:
             if not isinstance(block, Mapping) or block.get("type") != "tool_result":
                 continue
             key = block.get("tool_use_id")
-            if not isinstance(key, str) or key not in self._waiting:
+            if not isinstance(key, str) or key not in self._calls_without_output:
                 continue
-            del self._waiting[key]
-            output = _plain(block.get("content"))
+            del self._calls_without_output[key]
+            output = _plain_output(block.get("content"))
             if block.get("is_error"):
                 text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
                 found.append(e.ToolOutputError(key, text, provider_executed=True, dynamic=True))
@@ -375,39 +377,42 @@ class Reader:
                 found.append(e.ToolOutputAvailable(key, output, provider_executed=True, dynamic=True))
         return found
 
-    def _finish(self, line: Line) -> list[e.Event]:
+    def _finish(self, line: ClaudeCodeMessage) -> list[e.Event]:
         """Take a result. What it counts is of the whole process, but for its turns."""
-        kind, self._kind = self._kind, None
-        reason = reason_of(line, kind)
+        kind, self._error_kind = self._error_kind, None
+        reason = finish_reason(line, kind)
         if reason is None:
-            raise failed(line, kind)
-        if reason != "max-steps" and (self._growing or self._writing):
+            raise run_error(line, kind)
+        if reason != "max-steps" and (self._open_blocks or self._open_calls):
             raise ProviderError(
                 "Claude Code's answer was cut in the middle", category="network", transient=True
             )
-        self._turns += line.num_turns or 0
-        self._end = e.FinishStep(
+        self._turn_count += line.num_turns or 0
+        self._finish_event = e.FinishStep(
             reason,
-            usage_of(line),
+            read_usage(line),
             self._model,
             self._provider,
-            provider_metadata={FAMILY: self._account(line)},
+            provider_metadata={FAMILY: self._finish_metadata(line)},
         )
-        return self._left()
+        return self._close_calls()
 
-    def _left(self) -> list[e.Event]:
+    def _close_calls(self) -> list[e.Event]:
         """An end for calls that have none: the run was cut, or nobody told."""
         text = "Claude Code told no output of this call"
-        left = [e.ToolOutputError(key, text, provider_executed=True, dynamic=True) for key in self._waiting]
-        self._waiting.clear()
-        return [*self._cut(), *left]
+        left = [
+            e.ToolOutputError(key, text, provider_executed=True, dynamic=True)
+            for key in self._calls_without_output
+        ]
+        self._calls_without_output.clear()
+        return [*self._close_open(), *left]
 
-    def _account(self, line: Line) -> dict[str, Any]:
-        said = {SESSION: self.session, "costUsd": line.total_cost_usd, "turns": self._turns}
+    def _finish_metadata(self, line: ClaudeCodeMessage) -> dict[str, Any]:
+        said = {SESSION_KEY: self.session_id, "costUsd": line.total_cost_usd, "turns": self._turn_count}
         return {word: value for word, value in said.items() if value is not None}
 
 
-def _plain(content: Any) -> Any:
+def _plain_output(content: Any) -> Any:
     """A tool's content: its text if it is nothing but text."""
     if not isinstance(content, list):
         return "" if content is None else content

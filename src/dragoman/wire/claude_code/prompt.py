@@ -13,41 +13,45 @@ import msgspec
 
 from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
 from dragoman.request import ModelRequest
-from dragoman.wire.anthropic.history import write_history
-from dragoman.wire.claude_code.decoder import FAMILY, SESSION
-from dragoman.wire.openai.history import plain, result
+from dragoman.wire.anthropic.history import write_messages
+from dragoman.wire.claude_code.decoder import FAMILY, SESSION_KEY
+from dragoman.wire.openai.history import mapping_enc_hook, tool_result_text
 
-GO_ON = "Go on."
-CLOSING = "(The message ends here.)"
-_BEFORE = "What was said before, in another session:\n\n"
-_NOW = "\n\nWhat is said now:"
+CONTINUE_TEXT = "Go on."
+CLOSING_TEXT = "(The message ends here.)"
+_HISTORY_HEADING = "What was said before, in another session:\n\n"
+_NEW_MESSAGE_HEADING = "\n\nWhat is said now:"
 
 
-class Prompt(msgspec.Struct, frozen=True):
-    """`line` is what goes to the CLI's input; `session` is the one to resume; `system` are instructions."""
+class ClaudeCodePrompt(msgspec.Struct, frozen=True):
+    """`input_line` is what goes to the CLI's input; `session_id` is the one to resume; `system` are
+    instructions.
+    """
 
-    line: bytes
-    session: str | None = None
+    input_line: bytes
+    session_id: str | None = None
     system: str = ""
 
 
-def write_prompt(request: ModelRequest, *, provider: str, resume: bool = True) -> Prompt:
+def write_prompt(request: ModelRequest, *, provider: str, resume: bool = True) -> ClaudeCodePrompt:
     """The prompt for a request. Without `resume` the session is not gone on with, but told again."""
-    at, session = _find(request.messages, provider) if resume else (-1, None)
+    at, session = _last_session(request.messages, provider) if resume else (-1, None)
     new = request.messages[at + 1 :]
-    written = write_history(new, instructions=request.instructions, provider=provider)
+    written = write_messages(new, instructions=request.instructions, provider=provider)
     system = "\n\n".join(block["text"] for block in written.system)
-    content = harmless(_content(new, written.messages)) or [{"type": "text", "text": GO_ON}]
+    content = neutralise_commands(_write_content(new, written.messages)) or [
+        {"type": "text", "text": CONTINUE_TEXT}
+    ]
     message = {
         "type": "user",
         "session_id": session or "",
         "message": {"role": "user", "content": content},
         "parent_tool_use_id": None,
     }
-    return Prompt(msgspec.json.encode(message, enc_hook=plain) + b"\n", session, system)
+    return ClaudeCodePrompt(msgspec.json.encode(message, enc_hook=mapping_enc_hook) + b"\n", session, system)
 
 
-def harmless(content: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def neutralise_commands(content: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The blocks, so that the CLI takes them for words.
 
     It runs a last text such as `/config permissionMode=auto` as a command of its own, and reads the file of
@@ -55,21 +59,21 @@ def harmless(content: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     texts = [block.get("text", "") for block in content if block["type"] == "text"]
     if any(text.lstrip().startswith("/") or "@" in text for text in texts):
-        return [*content, {"type": "text", "text": CLOSING}]
+        return [*content, {"type": "text", "text": CLOSING_TEXT}]
     return list(content)
 
 
-def _find(messages: Sequence[Message], provider: str) -> tuple[int, str | None]:
+def _last_session(messages: Sequence[Message], provider: str) -> tuple[int, str | None]:
     """Where this provider has answered last, and in which session."""
     for at in range(len(messages) - 1, -1, -1):
         for part in reversed(messages[at].parts):
-            mark = _mark(part)
-            if mark.get("provider") == provider and isinstance(mark.get(SESSION), str):
-                return at, mark[SESSION]
+            mark = _session_metadata(part)
+            if mark.get("provider") == provider and isinstance(mark.get(SESSION_KEY), str):
+                return at, mark[SESSION_KEY]
     return -1, None
 
 
-def _mark(part: Any) -> Mapping[str, Any]:
+def _session_metadata(part: Any) -> Mapping[str, Any]:
     if isinstance(part, TextPart | ReasoningPart):
         return (part.provider_metadata or {}).get(FAMILY, {})
     if isinstance(part, ToolPart):
@@ -77,25 +81,25 @@ def _mark(part: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _content(messages: Sequence[Message], written: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _write_content(messages: Sequence[Message], written: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The blocks of what the user says, behind what others have answered meanwhile."""
     if all(message["role"] == "user" for message in written):
         return [block for message in written for block in message["content"]]
     last = max(at for at, message in enumerate(messages) if message.role == "assistant")
-    before = "\n\n".join(text for message in messages[: last + 1] for text in _tell(message))
-    now = [block for message in written[_behind(written) :] for block in message["content"]]
+    before = "\n\n".join(text for message in messages[: last + 1] for text in _message_text(message))
+    now = [block for message in written[_after_last_answer(written) :] for block in message["content"]]
     said = [block for block in now if block["type"] != "tool_result"]
     return [
-        {"type": "text", "text": f"{_BEFORE}{before}{_NOW}"},
-        *(said or [{"type": "text", "text": GO_ON}]),
+        {"type": "text", "text": f"{_HISTORY_HEADING}{before}{_NEW_MESSAGE_HEADING}"},
+        *(said or [{"type": "text", "text": CONTINUE_TEXT}]),
     ]
 
 
-def _behind(written: Sequence[Mapping[str, Any]]) -> int:
+def _after_last_answer(written: Sequence[Mapping[str, Any]]) -> int:
     return max(at for at, message in enumerate(written) if message["role"] == "assistant") + 1
 
 
-def _tell(message: Message) -> Iterator[str]:
+def _message_text(message: Message) -> Iterator[str]:
     """A message in words."""
     if message.role == "system":
         return
@@ -105,8 +109,8 @@ def _tell(message: Message) -> Iterator[str]:
             yield f"{who}: {part.text}"
         elif isinstance(part, ToolPart) and part.state != "input-streaming":
             given = (
-                msgspec.json.encode(part.input, enc_hook=plain).decode()
+                msgspec.json.encode(part.input, enc_hook=mapping_enc_hook).decode()
                 if part.input is not msgspec.UNSET
                 else "{}"
             )
-            yield f"{who} called {part.name} with {given} and got: {result(part)}"
+            yield f"{who} called {part.name} with {given} and got: {tool_result_text(part)}"

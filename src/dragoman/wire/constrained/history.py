@@ -7,65 +7,68 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 from dragoman.messages import Message, Part, Role, StepStartPart, TextPart, ToolPart
-from dragoman.wire.openai.history import content, encode_value, result
+from dragoman.wire.openai.history import encode_json, tool_result_text, write_content
 
-Line = tuple[Role, str]
+PromptLine = tuple[Role, str]
 
-LONGEST_FACTS = 2_000  # characters of what one call gave
-_ASKED = """Facts from count_words(to be or not):
+MAX_RESULT_LENGTH = 2_000  # characters of what one call gave
+_EXAMPLE_QUESTION = """Facts from count_words(to be or not):
 4
 
 Answer with these facts: How many words are in "to be or not"?"""
-FACTS_SHOT: Sequence[Line] = (("user", _ASKED), ("assistant", 'There are 4 words in "to be or not".'))
+RESULT_EXAMPLE: Sequence[PromptLine] = (
+    ("user", _EXAMPLE_QUESTION),
+    ("assistant", 'There are 4 words in "to be or not".'),
+)
 
 
-def protocol(history: Sequence[Message]) -> Iterator[Line]:
+def constrained_lines(history: Sequence[Message]) -> Iterator[PromptLine]:
     """The history as it would read had all of it been constrained."""
     for message in history:
         match message.role:
             case "system":
                 pass  # with the instructions
             case "user":
-                yield ("user", text(message.parts))
+                yield ("user", parts_text(message.parts))
             case "assistant":
-                yield from _replies(message, last=message is history[-1])
+                yield from _assistant_lines(message, last=message is history[-1])
             case _:
                 assert_never(message.role)
 
 
-def conversation(history: Sequence[Message]) -> list[Line]:
+def plain_lines(history: Sequence[Message]) -> list[PromptLine]:
     """The history in plain words; what calls gave stands before the question that led to them."""
-    lines: list[Line] = []
+    lines: list[PromptLine] = []
     for message in history:
         match message.role:
             case "system":
                 pass
             case "user":
-                lines.append(("user", text(message.parts)))
+                lines.append(("user", parts_text(message.parts)))
             case "assistant":
-                facts = [_facts(part) for part in message.parts if isinstance(part, ToolPart)]
+                facts = [_result_text(part) for part in message.parts if isinstance(part, ToolPart)]
                 if facts:
                     question = lines.pop()[1] if lines and lines[-1][0] == "user" else ""
                     lines.append(("user", "\n\n".join([*facts, f"Answer with these facts: {question}"])))
                 if message is not history[-1]:
-                    lines.append(("assistant", text(message.parts)))
+                    lines.append(("assistant", parts_text(message.parts)))
             case _:
                 assert_never(message.role)
     return lines
 
 
-def messages(lines: Sequence[Line]) -> list[Message]:
+def to_messages(lines: Sequence[PromptLine]) -> list[Message]:
     """The lines as messages; neighbours of one side become one, since chat templates want turns."""
-    taken: list[Line] = []
+    taken: list[PromptLine] = []
     for role, said in lines:
         if taken and taken[-1][0] == role:
-            taken[-1] = (role, joined(taken[-1][1], said))
+            taken[-1] = (role, join_paragraphs(taken[-1][1], said))
         elif said:
             taken.append((role, said))
     return [Message(str(at), role, (TextPart(said),)) for at, (role, said) in enumerate(taken)]
 
 
-def rounds(history: Sequence[Message]) -> int:
+def tool_rounds(history: Sequence[Message]) -> int:
     """How many steps of the turn under way have called tools."""
     last = history[-1] if history else None
     if last is None or last.role != "assistant":
@@ -79,20 +82,20 @@ def rounds(history: Sequence[Message]) -> int:
     return len(calling)
 
 
-def asked(history: Sequence[Message]) -> str:
+def last_question(history: Sequence[Message]) -> str:
     """The last question."""
-    return next((text(message.parts) for message in reversed(history) if message.role == "user"), "")
+    return next((parts_text(message.parts) for message in reversed(history) if message.role == "user"), "")
 
 
-def text(parts: Sequence[Part]) -> str:
+def parts_text(parts: Sequence[Part]) -> str:
     """The text of the parts; a file that is no text is only mentioned."""
-    said = content(parts)
+    said = write_content(parts)
     if isinstance(said, str):
         return said
     return "\n".join(part.get("text") or "[a file that this model cannot read]" for part in said)
 
 
-def joined(*texts: str) -> str:
+def join_paragraphs(*texts: str) -> str:
     """The texts that say something, as paragraphs."""
     return "\n\n".join(filter(None, texts))
 
@@ -102,43 +105,50 @@ def write_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _replies(message: Message, *, last: bool) -> Iterator[Line]:
+def _assistant_lines(message: Message, *, last: bool) -> Iterator[PromptLine]:
     for part in message.parts:
         if isinstance(part, ToolPart):
-            yield ("assistant", write_json({"call": part.name, "input": _input(part)}))
-            yield ("user", _facts(part))
+            yield ("assistant", write_json({"call": part.name, "input": _call_input(part)}))
+            yield ("user", _result_text(part))
         elif isinstance(part, TextPart) and part.text and not last:
             yield ("assistant", write_json({"answer": part.text}))
 
 
-def _facts(part: ToolPart) -> str:
+def _result_text(part: ToolPart) -> str:
     """What a call gave, in words."""
-    told = "\n".join(_spell(part.output)) if part.state == "output-available" else f"error: {result(part)}"
-    values = ", ".join(_scalar(value) for value in _input(part).values())
-    short = told if len(told) <= LONGEST_FACTS else f"{told[:LONGEST_FACTS]}…"
+    told = (
+        "\n".join(_value_lines(part.output))
+        if part.state == "output-available"
+        else f"error: {tool_result_text(part)}"
+    )
+    values = ", ".join(_scalar_text(value) for value in _call_input(part).values())
+    short = told if len(told) <= MAX_RESULT_LENGTH else f"{told[:MAX_RESULT_LENGTH]}…"
     return f"Facts from {part.name}({values}):\n{short}"
 
 
-def _spell(value: Any, indent: str = "") -> Iterator[str]:
+def _value_lines(value: Any, indent: str = "") -> Iterator[str]:
     """A JSON value as lines that a small model can read."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if isinstance(item, Mapping | list) and item:
                 yield f"{indent}{name}:"
-                yield from _spell(item, f"{indent}  ")
+                yield from _value_lines(item, f"{indent}  ")
             else:
-                yield f"{indent}{name}: {_scalar(item)}"
+                yield f"{indent}{name}: {_scalar_text(item)}"
     elif isinstance(value, list):
         for item in value:
             pairs = item.items() if isinstance(item, Mapping) else ()
-            yield f"{indent}- {', '.join(f'{name}: {_scalar(of)}' for name, of in pairs) or _scalar(item)}"
+            yield (
+                f"{indent}- "
+                f"{', '.join(f'{name}: {_scalar_text(of)}' for name, of in pairs) or _scalar_text(item)}"
+            )
     else:
-        yield f"{indent}{_scalar(value)}"
+        yield f"{indent}{_scalar_text(value)}"
 
 
-def _scalar(value: Any) -> str:
-    return value if isinstance(value, str) else encode_value(value)
+def _scalar_text(value: Any) -> str:
+    return value if isinstance(value, str) else encode_json(value)
 
 
-def _input(part: ToolPart) -> Mapping[str, Any]:
+def _call_input(part: ToolPart) -> Mapping[str, Any]:
     return part.input if isinstance(part.input, Mapping) else {}

@@ -11,11 +11,19 @@ from typing import Any, assert_never
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, Message, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
-from dragoman.wire.openai.history import blocks, calls_in, inline, link, media_type, packed, result
-from dragoman.wire.outputs import files_in
+from dragoman.wire.openai.history import (
+    base64_data,
+    base_media_type,
+    file_reference,
+    inline_text,
+    local_tool_calls,
+    split_steps,
+    tool_result_text,
+)
+from dragoman.wire.outputs import read_multimodal_output
 
 
-def write_history(
+def write_messages(
     history: Sequence[Message], *, instructions: str | None, provider: str | None
 ) -> list[dict[str, Any]]:
     """The messages in order; what another than this `provider` thought is not said to be the model's own."""
@@ -28,51 +36,55 @@ def write_history(
                 text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
                 written += [{"role": "system", "content": text}] if text else []
             case "user":
-                said = _content(message.parts, field=message.id)
+                said = _write_content(message.parts, field=message.id)
                 written += [{"role": "user", **said}] if any(said.values()) else []
             case "assistant":
-                for block in blocks(message.parts):
-                    written += _block(block, provider=provider, field=message.id)
+                for block in split_steps(message.parts):
+                    written += _write_step(block, provider=provider, field=message.id)
             case _:
                 assert_never(message.role)
     return written
 
 
-def _block(parts: Sequence[Part], *, provider: str | None, field: str) -> Iterator[dict[str, Any]]:
+def _write_step(parts: Sequence[Part], *, provider: str | None, field: str) -> Iterator[dict[str, Any]]:
     """What one model call said, if it said anything, and a tool message for each call in call order."""
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
-    calls = calls_in(parts)
+    calls = local_tool_calls(parts)
     if not text and not calls:
         return
     said: dict[str, Any] = {"role": "assistant", "content": text}
     thinking = "".join(
         part.text
         for part in parts
-        if isinstance(part, ReasoningPart) and not _foreign(part.provider_metadata, provider)
+        if isinstance(part, ReasoningPart) and not _is_from_other_provider(part.provider_metadata, provider)
     )
     if thinking:
         said["thinking"] = thinking
     if calls:
-        said["tool_calls"] = [_call(part) for part in calls]
+        said["tool_calls"] = [_write_call(part) for part in calls]
     yield said
     for part in calls:
-        pieces = files_in(part)
-        told = {"content": result(part)} if pieces is None else _content(pieces, field=field, given=True)
+        pieces = read_multimodal_output(part)
+        told = (
+            {"content": tool_result_text(part)}
+            if pieces is None
+            else _write_content(pieces, field=field, from_tool=True)
+        )
         yield {"role": "tool", **told, "tool_name": part.name, "tool_call_id": part.tool_call_id}
 
 
-def _foreign(metadata: ProviderMetadata | None, provider: str | None) -> bool:
+def _is_from_other_provider(metadata: ProviderMetadata | None, provider: str | None) -> bool:
     """Whether the metadata names another provider."""
     names = [own["provider"] for own in (metadata or {}).values() if own.get("provider") is not None]
     return bool(names) and provider not in names
 
 
-def _call(part: ToolPart) -> dict[str, Any]:
+def _write_call(part: ToolPart) -> dict[str, Any]:
     arguments = part.input if isinstance(part.input, Mapping) else {}
     return {"id": part.tool_call_id, "function": {"name": part.name, "arguments": arguments}}
 
 
-def _content(parts: Sequence[Part], *, field: str, given: bool = False) -> dict[str, Any]:
+def _write_content(parts: Sequence[Part], *, field: str, from_tool: bool = False) -> dict[str, Any]:
     """Texts and images. Of any other file that a tool has `given` it is said that it was there."""
     texts: list[str] = []
     images: list[str] = []
@@ -80,25 +92,25 @@ def _content(parts: Sequence[Part], *, field: str, given: bool = False) -> dict[
         if isinstance(part, TextPart):
             texts += [part.text] if part.text else []
         elif isinstance(part, FilePart):
-            text = inline(part) or (_noted(part) if given else None)
+            text = inline_text(part) or (_file_note(part) if from_tool else None)
             if text is None:
-                images.append(_image(part, field))
+                images.append(_image_data(part, field))
             else:
                 texts.append(text)
     return {"content": "\n".join(texts), **({"images": images} if images else {})}
 
 
-def _noted(part: FilePart) -> str | None:
+def _file_note(part: FilePart) -> str | None:
     """The words for a file that cannot go along as an image."""
-    if packed(part) is not None and media_type(part).startswith("image/"):
+    if base64_data(part) is not None and base_media_type(part).startswith("image/"):
         return None
     if part.url.startswith("data:"):
-        return f"[{part.filename or 'a file'} of the type {media_type(part)}]"
-    return link(part)
+        return f"[{part.filename or 'a file'} of the type {base_media_type(part)}]"
+    return file_reference(part)
 
 
-def _image(part: FilePart, field: str) -> str:
-    kind, data = media_type(part), packed(part)
+def _image_data(part: FilePart, field: str) -> str:
+    kind, data = base_media_type(part), base64_data(part)
     if not kind.startswith("image/"):
         raise BadRequest(
             f"Ollama takes texts and images, not a file of type {kind!r}",

@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.errors import BadRequest
-from dragoman.wire.openai.options import OURS, effort_of, schema_of, strange_config, thinks
+from dragoman.wire.openai.options import (
+    RESERVED_FIELDS,
+    anthropic_effort,
+    anthropic_output_schema,
+    anthropic_thinking_enabled,
+    unsupported_output_config,
+)
 
-_NATIVE = ("keep_alive", "truncate", "shift")
-_RUNNER = frozenset(
+_TOP_LEVEL_OPTIONS = ("keep_alive", "truncate", "shift")
+_RUNNER_OPTIONS = frozenset(
     {
         "frequency_penalty",
         "main_gpu",
@@ -37,10 +43,10 @@ _RUNNER = frozenset(
         "use_mmap",
     }
 )
-_KNOWN = (
-    OURS
-    | _RUNNER
-    | set(_NATIVE)
+_HANDLED_OPTIONS = (
+    RESERVED_FIELDS
+    | _RUNNER_OPTIONS
+    | set(_TOP_LEVEL_OPTIONS)
     | {
         "format",
         "max_completion_tokens",
@@ -56,7 +62,7 @@ _KNOWN = (
         "tools",
     }
 )
-_USUAL: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, Any] = {
     "logprobs": False,
     "modalities": ["text"],
     "n": 1,
@@ -65,7 +71,7 @@ _USUAL: Mapping[str, Any] = {
     "store": False,
 }
 """What other APIs do unless asked: to leave it out changes nothing."""
-_LEVELS = {
+_THINK_LEVELS = {
     "none": None,
     "minimal": "low",
     "low": "low",
@@ -74,17 +80,17 @@ _LEVELS = {
     "xhigh": "max",
     "max": "max",
 }
-_LEVELLED = re.compile(r"gpt-?oss", re.IGNORECASE)
+_LEVEL_MODELS = re.compile(r"gpt-?oss", re.IGNORECASE)
 
 
-def write_fields(options: Mapping[str, Any], *, model: str) -> dict[str, Any]:
+def write_top_level_fields(options: Mapping[str, Any], *, model: str) -> dict[str, Any]:
     """The fields of the request but `options`, in one order."""
-    fields = {"format": _format(options), "think": _think(options, model)}
-    fields |= {name: options.get(name) for name in _NATIVE}
+    fields = {"format": _response_format(options), "think": _think_level(options, model)}
+    fields |= {name: options.get(name) for name in _TOP_LEVEL_OPTIONS}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def write_runner(options: Mapping[str, Any], *, num_ctx: int | None) -> dict[str, Any]:
+def write_runner_options(options: Mapping[str, Any], *, num_ctx: int | None) -> dict[str, Any]:
     """The field `options`. The context's size is `num_ctx` unless the request says another."""
     limit, stop = _first(options, "max_completion_tokens", "max_tokens"), options.get("stop")
     native = options.get("options")
@@ -92,27 +98,27 @@ def write_runner(options: Mapping[str, Any], *, num_ctx: int | None) -> dict[str
         "num_ctx": num_ctx,
         "num_predict": limit,
         "stop": [stop] if isinstance(stop, str) else stop,
-        **{name: value for name, value in options.items() if name in _RUNNER and value is not None},
+        **{name: value for name, value in options.items() if name in _RUNNER_OPTIONS and value is not None},
         **(native if isinstance(native, Mapping) else {}),
     }
     return {name: said[name] for name in sorted(said) if said[name] is not None}
 
 
-def left_out(options: Mapping[str, Any]) -> list[str]:
+def unsupported_options(options: Mapping[str, Any]) -> list[str]:
     """The names of the options that Ollama has no word for; BadRequest for what cannot be left out."""
-    refuse(options)
+    reject_unsupported(options)
     names = [
         name
         for name in sorted(options)
-        if name not in _KNOWN and options[name] is not None and options[name] != _USUAL.get(name)
+        if name not in _HANDLED_OPTIONS and options[name] is not None and options[name] != _DEFAULTS.get(name)
     ]
     effort = options.get("reasoning_effort")
-    if effort is not None and effort not in _LEVELS:
+    if effort is not None and effort not in _THINK_LEVELS:
         names.append("reasoning_effort")
-    return names + strange_config(options, efforts=_LEVELS)
+    return names + unsupported_output_config(options, efforts=_THINK_LEVELS)
 
 
-def refuse(options: Mapping[str, Any]) -> None:
+def reject_unsupported(options: Mapping[str, Any]) -> None:
     """BadRequest for what is another question when it is left out."""
     number, modalities = options.get("n"), options.get("modalities")
     if number not in (None, 1):
@@ -123,12 +129,12 @@ def refuse(options: Mapping[str, Any]) -> None:
         raise BadRequest("Ollama calls no MCP servers by itself", field="mcp_servers")
 
 
-def _format(options: Mapping[str, Any]) -> Any:
+def _response_format(options: Mapping[str, Any]) -> Any:
     """What form the answer must have: "json", a JSON Schema, or none."""
     asked = options.get("response_format")
     native = _first(options, "format")
     if native is not None or asked is None:
-        return schema_of(options) if native is None else native
+        return anthropic_output_schema(options) if native is None else native
     kind = asked.get("type") if isinstance(asked, Mapping) else asked
     if kind == "text":
         return None
@@ -144,17 +150,17 @@ def _format(options: Mapping[str, Any]) -> Any:
     )
 
 
-def _think(options: Mapping[str, Any], model: str) -> bool | str | None:
+def _think_level(options: Mapping[str, Any], model: str) -> bool | str | None:
     """Whether to think; models that are told how hard take a level instead."""
     native = options.get("think")
     if native is not None:
         return native if isinstance(native, bool | str) else None
     asked = options.get("reasoning_effort")
-    effort = effort_of(options) if asked is None else asked
-    if effort not in _LEVELS:
-        return thinks(options)
-    level = _LEVELS[effort]
-    return level if level is not None and _LEVELLED.search(model) else level is not None
+    effort = anthropic_effort(options) if asked is None else asked
+    if effort not in _THINK_LEVELS:
+        return anthropic_thinking_enabled(options)
+    level = _THINK_LEVELS[effort]
+    return level if level is not None and _LEVEL_MODELS.search(model) else level is not None
 
 
 def _first(options: Mapping[str, Any], *names: str) -> Any:

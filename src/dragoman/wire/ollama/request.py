@@ -12,13 +12,18 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.request import ModelRequest, Named, Tool
-from dragoman.wire.ollama.history import write_history
-from dragoman.wire.ollama.options import left_out, refuse, write_fields, write_runner
-from dragoman.wire.openai.history import plain
-from dragoman.wire.openai.options import extra_body
+from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.ollama.history import write_messages
+from dragoman.wire.ollama.options import (
+    reject_unsupported,
+    unsupported_options,
+    write_runner_options,
+    write_top_level_fields,
+)
+from dragoman.wire.openai.history import mapping_enc_hook
+from dragoman.wire.openai.options import extra_body_fields
 
-_NO_THINKING = re.compile(r"does not support thinking|\bthink value\b", re.IGNORECASE)
+_THINKING_REJECTED = re.compile(r"does not support thinking|\bthink value\b", re.IGNORECASE)
 
 
 def encode_request(
@@ -34,51 +39,51 @@ def encode_request(
     `num_ctx` is the context's size unless the request has one of its own: without, Ollama takes a small one
     and drops old messages in silence. `drop` names fields and options that the model has refused.
     """
-    runner = write_runner(request.options, num_ctx=num_ctx)
+    runner = write_runner_options(request.options, num_ctx=num_ctx)
     body = {
-        **_question(request, provider=provider),
+        **_request_fields(request, provider=provider),
         "options": {name: value for name, value in runner.items() if name not in drop},
         "stream": stream,
     }
     said = {name: value for name, value in body.items() if name not in drop and value not in ([], {})}
-    return msgspec.json.encode(said | extra_body(request.options, said), enc_hook=plain)
+    return msgspec.json.encode(said | extra_body_fields(request.options, said), enc_hook=mapping_enc_hook)
 
 
-def check(request: ModelRequest) -> Sequence[str]:
+def check_request(request: ModelRequest) -> Sequence[str]:
     """The names of what is left out, or asked for in words only (`tool_choice`).
 
     BadRequest, with the client's field, for what cannot be left out without changing what is asked.
     """
-    _question(request, provider=None)
-    names = left_out(request.options)
-    if _order(request):
+    _request_fields(request, provider=None)
+    names = unsupported_options(request.options)
+    if _tool_instruction(request):
         names.append("tool_choice")
     if any(tool.strict for tool in request.tools):
         names.append("tools.strict")
     return names
 
 
-def refused_field(message: str) -> str | None:
+def rejected_field(message: str) -> str | None:
     """The field without which the same request may pass, by the words of a 400; None when there is none."""
-    return "think" if _NO_THINKING.search(message) else None
+    return "think" if _THINKING_REJECTED.search(message) else None
 
 
-def _question(request: ModelRequest, *, provider: str | None) -> dict[str, Any]:
+def _request_fields(request: ModelRequest, *, provider: str | None) -> dict[str, Any]:
     """What is asked: all that may have to be refused."""
-    refuse(request.options)
+    reject_unsupported(request.options)
     return {
         "model": request.model,
-        "messages": _messages(request, provider=provider),
-        "tools": [_tool(tool) for tool in _tools(request)],
-        **write_fields(request.options, model=request.model),
+        "messages": _write_request_messages(request, provider=provider),
+        "tools": [_write_tool(tool) for tool in _visible_tools(request)],
+        **write_top_level_fields(request.options, model=request.model),
     }
 
 
-def _messages(request: ModelRequest, *, provider: str | None) -> list[dict[str, Any]]:
-    written = write_history(request.messages, instructions=request.instructions, provider=provider)
+def _write_request_messages(request: ModelRequest, *, provider: str | None) -> list[dict[str, Any]]:
+    written = write_messages(request.messages, instructions=request.instructions, provider=provider)
     if not written:
         raise BadRequest("there is nothing to answer: no message says anything", field="messages")
-    order = _order(request)
+    order = _tool_instruction(request)
     if not order:
         return written
     if written[0]["role"] != "system":
@@ -86,12 +91,12 @@ def _messages(request: ModelRequest, *, provider: str | None) -> list[dict[str, 
     return [{**written[0], "content": f"{written[0]['content']}\n\n{order}"}, *written[1:]]
 
 
-def _tools(request: ModelRequest) -> Sequence[Tool]:
+def _visible_tools(request: ModelRequest) -> Sequence[Tool]:
     """The tools that the model may see."""
     match request.tool_choice:
         case "none":
             return ()
-        case Named(name=name):
+        case NamedToolChoice(name=name):
             named = [tool for tool in request.tools if tool.name == name]
             if not named:
                 raise BadRequest(f"there is no tool {name!r:.80} to choose", field="tool_choice")
@@ -100,10 +105,10 @@ def _tools(request: ModelRequest) -> Sequence[Tool]:
             return request.tools
 
 
-def _order(request: ModelRequest) -> str | None:
+def _tool_instruction(request: ModelRequest) -> str | None:
     """The words that stand for a tool choice."""
     match request.tool_choice:
-        case Named(name=name):
+        case NamedToolChoice(name=name):
             return f"Answer with a call of the tool {name}, and with nothing else."
         case "required" if request.tools:
             return "Answer with a call of one of the tools, and with nothing else."
@@ -111,7 +116,7 @@ def _order(request: ModelRequest) -> str | None:
             return None
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _write_tool(tool: Tool) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description else {}
     schema = {"type": "object", "properties": {}, **tool.input_schema}
     return {"type": "function", "function": {"name": tool.name, **described, "parameters": schema}}

@@ -1,7 +1,8 @@
 """Chunks: one piece of a chat.completions stream as a value, read from anything that vendors call one.
 
-`decode_lines` is the quick way for well-behaved chunks. `read` takes the rest: fields of other types, NaN,
-halves of surrogate pairs, broken UTF-8, several documents in a frame. Source: wire notes on providers, §4.2.
+`decode_lines` is the quick way for well-behaved chunks. `read_chunks` takes the rest: fields of other
+types, NaN, halves of surrogate pairs, broken UTF-8, several documents in a frame. Source: wire notes on
+providers, §4.2.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from typing import Any
 import msgspec
 
 
-class Function(msgspec.Struct, gc=False):
+class OpenAIFunctionCall(msgspec.Struct, gc=False):
     """The function half of a tool-call fragment."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class Fragment(msgspec.Struct, gc=False):
+class OpenAIToolCallDelta(msgspec.Struct, gc=False):
     """A piece of a tool call. `extra_content` is opaque (Gemini's signatures) and goes back as it is."""
 
     index: int | None = None
     id: str | None = None
-    function: Function | None = None
+    function: OpenAIFunctionCall | None = None
     custom: Any = None
     extra_content: Any = None
 
 
-class Delta(msgspec.Struct, gc=False):
+class OpenAIDelta(msgspec.Struct, gc=False):
     """What a chunk adds to the answer; a whole message has the same fields."""
 
     content: str | list[Any] | None = None
-    tool_calls: list[Fragment] | None = None
+    tool_calls: list[OpenAIToolCallDelta] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     reasoning_text: str | None = None
@@ -48,21 +49,21 @@ class Delta(msgspec.Struct, gc=False):
     audio: Any = None
 
 
-class Choice(msgspec.Struct, gc=False):
-    """One of the answers; only the one with index 0 is read. `text` is of the old completions API."""
+class OpenAIChoice(msgspec.Struct, gc=False):
+    """One of the answers; only the one with index 0 is read. `as_text` is of the old completions API."""
 
     index: int | None = None
-    delta: Delta | None = None
+    delta: OpenAIDelta | None = None
     finish_reason: str | None = None
-    message: Delta | None = None
+    message: OpenAIDelta | None = None
     text: str | None = None
     error: Any = None
 
 
-class Chunk(msgspec.Struct, gc=False):
+class OpenAIChunk(msgspec.Struct, gc=False):
     """One event of the stream. `choices` is None when the event has none at all: then it may be an error."""
 
-    choices: list[Choice] | None = None
+    choices: list[OpenAIChoice] | None = None
     model: str | None = None
     usage: Any = None
     error: Any = None
@@ -72,12 +73,12 @@ class Chunk(msgspec.Struct, gc=False):
     web_search: Any = None
 
 
-_decoder = msgspec.json.Decoder(Chunk)
+_decoder = msgspec.json.Decoder(OpenAIChunk)
 decode_lines = _decoder.decode_lines
-FAILED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def delta_of(chunk: Chunk) -> Delta | None:
+def sole_delta(chunk: OpenAIChunk) -> OpenAIDelta | None:
     """The delta when the chunk holds nothing else, as nearly all do; None when it holds more."""
     choices = chunk.choices
     if (
@@ -97,7 +98,7 @@ def delta_of(chunk: Chunk) -> Delta | None:
     )
 
 
-def is_plain(delta: Delta) -> bool:
+def has_only_content_and_calls(delta: OpenAIDelta) -> bool:
     """Whether the delta holds nothing but content and tool calls."""
     return (
         delta.reasoning_content is None
@@ -114,19 +115,21 @@ def is_plain(delta: Delta) -> bool:
     )
 
 
-def read(payload: bytes) -> list[Chunk]:
+def read_chunks(payload: bytes) -> list[OpenAIChunk]:
     """The chunks in one frame, whatever its quirks; ValueError when it is no JSON, or no object."""
     try:
         return [_decoder.decode(payload)]
-    except FAILED:
+    except DECODE_ERRORS:
         pass
     try:
-        value = loose(payload)
+        value = parse_lenient_json(payload)
     except ValueError:
         lines = payload.split(b"\n")
         if len(lines) == 1:
             raise
-        return [chunk for line in lines if line.strip() not in (b"", b"[DONE]") for chunk in read(line)]
+        return [
+            chunk for line in lines if line.strip() not in (b"", b"[DONE]") for chunk in read_chunks(line)
+        ]
     if value is None:
         return []
     if isinstance(value, list) and value:  # Google wraps its errors in a list
@@ -134,12 +137,12 @@ def read(payload: bytes) -> list[Chunk]:
     if not isinstance(value, dict):
         raise ValueError(f"the event is a JSON {type(value).__name__}, not an object")
     try:
-        return [tolerate(value)]
+        return [lenient_chunk(value)]
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def loose(payload: bytes) -> Any:
+def parse_lenient_json(payload: bytes) -> Any:
     """The JSON value, also with NaN, control characters, lone surrogates or broken UTF-8; else ValueError."""
     try:
         return json.loads(payload.decode("utf-8", "replace"), strict=False)
@@ -147,40 +150,42 @@ def loose(payload: bytes) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def tolerate(value: Mapping[str, Any]) -> Chunk:
+def lenient_chunk(value: Mapping[str, Any]) -> OpenAIChunk:
     """The chunk in a JSON object of which any field may have a type of its own.
 
     Halves of surrogate pairs stay in the texts that grow, where the other half may follow; elsewhere they
     are replaced.
     """
     choices = value.get("choices")
-    return Chunk(
-        choices=[_choice(choice) for choice in _objects(choices)] if isinstance(choices, list) else None,
-        model=text(clean(value.get("model"))),
+    return OpenAIChunk(
+        choices=[_lenient_choice(choice) for choice in _objects(choices)]
+        if isinstance(choices, list)
+        else None,
+        model=as_text(replace_surrogates(value.get("model"))),
         usage=value.get("usage"),
-        **{name: clean(value.get(name)) for name in _BESIDE},
+        **{name: replace_surrogates(value.get(name)) for name in _TOP_LEVEL_FIELDS},
     )
 
 
-def text(value: Any) -> str | None:
+def as_text(value: Any) -> str | None:
     """A string as it is, a number as its digits, a list of text parts joined; anything else is none."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return "".join(filter(None, map(text, value))) or None
+        return "".join(filter(None, map(as_text, value))) or None
     if isinstance(value, Mapping):
-        return text(value.get("text") or value.get("content") or value.get("summary"))
+        return as_text(value.get("text") or value.get("content") or value.get("summary"))
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def clean(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """The value with whole characters only: half of a surrogate pair becomes U+FFFD."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
-        return [clean(item) for item in value]
+        return [replace_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {clean(key): clean(item) for key, item in value.items()}
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
     return value
 
 
@@ -188,35 +193,37 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-def _choice(value: Mapping[str, Any]) -> Choice:
-    return Choice(
-        index=_whole(value.get("index")),
-        delta=_delta(value.get("delta")),
-        finish_reason=text(value.get("finish_reason")),
-        message=_delta(value.get("message")),
-        text=text(value.get("text")),
-        error=clean(value.get("error")),
+def _lenient_choice(value: Mapping[str, Any]) -> OpenAIChoice:
+    return OpenAIChoice(
+        index=_as_integer(value.get("index")),
+        delta=_lenient_delta(value.get("delta")),
+        finish_reason=as_text(value.get("finish_reason")),
+        message=_lenient_delta(value.get("message")),
+        text=as_text(value.get("text")),
+        error=replace_surrogates(value.get("error")),
     )
 
 
-def _delta(value: Any) -> Delta | None:
+def _lenient_delta(value: Any) -> OpenAIDelta | None:
     if not isinstance(value, Mapping):
         return None
     calls = value.get("tool_calls")
     content = value.get("content")
     if isinstance(content, Mapping):
         content = [content]
-    return Delta(
-        content=content if isinstance(content, list) else text(content),
-        tool_calls=[_fragment(call) for call in _objects([calls] if isinstance(calls, Mapping) else calls)],
-        **{name: text(value.get(name)) for name in _TEXTS},
-        **{name: clean(value.get(name)) for name in _OPAQUE},
+    return OpenAIDelta(
+        content=content if isinstance(content, list) else as_text(content),
+        tool_calls=[
+            _lenient_tool_call(call) for call in _objects([calls] if isinstance(calls, Mapping) else calls)
+        ],
+        **{name: as_text(value.get(name)) for name in _TEXT_FIELDS},
+        **{name: replace_surrogates(value.get(name)) for name in _OPAQUE_FIELDS},
     )
 
 
-_BESIDE = ("error", "x_groq", "citations", "search_results", "web_search")
-_TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "refusal")
-_OPAQUE = (
+_TOP_LEVEL_FIELDS = ("error", "x_groq", "citations", "search_results", "web_search")
+_TEXT_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "refusal")
+_OPAQUE_FIELDS = (
     "reasoning_details",
     "thinking_blocks",
     "reasoning_opaque",
@@ -227,27 +234,27 @@ _OPAQUE = (
 )
 
 
-def _fragment(value: Mapping[str, Any]) -> Fragment:
-    return Fragment(
-        index=_whole(value.get("index")),
-        id=text(clean(value.get("id"))),
-        function=function(value.get("function")),
-        custom=clean(value.get("custom")),
-        extra_content=clean(value.get("extra_content")),
+def _lenient_tool_call(value: Mapping[str, Any]) -> OpenAIToolCallDelta:
+    return OpenAIToolCallDelta(
+        index=_as_integer(value.get("index")),
+        id=as_text(replace_surrogates(value.get("id"))),
+        function=lenient_function(value.get("function")),
+        custom=replace_surrogates(value.get("custom")),
+        extra_content=replace_surrogates(value.get("extra_content")),
     )
 
 
-def function(value: Any) -> Function | None:
+def lenient_function(value: Any) -> OpenAIFunctionCall | None:
     """The function in a fragment, or in the `function_call` of old; a list of arguments becomes its JSON."""
     if not isinstance(value, Mapping):
         return None
     arguments = value.get("arguments") or None  # PHP says [] for no arguments
     if arguments is not None and not isinstance(arguments, str | dict):
         arguments = json.dumps(arguments)
-    return Function(name=text(clean(value.get("name"))), arguments=arguments)
+    return OpenAIFunctionCall(name=as_text(replace_surrogates(value.get("name"))), arguments=arguments)
 
 
-def _whole(value: Any) -> int | None:
+def _as_integer(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

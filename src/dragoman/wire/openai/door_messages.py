@@ -15,51 +15,51 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, Message, Part, ProviderMetadata, Role, ToolPart
 from dragoman.wire.openai.door_fields import (
-    Ignored,
-    cache_mark,
-    decode,
-    listing,
-    mapping,
-    marked,
-    name,
-    show,
-    text,
-    wrong,
+    IgnoredFields,
+    decode_json,
+    describe_value,
+    invalid_field,
+    read_cache_control,
+    read_list,
+    read_nonempty_string,
+    read_object,
+    read_optional_string,
+    with_cache_control,
 )
 from dragoman.wire.openai.door_parts import (
-    ANY,
-    FIELDS,
-    SPOKEN,
-    TEXTS,
-    Said,
-    read_content,
-    read_thoughts,
-    refusal,
+    ASSISTANT_KINDS,
+    REASONING_FIELDS,
+    TEXT_KINDS,
+    USER_KINDS,
+    ContentPart,
+    parse_content,
+    parse_reasoning,
+    refusal_part,
 )
-from dragoman.wire.outputs import with_files
+from dragoman.wire.outputs import write_multimodal_output
 
-_ANY = ("role", "content", "cache_control", "prompt_cache_breakpoint")
-_KNOWN: Mapping[str, tuple[str, ...]] = {
-    "system": _ANY,
-    "developer": _ANY,
-    "user": _ANY,
-    "assistant": (*_ANY, *FIELDS, "refusal", "tool_calls", "function_call"),
-    "tool": (*_ANY, "tool_call_id", "name"),  # the name is that of the call's tool
-    "function": (*_ANY, "name"),
+_COMMON_FIELDS = ("role", "content", "cache_control", "prompt_cache_breakpoint")
+_ROLE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "system": _COMMON_FIELDS,
+    "developer": _COMMON_FIELDS,
+    "user": _COMMON_FIELDS,
+    "assistant": (*_COMMON_FIELDS, *REASONING_FIELDS, "refusal", "tool_calls", "function_call"),
+    "tool": (*_COMMON_FIELDS, "tool_call_id", "name"),  # the name is that of the call's tool
+    "function": (*_COMMON_FIELDS, "name"),
 }
 
 
-def read_messages(value: Any, ignored: Ignored) -> tuple[Message, ...]:
+def parse_messages(value: Any, ignored: IgnoredFields) -> tuple[Message, ...]:
     """The conversation; BadRequest names the message and field that is wrong."""
     if value is None or value == []:
         raise BadRequest("messages must be a list with at least one message", field="messages")
-    history = _History(ignored)
-    for index, message in enumerate(listing(value, "messages")):
-        history.add(mapping(message, f"messages[{index}]"), f"messages[{index}]")
+    history = _OpenAIMessageParser(ignored)
+    for index, message in enumerate(read_list(value, "messages")):
+        history.add_message(read_object(message, f"messages[{index}]"), f"messages[{index}]")
     return history.messages
 
 
-class _Turn(msgspec.Struct):
+class _OpenAIDraftMessage(msgspec.Struct):
     """A message that may still get the results of its calls."""
 
     id: str
@@ -67,159 +67,160 @@ class _Turn(msgspec.Struct):
     parts: list[Part]
 
 
-class _Call(msgspec.Struct):
+class _CallPosition(msgspec.Struct):
     """Where a call without a result stands."""
 
-    turn: _Turn
-    place: int
+    message: _OpenAIDraftMessage
+    index: int
 
 
-class _History:
+class _OpenAIMessageParser:
     """Reads messages one by one and remembers the calls that wait for their results."""
 
-    def __init__(self, ignored: Ignored) -> None:
+    def __init__(self, ignored: IgnoredFields) -> None:
         self._ignored = ignored
-        self._turns: list[_Turn] = []
-        self._waiting: dict[str, list[_Call]] = {}  # by the call's id
-        self._functions: list[_Call] = []  # the same for calls of the old kind, which have none
+        self._drafts: list[_OpenAIDraftMessage] = []
+        self._open_calls: dict[str, list[_CallPosition]] = {}  # by the call's id
+        self._open_functions: list[_CallPosition] = []  # the same for calls of the old kind, which have none
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """What was read."""
-        return tuple(Message(turn.id, turn.role, tuple(turn.parts)) for turn in self._turns)
+        return tuple(Message(turn.id, turn.role, tuple(turn.parts)) for turn in self._drafts)
 
-    def add(self, message: Mapping[str, Any], field: str) -> None:
+    def add_message(self, message: Mapping[str, Any], field: str) -> None:
         """Take the next message."""
         role = message.get("role")
-        if not isinstance(role, str) or role not in _KNOWN:
-            raise wrong(role, f"{field}.role", wanted=f"one of {', '.join(_KNOWN)}")
-        self._ignored.rest(message, _KNOWN[role], field="messages[]")
+        if not isinstance(role, str) or role not in _ROLE_FIELDS:
+            raise invalid_field(role, f"{field}.role", expected=f"one of {', '.join(_ROLE_FIELDS)}")
+        self._ignored.add_unknown(message, _ROLE_FIELDS[role], field="messages[]")
         match role:
             case "assistant":
-                self._assistant(message, field)
+                self._add_assistant(message, field)
             case "tool":
-                self._answer(self._find(message, field), message, field=field)
+                self._add_result(self._find_call(message, field), message, field=field)
             case "function":
-                self._answer(self._find_function(message, field), message, field=field)
+                self._add_result(self._find_function(message, field), message, field=field)
             case "user":
-                self._turns.append(_Turn(field, "user", self._content(message, field)))
+                self._drafts.append(_OpenAIDraftMessage(field, "user", self._parse_content(message, field)))
             case _:
-                self._turns.append(_Turn(field, "system", self._content(message, field)))
+                self._drafts.append(_OpenAIDraftMessage(field, "system", self._parse_content(message, field)))
 
-    def _content(self, message: Mapping[str, Any], field: str) -> list[Any]:
-        kinds = ANY if message["role"] == "user" else TEXTS
-        read = read_content(message.get("content"), f"{field}.content", kinds=kinds, ignored=self._ignored)
-        return marked(read, cache_mark(message, field))
+    def _parse_content(self, message: Mapping[str, Any], field: str) -> list[Any]:
+        kinds = USER_KINDS if message["role"] == "user" else TEXT_KINDS
+        read = parse_content(message.get("content"), f"{field}.content", kinds=kinds, ignored=self._ignored)
+        return with_cache_control(read, read_cache_control(message, field))
 
-    def _assistant(self, message: Mapping[str, Any], field: str) -> None:
+    def _add_assistant(self, message: Mapping[str, Any], field: str) -> None:
         content = message.get("content")
-        said: list[Said] = []
+        said: list[ContentPart] = []
         if content is not None:
-            said = read_content(content, f"{field}.content", kinds=SPOKEN, ignored=self._ignored)
-        refused = text(message.get("refusal"), f"{field}.refusal")
+            said = parse_content(content, f"{field}.content", kinds=ASSISTANT_KINDS, ignored=self._ignored)
+        refused = read_optional_string(message.get("refusal"), f"{field}.refusal")
         if refused:
-            said.append(refusal(refused))
-        spoken = marked(said, cache_mark(message, field))
-        turn = _Turn(field, "assistant", [*read_thoughts(message, field), *spoken])
-        self._turns.append(turn)
-        calls = listing(message.get("tool_calls"), f"{field}.tool_calls")
-        begun: dict[str, list[_Call]] = {}
+            said.append(refusal_part(refused))
+        spoken = with_cache_control(said, read_cache_control(message, field))
+        turn = _OpenAIDraftMessage(field, "assistant", [*parse_reasoning(message, field), *spoken])
+        self._drafts.append(turn)
+        calls = read_list(message.get("tool_calls"), f"{field}.tool_calls")
+        begun: dict[str, list[_CallPosition]] = {}
         for index, call in enumerate(calls):
-            part = _call(call, f"{field}.tool_calls[{index}]", ignored=self._ignored)
-            begun.setdefault(part.tool_call_id, []).append(_Call(turn, len(turn.parts)))
+            part = _parse_call(call, f"{field}.tool_calls[{index}]", ignored=self._ignored)
+            begun.setdefault(part.tool_call_id, []).append(_CallPosition(turn, len(turn.parts)))
             turn.parts.append(part)
-        self._waiting |= begun  # an id that is used again is the new call's
+        self._open_calls |= begun  # an id that is used again is the new call's
         called = message.get("function_call")
         if called is not None:
-            self._functions.append(_Call(turn, len(turn.parts)))
-            turn.parts.append(_function_call(called, f"{field}.function_call"))
+            self._open_functions.append(_CallPosition(turn, len(turn.parts)))
+            turn.parts.append(_parse_function_call(called, f"{field}.function_call"))
 
-    def _find(self, message: Mapping[str, Any], field: str) -> _Call:
+    def _find_call(self, message: Mapping[str, Any], field: str) -> _CallPosition:
         field = f"{field}.tool_call_id"
-        id = name(message.get("tool_call_id"), field)
-        waiting = self._waiting.get(id)
+        id = read_nonempty_string(message.get("tool_call_id"), field)
+        waiting = self._open_calls.get(id)
         if not waiting:
             raise BadRequest(
-                f"{field}: no assistant message before it has a tool call {show(id)} that waits for a result",
+                f"{field}: no assistant message before it has a tool "
+                f"call {describe_value(id)} that waits for a result",
                 field=field,
             )
         return waiting.pop(0)
 
-    def _find_function(self, message: Mapping[str, Any], field: str) -> _Call:
+    def _find_function(self, message: Mapping[str, Any], field: str) -> _CallPosition:
         field = f"{field}.name"
-        called = name(message.get("name"), field)
-        for place in range(len(self._functions) - 1, -1, -1):
-            call = self._functions[place]
-            part = call.turn.parts[call.place]
+        called = read_nonempty_string(message.get("name"), field)
+        for place in range(len(self._open_functions) - 1, -1, -1):
+            call = self._open_functions[place]
+            part = call.message.parts[call.index]
             if isinstance(part, ToolPart) and part.name == called:
-                return self._functions.pop(place)
+                return self._open_functions.pop(place)
         raise BadRequest(
-            f"{field}: no function call {show(called)} before it waits for a result", field=field
+            f"{field}: no function call {describe_value(called)} before it waits for a result", field=field
         )
 
-    def _answer(self, call: _Call, message: Mapping[str, Any], *, field: str) -> None:
+    def _add_result(self, call: _CallPosition, message: Mapping[str, Any], *, field: str) -> None:
         content = message.get("content")
-        said: list[Said] = []
+        said: list[ContentPart] = []
         if content is not None:
-            said = read_content(content, f"{field}.content", kinds=ANY, ignored=self._ignored)
-        marks = [cache_mark(message, field), *(_mark(part) for part in said)]
-        part = call.turn.parts[call.place]
+            said = parse_content(content, f"{field}.content", kinds=USER_KINDS, ignored=self._ignored)
+        marks = [read_cache_control(message, field), *(_cache_control_of(part) for part in said)]
+        part = call.message.parts[call.index]
         if isinstance(part, ToolPart):
-            call.turn.parts[call.place] = replace(
+            call.message.parts[call.index] = replace(
                 part,
                 state="output-available",
-                output=_output(said),
+                output=_tool_output(said),
                 result_provider_metadata=next(filter(None, reversed(marks)), None),
             )
 
 
-def _mark(part: Said) -> ProviderMetadata | None:
+def _cache_control_of(part: ContentPart) -> ProviderMetadata | None:
     marks = {name: held for name, held in (part.provider_metadata or {}).items() if name == "anthropic"}
     return marks or None
 
 
-def _output(said: list[Said]) -> Any:
+def _tool_output(parts: list[ContentPart]) -> Any:
     """A text, as most tools give; with files the pieces in order."""
-    if any(isinstance(part, FilePart) for part in said):
-        return with_files(said)
-    return "\n".join(part.text for part in said if not isinstance(part, FilePart))
+    if any(isinstance(part, FilePart) for part in parts):
+        return write_multimodal_output(parts)
+    return "\n".join(part.text for part in parts if not isinstance(part, FilePart))
 
 
-def _call(value: Any, field: str, *, ignored: Ignored) -> ToolPart:
-    call = mapping(value, field)
+def _parse_call(value: Any, field: str, *, ignored: IgnoredFields) -> ToolPart:
+    call = read_object(value, field)
     if call.get("type") not in (None, "function"):
         raise BadRequest(
-            f"{field}.type must be 'function', got {show(call['type'])}",
+            f"{field}.type must be 'function', got {describe_value(call['type'])}",
             field=f"{field}.type",
             hint="calls of custom tools have no counterpart with other providers",
         )
     known = ("id", "type", "function", "index", "extra_content", "cache_control", "prompt_cache_breakpoint")
-    ignored.rest(call, known, field="messages[].tool_calls[]")
-    metadata: ProviderMetadata = {**(cache_mark(call, field) or {})}
+    ignored.add_unknown(call, known, field="messages[].tool_calls[]")
+    metadata: ProviderMetadata = {**(read_cache_control(call, field) or {})}
     if call.get("extra_content"):
         metadata["openai"] = {"extra_content": call["extra_content"]}
-    id = name(call.get("id"), f"{field}.id")
-    return _called(call.get("function"), f"{field}.function", id=id, metadata=metadata or None)
+    id = read_nonempty_string(call.get("id"), f"{field}.id")
+    return _call_part(call.get("function"), f"{field}.function", id=id, metadata=metadata or None)
 
 
-def _function_call(value: Any, field: str) -> ToolPart:
+def _parse_function_call(value: Any, field: str) -> ToolPart:
     """A call of the old kind; it gets an id after its place."""
     place = "".join(character for character in field if character.isdecimal())
-    return _called(value, field, id=f"function_call_{place}", metadata=None)
+    return _call_part(value, field, id=f"function_call_{place}", metadata=None)
 
 
-def _called(value: Any, field: str, *, id: str, metadata: ProviderMetadata | None) -> ToolPart:
-    function = mapping(value, field)
-    called = name(function.get("name"), f"{field}.name")
+def _call_part(value: Any, field: str, *, id: str, metadata: ProviderMetadata | None) -> ToolPart:
+    function = read_object(value, field)
+    called = read_nonempty_string(function.get("name"), f"{field}.name")
     arguments = function.get("arguments")
     part = ToolPart(f"tool-{called}", id, "input-available", input={}, call_provider_metadata=metadata)
     if isinstance(arguments, dict):
         return replace(part, input=arguments)
-    written = text(arguments, f"{field}.arguments")
+    written = read_optional_string(arguments, f"{field}.arguments")
     if written.strip() in ("", "null", "{}"):
         return part
     try:
-        read = decode(written.encode())
+        read = decode_json(written.encode())
     except ValueError:
         read = None
     if not isinstance(read, dict):

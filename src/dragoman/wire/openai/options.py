@@ -1,7 +1,7 @@
 """Options: what a chat.completions request asks for beside its messages, also in Anthropic's words.
 
 `thinking`, `output_config` and what else only Anthropic knows would break a strict server: each is said in
-OpenAI's words or left out, and `left_out` names it then.
+OpenAI's words or left out, and `unsupported_options` names it then.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from dragoman.errors import BadRequest
 from dragoman.wire.openai.quirks import Quirks
 
-OURS = frozenset({"model", "messages", "stream", "stream_options", "extra_body"})
-_ANTHROPICS = frozenset(
+RESERVED_FIELDS = frozenset({"model", "messages", "stream", "stream_options", "extra_body"})
+_ANTHROPIC_OPTIONS = frozenset(
     {
         "betas",
         "cache_control",
@@ -30,105 +30,111 @@ _ANTHROPICS = frozenset(
     }
 )
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
-_LOW, _MEDIUM = 4096, 12_000  # thinking tokens of these efforts, at most
-_REASONING = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d))")
+_LOW_BUDGET, _MEDIUM_BUDGET = 4096, 12_000  # thinking tokens of these efforts, at most
+_REASONING_MODEL = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d))")
 
 
 def write_options(options: Mapping[str, Any], *, model: str, quirks: Quirks) -> dict[str, Any]:
     """The options under the names that the server knows, in one order."""
-    refuse_servers(options)
+    reject_mcp_servers(options)
     said = {
-        name: options[name] for name in sorted(options) if name not in OURS and not _is_foreign(name, quirks)
+        name: options[name]
+        for name in sorted(options)
+        if name not in RESERVED_FIELDS and not _is_unsupported(name, quirks)
     }
     thinking = said.get("thinking")
     if isinstance(thinking, Mapping):
-        said["thinking"] = {**thinking, "type": "disabled" if _is_off(options) else "enabled"}
+        said["thinking"] = {**thinking, "type": "disabled" if _is_thinking_disabled(options) else "enabled"}
     elif said.get("reasoning_effort") is None:
-        effort = _EFFORTS.get(effort_of(options) or "")
+        effort = _EFFORTS.get(anthropic_effort(options) or "")
         said |= {"reasoning_effort": effort} if effort else {}
-    schema = schema_of(options)
+    schema = anthropic_output_schema(options)
     if schema is not None and said.get("response_format") is None:
         said["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     if said.get("service_tier") == "standard_only":
         said["service_tier"] = "default"
-    if quirks.completion_limit and said.get("max_tokens") is not None and _REASONING.match(model):
+    if (
+        quirks.uses_max_completion_tokens
+        and said.get("max_tokens") is not None
+        and _REASONING_MODEL.match(model)
+    ):
         limit = said.pop("max_tokens")
         said.setdefault("max_completion_tokens", limit)
     return said
 
 
-def extra_body(options: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+def extra_body_fields(options: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that go into the body as they are, where ours say nothing: for what has no word here yet."""
-    return {name: value for name, value in _mapping(options, "extra_body").items() if name not in body}
+    return {name: value for name, value in _mapping_field(options, "extra_body").items() if name not in body}
 
 
-def left_out(options: Mapping[str, Any], quirks: Quirks) -> list[str]:
+def unsupported_options(options: Mapping[str, Any], quirks: Quirks) -> list[str]:
     """The names of the options that the server has no word for."""
-    refuse_servers(options)
+    reject_mcp_servers(options)
     names = [
         name
         for name in sorted(options)
         if options[name] is not None
-        and _is_foreign(name, quirks)
+        and _is_unsupported(name, quirks)
         and name not in ("thinking", "output_config")
     ]
-    foreign = "thinking" not in quirks.knows and options.get("reasoning_effort") is None
-    if foreign and _is_off(options):
+    foreign = "thinking" not in quirks.accepted_options and options.get("reasoning_effort") is None
+    if foreign and _is_thinking_disabled(options):
         names.append("thinking")
-    return names + strange_config(options, efforts=_EFFORTS)
+    return names + unsupported_output_config(options, efforts=_EFFORTS)
 
 
-def effort_of(options: Mapping[str, Any]) -> str | None:
+def anthropic_effort(options: Mapping[str, Any]) -> str | None:
     """How hard the model shall think, in Anthropic's words for it; None when it is off or not said."""
-    if _is_off(options):
+    if _is_thinking_disabled(options):
         return None
-    effort = _mapping(options, "output_config").get("effort")
+    effort = _mapping_field(options, "output_config").get("effort")
     if isinstance(effort, str):
         return effort
-    thinking = _mapping(options, "thinking")
+    thinking = _mapping_field(options, "thinking")
     budget = thinking.get("budget_tokens")
     if thinking.get("type") != "enabled" or not isinstance(budget, int):
         return None
-    return "low" if budget <= _LOW else "medium" if budget <= _MEDIUM else "high"
+    return "low" if budget <= _LOW_BUDGET else "medium" if budget <= _MEDIUM_BUDGET else "high"
 
 
-def thinks(options: Mapping[str, Any]) -> bool | None:
+def anthropic_thinking_enabled(options: Mapping[str, Any]) -> bool | None:
     """Whether the model shall think, by Anthropic's `thinking`; None when that says nothing."""
-    return None if "type" not in _mapping(options, "thinking") else not _is_off(options)
+    return None if "type" not in _mapping_field(options, "thinking") else not _is_thinking_disabled(options)
 
 
-def schema_of(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def anthropic_output_schema(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The JSON Schema that Anthropic's `output_config` holds the answer to."""
-    schema = _mapping(_mapping(options, "output_config"), "format").get("schema")
+    schema = _mapping_field(_mapping_field(options, "output_config"), "format").get("schema")
     return schema if isinstance(schema, Mapping) else None
 
 
-def strange_config(options: Mapping[str, Any], *, efforts: Mapping[str, Any]) -> list[str]:
+def unsupported_output_config(options: Mapping[str, Any], *, efforts: Mapping[str, Any]) -> list[str]:
     """The names of what `output_config` asks for and nobody else knows."""
-    config = _mapping(options, "output_config")
+    config = _mapping_field(options, "output_config")
     known = {
-        "format": schema_of(options) is not None,
+        "format": anthropic_output_schema(options) is not None,
         "effort": config.get("effort") in efforts,
     }
     return [f"output_config.{name}" for name in sorted(config) if not known.get(name, False)]
 
 
-def refuse_servers(options: Mapping[str, Any]) -> None:
+def reject_mcp_servers(options: Mapping[str, Any]) -> None:
     """BadRequest for MCP servers that the provider should call: without them another thing is asked."""
     if options.get("mcp_servers"):
         raise BadRequest("only Anthropic's own API calls MCP servers by itself", field="mcp_servers")
 
 
-def _is_foreign(name: str, quirks: Quirks) -> bool:
+def _is_unsupported(name: str, quirks: Quirks) -> bool:
     if name in ("top_k", "thinking"):
-        return name not in quirks.knows
-    return name in _ANTHROPICS or name.startswith(("anthropic_", "anthropic-"))
+        return name not in quirks.accepted_options
+    return name in _ANTHROPIC_OPTIONS or name.startswith(("anthropic_", "anthropic-"))
 
 
-def _is_off(options: Mapping[str, Any]) -> bool:
-    return _mapping(options, "thinking").get("type") == "disabled"
+def _is_thinking_disabled(options: Mapping[str, Any]) -> bool:
+    return _mapping_field(options, "thinking").get("type") == "disabled"
 
 
-def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping_field(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     inner = value.get(name)
     return inner if isinstance(inner, Mapping) else {}

@@ -8,31 +8,31 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.wire.thinking import Mode
+from dragoman.wire.thinking import ThinkTagMode
 
 # ---- Names and ids as OpenAI-compatible servers take them.
 
-CallIds = Literal["plain", "any", "nine"]
+CallIdFormat = Literal["plain", "any", "nine"]
 
-_PLAIN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_NINE = re.compile(r"[a-zA-Z0-9]{9}")
-_STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
+_PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NINE_CHARACTER_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def tool_name(name: str) -> str:
+def safe_tool_name(name: str) -> str:
     """The name with an underscore for every character that the wire forbids, at most 64 long."""
-    return _STRANGE.sub("_", name)[:64] or "unknown"
+    return _FORBIDDEN_CHARACTERS.sub("_", name)[:64] or "unknown"
 
 
-def call_id(given: str, kind: CallIds) -> str:
+def safe_call_id(call_id: str, id_format: CallIdFormat) -> str:
     """The id if it may be sent as it is, else a stand-in that is always the same for it."""
-    if kind == "any" and given:
-        return given
-    fitting = _NINE if kind == "nine" else _PLAIN
-    if fitting.fullmatch(given):
-        return given
-    digest = hashlib.sha256(given.encode(errors="replace")).hexdigest()
-    return digest[:9] if kind == "nine" else f"call_{digest[:24]}"
+    if id_format == "any" and call_id:
+        return call_id
+    fitting = _NINE_CHARACTER_ID if id_format == "nine" else _PLAIN_ID
+    if fitting.fullmatch(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode(errors="replace")).hexdigest()
+    return digest[:9] if id_format == "nine" else f"call_{digest[:24]}"
 
 
 class Quirks(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +44,13 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for usage with `stream_options`."""
     lenient_finish: bool = False
     """Take `[DONE]` for a finish: for servers that never send a finish reason."""
-    thinking: Mode = "auto"
+    think_tags: ThinkTagMode = "auto"
     """How `<think>` tags in the text are read."""
-    call_ids: CallIds = "plain"
+    call_id_format: CallIdFormat = "plain"
     """Which tool-call ids may go back: [a-zA-Z0-9_-] up to 64, any, or Mistral's nine letters and digits."""
     system_role: Literal["system", "developer"] = "system"
     """The role of instructions."""
-    knows: frozenset[str] = frozenset({"top_k"})
-    """Which of `top_k` and `thinking` it takes; the latter becomes `reasoning_effort` for others."""
-    completion_limit: bool = False
+    accepted_options: frozenset[str] = frozenset({"top_k"})
+    """Which of `top_k` and `think_tags` it takes; the latter becomes `reasoning_effort` for others."""
+    uses_max_completion_tokens: bool = False
     """Reasoning models refuse `max_tokens` and want `max_completion_tokens` (OpenAI itself, Azure)."""

@@ -22,15 +22,15 @@ from dragoman.errors import (
     ProviderError,
     Unauthorized,
 )
-from dragoman.wire.dialect import DONE, SSE_HEADERS
-from dragoman.wire.openai.reply_delta import FINISHES, Delta, Deltas, Fragment
+from dragoman.wire.dialect import DONE_FRAME, SSE_HEADERS
+from dragoman.wire.openai.reply_delta import FINISH_REASONS, CallFragment, DeltaEncoder, MessageDelta
 
 # ---- Errors out to an OpenAI client: the body and status that its SDK knows how to raise.
 # Source: wire notes on providers, §4.7 and §10.5.
 
-_INVALID = "invalid_request_error"
-_SERVER = "server_error"
-_STATUSES: Mapping[str, int] = {
+_INVALID_REQUEST = "invalid_request_error"
+_SERVER_ERROR = "server_error"
+_CATEGORY_STATUSES: Mapping[str, int] = {
     "rate_limit": 429,
     "overloaded": 503,
     "auth": 401,
@@ -39,78 +39,83 @@ _STATUSES: Mapping[str, int] = {
     "content_filter": 400,
     "timeout": 504,
 }
-_KINDS: Mapping[str, tuple[str, str | None]] = {  # by category: type and code
+_CATEGORY_TYPES: Mapping[str, tuple[str, str | None]] = {  # by category: type and code
     "rate_limit": ("rate_limit_error", "rate_limit_exceeded"),
-    "overloaded": (_SERVER, "overloaded"),
-    "api_error": (_SERVER, "api_error"),
+    "overloaded": (_SERVER_ERROR, "overloaded"),
+    "api_error": (_SERVER_ERROR, "api_error"),
     "auth": ("authentication_error", "provider_auth"),
-    "bad_request": (_INVALID, None),
-    "context_limit": (_INVALID, "context_length_exceeded"),
-    "content_filter": (_INVALID, "content_filter"),
-    "timeout": (_SERVER, "timeout"),
+    "bad_request": (_INVALID_REQUEST, None),
+    "context_limit": (_INVALID_REQUEST, "context_length_exceeded"),
+    "content_filter": (_INVALID_REQUEST, "content_filter"),
+    "timeout": (_SERVER_ERROR, "timeout"),
 }
-_TYPES: Mapping[int, str] = {403: "permission_error", 429: "rate_limit_error"}
+_STATUS_TYPES: Mapping[int, str] = {403: "permission_error", 429: "rate_limit_error"}
 _QUOTA = "insufficient_quota"
 
 
-def status_of(error: DragomanError) -> int:
+def error_status(error: DragomanError) -> int:
     """The HTTP status: the provider's own if it gave one, else what its category or the error stands for."""
     if not isinstance(error, ProviderError):
         return error.status
     given = error.upstream_status
     if given is not None and 400 <= given <= 599:
         return given
-    return _STATUSES.get(error.category, 502)
+    return _CATEGORY_STATUSES.get(error.category, 502)
 
 
 def error_body(error: DragomanError) -> dict[str, object]:
     """`{"error": {message, type, param, code}}`, strings or null; the provider's own words if it has them."""
     details = error.details if isinstance(error, ProviderError) else None
-    if details is not None and _is_openais(details):
-        return {"error": {"message": error.message, **{key: _word(details.get(key)) for key in _WORDS}}}
-    kind, code = _kind(error)
+    if details is not None and _is_openai_error(details):
+        return {
+            "error": {
+                "message": error.message,
+                **{key: _text_or_none(details.get(key)) for key in _DETAIL_FIELDS},
+            }
+        }
+    kind, code = _type_and_code(error)
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     param = error.field if isinstance(error, BadRequest) else None
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-_WORDS = ("type", "param", "code")
+_DETAIL_FIELDS = ("type", "param", "code")
 
 
-def _is_openais(details: Mapping[str, Any]) -> bool:
+def _is_openai_error(details: Mapping[str, Any]) -> bool:
     return "type" in details and ("code" in details or "param" in details)
 
 
-def _word(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _kind(error: DragomanError) -> tuple[str, str | None]:
+def _type_and_code(error: DragomanError) -> tuple[str, str | None]:
     match error:
         case ProviderError(category="rate_limit", transient=False) | BudgetExhausted():
             return _QUOTA, _QUOTA
         case ProviderError():
-            return _KINDS.get(error.category, (_SERVER, error.category))
+            return _CATEGORY_TYPES.get(error.category, (_SERVER_ERROR, error.category))
         case LimitReached():
-            return _KINDS["rate_limit"]
+            return _CATEGORY_TYPES["rate_limit"]
         case Unauthorized():
             return "authentication_error", "invalid_api_key"
         case NotFound():
-            return _INVALID, "model_not_found"  # there is nothing else to be found behind this door
+            return _INVALID_REQUEST, "model_not_found"  # there is nothing else to be found behind this door
         case _:
-            other = _SERVER if error.status >= 500 else _INVALID
-            return _TYPES.get(error.status, other), error.code
+            other = _SERVER_ERROR if error.status >= 500 else _INVALID_REQUEST
+            return _STATUS_TYPES.get(error.status, other), error.code
 
 
-__all__ = ["ChatStream", "error_body", "status_of", "whole"]
+__all__ = ["OpenAIStreamEncoder", "encode_document", "error_body", "error_status"]
 
 _encode = msgspec.json.Encoder().encode
-_UNUSED = b',"usage":null'
+_NULL_USAGE = b',"usage":null'
 
 
-class ChatStream:
+class OpenAIStreamEncoder:
     """One answer as chunks; pure. `include_usage`: the client asked for the usage chunk."""
 
     headers: Mapping[str, str] = SSE_HEADERS
@@ -121,31 +126,31 @@ class ChatStream:
             created,
             _encode(model),
         )
-        self._head = b"data: " + head
-        self._open = self._head + b'{"index":0,"delta":'
-        self._shut = b',"finish_reason":null}]' + (_UNUSED if include_usage else b"") + b"}\n\n"
-        self._content = self._open + b'{"content":'
-        self._reasoning = self._open + b'{"reasoning_content":'
-        self._close = b"}" + self._shut
+        self._chunk_prefix = b"data: " + head
+        self._delta_prefix = self._chunk_prefix + b'{"index":0,"delta":'
+        self._chunk_suffix = b',"finish_reason":null}]' + (_NULL_USAGE if include_usage else b"") + b"}\n\n"
+        self._content_prefix = self._delta_prefix + b'{"content":'
+        self._reasoning_prefix = self._delta_prefix + b'{"reasoning_content":'
+        self._delta_suffix = b"}" + self._chunk_suffix
         self._include_usage = include_usage
-        self._deltas = Deltas()
+        self._delta_encoder = DeltaEncoder()
         self._failed = False
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
         """The chunks for a batch; empty when the client has no words for it, or the stream is over."""
         if self._failed:
             return b""
-        deltas = self._deltas
+        deltas = self._delta_encoder
         frames: list[bytes] = []
         for event in batch:
-            if type(event) is e.TextDelta and event.id == deltas.text:
-                deltas.length += len(event.delta)
-                frames += (self._content, _encode(event.delta), self._close)
+            if type(event) is e.TextDelta and event.id == deltas.open_text_id:
+                deltas.text_length += len(event.delta)
+                frames += (self._content_prefix, _encode(event.delta), self._delta_suffix)
             else:
-                frames += self._frames(event)
+                frames += self._encode_event(event)
         return b"".join(frames)
 
-    def fail(self, error: DragomanError) -> bytes:
+    def encode_error(self, error: DragomanError) -> bytes:
         """The frame that tells the client that the answer failed; nothing comes after it."""
         if self._failed:
             return b""
@@ -154,41 +159,44 @@ class ChatStream:
 
     def end(self) -> bytes:
         """The usage, if it is asked for and known, and `[DONE]`; ProviderError when there was no finish."""
-        finish = _finished(self._deltas)
+        finish = _require_finish(self._delta_encoder)
         if self._failed:
             return b""
-        usage = write_usage(finish.usage) if self._include_usage else None
+        usage = encode_usage(finish.usage) if self._include_usage else None
         if usage is None:
-            return DONE
-        return self._head + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE
+            return DONE_FRAME
+        return self._chunk_prefix + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE_FRAME
 
-    def _frames(self, event: e.Event) -> Sequence[bytes]:
+    def _encode_event(self, event: e.Event) -> Sequence[bytes]:
         """The same for any event."""
-        if type(event) is e.ReasoningDelta and self._deltas.think(event):
-            return self._reasoning, _encode(event.delta), self._close
-        if type(event) is e.ToolInputDelta and (index := self._deltas.calls.write(event)) is not None:
-            begin = b'%b{"tool_calls":[{"index":%d,"function":{"arguments":' % (self._open, index)
-            return begin, _encode(event.input_text_delta), b"}}]", self._close
-        over = self._deltas.finish is not None
-        delta = self._deltas.tell(event)
+        if type(event) is e.ReasoningDelta and self._delta_encoder.append_reasoning(event):
+            return self._reasoning_prefix, _encode(event.delta), self._delta_suffix
+        if (
+            type(event) is e.ToolInputDelta
+            and (index := self._delta_encoder.tool_calls.append_arguments(event)) is not None
+        ):
+            begin = b'%b{"tool_calls":[{"index":%d,"function":{"arguments":' % (self._delta_prefix, index)
+            return begin, _encode(event.input_text_delta), b"}}]", self._delta_suffix
+        over = self._delta_encoder.finish is not None
+        delta = self._delta_encoder.encode(event)
         if delta is None:
             return ()
-        if self._deltas.finish is None or over:
-            return self._open, _encode(delta), self._shut
-        reason = b'"finish_reason":"%b"' % FINISHES[self._deltas.finish.finish_reason].encode()
-        return self._open, _encode(delta), self._shut.replace(b'"finish_reason":null', reason)
+        if self._delta_encoder.finish is None or over:
+            return self._delta_prefix, _encode(delta), self._chunk_suffix
+        reason = b'"finish_reason":"%b"' % FINISH_REASONS[self._delta_encoder.finish.finish_reason].encode()
+        return self._delta_prefix, _encode(delta), self._chunk_suffix.replace(b'"finish_reason":null', reason)
 
 
-def whole(events: Sequence[e.Event], *, id: str, model: str, created: int) -> bytes:
+def encode_document(events: Sequence[e.Event], *, id: str, model: str, created: int) -> bytes:
     """The chat.completion object; ProviderError when the answer has no finish."""
-    deltas = Deltas()
-    told = [delta for event in events if (delta := deltas.tell(event)) is not None]
-    finish = _finished(deltas)
+    deltas = DeltaEncoder()
+    told = [delta for event in events if (delta := deltas.encode(event)) is not None]
+    finish = _require_finish(deltas)
     choice = {
         "index": 0,
-        "message": _message(told),
+        "message": _join_deltas(told),
         "logprobs": None,
-        "finish_reason": FINISHES[finish.finish_reason],
+        "finish_reason": FINISH_REASONS[finish.finish_reason],
     }
     return _encode(
         {
@@ -197,21 +205,23 @@ def whole(events: Sequence[e.Event], *, id: str, model: str, created: int) -> by
             "created": created,
             "model": model,
             "choices": [choice],
-            "usage": write_usage(finish.usage),
+            "usage": encode_usage(finish.usage),
         }
     )
 
 
-def write_usage(usage: e.Usage | None) -> dict[str, Any] | None:
+def encode_usage(usage: e.Usage | None) -> dict[str, Any] | None:
     """Usage in OpenAI's words. What is unknown is left out; None when nothing is known."""
     if usage is None or (usage.input_tokens is None and usage.output_tokens is None):
         return None
     total = usage.total_tokens
     if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
         total = usage.input_tokens + usage.output_tokens
-    prompt = _known(cached_tokens=usage.cached_input_tokens, cache_write_tokens=usage.cache_write_tokens)
-    completion = _known(reasoning_tokens=usage.reasoning_tokens)
-    return _known(
+    prompt = _without_none(
+        cached_tokens=usage.cached_input_tokens, cache_write_tokens=usage.cache_write_tokens
+    )
+    completion = _without_none(reasoning_tokens=usage.reasoning_tokens)
+    return _without_none(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
         total_tokens=total,
@@ -221,11 +231,11 @@ def write_usage(usage: e.Usage | None) -> dict[str, Any] | None:
     )
 
 
-def _known(**values: Any) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _finished(deltas: Deltas) -> e.FinishStep:
+def _require_finish(deltas: DeltaEncoder) -> e.FinishStep:
     if deltas.finish is None:
         raise ProviderError(
             "the provider's answer ended without a finish reason", category="network", transient=True
@@ -233,17 +243,17 @@ def _finished(deltas: Deltas) -> e.FinishStep:
     return deltas.finish
 
 
-def _message(told: Sequence[Delta]) -> dict[str, Any]:
+def _join_deltas(message_deltas: Sequence[MessageDelta]) -> dict[str, Any]:
     """The sum of the deltas."""
     texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
     lists: dict[str, list[dict[str, Any]]] = {}
     arguments: list[list[str]] = []
-    for delta in told:
+    for delta in message_deltas:
         for name, value in delta.items():
             if name in texts and value is not None:
                 texts[name].append(value)
             elif name == "tool_calls":
-                _call(lists.setdefault(name, []), arguments, fragments=value)
+                _merge_call(lists.setdefault(name, []), arguments, fragments=value)
             elif isinstance(value, list):
                 lists.setdefault(name, []).extend(value)
     for call, pieces in zip(lists.get("tool_calls", ()), arguments, strict=True):
@@ -253,7 +263,9 @@ def _message(told: Sequence[Delta]) -> dict[str, Any]:
     return message | ({"reasoning_content": reasoning} if reasoning else {}) | lists
 
 
-def _call(calls: list[dict[str, Any]], arguments: list[list[str]], *, fragments: Sequence[Fragment]) -> None:
+def _merge_call(
+    calls: list[dict[str, Any]], arguments: list[list[str]], *, fragments: Sequence[CallFragment]
+) -> None:
     for fragment in fragments:
         index = fragment["index"]
         if index == len(calls):

@@ -22,102 +22,102 @@ from dragoman.messages import ProviderMetadata
 # second call waits until the first is whole. Indexes count the calls that the client sees, from 0 on.
 # Source: wire notes on providers, §4.3 and §10.5.
 
-Fragment = dict[str, Any]
-Named: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
-Happened: TypeAlias = Named | ToolInputDelta
+CallFragment = dict[str, Any]
+NamedCallEvent: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
+CallEvent: TypeAlias = NamedCallEvent | ToolInputDelta
 
-CALLS = (ToolInputStart, ToolInputDelta, ToolInputAvailable, ToolInputError)
+CALL_EVENTS = (ToolInputStart, ToolInputDelta, ToolInputAvailable, ToolInputError)
 _encoder = msgspec.json.Encoder()
 
 
-class Calls:
+class ToolCallEncoder:
     """Tells the calls of one answer. Those that the provider runs itself are not the client's to see."""
 
     def __init__(self) -> None:
-        self._calls: list[_Call] = []
-        self._by_id: dict[str, _Call] = {}
-        self._turn = 0  # the index of the call that may speak
+        self._calls: list[_EncodedCall] = []
+        self._by_id: dict[str, _EncodedCall] = {}
+        self._current = 0  # the index of the call that may speak
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def tell(self, event: Happened) -> list[Fragment]:
+    def encode(self, event: CallEvent) -> list[CallFragment]:
         """The fragments that can be told now."""
         call = self._by_id.get(event.tool_call_id)
         if call is None:
             if isinstance(event, ToolInputDelta) or event.provider_executed:
                 return []
-            call = self._by_id[event.tool_call_id] = _Call(event, index=len(self._calls))
+            call = self._by_id[event.tool_call_id] = _EncodedCall(event, index=len(self._calls))
             self._calls.append(call)
-        call.hear(event)
-        return call.take() if call.index < self._turn else self._drain()
+        call.add_event(event)
+        return call.take_fragments() if call.index < self._current else self._take_ready()
 
-    def write(self, event: ToolInputDelta) -> int | None:
+    def append_arguments(self, event: ToolInputDelta) -> int | None:
         """Take more arguments of the call whose turn it is: its index; None when `tell` has to see it."""
         call = self._by_id.get(event.tool_call_id)
-        if call is None or call.blank or call.index != len(self._calls) - 1 or call.index != self._turn:
+        if call is None or call.is_blank or call.index != len(self._calls) - 1 or call.index != self._current:
             return None
-        call.told.append(event.input_text_delta)
+        call.sent.append(event.input_text_delta)
         return call.index
 
-    def rest(self) -> list[Fragment]:
+    def flush(self) -> list[CallFragment]:
         """What still waits, at the end of the answer."""
-        waiting = self._calls[self._turn :]
-        self._turn = len(self._calls)
-        return [fragment for call in waiting for fragment in call.take()]
+        waiting = self._calls[self._current :]
+        self._current = len(self._calls)
+        return [fragment for call in waiting for fragment in call.take_fragments()]
 
-    def _drain(self) -> list[Fragment]:
-        fragments: list[Fragment] = []
-        while self._turn < len(self._calls):
-            call = self._calls[self._turn]
-            fragments += call.take()
-            if not call.ended and (call is self._calls[-1] or not call.is_whole()):
+    def _take_ready(self) -> list[CallFragment]:
+        fragments: list[CallFragment] = []
+        while self._current < len(self._calls):
+            call = self._calls[self._current]
+            fragments += call.take_fragments()
+            if not call.is_ended and (call is self._calls[-1] or not call.is_complete()):
                 break
-            self._turn += 1
+            self._current += 1
         return fragments
 
 
-class _Call:
+class _EncodedCall:
     """A call under way: what of its arguments was told, and what was not yet."""
 
-    def __init__(self, event: Named, *, index: int) -> None:
+    def __init__(self, event: NamedCallEvent, *, index: int) -> None:
         self.index = index
-        self.blank = True  # nothing but white space yet
-        self.ended = False
-        self.told: list[str] = []
-        self._header: Fragment | None = {"index": index, "id": event.tool_call_id, "type": "function"}
+        self.is_blank = True  # nothing but white space yet
+        self.is_ended = False
+        self.sent: list[str] = []
+        self._header: CallFragment | None = {"index": index, "id": event.tool_call_id, "type": "function"}
         self._name = event.tool_name
-        self._untold: list[str] = []
+        self._unsent: list[str] = []
 
-    def hear(self, event: Happened) -> None:
+    def add_event(self, event: CallEvent) -> None:
         """Take what happened to the call; the end says its arguments if nothing has said them yet."""
         match event:
             case ToolInputStart():
                 pass
             case ToolInputDelta(input_text_delta=piece):
-                self._add(piece)
+                self._append(piece)
             case ToolInputAvailable():
-                self.ended = True
-                if self.blank:
-                    self._add(_written({} if event.input is None else event.input))
+                self.is_ended = True
+                if self.is_blank:
+                    self._append(_arguments_text({} if event.input is None else event.input))
             case ToolInputError():
-                self.ended = True
-                if not (self.told or self._untold):
-                    self._add(_written("" if event.input is None else event.input))
+                self.is_ended = True
+                if not (self.sent or self._unsent):
+                    self._append(_arguments_text("" if event.input is None else event.input))
 
-    def take(self) -> list[Fragment]:
+    def take_fragments(self) -> list[CallFragment]:
         """What was not told yet, in one fragment; the first says which call it is."""
-        arguments = "".join(self._untold)
-        self.told += self._untold
-        self._untold = []
+        arguments = "".join(self._unsent)
+        self.sent += self._unsent
+        self._unsent = []
         header, self._header = self._header, None
         if header is not None:
             return [{**header, "function": {"name": self._name, "arguments": arguments}}]
         return [{"index": self.index, "function": {"arguments": arguments}}] if arguments else []
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the arguments are all there, as far as one can see."""
-        text = "".join(self.told)
+        text = "".join(self.sent)
         if not text.rstrip().endswith("}"):
             return False
         try:
@@ -126,160 +126,162 @@ class _Call:
             return False
         return True
 
-    def _add(self, piece: str) -> None:
+    def _append(self, piece: str) -> None:
         if piece:
-            self._untold.append(piece)
-            self.blank = self.blank and piece.isspace()
+            self._unsent.append(piece)
+            self.is_blank = self.is_blank and piece.isspace()
 
 
-def _written(arguments: Any) -> str:
+def _arguments_text(arguments: Any) -> str:
     """Arguments as text; what cannot be read as JSON stays verbatim."""
     return arguments if isinstance(arguments, str) else _encoder.encode(arguments).decode()
 
 
-FORMAT = "anthropic-claude-v1"
+REASONING_FORMAT = "anthropic-claude-v1"
 
-Delta = dict[str, Any]
-Block: TypeAlias = (
+MessageDelta = dict[str, Any]
+BlockEvent: TypeAlias = (
     e.TextStart | e.TextDelta | e.TextEnd | e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd
 )
-_BLOCKS = (e.TextStart, e.TextDelta, e.TextEnd, e.ReasoningStart, e.ReasoningDelta, e.ReasoningEnd)
+_BLOCK_EVENTS = (e.TextStart, e.TextDelta, e.TextEnd, e.ReasoningStart, e.ReasoningDelta, e.ReasoningEnd)
 
 
-class _Thought(msgspec.Struct):
+class _ReasoningBlock(msgspec.Struct):
     """An open reasoning block."""
 
     pieces: list[str]
     metadata: ProviderMetadata
 
 
-class Deltas:
+class DeltaEncoder:
     """Tells one answer. `finish` is set once the answer is over."""
 
     def __init__(self) -> None:
         self.finish: e.FinishStep | None = None
-        self.length = 0  # of the text so far, in characters
-        self.text: str | None = None  # the open text block, if it is no refusal and has begun
-        self._begun = False
-        self._refusals: set[str] = set()
-        self._refused = False
-        self._thoughts: dict[str, _Thought] = {}
-        self.calls = Calls()
-        self._counts = {"reasoning_details": 0, "annotations": 0, "images": 0}
+        self.text_length = 0  # of the text so far, in characters
+        self.open_text_id: str | None = None  # the open text block, if it is no refusal and has begun
+        self._started = False
+        self._refusal_ids: set[str] = set()
+        self._has_refusal = False
+        self._reasoning_blocks: dict[str, _ReasoningBlock] = {}
+        self.tool_calls = ToolCallEncoder()
+        self._list_lengths = {"reasoning_details": 0, "annotations": 0, "images": 0}
 
-    def tell(self, event: e.Event) -> Delta | None:
+    def encode(self, event: e.Event) -> MessageDelta | None:
         """What the event adds; None when that is nothing. The first delta names the role."""
         if self.finish is not None:
             return None
-        delta = self._tell_block(event) if isinstance(event, _BLOCKS) else self._tell_rest(event)
-        if delta is None or self._begun:
+        delta = self._encode_block(event) if isinstance(event, _BLOCK_EVENTS) else self._encode_other(event)
+        if delta is None or self._started:
             return delta
-        self._begun = True
+        self._started = True
         return {"role": "assistant", "content": None} | delta
 
-    def think(self, event: e.ReasoningDelta) -> bool:
+    def append_reasoning(self, event: e.ReasoningDelta) -> bool:
         """Take more of an open reasoning block as it is; False when `tell` has to see it."""
-        thought = self._thoughts.get(event.id)
-        if thought is None or not self._begun or not event.delta or event.provider_metadata is not None:
+        thought = self._reasoning_blocks.get(event.id)
+        if thought is None or not self._started or not event.delta or event.provider_metadata is not None:
             return False
         thought.pieces.append(event.delta)
         return True
 
-    def _tell_block(self, event: Block) -> Delta | None:
+    def _encode_block(self, event: BlockEvent) -> MessageDelta | None:
         match event:
             case e.TextStart():
-                self._open_text(event)
+                self._start_text(event)
             case e.TextDelta():
-                return self._text(event)
+                return self._encode_text(event)
             case e.TextEnd():
-                self.text = None
+                self.open_text_id = None
             case e.ReasoningStart():
-                self._thoughts[event.id] = _Thought([], dict(event.provider_metadata or {}))
+                self._reasoning_blocks[event.id] = _ReasoningBlock([], dict(event.provider_metadata or {}))
             case e.ReasoningDelta():
-                return self._think(event)
+                return self._encode_reasoning(event)
             case e.ReasoningEnd():
-                return self._close_thought(event)
+                return self._end_reasoning(event)
         return None
 
-    def _tell_rest(self, event: e.Event) -> Delta | None:
-        if isinstance(event, CALLS):
-            fragments = self.calls.tell(event)
+    def _encode_other(self, event: e.Event) -> MessageDelta | None:
+        if isinstance(event, CALL_EVENTS):
+            fragments = self.tool_calls.encode(event)
             return {"tool_calls": fragments} if fragments else None
         match event:
             case e.SourceUrl():
-                return self._cite(event)
+                return self._encode_source(event)
             case e.File():
-                return self._show(event)
+                return self._encode_image(event)
             case e.FinishStep():
-                return self._finish(event)
+                return self._encode_finish(event)
             case _:
                 return None
 
-    def _open_text(self, event: e.TextStart) -> None:
+    def _start_text(self, event: e.TextStart) -> None:
         if (event.provider_metadata or {}).get("openai", {}).get("refusal"):
-            self._refusals.add(event.id)
+            self._refusal_ids.add(event.id)
         else:
-            self._refusals.discard(event.id)
+            self._refusal_ids.discard(event.id)
 
-    def _text(self, event: e.TextDelta) -> Delta | None:
+    def _encode_text(self, event: e.TextDelta) -> MessageDelta | None:
         if not event.delta:
             return None
-        if event.id in self._refusals:
-            self._refused = True
+        if event.id in self._refusal_ids:
+            self._has_refusal = True
             return {"refusal": event.delta}
-        self.text = event.id
-        self.length += len(event.delta)
+        self.open_text_id = event.id
+        self.text_length += len(event.delta)
         return {"content": event.delta}
 
-    def _think(self, event: e.ReasoningDelta) -> Delta | None:
-        thought = self._thoughts.setdefault(event.id, _Thought([], {}))
+    def _encode_reasoning(self, event: e.ReasoningDelta) -> MessageDelta | None:
+        thought = self._reasoning_blocks.setdefault(event.id, _ReasoningBlock([], {}))
         thought.pieces.append(event.delta)
-        _merge(thought.metadata, event.provider_metadata)
+        _merge_metadata(thought.metadata, event.provider_metadata)
         return {"reasoning_content": event.delta} if event.delta else None
 
-    def _close_thought(self, event: e.ReasoningEnd) -> Delta | None:
-        thought = self._thoughts.pop(event.id, None) or _Thought([], {})
-        _merge(thought.metadata, event.provider_metadata)
-        entries = _details("".join(thought.pieces), thought.metadata)
-        numbered = [self._number("reasoning_details", entry) for entry in entries]
+    def _end_reasoning(self, event: e.ReasoningEnd) -> MessageDelta | None:
+        thought = self._reasoning_blocks.pop(event.id, None) or _ReasoningBlock([], {})
+        _merge_metadata(thought.metadata, event.provider_metadata)
+        entries = _reasoning_details("".join(thought.pieces), thought.metadata)
+        numbered = [self._with_index("reasoning_details", entry) for entry in entries]
         return {"reasoning_details": numbered} if numbered else None
 
-    def _cite(self, event: e.SourceUrl) -> Delta:
+    def _encode_source(self, event: e.SourceUrl) -> MessageDelta:
         """The citation stands where the text has got to."""
-        place = {"start_index": self.length, "end_index": self.length}
+        place = {"start_index": self.text_length, "end_index": self.text_length}
         citation = {"url": event.url, "title": event.title or event.url, **place}
         entry = {"type": "url_citation", "url_citation": citation}
-        return {"annotations": [self._number("annotations", entry)]}
+        return {"annotations": [self._with_index("annotations", entry)]}
 
-    def _show(self, event: e.File) -> Delta | None:
+    def _encode_image(self, event: e.File) -> MessageDelta | None:
         if not event.media_type.startswith("image/"):
             return None
-        return {"images": [self._number("images", {"type": "image_url", "image_url": {"url": event.url}})]}
+        return {
+            "images": [self._with_index("images", {"type": "image_url", "image_url": {"url": event.url}})]
+        }
 
-    def _finish(self, event: e.FinishStep) -> Delta | None:
+    def _encode_finish(self, event: e.FinishStep) -> MessageDelta | None:
         """A finish; one that says that the answer is broken or not over is none."""
-        if event.finish_reason not in FINISHES:
+        if event.finish_reason not in FINISH_REASONS:
             return None
-        self.finish, self.text = event, None
-        self._thoughts.clear()
-        rest = self.calls.rest()
-        delta: Delta = {"tool_calls": rest} if rest else {}
-        if event.finish_reason == "content-filter" and not self._refused:
+        self.finish, self.open_text_id = event, None
+        self._reasoning_blocks.clear()
+        rest = self.tool_calls.flush()
+        delta: MessageDelta = {"tool_calls": rest} if rest else {}
+        if event.finish_reason == "content-filter" and not self._has_refusal:
             details = (event.provider_metadata or {}).get("anthropic", {}).get("stopDetails")
             reason = details.get("explanation") if isinstance(details, Mapping) else None
             if isinstance(reason, str) and reason:
-                self._refused, delta["refusal"] = True, reason
-        if not (self.length or self.calls or self._refused):
+                self._has_refusal, delta["refusal"] = True, reason
+        if not (self.text_length or self.tool_calls or self._has_refusal):
             delta["content"] = ""  # an answer that says nothing is an empty one, not one without content
         return delta
 
-    def _number(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-        index = self._counts[name]
-        self._counts[name] += 1
+    def _with_index(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+        index = self._list_lengths[name]
+        self._list_lengths[name] += 1
         return {"index": index, **{key: value for key, value in entry.items() if key != "index"}}
 
 
-FINISHES: Mapping[str | None, str] = {
+FINISH_REASONS: Mapping[str | None, str] = {
     "stop": "stop",
     "length": "length",
     "max-steps": "length",
@@ -289,15 +291,15 @@ FINISHES: Mapping[str | None, str] = {
 }
 
 
-def _merge(known: ProviderMetadata, said: ProviderMetadata | None) -> None:
-    for family, values in (said or {}).items():
-        known[family] = {**known.get(family, {}), **values}
+def _merge_metadata(metadata: ProviderMetadata, update: ProviderMetadata | None) -> None:
+    for family, values in (update or {}).items():
+        metadata[family] = {**metadata.get(family, {}), **values}
 
 
-def _details(text: str, metadata: ProviderMetadata) -> list[dict[str, Any]]:
+def _reasoning_details(text: str, metadata: ProviderMetadata) -> list[dict[str, Any]]:
     """What must come back unchanged with the block's text, as entries of `reasoning_details`."""
     kept = metadata.get("anthropic", {})
-    origin = {"format": FORMAT, **({"provider": kept["provider"]} if kept.get("provider") else {})}
+    origin = {"format": REASONING_FORMAT, **({"provider": kept["provider"]} if kept.get("provider") else {})}
     if kept.get("redactedData"):
         return [{"type": "reasoning.encrypted", "data": kept["redactedData"], **origin}]
     if kept.get("signature"):

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.request import ModelRequest, Named, Tool, ToolChoice
-from dragoman.wire.openai.history import plain, write_history
-from dragoman.wire.openai.options import extra_body, left_out, write_options
-from dragoman.wire.openai.quirks import Quirks, tool_name
+from dragoman.request import ModelRequest, NamedToolChoice, Tool, ToolChoice
+from dragoman.wire.openai.history import mapping_enc_hook, write_messages
+from dragoman.wire.openai.options import extra_body_fields, unsupported_options, write_options
+from dragoman.wire.openai.quirks import Quirks, safe_tool_name
 
 
 def encode_request(
@@ -23,7 +23,7 @@ def encode_request(
     quirks = quirks or Quirks()
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": write_history(
+        "messages": write_messages(
             request.messages, instructions=request.instructions, quirks=quirks, provider=provider
         ),
         "stream": True,
@@ -32,22 +32,22 @@ def encode_request(
         options = request.options.get("stream_options")
         body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [_write_tool(tool) for tool in request.tools]
         if request.tool_choice is not None:
-            body["tool_choice"] = _choice(request.tool_choice)
+            body["tool_choice"] = _write_tool_choice(request.tool_choice)
     for name, value in write_options(request.options, model=request.model, quirks=quirks).items():
         body.setdefault(name, value)
-    return msgspec.json.encode(body | extra_body(request.options, body), enc_hook=plain)
+    return msgspec.json.encode(body | extra_body_fields(request.options, body), enc_hook=mapping_enc_hook)
 
 
-def check(request: ModelRequest, quirks: Quirks) -> Sequence[str]:
+def check_request(request: ModelRequest, quirks: Quirks) -> Sequence[str]:
     """The names of the options that this server has no word for; BadRequest for what cannot be left out."""
-    return left_out(request.options, quirks)
+    return unsupported_options(request.options, quirks)
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _write_tool(tool: Tool) -> dict[str, Any]:
     schema = {"type": "object", "properties": {}, **tool.input_schema}
-    function: dict[str, Any] = {"name": tool_name(tool.name)}
+    function: dict[str, Any] = {"name": safe_tool_name(tool.name)}
     if tool.description:
         function["description"] = tool.description
     if tool.strict is not None:
@@ -55,7 +55,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": {**function, "parameters": schema}}
 
 
-def _choice(choice: ToolChoice) -> Any:
-    if isinstance(choice, Named):
-        return {"type": "function", "function": {"name": tool_name(choice.name)}}
+def _write_tool_choice(choice: ToolChoice) -> Any:
+    if isinstance(choice, NamedToolChoice):
+        return {"type": "function", "function": {"name": safe_tool_name(choice.name)}}
     return choice

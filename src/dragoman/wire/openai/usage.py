@@ -13,7 +13,7 @@ import msgspec
 from dragoman.events import Usage
 
 
-class PromptDetails(msgspec.Struct, gc=False):
+class OpenAIPromptDetails(msgspec.Struct, gc=False):
     """What of the prompt was cached."""
 
     cached_tokens: int | None = None
@@ -21,20 +21,20 @@ class PromptDetails(msgspec.Struct, gc=False):
     cache_creation_tokens: int | None = None
 
 
-class CompletionDetails(msgspec.Struct, gc=False):
+class OpenAICompletionDetails(msgspec.Struct, gc=False):
     """What of the answer was thought."""
 
     reasoning_tokens: int | None = None
 
 
-class Standard(msgspec.Struct, gc=False):
+class OpenAIUsage(msgspec.Struct, gc=False):
     """A usage object as OpenAI writes it; the fields at the end are those in which other vendors differ."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: CompletionDetails | None = None
+    prompt_tokens_details: OpenAIPromptDetails | None = None
+    completion_tokens_details: OpenAICompletionDetails | None = None
     prompt_cache_hit_tokens: Any = None
     cache_read_input_tokens: Any = None
     cache_creation_input_tokens: Any = None
@@ -42,25 +42,25 @@ class Standard(msgspec.Struct, gc=False):
     reasoning_tokens: Any = None
 
 
-def plain_usage(said: Standard) -> Usage | None:
+def read_standard_usage(usage: OpenAIUsage) -> Usage | None:
     """What `read_usage` gives, at once; None where that has to look closer."""
-    total = said.prompt_tokens + said.completion_tokens
+    total = usage.prompt_tokens + usage.completion_tokens
     others = (
-        said.prompt_cache_hit_tokens,
-        said.cache_read_input_tokens,
-        said.cache_creation_input_tokens,
-        said.cached_tokens,
-        said.reasoning_tokens,
+        usage.prompt_cache_hit_tokens,
+        usage.cache_read_input_tokens,
+        usage.cache_creation_input_tokens,
+        usage.cached_tokens,
+        usage.reasoning_tokens,
     )
-    if total != said.total_tokens or not total or min(said.prompt_tokens, said.completion_tokens) < 0:
+    if total != usage.total_tokens or not total or min(usage.prompt_tokens, usage.completion_tokens) < 0:
         return None
-    if others != _NO_OTHERS:
+    if others != _NO_VENDOR_FIELDS:
         return None
-    prompted = said.prompt_tokens_details or _NOTHING_CACHED
-    completed = said.completion_tokens_details
+    prompted = usage.prompt_tokens_details or _NO_PROMPT_DETAILS
+    completed = usage.completion_tokens_details
     return Usage(
-        input_tokens=said.prompt_tokens,
-        output_tokens=said.completion_tokens,
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
         total_tokens=total,
         reasoning_tokens=completed.reasoning_tokens if completed is not None else None,
         cached_input_tokens=prompted.cached_tokens,
@@ -68,14 +68,14 @@ def plain_usage(said: Standard) -> Usage | None:
     )
 
 
-def counts(value: Any) -> bool:
+def has_counts(value: Any) -> bool:
     """Whether a usage object counts anything."""
     if not isinstance(value, dict):
         return False
     return bool(
-        _count(value, "prompt_tokens", "input_tokens")
-        or _count(value, "completion_tokens", "output_tokens")
-        or _count(value, "total_tokens")
+        _token_count(value, "prompt_tokens", "input_tokens")
+        or _token_count(value, "completion_tokens", "output_tokens")
+        or _token_count(value, "total_tokens")
     )
 
 
@@ -83,21 +83,21 @@ def read_usage(value: Any, *, model: str = "") -> Usage | None:
     """The usage in a JSON value; `model` is the one that answered: two families count in their own way."""
     if not isinstance(value, dict):
         return None
-    prompt = _count(value, "prompt_tokens", "input_tokens")
-    completion = _count(value, "completion_tokens", "output_tokens")
-    total = _count(value, "total_tokens")
+    prompt = _token_count(value, "prompt_tokens", "input_tokens")
+    completion = _token_count(value, "completion_tokens", "output_tokens")
+    total = _token_count(value, "total_tokens")
     if not (prompt or completion or total):
         return None
     prompted, completed = _details(value, "prompt", "input"), _details(value, "completion", "output")
-    reasoning = _first(_count(completed, "reasoning_tokens"), _count(value, "reasoning_tokens"))
-    read = _count(value, "cache_read_input_tokens")
-    written = _count(value, "cache_creation_input_tokens")
+    reasoning = _first(_token_count(completed, "reasoning_tokens"), _token_count(value, "reasoning_tokens"))
+    read = _token_count(value, "cache_read_input_tokens")
+    written = _token_count(value, "cache_creation_input_tokens")
     if prompt is not None and completion is not None:
         gap = (total or 0) - prompt - completion
         beside = (read or 0) + (written or 0)
         if beside and (gap == beside or prompt < beside):
             prompt += beside  # Anthropic's way: the cached part is not in the prompt
-        elif gap > 0 and (gap == reasoning or _hides_thinking(model)):
+        elif gap > 0 and (gap == reasoning or _omits_reasoning(model)):
             completion += gap
     return Usage(
         input_tokens=prompt,
@@ -105,13 +105,17 @@ def read_usage(value: Any, *, model: str = "") -> Usage | None:
         total_tokens=total if prompt is None or completion is None else max(total or 0, prompt + completion),
         reasoning_tokens=reasoning,
         cached_input_tokens=_first(
-            _count(prompted, "cached_tokens"), _count(value, "prompt_cache_hit_tokens", "cached_tokens"), read
+            _token_count(prompted, "cached_tokens"),
+            _token_count(value, "prompt_cache_hit_tokens", "cached_tokens"),
+            read,
         ),
-        cache_write_tokens=_first(_count(prompted, "cache_write_tokens", "cache_creation_tokens"), written),
+        cache_write_tokens=_first(
+            _token_count(prompted, "cache_write_tokens", "cache_creation_tokens"), written
+        ),
     )
 
 
-def _hides_thinking(model: str) -> bool:
+def _omits_reasoning(model: str) -> bool:
     """Gemini's thinking, and xAI's, is in the total only."""
     name = model.lower()
     return "gemini" in name or "grok" in name
@@ -125,7 +129,7 @@ def _details(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return {}
 
 
-def _count(value: Mapping[str, Any], *names: str) -> int | None:
+def _token_count(value: Mapping[str, Any], *names: str) -> int | None:
     """The first of the fields that is a whole number of tokens."""
     for name in names:
         count = value.get(name)
@@ -144,5 +148,5 @@ def _first(*counts: int | None) -> int | None:
     return next((count for count in counts if count is not None), None)
 
 
-_NO_OTHERS = (None,) * 5
-_NOTHING_CACHED = PromptDetails()
+_NO_VENDOR_FIELDS = (None,) * 5
+_NO_PROMPT_DETAILS = OpenAIPromptDetails()

@@ -14,11 +14,11 @@ import msgspec
 
 from dragoman.agent.hooks.events import PostToolUse, PreToolUse, RunEnd
 from dragoman.agent.hooks.guards.secrets import SecretScan
-from dragoman.agent.hooks.guards.texts import replaced
+from dragoman.agent.hooks.guards.texts import replace_strings
 from dragoman.agent.hooks.hooks import Hooks
 
-SHOWN = 2_000  # characters of a text
-SAID = ("input", "output", "error", "text", "reason")  # by models, tools and people
+MAX_TEXT_LENGTH = 2_000  # characters of a text
+TEXT_FIELDS = ("input", "output", "error", "text", "reason")  # by models, tools and people
 
 
 class AuditLog:
@@ -37,8 +37,8 @@ class AuditLog:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = Path(path)
-        self._max = max_bytes
-        self._keep = keep
+        self._max_bytes = max_bytes
+        self._max_files = keep
         self._scan = SecretScan(secrets, fields=True)
         self._clock = clock
         self._lock = threading.Lock()
@@ -47,25 +47,25 @@ class AuditLog:
         """Hooks that watch calls and the ends of runs. They see what ran, and what the model was told."""
         return (
             Hooks()
-            .on("pre_tool_use", self._begun, name="audit_log", watches=True)
-            .on("post_tool_use", self._ended, name="audit_log", watches=True)
-            .on("run_end", self._over, name="audit_log", watches=True)
+            .on("pre_tool_use", self._log_call, name="audit_log", watches=True)
+            .on("post_tool_use", self._log_result, name="audit_log", watches=True)
+            .on("run_end", self._log_run, name="audit_log", watches=True)
         )
 
-    def _begun(self, event: PreToolUse) -> None:
+    def _log_call(self, event: PreToolUse) -> None:
         self._write("call", event)
 
-    def _ended(self, event: PostToolUse) -> None:
+    def _log_result(self, event: PostToolUse) -> None:
         self._write("end", event)
 
-    def _over(self, event: RunEnd) -> None:
+    def _log_run(self, event: RunEnd) -> None:
         self._write("run", event)
 
     def _write(self, kind: str, event: PreToolUse | PostToolUse | RunEnd) -> None:
         moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
         said: dict[str, Any] = msgspec.to_builtins(event)
         said.pop("event")
-        kept = {name: self._tidy(said[name]) for name in SAID if name in said}
+        kept = {name: self._redact(said[name]) for name in TEXT_FIELDS if name in said}
         line = msgspec.json.encode({"at": moment, "kind": kind, **said, **kept}) + b"\n"
         with self._lock:
             self._rotate(len(line))
@@ -75,25 +75,25 @@ class AuditLog:
             finally:
                 os.close(descriptor)
 
-    def _tidy(self, value: Any) -> Any:
-        return replaced(self._scan.blot(value), lambda text, _: shortened(text))
+    def _redact(self, value: Any) -> Any:
+        return replace_strings(self._scan.redact(value), lambda text, _: shorten(text))
 
-    def _rotate(self, coming: int) -> None:
+    def _rotate(self, added_bytes: int) -> None:
         size = self.path.stat().st_size if self.path.exists() else 0
-        if not size or size + coming <= self._max:
+        if not size or size + added_bytes <= self._max_bytes:
             return
-        for number in range(self._keep, 0, -1):
-            older = self._numbered(number - 1)
+        for number in range(self._max_files, 0, -1):
+            older = self._rotated_path(number - 1)
             if older.exists():
-                older.replace(self._numbered(number))
+                older.replace(self._rotated_path(number))
         self.path.unlink(missing_ok=True)  # where no old file is kept
 
-    def _numbered(self, number: int) -> Path:
+    def _rotated_path(self, number: int) -> Path:
         return self.path if number == 0 else self.path.with_name(f"{self.path.name}.{number}")
 
 
-def shortened(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text)} characters)"
+def shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]}… ({len(text)} characters)"
 
 
 def audit_log(

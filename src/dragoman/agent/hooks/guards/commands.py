@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from dragoman.agent.hooks.events import Ask, Block, PreToolUse
 from dragoman.agent.hooks.guards.destruction import DESTRUCTIVE
-from dragoman.agent.hooks.guards.texts import texts
-from dragoman.operations.cleaning import UNSEEN
+from dragoman.agent.hooks.guards.texts import strings_in
+from dragoman.operations.cleaning import INVISIBLE
 
-LONGEST = 1_000_000  # characters; what is longer is not looked through, and asked about
-SLICE, OVERLAP = 16_384, 512  # short, so that no other thread waits long
-STATEMENT = re.compile(r"\b(?:delete from|update \S{1,200} set)\b")
+MAX_LENGTH = 1_000_000  # characters; what is longer is not looked through, and asked about
+CHUNK, OVERLAP = 16_384, 512  # short, so that no other thread waits long
+ROW_CHANGE = re.compile(r"\b(?:delete from|update \S{1,200} set)\b")
 
 
 def confirm_destructive(
@@ -36,7 +36,9 @@ def confirm_destructive(
 
     def confirm_destructive(event: PreToolUse) -> Ask | Block | None:
         kept = {name: value for name, value in event.input.items() if name not in ignore}
-        what = next((found for each in commands(kept) if (found := harm(each, patterns))), None)
+        what = next(
+            (found for each in candidate_commands(kept) if (found := damage_of(each, patterns))), None
+        )
         if what is None:
             return None
         return Block(f"it {what}") if action == "block" else Ask(f"it {what}")
@@ -44,30 +46,30 @@ def confirm_destructive(
     return confirm_destructive
 
 
-def commands(input: Mapping[str, Any]) -> list[str]:
+def candidate_commands(input: Mapping[str, Any]) -> list[str]:
     """What may be read as a command: each text, and all of them in a row (`rm` and its flags apart)."""
-    found = [each.text for each in texts(input) if not each.is_name]
+    found = [each.text for each in strings_in(input) if not each.is_key]
     return list(dict.fromkeys([*found, " ".join(found)]))
 
 
-def harm(command: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
+def damage_of(command: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
     """What a command does that cannot be undone; None when nothing of it is known to."""
-    if len(command) > LONGEST:
+    if len(command) > MAX_LENGTH:
         return "is too long to be looked through"
-    for reading in readings(command):
-        for start in range(0, len(reading), SLICE):
-            piece = reading[start : start + SLICE + OVERLAP]
+    for reading in normalised_forms(command):
+        for start in range(0, len(reading), CHUNK):
+            piece = reading[start : start + CHUNK + OVERLAP]
             what = next((what for what, pattern in patterns.items() if pattern.search(piece)), None)
             if what is not None:
                 return what
-        if any(is_unbounded(each) for each in reading.split(";")):
+        if any(lacks_where(each) for each in reading.split(";")):
             return "changes all rows of a table"
     return None
 
 
-def readings(command: str) -> list[str]:
+def normalised_forms(command: str) -> list[str]:
     """The command as a shell or a database reads it: without quotes, escapes, comments, double spaces."""
-    text = UNSEEN.sub("", unicodedata.normalize("NFKC", command)).lower()
+    text = INVISIBLE.sub("", unicodedata.normalize("NFKC", command)).lower()
     text = re.sub(r"\\\r?\n", "", text)
     text = re.sub(r"/\*[^*]{0,1000}\*/|\$\{?ifs\}?", " ", text)
     tidy = re.sub(r"[ \t\r\f\v]+", " ", text)
@@ -76,6 +78,6 @@ def readings(command: str) -> list[str]:
     return list(dict.fromkeys([tidy, bare, flat]))
 
 
-def is_unbounded(statement: str) -> bool:
+def lacks_where(statement: str) -> bool:
     """Whether it is SQL that deletes or changes rows without saying which."""
-    return bool(STATEMENT.search(statement)) and " where " not in f"{statement} ".replace("\n", " ")
+    return bool(ROW_CHANGE.search(statement)) and " where " not in f"{statement} ".replace("\n", " ")

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from dragoman.operations.cleaning import UNSEEN
+from dragoman.operations.cleaning import INVISIBLE
 
 Span: TypeAlias = tuple[int, int]
 
-FORMS = (
+KEY_PATTERNS = (
     r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----[^-]{0,7000}(?:-----END [A-Z ]{0,30}-----)?",
     r"\bsk[-_](?:ant-|proj-|live_|test_|or-)?[A-Za-z0-9_-]{16,200}",
     r"\b(?:pk|rk)_(?:live|test)_[A-Za-z0-9]{16,200}",
@@ -35,67 +35,67 @@ FORMS = (
     r"\bAccountKey=[A-Za-z0-9+/=]{40,120}",
     r"(?<=://)[^\s:/@]{0,100}:[^\s:/@]{3,200}(?=@)",
 )
-LABELLED = (
+LABELLED_PATTERNS = (
     r"(?i:\b(?:bearer|basic|token)\s{1,3})[A-Za-z0-9._~+/=-]{16,500}",
     (
         r"(?i:(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
         r"[\"']?\s{0,3}[:=]\s{0,3}[\"']?)[^\s\"'<>,;)}\]]{6,200}"
     ),
 )
-KNOWN = re.compile("|".join(f"(?:{form})" for form in (*FORMS, *LABELLED)))
-WORD = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{20,256}(?![A-Za-z0-9+/=_-])")
-SLICE, OVERLAP = 65_536, 8_192
-RANDOM_BITS = 4.2  # a character; English words have under 4, random base64 of 32 characters about 4.6
-RANDOM_LENGTH = 24
+KNOWN_SECRET = re.compile("|".join(f"(?:{form})" for form in (*KEY_PATTERNS, *LABELLED_PATTERNS)))
+LONG_WORD = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{20,256}(?![A-Za-z0-9+/=_-])")
+CHUNK, OVERLAP = 65_536, 8_192
+MIN_ENTROPY = 4.2  # a character; English words have under 4, random base64 of 32 characters about 4.6
+MIN_RANDOM_LENGTH = 24
 
 
-def secrets_in(text: str, *, entropy: bool = True) -> list[Span]:
+def find_secrets(text: str, *, entropy: bool = True) -> list[Span]:
     """Where secrets stand, in order, none within another.
 
     The text is looked through in slices, so that a long one does not hold other threads up.
     """
     found: list[Span] = []
-    for start in range(0, max(len(text), 1), SLICE):
-        piece = text[start : start + SLICE + OVERLAP]
-        found += ((start + a, start + b) for a, b in spans(piece, entropy=entropy))
-    return merged(found)
+    for start in range(0, max(len(text), 1), CHUNK):
+        piece = text[start : start + CHUNK + OVERLAP]
+        found += ((start + a, start + b) for a, b in secret_spans(piece, entropy=entropy))
+    return merge_spans(found)
 
 
-def is_hidden(text: str) -> bool:
+def has_encoded_secret(text: str) -> bool:
     """Whether there is a secret of a known form in it once it is read otherwise: decoded, made visible."""
-    readings = {UNSEEN.sub("", text), unquote(text)} - {text}
-    return any(secrets_in(each, entropy=False) for each in readings)
+    readings = {INVISIBLE.sub("", text), unquote(text)} - {text}
+    return any(find_secrets(each, entropy=False) for each in readings)
 
 
-def spans(piece: str, *, entropy: bool) -> Iterator[Span]:
-    yield from (found.span() for found in KNOWN.finditer(piece))
-    for word in WORD.finditer(piece):
-        if (entropy and is_random(word[0])) or is_wrapped(word[0]):
+def secret_spans(piece: str, *, entropy: bool) -> Iterator[Span]:
+    yield from (found.span() for found in KNOWN_SECRET.finditer(piece))
+    for word in LONG_WORD.finditer(piece):
+        if (entropy and is_random(word[0])) or is_base64_secret(word[0]):
             yield word.span()
 
 
 def is_random(word: str) -> bool:
     """Whether a word is too random to be one: small and big letters and digits, and hardly any twice."""
     kinds = (str.islower, str.isupper, str.isdigit)
-    if len(word) < RANDOM_LENGTH or not all(any(map(kind, word)) for kind in kinds):
+    if len(word) < MIN_RANDOM_LENGTH or not all(any(map(kind, word)) for kind in kinds):
         return False
     shares = [count / len(word) for count in Counter(word).values()]
-    return -sum(share * math.log2(share) for share in shares) >= RANDOM_BITS
+    return -sum(share * math.log2(share) for share in shares) >= MIN_ENTROPY
 
 
-def is_wrapped(word: str) -> bool:
+def is_base64_secret(word: str) -> bool:
     """Whether it is base64 of something with a key of a known form."""
     try:
         said = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=False)
-        return bool(KNOWN.search(said.decode("ascii")))
+        return bool(KNOWN_SECRET.search(said.decode("ascii")))
     except (ValueError, binascii.Error):
         return False
 
 
-def merged(found: list[Span]) -> list[Span]:
+def merge_spans(spans: list[Span]) -> list[Span]:
     """The spans without overlaps."""
     kept: list[Span] = []
-    for start, end in sorted(found):
+    for start, end in sorted(spans):
         if kept and start < kept[-1][1]:
             kept[-1] = (kept[-1][0], max(end, kept[-1][1]))
         else:

@@ -10,17 +10,17 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dragoman.agent.hooks.events import Block, PreToolUse
-from dragoman.agent.hooks.guards.texts import Found, texts
+from dragoman.agent.hooks.guards.texts import JsonString, strings_in
 from dragoman.errors import ConfigError
 
-LONGEST = 4_096
-ROUNDS = 5  # how often a text may be percent-encoded
-PLACE = re.compile(
+MAX_LENGTH = 4_096
+MAX_DECODINGS = 5  # how often a text may be percent-encoded
+PATH_FIELD = re.compile(
     r"(^|_)(paths?|files?|filenames?|dirs?|director(y|ies)|folders?|cwd|root|src|dest|destination)$",
     re.IGNORECASE,
 )
-BEGINS = re.compile(r"[~/\\]|\.\.?([/\\]|$)|[A-Za-z]:[/\\]|file:|\$\{?\w", re.IGNORECASE)
-CLIMBS = re.compile(r"(^|[/\\])\.\.([/\\]|$)")
+PATH_START = re.compile(r"[~/\\]|\.\.?([/\\]|$)|[A-Za-z]:[/\\]|file:|\$\{?\w", re.IGNORECASE)
+PARENT_STEP = re.compile(r"(^|[/\\])\.\.([/\\]|$)")
 FILE_URL = re.compile(r"file:(//[^/\\]*)?", re.IGNORECASE)
 WEB_URL = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -45,37 +45,37 @@ def path_guard(
     wanted, left_out = None if names is None else set(names), set(ignore)
 
     def path_guard(event: PreToolUse) -> Block | None:
-        for found in texts(event.input):
+        for found in strings_in(event.input):
             if not is_path(found, names=wanted, ignore=left_out):
                 continue
-            if any(leads_out(each, inside, start=start) for each in readings(found.text)):
+            if any(is_outside(each, inside, base=start) for each in decoded_forms(found.text)):
                 return Block(f"{found.text[:200]!r} leads out of the folders that may be used")
         return None
 
     return path_guard
 
 
-def is_path(found: Found, *, names: set[str] | None, ignore: set[str]) -> bool:
+def is_path(string: JsonString, *, names: set[str] | None, ignore: set[str]) -> bool:
     """Whether a text is to be taken for a path."""
     if names is not None:
-        return found.field in names
-    if found.field in ignore:
+        return string.field in names
+    if string.field in ignore:
         return False
-    if PLACE.search(found.field) and not found.is_name:
-        return not WEB_URL.match(found.text)
-    return any(looks_like_path(each) for each in readings(found.text))
+    if PATH_FIELD.search(string.field) and not string.is_key:
+        return not WEB_URL.match(string.text)
+    return any(looks_like_path(each) for each in decoded_forms(string.text))
 
 
 def looks_like_path(text: str) -> bool:
-    if len(text) > LONGEST or WEB_URL.match(text):
+    if len(text) > MAX_LENGTH or WEB_URL.match(text):
         return False
-    return bool(BEGINS.match(text) or CLIMBS.search(text) or ("/" in text and "\n" not in text))
+    return bool(PATH_START.match(text) or PARENT_STEP.search(text) or ("/" in text and "\n" not in text))
 
 
-def readings(text: str) -> Iterator[str]:
+def decoded_forms(text: str) -> Iterator[str]:
     """What a text may be taken for by one program or another: decoded, normalised, expanded."""
     seen = dict.fromkeys([text, text.strip(), text.strip("\"'")])
-    for _ in range(ROUNDS):
+    for _ in range(MAX_DECODINGS):
         for each in list(seen):
             seen |= dict.fromkeys([unquote(each), unicodedata.normalize("NFKC", each)])
     for each in list(seen):
@@ -84,11 +84,11 @@ def readings(text: str) -> Iterator[str]:
     yield from seen
 
 
-def leads_out(text: str, roots: Sequence[str], *, start: str) -> bool:
+def is_outside(text: str, roots: Sequence[str], *, base: str) -> bool:
     """Whether this path is outside of all roots, read as the system does or by its letters alone."""
-    if "\0" in text or re.match(r"[A-Za-z]:[/\\]", text) or len(text) > LONGEST:
+    if "\0" in text or re.match(r"[A-Za-z]:[/\\]", text) or len(text) > MAX_LENGTH:
         return True
-    path = os.path.join(start, os.path.expanduser(text))  # noqa: PTH111, PTH118 - `~x` that is nobody's stays
+    path = os.path.join(base, os.path.expanduser(text))  # noqa: PTH111, PTH118 - `~x` that is nobody's stays
     if text.startswith("~") and not os.path.isabs(os.path.expanduser(text)):  # noqa: PTH111, PTH117
         return True
     try:

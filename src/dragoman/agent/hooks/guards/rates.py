@@ -12,7 +12,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations.gate import Rate
 
 Per: TypeAlias = Literal["tool", "session", "owner"]
-REMEMBERED = 10_000
+MAX_COUNTERS = 10_000
 
 
 def rate_limit(
@@ -47,7 +47,7 @@ def rate_limit(
                 f"try again in {max(wait, 0.1):.1f} seconds"
             )
         times.append(now)
-        if len(made) > REMEMBERED:
+        if len(made) > MAX_COUNTERS:
             made.popitem(last=False)
         return None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.agent.hooks.events import Modify, PostToolUse, PreToolUse, UserPromptSubmit
-from dragoman.agent.hooks.guards.texts import replaced
+from dragoman.agent.hooks.guards.texts import replace_strings
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import ConfigError
 
@@ -34,7 +34,7 @@ class Redaction:
         wanted = {**{name: PATTERNS[name] for name in names}, **(also or {})}
         if not wanted:
             raise ConfigError("a redaction needs a pattern", hint=f"there are {', '.join(PATTERNS)}")
-        self._patterns = {name: read(name, pattern) for name, pattern in wanted.items()}
+        self._patterns = {name: compile_pattern(name, pattern) for name, pattern in wanted.items()}
 
     def text(self, text: str) -> str:
         """The text without what fits."""
@@ -44,7 +44,7 @@ class Redaction:
 
     def value(self, value: Any) -> Any:
         """The JSON value without what fits, in names of fields too."""
-        return replaced(value, lambda text, _: self.text(text))
+        return replace_strings(value, lambda text, _: self.text(text))
 
     def after(self, event: PostToolUse) -> Modify | None:
         """A `post_tool_use` hook."""
@@ -78,7 +78,7 @@ def redact(*names: str, also: Mapping[str, str] | None = None, of: Sequence[str]
     return hooks
 
 
-def read(name: str, pattern: str) -> re.Pattern[str]:
+def compile_pattern(name: str, pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:

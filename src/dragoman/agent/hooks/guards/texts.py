@@ -8,36 +8,37 @@ from typing import Any
 import msgspec
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A text, and the name of the field that it stands in; `is_name`: it is such a name itself."""
+class JsonString(msgspec.Struct, frozen=True):
+    """A text, and the name of the field that it stands in; `is_key`: it is such a name itself."""
 
     text: str
     field: str = ""
-    is_name: bool = False
+    is_key: bool = False
 
 
-def texts(value: Any, field: str = "") -> Iterator[Found]:
+def strings_in(value: Any, field: str = "") -> Iterator[JsonString]:
     """All texts in a value, names of fields too, in order."""
     stack: list[tuple[Any, str]] = [(value, field)]
     while stack:
         value, field = stack.pop()
         if isinstance(value, str):
-            yield Found(value, field)
+            yield JsonString(value, field)
         elif isinstance(value, Mapping):
-            yield from (Found(str(name), field, is_name=True) for name in value)
+            yield from (JsonString(str(name), field, is_key=True) for name in value)
             stack.extend((item, str(name)) for name, item in reversed(list(value.items())))
         elif isinstance(value, list | tuple):
             stack.extend((item, field) for item in reversed(value))
 
 
-def replaced(value: Any, change: Callable[[str, str], str], *, field: str = "") -> Any:
+def replace_strings(value: Any, change: Callable[[str, str], str], *, field: str = "") -> Any:
     """The value with `change(text, field)` in place of each text, names of fields too."""
     if isinstance(value, str):
         return change(value, field)
     if isinstance(value, Mapping):
         return {
-            change(str(name), ""): replaced(item, change, field=str(name)) for name, item in value.items()
+            change(str(name), ""): replace_strings(item, change, field=str(name))
+            for name, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [replaced(item, change, field=field) for item in value]
+        return [replace_strings(item, change, field=field) for item in value]
     return value
