@@ -145,7 +145,7 @@ async def test_only_what_a_model_calls_is_asked_about(post: Post) -> None:
     hooks = Hooks().on("pre_tool_use", lambda event: asked.append(event.operation))
     async with post.open() as calls:
         assert (await calls.call("mail.forward", context=context_of(hooks))).ok
-        assert (await calls.call("mail.send", SEND, context=context_of(hooks, told=False))).ok
+        assert (await calls.call("mail.send", SEND, context=context_of(hooks, for_model=False))).ok
     assert asked == ["mail.forward"]
 
 

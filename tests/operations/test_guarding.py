@@ -82,7 +82,7 @@ async def test_a_call_that_wants_approval_waits_and_runs_once_it_is_approved(pos
 
 
 def with_approval(id: str, **changes: Any) -> Context:
-    known: dict[str, Any] = {name: getattr(MODEL, name) for name in ("identity", "told", "run_id")}
+    known: dict[str, Any] = {name: getattr(MODEL, name) for name in ("identity", "for_model", "run_id")}
     return Context(**{**known, "tool_call_id": "tc_1", "approval": id, **changes})
 
 

@@ -202,7 +202,7 @@ async def test_nobody_finds_what_was_said_in_sessions_of_others(store: Store, qu
     await say(store, TextPart("hotel 🜁 % word x AND a b scope o1"), at="bobs", owner="bob")
     assert await look(store, query) == []
     assert await look(store, query, session_id="bobs") == []
-    assert await look(store, query, session_id="bobs", unseen=True) == []
+    assert await look(store, query, session_id="bobs", truncated_only=True) == []
     with pytest.raises(NotFound):
         await store.history.read("bobs", "m", owner="ann")
     assert (await store.history.read("bobs", "m", owner="bob")).text.startswith("hotel")

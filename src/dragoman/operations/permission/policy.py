@@ -97,7 +97,7 @@ class RuleTable:
         id = operation.id.lower()
         namespace = operation.namespace.lower()
         named = (*self._by_id.get(id, ()), *self._by_namespace.get(namespace, ()))
-        yield from (match for match in named if match.fits(operation))
+        yield from (match for match in named if match.applies_to(operation))
         yield from (match for matches, match in self._by_glob if match.applies_to(operation) and matches(id))
         if operation.approval:
             yield RuleMatch((PatternKind.EXACT, len(id), 0, 0, STRICTNESS["ask"], -1), Verdict("ask"))

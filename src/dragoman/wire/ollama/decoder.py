@@ -60,7 +60,7 @@ class OllamaDecoder:
         self._decode_block(self._splitter.feed(raw))
         events = self._builder.take_events()
         if not events and self._builder.failure is not None:
-            raise self._answer.failure
+            raise self._builder.failure
         return events
 
     def close(self) -> list[Event]:

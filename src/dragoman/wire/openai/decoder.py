@@ -75,7 +75,7 @@ class OpenAIDecoder:
             self._decode_frames(payloads)
         events = self._builder.take_events()
         if not events and self._builder.failure is not None:
-            raise self._answer.failure
+            raise self._builder.failure
         return events
 
     def close(self) -> list[Event]:
