@@ -103,6 +103,7 @@ async def play(cast: Cast, place: Path, *, keep: bool) -> int:
         say(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
         say(f"  model   {cast.label}\n")
         done = await ask(cast.questions, here, key=key)
+        await here.hub.meter.ledger.catch_up()  # usage is written a moment after the answer
         await show_kept(data)
         if done:
             say(NEXT.format(install="" if installed() else INSTALL))
