@@ -1,7 +1,7 @@
 """What all tests share: how much each does, what the whole run cost, and that Ctrl-C stops what they start.
 
 `TEST_PROFILE=quick`, the default, is `make test`: few examples of each property, few rounds of each loop, and
-programs that are forked. `TEST_PROFILE=thorough` is `make soak`: many of both, and programs that are loaded anew.
+programs that are forked. `thorough` is `make soak`: many of both, and programs that are loaded anew.
 """
 
 from __future__ import annotations
