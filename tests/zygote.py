@@ -33,9 +33,7 @@ PACKAGES = ("cli", "server", "mcp", "spokes")
 CLONE_PARENT = 0x00008000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 LARGEST = 1 << 20
-ARGUMENTS = (
-    20  # of `Popen._execute_child` behind the first three, in Python 3.11 to 3.14; else nothing is forked
-)
+ARGUMENTS = 20  # of `Popen._execute_child` behind the first three; where there are others, nothing is forked
 
 
 class Zygote:
