@@ -1,7 +1,7 @@
 """What all tests share: how much each does, what the whole run cost, and that Ctrl-C stops what they start.
 
-`TEST_PROFILE=quick`, the default, is `make test`: few examples of each property, few rounds of each loop.
-`TEST_PROFILE=thorough` is `make soak`: many of both, and the tests that are marked `soak`.
+`TEST_PROFILE=quick`, the default, is `make test`: few examples of each property, few rounds of each loop, and
+programs that are forked. `thorough` is `make soak`: many of both, and programs that are loaded anew.
 """
 
 from __future__ import annotations
@@ -44,13 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[ZYGOTE].close()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if PROFILE == "quick":
-        long = [item for item in items if item.get_closest_marker("soak")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -33,6 +33,7 @@ PACKAGES = ("cli", "server", "mcp", "spokes")
 CLONE_PARENT = 0x00008000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 LARGEST = 1 << 20
+ARGUMENTS = 20  # of `Popen._execute_child` behind the first three; where there are others, nothing is forked
 
 
 class Zygote:
@@ -61,6 +62,9 @@ class Zygote:
 
     def execute(self, popen: Any, args: Any, executable: Any, preexec: Any, *rest: Any) -> None:
         """In place of `Popen._execute_child`, whose arguments these are."""
+        if len(rest) != ARGUMENTS:
+            self._execute(popen, args, executable, preexec, *rest)
+            return
         _, pass_fds, cwd, env, _, _, shell, *pipes = rest
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, session, group = pipes
         env = os.environ if env is None else env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from base64 import urlsafe_b64encode
@@ -11,6 +12,7 @@ ORDERED_RANDOM_LENGTH = 9  # characters behind the time
 RANDOM_BYTES = 15  # 20 characters; 14 would leave the last one two bits
 
 _random = random.Random()  # noqa: S311 - names, no secrets; seeded by the system, and 100 times faster
+os.register_at_fork(after_in_child=_random.seed)  # a forked process would go on with the ids of the other
 
 
 def new_id(prefix: str) -> str:

@@ -98,6 +98,7 @@ async def test_an_answer_that_its_provider_does_not_count_is_estimated() -> None
     assert result.cost == pytest.approx(500 * 10e-6, rel=0.1)
 
 
+@pytest.mark.parity
 async def test_a_budget_needs_a_price() -> None:
     agent = Agent(scripted("4"), limits=RunLimits(max_budget_usd=1))
     with pytest.raises(ConfigError, match="no price for the model 'scripted/any'"):

@@ -69,6 +69,7 @@ async def test_a_changed_input_is_what_runs_and_the_ledger_says_so(post: Post) -
     )
 
 
+@pytest.mark.parity
 async def test_a_changed_input_is_checked_against_the_schema(post: Post) -> None:
     outcome = await post.call(Hooks().on("pre_tool_use", lambda _: Modify({"to": "bob", "count": "many"})))
     assert outcome.error is not None
@@ -90,6 +91,7 @@ async def test_hooks_see_the_input_as_it_was_mended(post: Post) -> None:
     assert (outcome.ok, post.sent, seen) == (True, ["bob"], [{"to": "bob"}])
 
 
+@pytest.mark.parity
 async def test_the_first_decision_wins_and_the_others_are_not_asked(post: Post) -> None:
     asked: list[str] = []
 
@@ -188,6 +190,7 @@ def asks_for_output(_: Any) -> Modify:
 FAILING = (broken, stops, slow, stubborn, cancels, leaves, says_true, asks_for_output)
 
 
+@pytest.mark.parity
 @pytest.mark.promise("hooks-fail-closed")
 @pytest.mark.parametrize("function", FAILING)
 async def test_a_hook_that_fails_before_a_call_stops_it(post: Post, function: Any) -> None:
@@ -277,6 +280,7 @@ async def test_metadata_alone_leaves_the_result_as_it_is(post: Post) -> None:
     assert post.ledger.get(outcome.call_id).notes == ('hook <lambda> notes {"trace":"t1"}',)
 
 
+@pytest.mark.parity
 async def test_a_result_can_be_withheld(post: Post) -> None:
     hooks = Hooks()
     hooks.post_tool_use(lambda _: Block("it is private"))

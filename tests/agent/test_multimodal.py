@@ -50,6 +50,7 @@ def test_how_closely_to_look_goes_along() -> None:
     assert image(PNG, detail="auto").provider_metadata is None
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     ("source", "options", "says"),
     [

@@ -43,6 +43,7 @@ async def test_everything_that_happens_is_an_event_under_its_canonical_name() ->
     assert result.stopped_by is None
 
 
+@pytest.mark.parity
 async def test_any_number_may_listen_and_who_comes_late_hears_it_all() -> None:
     agent = Agent(scripted(calling(text="Let me"), "4"), operations=[add])
     run = agent.spawn(ASK)
@@ -98,6 +99,7 @@ async def test_a_conversation_goes_on_from_the_result() -> None:
     assert [message.role for message in asked] == ["user", "assistant", "user"]
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     ("messages", "says"),
     [
@@ -162,6 +164,7 @@ async def test_calls_and_outputs_of_openai_messages_are_understood() -> None:
     assert (part.tool_call_id, part.state, part.output) == ("x", "output-available", "4")
 
 
+@pytest.mark.parity
 async def test_system_takes_the_place_of_the_instructions() -> None:
     agent = Agent(scripted("a", "b"), instructions="Be brief.")
     await agent.spawn("hi").result
@@ -188,6 +191,7 @@ async def test_allowed_tools_override_disallowed_ones(allowed: Any, disallowed: 
     assert [tool.name for tool in provider(agent).requests[0].tools] == shown
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("meta", [False, True])
 async def test_a_tool_that_is_not_allowed_does_not_run_when_a_model_calls_it_all_the_same(meta: bool) -> None:
     called = calling(CALL)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import Hub, finish, read_until, run, scripted, serving, start
+from tests.cli.program import Hub, environ, finish, read_until, run, scripted, serving, start
 
 SLOW: list[dict[str, Any]] = [{"text": ["first ", *(f"word{n} " for n in range(2000))], "delay": 0.02}]
 
@@ -43,6 +45,23 @@ def test_a_hub_is_ready_when_it_says_so_and_lets_in_who_has_a_key(tmp_path: Path
         said = finish(hub.process, signal.SIGTERM)
     assert said.code == 0
     assert "nobody has a key yet" in said.err
+
+
+def test_a_hub_that_is_loaded_anew_starts_serves_and_ends(tmp_path: Path) -> None:
+    """All others of these tests may be forked from a process that has loaded the program: tests/zygote.py."""
+    (tmp_path / "dragoman.yaml").write_text(json.dumps(config(tmp_path)))
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "dragoman", "serve", "--data", tmp_path / "data", "--port", "0"],
+        env=environ(),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    url = read_until(process, "listening on http://")[-7:] + read_until(process, "\n").split()[0]
+    assert get(f"{url}/readyz") == 200
+    assert finish(process, signal.SIGTERM).code == 0
 
 
 def test_no_auth_is_said_loudly_and_refused_beyond_this_machine(tmp_path: Path) -> None:

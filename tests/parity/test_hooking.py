@@ -86,12 +86,6 @@ async def test_a_hook_may_change_the_input_of_a_call() -> None:
     assert made == ["1.0/4.0"]
 
 
-async def test_a_changed_input_is_checked_like_any_other() -> None:
-    hooks = Hooks().on("pre_tool_use", lambda _: Modify({"a": "many", "b": 4}))
-    assert "many" in await told(hooks, "calculate_divide", {"a": 1, "b": 2})
-    assert made == []
-
-
 async def test_a_hook_after_a_call_adds_to_what_the_model_is_told() -> None:
     log: list[str] = []
     hooks = Hooks()
@@ -103,13 +97,6 @@ async def test_a_hook_after_a_call_adds_to_what_the_model_is_told() -> None:
     hooks.on("post_tool_use", enhanced)
     assert await told(hooks, "calculate_divide", {"a": 1, "b": 2}) == '{"result":0.5,"unit":"kg"}'
     assert log == ["calculate_divide {'a': 1, 'b': 2} -> 0.5"]
-
-
-async def test_a_result_can_be_withheld() -> None:
-    hooks = Hooks().on("post_tool_use", lambda _: Block("not for you"))
-    said = await told(hooks, "calculate_divide", {"a": 1, "b": 2})
-    assert "not for you" in said
-    assert "0.5" not in said
 
 
 @pytest.mark.parametrize(
@@ -136,15 +123,6 @@ async def test_a_prompt_is_changed_or_blocked_before_it_goes_anywhere(
     assert result.stopped_by == ("no sums" if word == "aborted" else None)
 
 
-async def test_a_hook_that_breaks_before_a_call_keeps_it_from_running() -> None:
-    def broken(_: PreToolUse) -> None:
-        raise ValueError("the key is 1234")
-
-    said = await told(Hooks().on("pre_tool_use", broken), "calculate_divide", {"a": 1, "b": 2})
-    assert made == []
-    assert "1234" not in said
-
-
 async def test_paths_destructive_commands_and_rates_have_guards_that_are_ready(tmp_path: Any) -> None:
     hooks = Hooks()
     hooks.on("pre_tool_use", path_guard(roots=[tmp_path]), match="disk.*")
@@ -163,11 +141,3 @@ async def test_calls_are_written_into_an_audit_log(tmp_path: Any) -> None:
     written = log.read_text()
     assert "calculate.divide" in written
     assert '"run"' in written
-
-
-async def test_hooks_are_added_to_each_other() -> None:
-    order: list[str] = []
-    one = Hooks().on("pre_tool_use", lambda _: order.append("one"))
-    two = Hooks().on("pre_tool_use", lambda _: order.append("two"))
-    await told(one + two, "calculate_divide", {"a": 1, "b": 2})
-    assert order == ["one", "two"]

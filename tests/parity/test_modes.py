@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import msgspec
-import pytest
 
 from dragoman import Agent, Context, Tool, operation, tool_called, truncate_messages
 from dragoman import events as e
@@ -169,13 +168,3 @@ async def test_the_history_is_yours_to_edit() -> None:
     assert [each["role"] for each in edited] == ["user", "assistant", "tool", "assistant", "user"]
     assert edited[0]["content"] == "Cook soup, please!"
     assert cut == [{"role": "user", "content": "Is it hot?"}]
-
-
-@pytest.mark.parametrize("times", [1, 3])
-async def test_late_listeners_hear_everything(times: int) -> None:
-    async with openai_model(text("Hi", ".")) as (_, model):
-        run = Agent(model).spawn("Hello?")
-        await run.result
-        heard = [[event.type async for event in run.events()] for _ in range(times)]
-    assert heard == [heard[0]] * times
-    assert (heard[0][0], heard[0][-1]) == ("start", "finish")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
 HERE = Path(__file__).parent
+TESTS_AT = HERE.parent
+MARK = "@pytest" + ".mark.parity"  # in two, or this file would have it
 TESTS = re.compile(r"`(test_\w+)`")
 
 
@@ -19,11 +21,26 @@ def rows() -> list[list[str]]:
 
 
 def written() -> list[str]:
-    """The tests of this folder, but for those of this file."""
-    files = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
-    found = [node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8")))]
-    functions = [node for node in found if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return [function.name for function in functions if function.name.startswith("test_")]
+    """The tests of this folder, but for those of this file, and those that are marked elsewhere."""
+    here = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
+    marked = [name for path in TESTS_AT.glob("**/test_*.py") for name in names_in(path, MARK)]
+    return [name for path in here for name in names_in(path)] + marked
+
+
+def names_in(path: Path, mark: str = "") -> list[str]:
+    """The names of a file's tests, or of those with this mark only."""
+    text = path.read_text("utf-8")
+    if mark not in text:
+        return []
+    found = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return [
+        node.name
+        for node in found
+        if node.name.startswith("test_")
+        and (not mark or mark in {f"@{ast.unparse(each)}" for each in node.decorator_list})
+    ]
 
 
 def test_each_row_says_what_is_there_what_is_here_and_which_tests_do_it() -> None:

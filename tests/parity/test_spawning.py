@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, BadRequest, ContextPolicy, RunLimits, Tool, operation
+from dragoman import Agent, ContextPolicy, RunLimits, Tool, operation
 from dragoman import events as e
 from tests.parity.upstream import Answer, call, openai, openai_call, openai_model, refusal, text
 
@@ -48,28 +48,6 @@ async def test_messages_are_the_conversation() -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing", [[], "", [{"role": "user", "content": ""}], [{"role": "user", "content": []}]]
-)
-async def test_an_empty_conversation_is_refused_at_once(nothing: Any) -> None:
-    async with openai_model(text("?")) as (up, model):
-        with pytest.raises(BadRequest, match="empty"):
-            Agent(model).spawn(nothing)
-    assert up.received == []
-
-
-async def test_system_instructions_are_those_of_the_one_run() -> None:
-    async with openai_model(text("Hi.")) as (up, model):
-        agent = Agent(model, instructions="Be brief.")
-        await agent.spawn("Hello?", system="You are a helpful assistant.").result
-        await agent.spawn("Hello?").result
-    said = [asked["messages"][0] for asked in up.asked]
-    assert said == [
-        {"role": "system", "content": "You are a helpful assistant."},
-        {"role": "system", "content": "Be brief."},
-    ]
-
-
-@pytest.mark.parametrize(
     ("given", "shown"),
     [
         ({}, ["ask_me", "items_drop", "items_find"]),
@@ -89,13 +67,6 @@ async def test_allowed_tools_are_all_that_there_are_and_go_before_disallowed_one
         agent = Agent(model, operations=[find, drop], client_tools=[outside])
         await agent.spawn("Hello?", **given).result
         assert sorted(tools(up.asked[0])) == shown
-
-
-async def test_a_tool_that_is_not_allowed_does_not_run() -> None:
-    async with openai_model(call("items_drop", {"name": "hat"}), text("I may not.")) as (up, model):
-        run = Agent(model, operations=[find, drop]).spawn("Drop it.", disallowed_tools=["items_drop"])
-        await run.result
-    assert "there is no tool 'items_drop'" in up.asked[1]["messages"][-1]["content"]
 
 
 async def test_a_name_that_means_no_tool_is_told_in_the_notices() -> None:

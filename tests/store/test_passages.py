@@ -182,6 +182,7 @@ def words(message: Message) -> Sequence[str]:
 async def test_a_sqlite_without_full_text_search_keeps_all_else_and_says_what_is_missing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dragoman.store.database.COMPILED", {})  # what other stores made is kept
     monkeypatch.setattr(
         passages, "CREATE_SQLITE_INDEX", [sql.replace("fts5(", "fts_none(") for sql in CREATE_SQLITE_INDEX]
     )

@@ -15,6 +15,7 @@ from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.builtin import builtin_operations
 from dragoman.tools.files import folder as folders
+from tests.effort import rounds
 
 
 @pytest.fixture
@@ -150,6 +151,9 @@ async def test_a_folder_that_is_replaced_by_a_link_is_not_followed(named: dict[s
     assert str(named["code"]) not in str(answer)
 
 
+TIMES = rounds(quick=60, thorough=300)
+
+
 async def test_a_file_that_turns_into_a_link_while_it_is_read_never_shows_what_is_outside(
     named: dict[str, Path],
 ) -> None:
@@ -168,7 +172,7 @@ async def test_a_file_that_turns_into_a_link_while_it_is_read_never_shows_what_i
     swapping = threading.Thread(target=swap)
     swapping.start()
     try:
-        answers = [await ask("files.read", named["code"], path="swap.txt") for _ in range(300)]
+        answers = [await ask("files.read", named["code"], path="swap.txt") for _ in range(TIMES)]
     finally:
         done.set()
         await asyncio.to_thread(swapping.join)
@@ -176,4 +180,4 @@ async def test_a_file_that_turns_into_a_link_while_it_is_read_never_shows_what_i
     codes = {each["error"]["code"] for each in answers if not each["success"]}
     assert texts <= {"inside"}
     assert codes <= {"forbidden"}
-    assert len(answers) == 300
+    assert len(answers) == TIMES

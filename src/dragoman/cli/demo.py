@@ -112,6 +112,7 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
         print_line(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
         print_line(f"  model   {setup.label}\n")
         done = await ask_questions(setup.questions, here, key=key)
+        await here.hub.meter.ledger.flush()  # usage rows are written behind the answer
         await print_stored(data)
         if done:
             print_line(NEXT_STEPS.format(install="" if is_installed() else INSTALL_LINE))
