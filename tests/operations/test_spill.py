@@ -59,7 +59,7 @@ async def call(name: str, input: dict[str, Any], *, told: bool = True, largest: 
 
 async def test_a_model_gets_head_and_tail_of_a_big_text_and_can_read_the_rest() -> None:
     told, artifacts = await call("t.lines", {"count": 1000})
-    whole, _ = await call("t.lines", {"count": 1000}, for_model=False)
+    whole, _ = await call("t.lines", {"count": 1000}, told=False)
     assert whole.startswith(told["head"])
     assert whole.endswith(told["tail"])
     assert told["size"] == len(whole.encode())
