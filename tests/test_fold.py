@@ -14,7 +14,7 @@ from dragoman import events as e
 from dragoman import messages as m
 from dragoman.errors import OutOfOrder
 from dragoman.fold import Fold, fold
-from dragoman.retell import current_position, events_since, unfold
+from dragoman.unfold import current_position, events_since, unfold
 
 JSON: st.SearchStrategy[Any] = st.text(max_size=8) | st.sampled_from(
     [

@@ -15,7 +15,7 @@ from benchmarks.calls.asks import NUMBERS, batch
 from benchmarks.calls.tools import add, put
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import Ledger, MemoryLedger
-from dragoman.operations.meta import MetaTools
+from dragoman.operations.meta_tools import MetaTools
 from dragoman.store.store import Store
 
 WORKERS = 16

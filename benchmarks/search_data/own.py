@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.meanings import SemanticIndex
 from dragoman.operations.search.search import OperationSearch
+from dragoman.operations.search.semantic_index import SemanticIndex
 from dragoman.operations.search.wordllama import WordLlamaEmbedder
 
 TOP = 10

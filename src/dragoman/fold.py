@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET
 
 from dragoman import events as e
-from dragoman.drafts import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder, ToolInputEvent
 from dragoman.errors import OutOfOrder
 from dragoman.messages import (
     FINAL_STATES,
@@ -27,6 +26,7 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
+from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder, ToolInputEvent
 
 Phase = Literal["idle", "open", "step", "ended", "finished"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.accounts.contexts import Contexts
+from dragoman.accounts.context_sizes import Contexts
 
 
 def test_the_library_knows_the_context_of_well_known_models() -> None:

@@ -10,11 +10,11 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
+from dragoman.accounts.limit_table import LimitTable
 from dragoman.accounts.meter import Admission, Meter
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.accounts.prices import PriceList
+from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.spool import Spool
-from dragoman.accounts.table import LimitTable
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached
 from dragoman.events import Usage
 from dragoman.limits import Limits

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.accounts.prices import PriceList, PriceOverride
+from dragoman.accounts.price_list import PriceList, PriceOverride
 from dragoman.events import Usage
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -152,7 +152,7 @@ def test_a_price_that_depends_on_the_time_of_day_is_asked_again() -> None:
 
 async def test_the_library_is_loaded_when_it_is_needed_and_not_before() -> None:
     program = (
-        "import sys, asyncio; from dragoman.accounts.prices import Prices, PriceOverride\n"
+        "import sys, asyncio; from dragoman.accounts.price_list import Prices, PriceOverride\n"
         "prices = Prices({'m': PriceOverride(input=1, output=1)}); prices.find('p', 'm')\n"
         "prices.find('local', 'qwen'); print('genai_prices' in sys.modules)\n"
         "asyncio.run(prices.warm()); print('genai_prices' in sys.modules)"

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.accounts.windows import LimitLease, LimitRejection, RequestLimiter, ScopeLimits, SlidingWindow
+from dragoman.accounts.request_limiter import (
+    LimitLease,
+    LimitRejection,
+    RequestLimiter,
+    ScopeLimits,
+    SlidingWindow,
+)
 from dragoman.limits import Limits
 
 PAUSES = st.lists(st.floats(0.0, 30.0), max_size=200)

@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import TypeAdapter
 
 from dragoman.messages import Message, Part, ReasoningPart, StepStartPart, TextPart, ToolPart
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic import request as anthropic_request
 from dragoman.wire.ollama import request as ollama_request
 from dragoman.wire.openai import request as openai_request

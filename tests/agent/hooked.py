@@ -15,7 +15,7 @@ from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
-from dragoman.operations.permission.guard import AccessControl
+from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
 
 ANN = Identity(owner="ann", key_id="key_1")

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from dragoman import Context, operation
-from dragoman.accounts.prices import PriceOverride
+from dragoman.accounts.price_list import PriceOverride
 from dragoman.agent.agent import Agent
-from dragoman.agent.spawn import Run
+from dragoman.agent.run import Run
 from dragoman.errors import CallError
 from dragoman.events import Usage
 from dragoman.providers.model import Model

@@ -8,12 +8,12 @@ from typing import Any
 from dragoman import Agent, ScriptedModel, operation
 from dragoman import events as e
 from dragoman.agent.result import Result
-from dragoman.agent.spawn import Run
+from dragoman.agent.run import Run
 from dragoman.fold import Fold
 from dragoman.messages import DataPart, ToolPart
+from dragoman.model_request import ModelRequest
 from dragoman.operations import Operation
 from dragoman.providers.scripted import Step
-from dragoman.request import ModelRequest
 
 TASK = ("agents_worker", {"prompt": "Do it."})
 Act = Callable[[Run[Any], e.Event], Any]

@@ -12,14 +12,14 @@ import pytest
 
 from dragoman.agent.agent import Agent
 from dragoman.agent.result import Result
-from dragoman.agent.spawn import Run
+from dragoman.agent.run import Run
 from dragoman.events import Usage
 from dragoman.fold import Fold
 from dragoman.messages import FINAL_STATES, Message, ReasoningPart, TextPart, ToolPart, decode, encode
+from dragoman.model_request import ModelRequest
 from dragoman.providers.direct import AnthropicProvider, OllamaProvider, OpenAIProvider
 from dragoman.providers.model import Model
 from dragoman.providers.scripted import ScriptedCall, Step
-from dragoman.request import ModelRequest
 from tests.agent.lab import ASK, add, calling, fail, scripted, send, wait
 from tests.providers.servers import Peer, chunk, serving
 from tests.stopwatch import Stopwatch

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import Context
 from dragoman.accounts.price import NANOS_PER_DOLLAR
-from dragoman.accounts.prices import PriceList
+from dragoman.accounts.price_list import PriceList
 from dragoman.agent.agent import Agent
 from dragoman.agent.settings import RunLimits
 from dragoman.agent.turn import StepChange

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.agent.context.context import ContextFitter, ContextPolicy, Dropped, estimate_size
+from dragoman.agent.context.policy import ContextFitter, ContextPolicy, Dropped, estimate_size
 from dragoman.agent.context.summary import Summariser, Summary, transcript
 from dragoman.errors import BudgetExhausted, ConfigError, ProviderError
 from dragoman.fold import Fold
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
+from dragoman.model_request import ModelRequest
 from dragoman.operations.context import Context
 from dragoman.operations.identity import LOCAL
 from dragoman.providers.provider import Provider
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
-from dragoman.request import ModelRequest
 from dragoman.wire.anthropic import request as anthropic_request
 from dragoman.wire.ollama import request as ollama_request
 from dragoman.wire.openai import request as openai_request

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.context.context import ContextPolicy, Dropped, estimate_size
+from dragoman.agent.context.policy import ContextPolicy, Dropped, estimate_size
 from dragoman.fold import Fold
 from dragoman.messages import Message
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 from tests.agent.conversations import checked, step, system, user
 
 

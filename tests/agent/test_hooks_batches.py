@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dragoman.agent.hooks.events import Ask, Block, Modify, PreToolUse
-from dragoman.agent.hooks.guards.rates import rate_limit
+from dragoman.agent.hooks.guards.rate_limit import rate_limit
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.operations.meta import MetaTools
+from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.policy import Rule
 from tests.agent.hooked import ANN, Post, context_of
 

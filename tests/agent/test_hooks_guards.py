@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dragoman.agent.hooks.events import Ask, Block, PreToolUse
-from dragoman.agent.hooks.guards.commands import MAX_LENGTH, confirm_destructive
+from dragoman.agent.hooks.guards.destructive_commands import MAX_LENGTH, confirm_destructive
 from dragoman.agent.hooks.guards.paths import path_guard
-from dragoman.agent.hooks.guards.rates import MAX_COUNTERS, rate_limit
+from dragoman.agent.hooks.guards.rate_limit import MAX_COUNTERS, rate_limit
 from dragoman.errors import ConfigError
 
 

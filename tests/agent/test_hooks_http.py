@@ -19,8 +19,8 @@ from dragoman.events import Usage
 from dragoman.http.transport import Transport
 from dragoman.http.webhook import Webhook, verify_webhook
 from dragoman.messages import FilePart, Message, TextPart
-from dragoman.operations.hook import CallEnd, HookedCall
-from dragoman.request import ModelRequest, Tool
+from dragoman.model_request import ModelRequest, Tool
+from dragoman.operations.call_hooks import CallEnd, HookedCall
 from tests.providers.servers import Peer, Received, serving
 
 SECRET = "whsec_" + "c2VjcmV0IG9mIHRoZSBodWI="  # base64 of some words

@@ -18,7 +18,7 @@ from dragoman.agent.hooks.http import http_hook
 from dragoman.errors import Unauthorized
 from dragoman.http.transport import Transport
 from dragoman.http.webhook import Webhook, signature_headers, signing_keys, verify_webhook
-from dragoman.operations.hook import CallEnd
+from dragoman.operations.call_hooks import CallEnd
 from tests.providers.servers import Peer, serving
 from tests.providers.test_dialer import certificate, tls
 

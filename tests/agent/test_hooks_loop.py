@@ -11,7 +11,7 @@ from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.hooks.points import message_text, with_text
 from dragoman.agent.hooks.runner import in_turn
 from dragoman.messages import FilePart, Message, TextPart
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 
 FILE = FilePart("image/png", "https://x.org/a.png")
 SAID = Message("u", "user", (FILE, TextPart("my card is 1"), TextPart("thanks")))

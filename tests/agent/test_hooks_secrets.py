@@ -16,13 +16,12 @@ import pytest
 
 from dragoman.agent.hooks.events import Modify, PostToolUse, PreToolUse, UserPromptSubmit
 from dragoman.agent.hooks.guards.audit import AuditLog
-from dragoman.agent.hooks.guards.findings import find_secrets
 from dragoman.agent.hooks.guards.redaction import Redaction, redact
-from dragoman.agent.hooks.guards.secrets import MASK, SecretScan, secret_scan
+from dragoman.agent.hooks.guards.secrets import MASK, SecretScan, find_secrets, secret_scan
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.hooks.runner import HookRunner, in_turn
 from dragoman.errors import ConfigError
-from dragoman.operations.hook import CallEnd, HookedCall, Revision, Ruling
+from dragoman.operations.call_hooks import CallEnd, HookedCall, Revision, Ruling
 from dragoman.operations.outcome import CallFailure
 
 

@@ -11,8 +11,8 @@ from dragoman import events as e
 from dragoman.agent.agent import Agent
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import ToolPart
+from dragoman.model_request import Tool
 from dragoman.providers.scripted import ScriptedCall
-from dragoman.request import Tool
 from tests.agent.lab import ASK, CALL, add, calling, provider, scripted, send, types, until
 
 WHERE = Tool("where_am_i", "Say where the user is.", {"type": "object", "properties": {}})

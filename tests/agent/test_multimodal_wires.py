@@ -11,7 +11,7 @@ import pytest
 from dragoman.agent.attachments import ContentPiece, file, image, tool_output, user_message
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, StepStartPart, ToolPart
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic import request as anthropic_request
 from dragoman.wire.ollama import request as ollama_request
 from dragoman.wire.openai import request as openai_request

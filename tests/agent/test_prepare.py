@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
-from dragoman.agent.context.context import ContextPolicy
+from dragoman.agent.context.policy import ContextPolicy
 from dragoman.agent.hooks.events import Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.hooks.http import event_body
-from dragoman.agent.structured import Output
+from dragoman.agent.structured_output import Output
 from dragoman.agent.turn import StepChange, StepContext
 from dragoman.messages import ToolPart
+from dragoman.model_request import Tool
 from dragoman.providers.scripted import Failure, ScriptedCall, Step
-from dragoman.request import Tool
 from tests.agent.lab import ASK, add, calling, fail, provider, scripted, types
 
 ROLES = ("user", "assistant")

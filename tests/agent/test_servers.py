@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.agent.servers import server_specs
+from dragoman.agent.mcp_servers import server_specs
 from dragoman.errors import ConfigError, Conflict, Unavailable
-from dragoman.mcp.spec import ServerSpec
+from dragoman.mcp.server_spec import ServerSpec
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.lab import add, calling, provider, scripted, types
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.agent.stops import (
+from dragoman.agent.stop_conditions import (
     SoFar,
     all_of,
     any_of,

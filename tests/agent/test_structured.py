@@ -11,10 +11,10 @@ import pydantic
 import pytest
 from typing_extensions import TypedDict
 
-from dragoman.agent.structured import Output, Problem
+from dragoman.agent.structured_output import Output, Problem
 from dragoman.errors import ConfigError
 from dragoman.messages import Message, TextPart, ToolPart
-from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
 from dragoman.wire.anthropic import request as anthropic_request
 from dragoman.wire.ollama import request as ollama_request
 from dragoman.wire.openai import request as openai_request

@@ -12,7 +12,7 @@ from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Registry
 from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.permission.guard import AccessControl
+from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
 from dragoman.tools.question import question
 from tests.agent.lab import until

@@ -13,8 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from dragoman.cli.call_tree import format_seconds, render_tree
 from dragoman.cli.calls import calls
-from dragoman.cli.tree import format_seconds, render_tree
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.store.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.store import history
+from dragoman.store import message_search
 from dragoman.store.store import Store
 from tests.cli.conftest import Run
 from tests.cli.program import Hub
@@ -71,7 +71,7 @@ def test_a_search_goes_on_until_all_is_looked_at_and_says_how_far_it_is(
                 await converse(store, f"Hotel {at}?", session_id=at)
 
     asyncio.run(say())
-    monkeypatch.setattr(history, "INDEXING_SECONDS", 0)
+    monkeypatch.setattr(message_search, "INDEXING_SECONDS", 0)
     found = run("sessions", "search", "hotel", "--data", tmp_path, "--session", "one")
     assert (found.code, found.err) == (0, "")
     found = run("sessions", "search", "hotel", "--data", tmp_path, "--json")

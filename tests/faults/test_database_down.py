@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
-from dragoman.accounts import ledger
+from dragoman.accounts import usage_ledger
+from dragoman.accounts.limit_table import LimitTable
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.accounts.prices import PriceList
+from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.spool import Spool
-from dragoman.accounts.table import LimitTable
 from dragoman.errors import BudgetExhausted
 from dragoman.events import Usage
 from dragoman.limits import Limits
@@ -44,7 +44,7 @@ def anyio_backend() -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others' locks are waited for a moment only, and what was refused is soon tried again."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(ledger, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(usage_ledger, "RETRY_SECONDS", 0.05)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import httpx2
 import pytest
 
-from dragoman.accounts import ledger
+from dragoman.accounts import usage_ledger
 from dragoman.server import auth
 from dragoman.server.app import Hub
 from dragoman.store import sqlite
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks are waited for a moment only, what was refused is soon tried again, keys are looked up."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(ledger, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(usage_ledger, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(auth, "RECHECK_INTERVAL", 0.0)
 
 
@@ -71,10 +71,10 @@ class Rooms:
     async def up(self) -> None:
         """The database is up, and nothing waits."""
         async with asyncio.timeout(DEADLINE):
-            ledger = self.hub.meter.ledger
-            await ledger.flush()
-            while ledger.spool.row_count or not self.hub.store.database.is_up:
-                await ledger.flush()
+            usage_ledger = self.hub.meter.ledger
+            await usage_ledger.flush()
+            while usage_ledger.spool.row_count or not self.hub.store.database.is_up:
+                await usage_ledger.flush()
                 await asyncio.sleep(0)
 
     async def ids(self) -> list[str | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.events import Usage
-from dragoman.providers.relay import RelayedResponse
+from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.store.usage import UsageRecord
 from tests.faults.gateway_upstream import (
     MAIN,

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from dragoman.providers.retry import RetryPolicy
-from dragoman.server.app import Hub, fleet
+from dragoman.server.app import Hub, providers
 from tests.faults.gateway_faults import BUSY, EARLY, LATE, RESET, Fault, Steps, failed, play, speech_at
 from tests.faults.gateway_upstream import (
     MAIN,
@@ -48,7 +48,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further attempts follow at once."""
-    monkeypatch.setattr(fleet, "RetryPolicy", partial(RetryPolicy, base=0.0))
+    monkeypatch.setattr(providers, "RetryPolicy", partial(RetryPolicy, base=0.0))
 
 
 def answer(speech: Speech, *, stream: bool) -> bytes:

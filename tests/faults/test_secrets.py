@@ -23,10 +23,10 @@ from dragoman.config import parse_config
 from dragoman.errors import DragomanError
 from dragoman.server.app import Hub
 from dragoman.store import sqlite
-from dragoman.store.sealing import MasterKey
+from dragoman.store.encryption import MasterKey
 from dragoman.store.store import Store
-from dragoman.tracing.telemetry import open_spans
-from dragoman.tracing.tracing import TelemetrySettings
+from dragoman.tracing.interface import TelemetrySettings
+from dragoman.tracing.otlp import open_spans
 from tests.cli.program import environ, run
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, Fault, failed, play, speech_at, talk
 from tests.faults.gateway_process import started

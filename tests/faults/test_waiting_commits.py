@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.app import chores
+from dragoman.server.app import background_jobs
 from dragoman.store.store import DATABASE_FILE
 from dragoman.store.writer import DatabaseWriter
 from tests.faults.asking import BATCH, configure
@@ -62,7 +62,7 @@ async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
-    monkeypatch.setattr(chores, "POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(background_jobs, "POLL_INTERVAL", 0.05)
     config, copies = configure(tmp_path, BATCH), Copies(tmp_path / "hub", tmp_path / "copies")
     tell = DatabaseWriter._notify
 

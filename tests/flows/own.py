@@ -1,7 +1,7 @@
 """What agents of a configuration name: a predicate, a condition, and functions that change a step."""
 
 from dragoman import StepChange, StepContext, tool_called
-from dragoman.agent.stops import SoFar
+from dragoman.agent.stop_conditions import SoFar
 
 __all__ = ["NUMBER", "enough", "later", "lost", "lucky", "other"]
 

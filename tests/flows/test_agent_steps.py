@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations.context import Context
-from dragoman.server.app import ground
+from dragoman.server.app import services
 from tests.serving import Served, serving, text_of, types, usage, write_script
 
 HERE = Path(__file__).parent
@@ -157,7 +157,7 @@ async def test_a_chat_waits_for_pinned_operations_of_a_server_that_is_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = tmp_path / "go"
-    monkeypatch.setattr(ground, "ARRIVAL_TIMEOUT", 60.0)
+    monkeypatch.setattr(services, "ARRIVAL_TIMEOUT", 60.0)
     steps: list[dict[str, Any]] = [{"tools": [{"name": "raw_echo", "input": {"a": 1}}]}, {"text": "Done."}]
     async with serving(tmp_path, steps, play="turns", **starting(tmp_path, go)) as hub:
         calls = hub.hub._services.calls
@@ -176,7 +176,7 @@ async def test_a_chat_waits_for_pinned_operations_of_a_server_that_is_starting(
 async def test_a_chat_does_not_wait_for_ever_for_a_server_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ground, "ARRIVAL_TIMEOUT", 0.01)
+    monkeypatch.setattr(services, "ARRIVAL_TIMEOUT", 0.01)
     async with serving(tmp_path, [{"text": "Hi."}], **starting(tmp_path, tmp_path / "never")) as hub:
         assert text_of(await hub.chat()) == "Hi."
         [asked] = hub.hub.runs.agents.routing.providers["sim"].asked  # type: ignore[attr-defined]

@@ -13,9 +13,9 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.embedding import Embedder, HashingEmbedder, embedding_text, import_extra
-from dragoman.operations.search.meanings import SemanticIndex
+from dragoman.operations.search.embedder import Embedder, HashingEmbedder, embedding_text, import_extra
 from dragoman.operations.search.search import OperationSearch
+from dragoman.operations.search.semantic_index import SemanticIndex
 from dragoman.operations.search.wordllama import WordLlamaEmbedder
 
 pytestmark = pytest.mark.anyio

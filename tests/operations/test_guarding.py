@@ -15,8 +15,8 @@ from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.budget import Budget
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import MetaTools
-from dragoman.operations.permission.guard import AccessControl
+from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
 
 ANN, BOB = Identity(owner="ann"), Identity(owner="bob")

@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.budget import Budget
-from dragoman.operations.hook import CallEnd, CallHooks, HookedCall, Revision, Ruling
+from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Revision, Ruling
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import MetaTools
+from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.outcome import CallOutcome
 
 

@@ -11,7 +11,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.loading import load_operations
+from dragoman.operations.loader import load_operations
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = '''

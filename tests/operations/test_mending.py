@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.operations.arguments.mending import RepairedArguments, repair_arguments
-from dragoman.operations.arguments.repair import repair_json
+from dragoman.operations.arguments.argument_repair import RepairedArguments, repair_arguments
+from dragoman.operations.arguments.broken_json import repair_json
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

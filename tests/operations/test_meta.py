@@ -17,7 +17,7 @@ from pydantic import Field
 from dragoman.errors import CallError, NotFound
 from dragoman.operations import Calls, Context, Operation, Registry, operation
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import META_TOOLS, MetaTools, meta_tool_id
+from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.outcome import CallOutcome
 
 BYTES = "0dcd07715cec3c0124ad9012eb24dd2052e2372350e9250804b21d2c54e37301"

@@ -14,7 +14,7 @@ from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.budget import Budget
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.loading import load_operations
+from dragoman.operations.loader import load_operations
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 

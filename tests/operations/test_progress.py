@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import MetaTools
+from dragoman.operations.meta_tools import MetaTools
 
 
 @operation("t", effect="read")

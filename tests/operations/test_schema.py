@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidInput
-from dragoman.operations.arguments.schema import MAX_PROBLEMS, make_parser
+from dragoman.operations.arguments.validation import MAX_PROBLEMS, make_parser
 
 Wrong = list[tuple[str, str, str]]
 SHAPES = [

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.index import RARE_LIMIT
+from dragoman.operations.search.bm25_index import RARE_LIMIT
 from dragoman.operations.search.search import MAX_RANKED, MAX_RESULT_BYTES, OperationFilter, OperationSearch
-from dragoman.operations.search.words import normalise_name
+from dragoman.operations.search.tokenizer import normalise_name
 from tests.effort import rounds
 
 

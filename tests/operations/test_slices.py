@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.operations.search.slices import (
+from dragoman.operations.search.bit_slices import (
     add_multiple,
     at_least_mask,
     mask_slots,

@@ -9,10 +9,10 @@ import pytest
 from dragoman.errors import NotFound
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.artifact import MemoryArtifactStore
+from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.meta import MetaTools
-from dragoman.operations.spill import ArtifactOverflow
+from dragoman.operations.meta_tools import MetaTools
 
 ANN = Identity(owner="ann")
 PICTURE = {"content": [{"type": "image", "mimeType": "image/png", "data": "A" * 5000}]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.operations.heavy import LazyThreadPool
+from dragoman.operations.concurrency import LazyThreadPool
 
 
 @pytest.mark.parametrize("used", [False, True])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.events import Usage
-from dragoman.operations.outcome import CallFailure
-from dragoman.operations.tree import (
+from dragoman.operations.call_tree import (
     MAX_DEPTH,
     MAX_SHOWN_LENGTH,
     CallRow,
@@ -17,6 +16,7 @@ from dragoman.operations.tree import (
     build_run_tree,
     is_running,
 )
+from dragoman.operations.outcome import CallFailure
 
 RUN = RunRow(id="run", name="sim/any", status="done", started_at=0.0, ended_at=10.0)
 

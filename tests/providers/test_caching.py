@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
+from dragoman.model_request import ModelRequest, Tool
 from dragoman.providers.anthropic import DEFAULT_SETTINGS, AnthropicAdapter
-from dragoman.providers.caching import CacheBust
-from dragoman.request import ModelRequest, Tool
-from dragoman.wire.anthropic.door import parse_options
-from dragoman.wire.anthropic.door_fields import RequestFields
+from dragoman.providers.prompt_cache import CacheBust
+from dragoman.wire.anthropic.client_fields import RequestFields
+from dragoman.wire.anthropic.client_request import parse_options
 
 MARK = {"type": "ephemeral"}
 MODEL = "claude-sonnet-4-5"

@@ -10,10 +10,10 @@ import pytest
 from dragoman import events as e
 from dragoman.errors import BadRequest, NotFound, ProviderCategory, ProviderError
 from dragoman.messages import Message, TextPart
-from dragoman.providers.chain import FallbackProvider
+from dragoman.model_request import ModelRequest
+from dragoman.providers.fallback import FallbackProvider
 from dragoman.providers.routing import Routing
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
-from dragoman.request import ModelRequest
 
 ASKED = ModelRequest(model="whatever", messages=[Message("u", "user", (TextPart("hi"),))])
 

@@ -21,7 +21,7 @@ from dragoman.errors import (
     ProviderError,
     Unauthorized,
 )
-from dragoman.providers.classes import (
+from dragoman.providers.error_classification import (
     classify_error,
     is_transient_error,
     read_error,

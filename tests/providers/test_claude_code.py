@@ -22,9 +22,9 @@ from dragoman import events as e
 from dragoman.errors import ProviderError
 from dragoman.fold import Fold
 from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
-from dragoman.providers.classes import classify_error, is_transient_error
-from dragoman.providers.claude_code import ClaudeCodeProvider
-from dragoman.request import ModelRequest, Tool
+from dragoman.model_request import ModelRequest, Tool
+from dragoman.providers.claude_code.provider import ClaudeCodeProvider
+from dragoman.providers.error_classification import classify_error, is_transient_error
 from tests.stopwatch import Stopwatch
 
 from .servers import LIMIT

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.errors import WireError
-from dragoman.http.incoming import HEAD_LIMIT, ResponseParser
+from dragoman.http.response_parser import HEAD_LIMIT, ResponseParser
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nX-Two: a\r\nx-two: b\r\nX-Empty:\r\nTransfer-Encoding: chunked\r\n\r\n"

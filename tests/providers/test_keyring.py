@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderCategory, ProviderError
-from dragoman.providers.keyring import NO_KEY, Cooldown, KeyLease, KeyPool, ProviderKey
+from dragoman.providers.key_pool import NO_KEY, Cooldown, KeyLease, KeyPool, ProviderKey
 
 
 class Clock:

@@ -21,10 +21,10 @@ from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.http.transport import Transport
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
-from dragoman.providers import local
-from dragoman.providers.engine import LocalModelProcess
-from dragoman.providers.local import LocalProvider
-from dragoman.request import ModelRequest, Tool
+from dragoman.model_request import ModelRequest, Tool
+from dragoman.providers.local import provider as local
+from dragoman.providers.local.process import LocalModelProcess
+from dragoman.providers.local.provider import LocalProvider
 from tests.wire.openai_streams import told
 
 from .servers import LIMIT

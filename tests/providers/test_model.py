@@ -13,11 +13,11 @@ import pytest
 from dragoman import events as e
 from dragoman.errors import BadRequest, ConfigError, ProviderError
 from dragoman.messages import Message, TextPart
+from dragoman.model_request import ModelRequest
 from dragoman.providers.direct import AnthropicProvider, OllamaProvider, OpenAIProvider
 from dragoman.providers.model import Model
-from dragoman.providers.models import resolve
 from dragoman.providers.remote import RemoteProvider
-from dragoman.request import ModelRequest
+from dragoman.providers.resolve import resolve
 
 from .servers import LIMIT, Peer, Received, Server, ok, serving
 

@@ -15,12 +15,12 @@ from dragoman import events as e
 from dragoman.errors import ProviderError
 from dragoman.http.transport import Timeouts, Transport
 from dragoman.messages import Message, TextPart, ToolPart
-from dragoman.providers.answer import MAX_ANSWER_BYTES
+from dragoman.model_request import ModelRequest
+from dragoman.providers.decoded_response import MAX_ANSWER_BYTES
 from dragoman.providers.openai import OpenAIProvider, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
-from dragoman.providers.server import UpstreamServer
-from dragoman.request import ModelRequest
+from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.openai.quirks import Quirks
 from tests.wire.openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse, told
 

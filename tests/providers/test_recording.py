@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.messages import Message, TextPart
+from dragoman.model_request import ModelRequest, Tool
 from dragoman.providers.direct import OpenAIProvider
 from dragoman.providers.recording import record, replay
-from dragoman.providers.scripted import Failure, Step
-from dragoman.providers.scripted_model import ScriptedModelProvider, ScriptedStep
-from dragoman.request import ModelRequest, Tool
+from dragoman.providers.scripted import Failure, ScriptedModelProvider, ScriptedStep, Step
 
 from .servers import answering, ok, serving
 

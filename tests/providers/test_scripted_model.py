@@ -9,9 +9,8 @@ import pytest
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.messages import Message, TextPart
-from dragoman.providers.scripted import Failure, Step
-from dragoman.providers.scripted_model import ScriptedModel
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
+from dragoman.providers.scripted import Failure, ScriptedModel, Step
 
 
 def request(text: str = "Hi") -> ModelRequest:

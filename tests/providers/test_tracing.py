@@ -19,17 +19,17 @@ from dragoman import events as e
 from dragoman.errors import CallDenied, ConfigError, ProviderError
 from dragoman.http.transport import Transport
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
+from dragoman.model_request import ModelRequest
 from dragoman.operations import Calls, Context, Registry, identity, operation
-from dragoman.operations.call import CallSettings
+from dragoman.operations.calls import CallSettings
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import Failure, ScriptedCall, ScriptedProvider, Step
-from dragoman.providers.server import UpstreamServer
-from dragoman.request import ModelRequest
-from dragoman.tracing.place import ModelEndpoint, endpoint_of
+from dragoman.providers.upstream import UpstreamServer
+from dragoman.tracing.endpoint import ModelEndpoint, endpoint_of
+from dragoman.tracing.interface import NO_TRACING, TelemetrySettings
+from dragoman.tracing.otlp import open_spans, open_tracing, traces_url
 from dragoman.tracing.spans import OpenTelemetryTracing
-from dragoman.tracing.telemetry import open_spans, open_tracing, traces_url
-from dragoman.tracing.tracing import NO_TRACING, TelemetrySettings
 
 USAGE = e.Usage(input_tokens=90, output_tokens=7, reasoning_tokens=3, cached_input_tokens=60)
 MAIN = ScriptedProvider([], name="main")

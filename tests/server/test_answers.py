@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from dragoman.config.sections import McpServerConfig
-from dragoman.mcp.spec import ServerStatus
+from dragoman.mcp.server_spec import ServerStatus
 from dragoman.operations import Registry
 from dragoman.operations import operation as mark
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.artifact import Artifact
+from dragoman.operations.call_tree import CallTreeNode
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure, CallOutcome
-from dragoman.operations.tree import CallTreeNode
 from dragoman.server.approvals import approval_to_json
 from dragoman.server.calls import call_to_json
-from dragoman.server.servers import to_camel_case
+from dragoman.server.mcp_servers import to_camel_case
 from dragoman.spokes import Spoke
 from tests.server.described import check, fields, refused
 from tests.serving import Served, serving

@@ -11,8 +11,7 @@ import pytest
 from dragoman.errors import Unauthorized, Unavailable
 from dragoman.limits import Limits
 from dragoman.operations.identity import LOCAL, Identity
-from dragoman.server.auth import RECHECK_INTERVAL, Auth
-from dragoman.server.known import MAX_AGE, MAX_KEYS, KeyCache
+from dragoman.server.auth import MAX_AGE, MAX_KEYS, RECHECK_INTERVAL, Auth, KeyCache
 from dragoman.store.store import Store
 
 LIMITS = Limits(parallel=2)

@@ -12,7 +12,7 @@ import pytest
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import ConfigError
 from dragoman.http.transport import Transport
-from dragoman.operations.hook import CallEnd, HookedCall
+from dragoman.operations.call_hooks import CallEnd, HookedCall
 from dragoman.server.app.hooks import BUILTIN_HOOKS, build_hooks
 
 MODULE = """

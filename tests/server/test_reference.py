@@ -14,23 +14,30 @@ import pytest
 import yaml
 
 from dragoman import events as e
-from dragoman.mcp.server.door import METHODS
+from dragoman.mcp.server.endpoint import METHODS
+from dragoman.server.app.routes import (
+    MCP_PATH,
+    SPOKE_PATH,
+    ApiHandlers,
+    api_routes,
+    gateway_routes,
+    public_routes,
+)
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
-from dragoman.server.doors import MCP_PATH, SPOKE_PATH, ApiHandlers, api_routes, gateway_routes, public_routes
-from dragoman.server.gateway.doors import Gateway
+from dragoman.server.gateway.routes import Gateway
 from dragoman.server.health import HealthHandlers
+from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
+from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.reference.openapi import vocabulary_schemas
 from dragoman.server.reference.page import VERBS, list_operations, render_reference
-from dragoman.server.reference.reference import ReferenceHandlers
-from dragoman.server.servers import McpServerHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.usage import UsageHandlers
-from dragoman.wire.ui import UIStreamEncoder
+from dragoman.wire.ui.encoder import UIStreamEncoder
 from tests.server.described import DOCUMENT, check, resolve, validator
 from tests.serving import ask, serving
 

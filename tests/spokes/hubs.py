@@ -16,10 +16,10 @@ from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import LedgerEntry, MemoryLedger
 from dragoman.operations.outcome import CallOutcome
-from dragoman.spokes.hub.door import SpokeEndpoint
-from dragoman.spokes.hub.permits import NamespacePermissions
+from dragoman.spokes.hub.endpoint import SpokeEndpoint
+from dragoman.spokes.hub.permissions import NamespacePermissions
+from dragoman.spokes.hub.server import SpokeServer
 from dragoman.spokes.hub.settings import SpokeSettings
-from dragoman.spokes.hub.switchboard import SpokeServer
 
 KEYS = {
     "key-a": Identity(owner="ann", key_id="a"),

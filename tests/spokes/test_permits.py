@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import Forbidden
-from dragoman.spokes.hub.permits import NamespacePermissions
+from dragoman.spokes.hub.permissions import NamespacePermissions
 
 SAID = {"ann": ["tools-*", "web"], "bob": "deploy"}
 

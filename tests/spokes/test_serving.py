@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import Conflict, Forbidden, NotFound, Unauthorized
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
-from dragoman.spokes.hub.permits import NamespacePermissions
+from dragoman.spokes.hub.permissions import NamespacePermissions
 from tests.spokes.hubs import house, until
 
 

@@ -23,7 +23,7 @@ from dragoman.messages import (
     ToolPart,
     encode_part,
 )
-from dragoman.operations.history import MemoryMessageSearch, MessageSearchResult, SnippetPiece
+from dragoman.operations.message_search import MemoryMessageSearch, MessageSearchResult, SnippetPiece
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
 

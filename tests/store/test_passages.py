@@ -13,8 +13,8 @@ import pytest
 
 from dragoman.errors import StoreError
 from dragoman.messages import Message, TextPart
-from dragoman.operations.history import IndexingProgress
-from dragoman.store import passages
+from dragoman.operations.message_search import IndexingProgress
+from dragoman.store import message_index
 from dragoman.store.full_text import CREATE_SQLITE_INDEX
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
@@ -108,7 +108,7 @@ async def test_an_earlier_answer_that_is_the_last_again_and_changes_is_found_as_
 async def test_a_search_that_takes_too_long_answers_with_what_there_is_and_the_next_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passages, "MAX_BATCH_SECONDS", 0)
+    monkeypatch.setattr(message_index, "MAX_BATCH_SECONDS", 0)
     hurry(store)
     for at in ("old", "new"):
         begun = run(at, session_id=at, at=float(at == "new"))
@@ -138,7 +138,7 @@ async def test_many_who_search_at_once_all_find_what_is_theirs(store: Store) -> 
 async def test_whatever_is_written_beside_it_the_index_is_right_in_the_end(
     store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passages, "MAX_BATCH_SECONDS", 0)
+    monkeypatch.setattr(message_index, "MAX_BATCH_SECONDS", 0)
     hurry(store)
 
     async def talk(seed: int) -> None:
@@ -184,7 +184,9 @@ async def test_a_sqlite_without_full_text_search_keeps_all_else_and_says_what_is
 ) -> None:
     monkeypatch.setattr("dragoman.store.database.COMPILED", {})  # what other stores made is kept
     monkeypatch.setattr(
-        passages, "CREATE_SQLITE_INDEX", [sql.replace("fts5(", "fts_none(") for sql in CREATE_SQLITE_INDEX]
+        message_index,
+        "CREATE_SQLITE_INDEX",
+        [sql.replace("fts5(", "fts_none(") for sql in CREATE_SQLITE_INDEX],
     )
     async with await Store.open(folder) as store:
         await converse(store, "why?")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import BadRequest, ConfigError, NotFound, StoreError
-from dragoman.store.sealing import MasterKey, read_key_file
+from dragoman.store.encryption import MasterKey, read_key_file
 from dragoman.store.secrets import Secret
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.conftest import Clock

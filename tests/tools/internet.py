@@ -10,8 +10,8 @@ from typing import Any
 from dragoman.http.dialer import AddrInfo, connect_socket
 from dragoman.operations import Calls, Context, Operation, Registry
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.tools.web.guard import WebSettings
-from dragoman.tools.web.web import operations
+from dragoman.tools.web.host_policy import WebSettings
+from dragoman.tools.web.operations import operations
 
 PUBLIC = "93.184.216.34"
 

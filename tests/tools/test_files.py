@@ -15,7 +15,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.builtin import builtin_operations
-from dragoman.tools.files.files import decode_piece
+from dragoman.tools.files.operations import decode_piece
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, ConfigError
 from dragoman.tools.builtin import builtin_operations
-from dragoman.tools.web.guard import WebSettings
-from dragoman.tools.web.ranges import special_purpose
+from dragoman.tools.web.host_policy import WebSettings
+from dragoman.tools.web.ip_ranges import special_purpose
 from dragoman.tools.web.url import parse_url
 from tests.providers.servers import Peer, Script, ok, serving
 

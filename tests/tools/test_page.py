@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.tools.web.page import parse_page
+from dragoman.tools.web.html_text import parse_page
 
 BASE = "https://site.example.com/dir/"
 

@@ -14,7 +14,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.builtin import builtin_operations
-from dragoman.tools.files import folder as folders
+from dragoman.tools.files import rooted_folder as folders
 from tests.effort import rounds
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Forbidden
-from dragoman.tools.web.guard import HostPolicy, WebSettings
+from dragoman.tools.web.fetcher import WebFetcher
+from dragoman.tools.web.host_policy import HostPolicy, WebSettings
 from dragoman.tools.web.url import parse_url
-from dragoman.tools.web.visit import WebFetcher
 from tests.providers.servers import CHUNKED, Peer, Script, chunk, holding, ok, serving
 
 from .internet import PUBLIC, Internet, fetch_here, home

@@ -10,7 +10,7 @@ import anthropic
 import httpx2
 
 from dragoman import events as e
-from dragoman.wire.anthropic.reply import AnthropicStreamEncoder
+from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder
 
 ASKED: Mapping[str, Any] = {
     "model": "m",

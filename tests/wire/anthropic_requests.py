@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dragoman.messages import Message, Part, TextPart, ToolPart
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.request import encode_request
 
 MARK: Any = {"type": "ephemeral", "ttl": "1h"}

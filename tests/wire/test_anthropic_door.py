@@ -17,14 +17,14 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.request import ModelRequest, NamedToolChoice, Tool
-from dragoman.wire.anthropic.door import (
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.anthropic.client_request import (
     estimate_input_tokens,
     parse_count_tokens_request,
     parse_messages_request,
 )
-from dragoman.wire.head import ClientRequest
-from dragoman.wire.outputs import write_multimodal_output
+from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.tool_outputs import write_multimodal_output
 from tests.wire.anthropic_bodies import (
     LONG_MARK,
     MARK,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.anthropic.door import estimate_input_tokens, parse_messages_request
+from dragoman.wire.anthropic.client_request import estimate_input_tokens, parse_messages_request
 from tests.wire.anthropic_bodies import asking, claude_code, image, result, saying, tool, use
 
 HI = {"role": "user", "content": "Hi"}

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import OutOfOrder, ProviderError
-from dragoman.wire.anthropic.reply import AnthropicStreamEncoder, encode_document
+from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder, encode_document
 from tests.wire.anthropic_clients import created, raw_events, streamed, written
 
 USAGE = e.Usage(

@@ -23,7 +23,7 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.wire.anthropic.reply import AnthropicStreamEncoder, error_body, error_status
+from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder, error_body, error_status
 from tests.wire.anthropic_clients import ASKED, client
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman import events as e
-from dragoman.wire.anthropic.reply import encode_document
+from dragoman.wire.anthropic.encoder import encode_document
 from tests.wire.anthropic_clients import created, streamed, written
 
 Block = tuple[list[e.Event], dict[str, Any] | None]  # its events, and the block that they are

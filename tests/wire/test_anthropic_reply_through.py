@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.wire.anthropic.door import parse_messages_request
-from dragoman.wire.anthropic.reply import AnthropicStreamEncoder, encode_document
-from dragoman.wire.anthropic.reply_blocks import INVALID_JSON_KEY
+from dragoman.wire.anthropic.client_request import parse_messages_request
+from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder, encode_document
+from dragoman.wire.anthropic.encoder_blocks import INVALID_JSON_KEY
 from dragoman.wire.anthropic.request import encode_request
 from tests.wire import anthropic_streams, openai_streams
 from tests.wire.anthropic_bodies import claude_code

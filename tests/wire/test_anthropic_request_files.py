@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, TextPart
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.request import check_request, encode_request
 
 from .anthropic_requests import HI, MARK, MARKED, PNG, assistant, history, user, words

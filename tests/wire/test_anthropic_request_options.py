@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
-from dragoman.request import ModelRequest, NamedToolChoice, Tool
-from dragoman.wire.anthropic.models import model_capabilities
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.anthropic.capabilities import model_capabilities
 from dragoman.wire.anthropic.request import check_request, encode_request, rejected_field
 
 OLD, MIDDLE, NEW, STRICT = "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-5", "claude-fable-5-1"

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.messages import FilePart, Message, TextPart
-from dragoman.request import Tool
-from dragoman.wire.chat import (
+from dragoman.model_request import Tool
+from dragoman.wire.ui.client_request import (
     ChatAction,
     ClientApprovalAnswer,
     ClientToolOutput,

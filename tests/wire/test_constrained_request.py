@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.errors import ProviderError
 from dragoman.messages import FilePart, Message, Part, StepStartPart, TextPart, ToolPart
-from dragoman.operations.meta import META_TOOLS
-from dragoman.request import ModelRequest, Tool
+from dragoman.model_request import ModelRequest, Tool
+from dragoman.operations.meta_tools import META_TOOLS
 from dragoman.tools.builtin import builtin_operations
 from dragoman.wire.constrained.request import prepare_request
 from dragoman.wire.constrained.schema import answer_schema, example_value, simplify_schema, tool_input_schema

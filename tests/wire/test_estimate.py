@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.messages import FilePart, Message, ReasoningPart, TextPart, ToolPart
-from dragoman.request import ModelRequest, Tool
-from dragoman.wire.estimate import ANTHROPIC_FACTOR, estimate_input, estimate_text
-from dragoman.wire.outputs import write_multimodal_output
+from dragoman.model_request import ModelRequest, Tool
+from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input, estimate_text
+from dragoman.wire.tool_outputs import write_multimodal_output
 
 
 def asked(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.head import RawRequestBody
+from dragoman.wire.client_request import RawRequestBody
 
 ODD = (
     b'{"model":"m","temperature":1.0e0,"seed":12345678901234567890123, "x" : [ 1 , 2.50,null ],'

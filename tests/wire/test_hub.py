@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman import events as e
-from dragoman.wire.hub import HubStreamEncoder
+from dragoman.wire.hub_encoder import HubStreamEncoder
 
 
 def test_the_hub_dialect_says_steps_and_usage_in_the_seeds_words() -> None:

@@ -10,7 +10,7 @@ from ollama._types import ChatRequest
 
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, TextPart
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 from dragoman.wire.ollama.request import check_request, encode_request, rejected_field
 
 HI = Message("u", "user", (TextPart("Hi"),))

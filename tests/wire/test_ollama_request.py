@@ -21,9 +21,9 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
 from dragoman.wire.ollama.request import check_request, encode_request
-from dragoman.wire.outputs import write_multimodal_output
+from dragoman.wire.tool_outputs import write_multimodal_output
 
 PNG = "iVBORw0KGgo="
 

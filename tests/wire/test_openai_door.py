@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
-from dragoman.request import ModelRequest, NamedToolChoice, Tool
-from dragoman.wire.head import ClientRequest
-from dragoman.wire.openai.door import parse_chat_completions_request
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.openai.client_request import parse_chat_completions_request
 from dragoman.wire.openai.request import encode_request
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.openai.door import parse_chat_completions_request
+from dragoman.wire.openai.client_request import parse_chat_completions_request
 from dragoman.wire.openai.request import encode_request
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}

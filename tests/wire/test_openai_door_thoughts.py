@@ -9,8 +9,8 @@ import pytest
 
 from dragoman import events as e
 from dragoman.messages import ReasoningPart, TextPart, ToolPart
-from dragoman.wire.openai.door import parse_chat_completions_request
-from dragoman.wire.openai.reply import encode_document
+from dragoman.wire.openai.client_request import parse_chat_completions_request
+from dragoman.wire.openai.encoder import encode_document
 
 SIGNED = {"type": "reasoning.text", "text": "Hm", "signature": "sig", "format": "anthropic-claude-v1"}
 SEALED = {"type": "reasoning.encrypted", "data": "blob", "format": "anthropic-claude-v1"}

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, TextPart
-from dragoman.request import ModelRequest, NamedToolChoice, Tool
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.request import check_request, encode_request
 

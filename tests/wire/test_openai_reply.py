@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
-from dragoman.wire.openai.reply import OpenAIStreamEncoder, encode_document
+from dragoman.wire.openai.encoder import OpenAIStreamEncoder, encode_document
 
 USAGE = e.Usage(7, 5, 12, reasoning_tokens=2, cached_input_tokens=3, cache_write_tokens=1)
 SPOKEN_USAGE = {

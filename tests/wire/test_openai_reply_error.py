@@ -19,7 +19,7 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.wire.openai.reply import error_body, error_status
+from dragoman.wire.openai.encoder import error_body, error_status
 
 
 def body(message: str, type: str | None, code: str | None, param: str | None = None) -> dict[str, object]:

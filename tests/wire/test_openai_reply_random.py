@@ -13,10 +13,10 @@ from openai.types.chat import ChatCompletionChunk
 
 from dragoman import events as e
 from dragoman.messages import ProviderMetadata
-from dragoman.wire.blocks import REFUSAL_METADATA
 from dragoman.wire.openai.decoder import OpenAIDecoder
+from dragoman.wire.openai.encoder import OpenAIStreamEncoder, encode_document
 from dragoman.wire.openai.quirks import Quirks
-from dragoman.wire.openai.reply import OpenAIStreamEncoder, encode_document
+from dragoman.wire.text_blocks import REFUSAL_METADATA
 
 from .openai_streams import cut, cuts, told
 

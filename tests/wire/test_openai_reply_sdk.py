@@ -22,7 +22,7 @@ from dragoman.errors import (
     ProviderError,
     Unauthorized,
 )
-from dragoman.wire.openai.reply import OpenAIStreamEncoder, encode_document, error_body, error_status
+from dragoman.wire.openai.encoder import OpenAIStreamEncoder, encode_document, error_body, error_status
 from tests.providers.servers import Peer, Script, ok, serving
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"

@@ -25,7 +25,7 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.request import ModelRequest, Tool
+from dragoman.model_request import ModelRequest, Tool
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.request import encode_request

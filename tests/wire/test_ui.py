@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.wire.ui import UIStreamEncoder
+from dragoman.wire.ui.encoder import UIStreamEncoder
 
 
 def frames(batch: list[e.Event], sdk: int = 6) -> list[dict[str, object]]:

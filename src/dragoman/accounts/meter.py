@@ -13,12 +13,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.accounts.ledger import UsageLedger
+from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budgets
 from dragoman.accounts.price import NANOS_PER_DOLLAR, PROVIDER_PRICE, Price
-from dragoman.accounts.prices import PriceList
+from dragoman.accounts.price_list import PriceList
+from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
 from dragoman.accounts.spool import Settlement, Spool
-from dragoman.accounts.table import LimitTable, LocalBudgets, charged_budgets
-from dragoman.accounts.windows import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
+from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.limits import Limits

@@ -8,10 +8,10 @@ from typing import Protocol, TypeAlias
 from dragoman import events as e
 from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, NANOS_PER_DOLLAR, Price, provider_cost
 from dragoman.errors import BudgetExhausted, ConfigError
+from dragoman.model_request import ModelRequest
 from dragoman.operations.budget import Budget
 from dragoman.providers.provider import Provider
-from dragoman.request import ModelRequest
-from dragoman.wire.estimate import ANTHROPIC_FACTOR, estimate_input
+from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 PriceOf: TypeAlias = Callable[[Provider, str], Price | None]
 UNGATED = ("claude-code",)  # families that see to their budget themselves

@@ -12,13 +12,15 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from dragoman.accounts.payment import UNGATED
-from dragoman.agent.conversation import InputMessages, parse_conversation, split_open_answer
-from dragoman.agent.lending import with_borrowed_tools
+from dragoman.agent.agent_tools import AgentTools, CallServices, ToolSelection
+from dragoman.agent.borrowed_tools import with_borrowed_tools
+from dragoman.agent.external_inputs import ExternalInputs
+from dragoman.agent.input_messages import InputMessages, parse_conversation, split_open_answer
 from dragoman.agent.loop import Loop
-from dragoman.agent.manual import ExternalInputs
-from dragoman.agent.profile import AgentSpec
+from dragoman.agent.mcp_servers import McpServer
+from dragoman.agent.model_prices import ModelPrices
 from dragoman.agent.result import Result
-from dragoman.agent.servers import McpServer
+from dragoman.agent.run import Run
 from dragoman.agent.settings import (
     DEFAULT_LIMITS,
     DEFAULT_SETTINGS,
@@ -29,27 +31,25 @@ from dragoman.agent.settings import (
     SpawnOptions,
     SpawnSettings,
 )
-from dragoman.agent.spawn import Run
-from dragoman.agent.stops import combined_condition
-from dragoman.agent.structured import Output
+from dragoman.agent.spec import AgentSpec
+from dragoman.agent.stop_conditions import combined_condition
+from dragoman.agent.structured_output import Output
 from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent
-from dragoman.agent.tariff import ModelPrices
 from dragoman.agent.toolbox import Overhead, measure_overhead
 from dragoman.agent.turn import StepPreparer, TurnSpec
-from dragoman.agent.workshop import AgentTools, CallServices, ToolSelection
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.fold import Fold
 from dragoman.ids import new_id
-from dragoman.mcp.spec import ServerStatus
+from dragoman.mcp.server_spec import ServerStatus
+from dragoman.model_request import ModelRequest
 from dragoman.operations.budget import Budget
+from dragoman.operations.call_hooks import stack_hooks
 from dragoman.operations.context import Context
-from dragoman.operations.hook import stack_hooks
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import OperationSource
 from dragoman.providers.model import Model
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
-from dragoman.request import ModelRequest
 
 T = TypeVar("T", default=Any)
 U = TypeVar("U")
@@ -369,7 +369,7 @@ class Agent(Generic[T]):
             self._named_models = {}
         found = self._named_models.get(model)
         if found is None:
-            from dragoman.providers.models import resolve  # late: it loads every provider that there is
+            from dragoman.providers.resolve import resolve  # late: it loads every provider that there is
 
             found = self._named_models[model] = resolve(model, os.environ)
         return found

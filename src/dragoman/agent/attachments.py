@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeAlias
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.ids import new_id
 from dragoman.messages import FilePart, Message, ProviderMetadata, TextPart
-from dragoman.wire.outputs import write_multimodal_output
 from dragoman.wire.sources import media_type_from_url as media_type_of
+from dragoman.wire.tool_outputs import write_multimodal_output
 
 Detail: TypeAlias = Literal["auto", "low", "high"]
 AttachmentSource: TypeAlias = str | Path | bytes

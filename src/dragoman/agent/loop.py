@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.accounts.payment import Paying
 from dragoman.accounts.price import usage_of_error
-from dragoman.agent import closing
-from dragoman.agent.asking import StreamNormaliser, stream_answer, tool_parts
-from dragoman.agent.callings import ToolExecution
-from dragoman.agent.closing import (
+from dragoman.agent import outcome as closing
+from dragoman.agent.approvals import ApprovalAnswer, question_answer
+from dragoman.agent.hook_dispatch import HookDispatcher
+from dragoman.agent.model_stream import StreamNormaliser, stream_answer, tool_parts
+from dragoman.agent.outcome import (
     NOTICES,
     WAITING,
     RunOutcome,
@@ -28,14 +29,13 @@ from dragoman.agent.closing import (
     model_outcome,
     refusal_outcome,
 )
-from dragoman.agent.listening import HookDispatcher
-from dragoman.agent.stops import Halt, SoFar, StepTaken
-from dragoman.agent.structured import StructuredAnswer
+from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
+from dragoman.agent.structured_output import StructuredAnswer
+from dragoman.agent.tool_execution import ToolExecution
 from dragoman.agent.turn import Batch, StepRequest, TurnSpec
-from dragoman.agent.word import ApprovalAnswer, question_answer
 from dragoman.errors import BudgetExhausted, CallDenied, ProviderError
 from dragoman.messages import FINAL_STATES, StepStartPart, ToolPart
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 
 __all__ = ["Batch", "Loop", "TurnSpec"]
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
-from dragoman.agent.stops import signature
+from dragoman.agent.stop_conditions import signature
 from dragoman.errors import ProviderCategory, ProviderError
 from dragoman.events import Usage
 from dragoman.messages import Message, StepStartPart, ToolPart

@@ -7,13 +7,14 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from dragoman.accounts.prices import PriceOverride
-from dragoman.agent.context.context import ContextPolicy
+from dragoman.accounts.price_list import PriceOverride
+from dragoman.agent.context.policy import ContextPolicy
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.servers import McpServer
-from dragoman.agent.stops import StopCondition
+from dragoman.agent.mcp_servers import McpServer
+from dragoman.agent.stop_conditions import StopCondition
 from dragoman.agent.turn import OnPrepareStep
 from dragoman.errors import ConfigError
+from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalStore
 from dragoman.operations.context import Context
 from dragoman.operations.identity import LOCAL, Identity
@@ -21,8 +22,7 @@ from dragoman.operations.ledger import Ledger
 from dragoman.operations.permission.policy import Policy
 from dragoman.operations.registry import OperationSource
 from dragoman.providers.retry import RetryPolicy
-from dragoman.request import Tool
-from dragoman.tracing.tracing import NO_TRACING, Tracing
+from dragoman.tracing.interface import NO_TRACING, Tracing
 
 DEFAULT_MAX_STEPS = 50
 

@@ -11,12 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent import closing
-from dragoman.agent.callings import NestedApprovals
+from dragoman.agent import outcome
+from dragoman.agent.approvals import ApprovalAnswer, pending_approval_id, response_event
 from dragoman.agent.loop import Loop
+from dragoman.agent.tool_execution import NestedApprovals
 from dragoman.agent.turn import TurnSpec
-from dragoman.agent.word import ApprovalAnswer, pending_approval_id, response_event
-from dragoman.drafts import PartBuilder
 from dragoman.errors import ApprovalNeeded, BudgetExhausted, CallError
 from dragoman.fold import Fold
 from dragoman.ids import new_id
@@ -32,10 +31,11 @@ from dragoman.messages import (
     parse_message,
 )
 from dragoman.operations.approval import SuspendedCall
-from dragoman.operations.arguments.schema import make_parser
+from dragoman.operations.arguments.validation import make_parser
 from dragoman.operations.context import Context, ParentAgent
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import encode_result, to_jsonable
+from dragoman.part_builders import PartBuilder
 
 # ---- A glimpse of a sub-agent at work: its answer so far, cut short, as preliminary output of its call.
 
@@ -235,7 +235,7 @@ class Subagent:
         turn, over = loop.turn, loop.outcome
         if turn.nested_approvals is not None and turn.nested_approvals.waiting:
             raise approval_needed(turn.fold.message(), turn.nested_approvals.waiting)
-        text = "".join(block.text() for block in closing.last_text_blocks(turn.fold))
+        text = "".join(block.text() for block in outcome.last_text_blocks(turn.fold))
         if over is not None and over.halt.exit == "success":
             return loop.output.value if turn.output is not None else text
         why = loop.error.message if loop.error is not None else over.halt.why if over is not None else ""

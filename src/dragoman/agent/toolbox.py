@@ -9,16 +9,16 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import Conflict, NotFound
+from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.call import Calls
+from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, ProgressCallback
 from dragoman.operations.identity import Identity
-from dragoman.operations.meta import META_TOOLS, MetaTools, meta_tool_id
+from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.registry import Registry
-from dragoman.request import ModelRequest, Tool
-from dragoman.wire.estimate import estimate_input, estimate_text
+from dragoman.wire.token_estimate import estimate_input, estimate_text
 
 ToolKind = Literal["meta", "operation", "client", "unknown"]
 NAME_LIMIT = 64  # of the strictest provider

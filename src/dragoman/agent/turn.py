@@ -12,22 +12,22 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.payment import Payer
-from dragoman.agent.callings import NestedApprovals
-from dragoman.agent.conversation import parse_conversation
 from dragoman.agent.hooks.hooks import LoopHooks
-from dragoman.agent.profile import AgentSpec
-from dragoman.agent.stops import Condition, SoFar
-from dragoman.agent.structured import Output
+from dragoman.agent.input_messages import parse_conversation
+from dragoman.agent.spec import AgentSpec
+from dragoman.agent.stop_conditions import Condition, SoFar
+from dragoman.agent.structured_output import Output
+from dragoman.agent.tool_execution import NestedApprovals
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import BadRequest
 from dragoman.fold import Fold
 from dragoman.messages import Message, ToolPart
+from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.context import Context
 from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
-from dragoman.request import ModelRequest, Tool
-from dragoman.tracing.tracing import NO_TRACING, Tracing
+from dragoman.tracing.interface import NO_TRACING, Tracing
 
 Batch = Sequence[e.Event]
 

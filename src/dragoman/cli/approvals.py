@@ -29,7 +29,7 @@ from dragoman.cli.terminal import (
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import CallCompletion
-from dragoman.operations.permission.guard import denied_failure
+from dragoman.operations.permission.access_control import denied_failure
 from dragoman.server.approvals import ApprovalBody, approval_to_json, parse_answer, parse_status
 from dragoman.store.store import Store
 

@@ -226,7 +226,8 @@ class Place:
 
 
 async def _tree(place: Place, id: str | None, *, follow: bool, json: bool) -> None:
-    from dragoman.cli.tree import render_tree, tree_console  # late: drawing takes 0.1 s
+    # late: drawing takes 0.1 s
+    from dragoman.cli.call_tree import render_tree, tree_console
 
     async with place.open() as source:
         wanted = id or await _last_run(source)
@@ -244,7 +245,7 @@ async def _follow(source: Source, id: str, *, found: Json, out: Console | None) 
     """Ask until it has ended, and draw it again each time where somebody sees it."""
     from rich.live import Live  # late: as above
 
-    from dragoman.cli.tree import render_tree  # late: as above
+    from dragoman.cli.call_tree import render_tree  # late: as above
 
     is_seen = out is not None and out.is_terminal
     with Live(console=out, auto_refresh=False, transient=True) if is_seen else NoLiveDisplay() as live:

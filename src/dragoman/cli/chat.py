@@ -11,11 +11,11 @@ import msgspec
 import typer
 
 from dragoman import events
+from dragoman.cli.chat_session import ChatSession, TurnEnd
 from dragoman.cli.client import HubClient
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
-from dragoman.cli.prompt import ChatRepl
-from dragoman.cli.screen import EventRenderer
-from dragoman.cli.talk import ChatSession, TurnEnd
+from dragoman.cli.renderer import EventRenderer
+from dragoman.cli.repl import ChatRepl
 from dragoman.cli.terminal import examples, make_console, print_note
 
 # ---- Turns: one for a script, or as many as somebody at a keyboard wants.

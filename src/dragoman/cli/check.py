@@ -23,7 +23,7 @@ from dragoman.config import (
     key_sources,
 )
 from dragoman.server.app.agents import build_agents, describe_stop
-from dragoman.server.app.setting import build_prices, price_lookup
+from dragoman.server.app.model_setup import build_prices, price_lookup
 
 # ---- What a configuration means, in words and without any secret.
 
@@ -219,7 +219,8 @@ def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
     call, when agents end their answers, the policy, and what operations may reach. The modules and files
     that agents name are loaded. Nothing is sent to any provider, and no program is started.
     """
-    from dragoman.cli.settings import LOCAL_MODEL_SOURCE, choose_config  # late: as above
+    # late: as above
+    from dragoman.cli.configuration import LOCAL_MODEL_SOURCE, choose_config
 
     chosen, source = choose_config(config)
     meaning = explain_config(chosen, os.environ)

@@ -15,13 +15,13 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
+from dragoman.cli.chat_session import ChatSession
 from dragoman.cli.client import HubClient
+from dragoman.cli.configuration import local_config
 from dragoman.cli.hosting import HostedHub, bind_listener, host_hub
 from dragoman.cli.local import is_installed
 from dragoman.cli.logs import configure_logging
-from dragoman.cli.screen import EventRenderer, describe_answer, format_duration
-from dragoman.cli.settings import local_config
-from dragoman.cli.talk import ChatSession
+from dragoman.cli.renderer import EventRenderer, describe_answer, format_duration
 from dragoman.cli.terminal import examples, make_console, print_line
 from dragoman.config import Config, ProviderConfig
 from dragoman.errors import DragomanError

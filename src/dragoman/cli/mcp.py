@@ -57,8 +57,8 @@ async def run_bridge(hub: str, key: str | None) -> None:
     """Carry messages to a running hub and back."""
     # late: as above
     from dragoman.http.transport import Timeouts, Transport, proxies_from
-    from dragoman.mcp.server import pipe  # late: --help needs none of these
-    from dragoman.mcp.server.bridge import StdioBridge  # late: as above
+    from dragoman.mcp.server import stdio as pipe  # late: --help needs none of these
+    from dragoman.mcp.server.stdio_bridge import StdioBridge  # late: as above
 
     if not hub.startswith(("http://", "https://")):
         raise BadRequest(f"{hub!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
@@ -76,9 +76,10 @@ def serve_stdio(config: Path | None, data: Path, *, places: list[str] | tuple[st
     """Open a hub here, and serve it until stdin ends."""
     import uvloop  # late: --help needs none of these
 
+    # late: as above
+    from dragoman.cli.configuration import add_operations, read_config_if_any
     from dragoman.cli.logs import configure_logging  # late: as above
-    from dragoman.cli.settings import add_operations, read_config_if_any  # late: as above
-    from dragoman.mcp.server import pipe  # late: as above
+    from dragoman.mcp.server import stdio as pipe  # late: as above
     from dragoman.server.app import Hub as Opened  # late: as above
 
     secrets: set[str] = set()

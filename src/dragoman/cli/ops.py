@@ -16,24 +16,24 @@ import typer
 
 from dragoman.cli.approvals import question_lines, resolve_answer
 from dragoman.cli.client import HubClient, path_segment
+from dragoman.cli.configuration import DEFAULT_FILE, add_operations
 from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
-from dragoman.cli.settings import DEFAULT_FILE, add_operations
 from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
 from dragoman.config import read_config
 from dragoman.errors import BadRequest
 from dragoman.operations.approval import MemoryApprovalStore, validate_answer
 from dragoman.operations.artifact import MemoryArtifactStore
-from dragoman.operations.call import Calls
+from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context
-from dragoman.operations.history import MemoryMessageSearch
 from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.message_search import MemoryMessageSearch
 from dragoman.operations.operation import Operation
-from dragoman.operations.permission.guard import AccessControl
+from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
 from dragoman.operations.search.search import OperationSearch
 from dragoman.operations.search.summary import summarise
-from dragoman.server.app.tools import build_policy, build_registry
+from dragoman.server.app.operations import build_policy, build_registry
 from dragoman.server.approvals import question_to_json
 from dragoman.server.operations import outcome_to_json
 

@@ -54,8 +54,9 @@ def check(
 
     All rules that fit are listed, the one that decides first.
     """
-    from dragoman.cli.settings import add_operations, read_config_if_any  # late: YAML and schemas take 0.2 s
-    from dragoman.server.app.tools import build_policy  # late: as above
+    # late: YAML and schemas take 0.2 s
+    from dragoman.cli.configuration import add_operations, read_config_if_any
+    from dragoman.server.app.operations import build_policy  # late: as above
 
     said = add_operations(read_config_if_any(config), operations or ())
     meant = find_operation(operation, said, effect=effect)
@@ -87,9 +88,9 @@ def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operati
 
     from dragoman.errors import BadRequest, ConfigError, NotFound  # late: as above
     from dragoman.operations.artifact import MemoryArtifactStore  # late: as above
-    from dragoman.operations.history import MemoryMessageSearch  # late: as above
+    from dragoman.operations.message_search import MemoryMessageSearch  # late: as above
     from dragoman.operations.operation import Operation  # late: as above
-    from dragoman.server.app.tools import build_registry  # late: as above
+    from dragoman.server.app.operations import build_registry  # late: as above
 
     try:
         found = build_registry(config, MemoryArtifactStore(), history=MemoryMessageSearch()).get(id)

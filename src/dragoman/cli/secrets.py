@@ -15,7 +15,7 @@ from dragoman.cli.terminal import examples, format_age, print_json, print_line, 
 from dragoman.errors import BadRequest, ConfigError, NotFound
 
 if TYPE_CHECKING:
-    from dragoman.store.sealing import MasterKey
+    from dragoman.store.encryption import MasterKey
     from dragoman.store.secrets import Secret
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.")]
@@ -116,7 +116,7 @@ def generate_key(
     ] = None,
 ) -> None:
     """Make a master key. Who loses it loses the secrets: keep it apart from the data folder."""
-    from dragoman.store.sealing import MasterKey  # late: SQLAlchemy takes 0.2 s, and --help should not
+    from dragoman.store.encryption import MasterKey  # late: SQLAlchemy takes 0.2 s, and --help should not
 
     key = MasterKey.generate()
     if write is None:
@@ -128,9 +128,9 @@ def generate_key(
 
 def require_master_key(config: Path | None) -> MasterKey:
     """The master key that a hub with this configuration has. ConfigError when there is none."""
-    from dragoman.cli.settings import read_config_if_any  # late: as above
+    from dragoman.cli.configuration import read_config_if_any  # late: as above
     from dragoman.config import master_key  # late: as above
-    from dragoman.store.sealing import MasterKey  # late: as above
+    from dragoman.store.encryption import MasterKey  # late: as above
 
     said = read_config_if_any(config)
     text = master_key(said, os.environ)
@@ -145,7 +145,8 @@ def require_master_key(config: Path | None) -> MasterKey:
 
 def new_master_key(write: Path | None, file: Path | None) -> MasterKey:
     """The new master key: made, from a file, or from the environment."""
-    from dragoman.store.sealing import MasterKey, read_key_file  # late: as above
+    # late: as above
+    from dragoman.store.encryption import MasterKey, read_key_file
 
     text = os.environ.get(NEW_VARIABLE)
     if sum(each is not None for each in (write, file, text)) != 1:

@@ -40,8 +40,8 @@ def serve(
     """
     gc.disable()  # what is imported is no garbage; collecting is switched on again when the hub is ready
     # late: the server is heavy, and other commands need none
+    from dragoman.cli.configuration import choose_config  # late: as above
     from dragoman.cli.hosting import ServeOptions, run_service
-    from dragoman.cli.settings import choose_config  # late: as above
 
     chosen, source = choose_config(config, operations or ())
     run_service(

@@ -70,7 +70,7 @@ def spoke(
 
 def load_registry(reference: str) -> Registry:
     """The operations that are meant."""
-    from dragoman.operations.loading import load_operations  # late: --help needs none of it
+    from dragoman.operations.loader import load_operations  # late: --help needs none of it
     from dragoman.operations.registry import Registry  # late: as above
 
     return Registry(*load_operations(reference))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.cli.screen import EventRenderer, describe_answer
+from dragoman.cli.renderer import EventRenderer, describe_answer
 from dragoman.cli.terminal import format_age, strip_controls
 from dragoman.messages import (
     DataPart,
@@ -22,7 +22,7 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.retell import unfold
+from dragoman.unfold import unfold
 
 if TYPE_CHECKING:
     from rich.console import Console

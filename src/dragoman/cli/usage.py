@@ -20,7 +20,7 @@ from dragoman.cli.client import HubClient
 from dragoman.cli.keys import require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, print_json, print_note, strip_controls
-from dragoman.server.export import (
+from dragoman.server.usage_report import (
     MAX_LIMIT,
     Json,
     build_report,

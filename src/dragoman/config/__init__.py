@@ -1,8 +1,8 @@
 """Configuration: `dragoman.yaml` and the environment, read once at the edge, into typed values."""
 
 from dragoman.config.environment import config_variables
-from dragoman.config.keys import first_key, key_sources, master_key, read_key
-from dragoman.config.reading import parse_config, read_config
+from dragoman.config.loader import parse_config, read_config
+from dragoman.config.provider_keys import first_key, key_sources, master_key, read_key
 from dragoman.config.sections import (
     AgentConfig,
     Config,

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.config.document import ConfigDocument, InvalidScalar, parse_text, read_document
-from dragoman.config.faults import ConfigProblem, FieldPath
+from dragoman.config.problems import ConfigProblem, FieldPath
+from dragoman.config.yaml_document import ConfigDocument, InvalidScalar, parse_text, read_document
 from dragoman.errors import ConfigError
 
 PREFIX = "DRAGOMAN__"

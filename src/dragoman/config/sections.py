@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from dragoman.config.document import parse_duration
+from dragoman.config.yaml_document import parse_duration
 from dragoman.errors import ProviderCategory
 from dragoman.limits import NO_LIMITS, Limits
 

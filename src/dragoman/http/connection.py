@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from dragoman.errors import ProviderCategory, ProviderError, WireError
-from dragoman.http.incoming import ResponseParser
+from dragoman.http.response_parser import ResponseParser
 
 HIGH_WATER = 1024 * 1024
 WRITE_SIZE = 256 * 1024

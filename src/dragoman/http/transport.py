@@ -17,7 +17,7 @@ from dragoman.errors import ProviderError
 from dragoman.http.address import Address, Proxies, Proxy, parse_url, proxies_from
 from dragoman.http.connection import NEVER, HttpConnection, HttpRequest, Timeouts
 from dragoman.http.dialer import Dialer
-from dragoman.http.incoming import ResponseParser
+from dragoman.http.response_parser import ResponseParser
 
 __all__ = ["Proxies", "Response", "Sender", "Timeouts", "Transport", "proxies_from"]
 

@@ -1,8 +1,8 @@
 """Anything that can be called: registry, call protocol, search, and the four meta-tools."""
 
-from dragoman.operations.call import Calls
+from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, current
-from dragoman.operations.function import operation
+from dragoman.operations.decorator import operation
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 

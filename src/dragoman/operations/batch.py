@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded
 from dragoman.operations.approval import SuspendedCall
-from dragoman.operations.arguments.schema import invalid_input, make_problem
+from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.context import Context
 from dragoman.operations.outcome import CallFailure, to_failure
 

@@ -12,7 +12,7 @@ import msgspec
 from dragoman.errors import CallError
 from dragoman.operations.approval import Grant
 from dragoman.operations.budget import Budget
-from dragoman.operations.hook import CallHooks, Ruling
+from dragoman.operations.call_hooks import CallHooks, Ruling
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.outcome import CallOutcome, to_jsonable
 

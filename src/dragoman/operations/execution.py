@@ -23,10 +23,10 @@ from dragoman.errors import (
     InvalidInput,
 )
 from dragoman.operations.approval import DEFAULT_ANSWER, ApprovalItem, Grant, SuspendedCall
-from dragoman.operations.arguments.mending import repair_arguments
+from dragoman.operations.arguments.argument_repair import repair_arguments
+from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Ruling
+from dragoman.operations.concurrency import LargeValueWorker, run_detached
 from dragoman.operations.context import CallNode, Context, OperationCaller, current_context
-from dragoman.operations.heavy import LargeValueWorker, run_detached
-from dragoman.operations.hook import CallEnd, CallHooks, HookedCall, Ruling
 from dragoman.operations.ledger import CallRecord, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallStatus, to_failure, to_jsonable, to_jsonable_or_raw

@@ -10,10 +10,10 @@ import msgspec
 
 from dragoman.errors import ConfigError
 from dragoman.operations.approval import Question
-from dragoman.operations.arguments.schema import InputParser, make_parser
-from dragoman.operations.cleaning import sanitize_schema, sanitize_text
+from dragoman.operations.arguments.validation import InputParser, make_parser
+from dragoman.operations.call_limiter import CallLimiter
 from dragoman.operations.context import Context
-from dragoman.operations.gate import CallLimiter
+from dragoman.operations.sanitize import sanitize_schema, sanitize_text
 
 Effect = Literal["read", "idempotent", "once"]
 OperationFunction: TypeAlias = Callable[[Any, Context], Awaitable[Any]]

@@ -11,7 +11,7 @@ import pydantic
 
 from dragoman.errors import CallError, DragomanError, InvalidInput
 from dragoman.operations.approval import SuspendedCall
-from dragoman.operations.cleaning import sanitize_text
+from dragoman.operations.sanitize import sanitize_text
 
 MAX_MESSAGE_LENGTH = 2_000
 CallStatus = Literal["pending", "running", "done", "failed", "aborted", "denied", "uncertain"]

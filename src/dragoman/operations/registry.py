@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.errors import ConfigError, Conflict, NotFound
-from dragoman.operations.function import find_operations, marked_operation
+from dragoman.operations.decorator import find_operations, marked_operation
 from dragoman.operations.operation import Operation
 
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace

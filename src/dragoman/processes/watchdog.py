@@ -11,7 +11,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-PROGRAM = Path(__file__).with_name("orphans.py")
+PROGRAM = Path(__file__).with_name("orphan_cleanup.py")
 INHERITED_VARIABLES = ("LD_LIBRARY_PATH",)  # of the hub's variables, which hold secrets
 END_SECONDS = 2.0
 

@@ -9,13 +9,13 @@ import msgspec
 
 from dragoman.http.transport import Sender
 from dragoman.ids import new_id
-from dragoman.providers.caching import PromptCacheMonitor
-from dragoman.providers.keyring import KeyPool
-from dragoman.providers.language import Family, call_ids, error_text
+from dragoman.model_request import ModelRequest
+from dragoman.providers.adapter import Family, call_ids, error_text
+from dragoman.providers.key_pool import KeyPool
+from dragoman.providers.prompt_cache import PromptCacheMonitor
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
-from dragoman.providers.server import UpstreamServer
-from dragoman.request import ModelRequest
+from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.anthropic.request import check_request, encode_body, rejected_field, write_request
 

@@ -10,9 +10,9 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
+from dragoman.model_request import ModelRequest
 from dragoman.providers.retry import redact
-from dragoman.request import ModelRequest
-from dragoman.wire.openai.history import mapping_enc_hook
+from dragoman.wire.openai.messages import mapping_enc_hook
 
 Batches: TypeAlias = Sequence[Sequence[e.Event]]
 

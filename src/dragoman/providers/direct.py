@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 from dragoman.providers import anthropic, ollama, openai
 from dragoman.providers.retry import RetryPolicy
-from dragoman.providers.server import UpstreamServer
+from dragoman.providers.upstream import UpstreamServer
 
 __all__ = ["DEFAULT_URLS", "AnthropicProvider", "LazyTransport", "OllamaProvider", "OpenAIProvider"]
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from dragoman.http.transport import Sender
 from dragoman.ids import new_id
-from dragoman.providers.keyring import KeyPool
-from dragoman.providers.language import Family, call_ids, error_text
+from dragoman.model_request import ModelRequest
+from dragoman.providers.adapter import Family, call_ids, error_text
+from dragoman.providers.key_pool import KeyPool
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
-from dragoman.providers.server import UpstreamServer
-from dragoman.request import ModelRequest
+from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.ollama.decoder import OllamaDecoder
 from dragoman.wire.ollama.request import check_request, encode_request, rejected_field
 

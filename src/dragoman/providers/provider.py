@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from dragoman.events import Event
-from dragoman.request import ModelRequest
+from dragoman.model_request import ModelRequest
 
 
 class Provider(Protocol):

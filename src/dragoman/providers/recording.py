@@ -18,6 +18,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
+from dragoman.model_request import ModelRequest
 from dragoman.providers.cassette import (
     Cassette,
     RecordedError,
@@ -29,7 +30,6 @@ from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.wrapper import ProviderWrapper
-from dragoman.request import ModelRequest
 
 MAX_DIFF_LINES = 80  # of a difference that is shown
 

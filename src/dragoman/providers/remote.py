@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response, Sender
+from dragoman.model_request import ModelRequest
 from dragoman.operations import identity
-from dragoman.providers.answer import MAX_ANSWER_BYTES, DecodedResponse
-from dragoman.providers.keyring import NO_KEY, KeyLease, KeyPool, ProviderKey
-from dragoman.providers.language import Family, ProviderAdapter
+from dragoman.providers.adapter import Family, ProviderAdapter
+from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedResponse
+from dragoman.providers.key_pool import NO_KEY, KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
-from dragoman.providers.relay import RelayedResponse
+from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import (
     DEFAULTS,
     MIN_SECRET,
@@ -24,8 +25,7 @@ from dragoman.providers.retry import (
     redact,
     with_retries,
 )
-from dragoman.providers.server import UpstreamServer
-from dragoman.request import ModelRequest
+from dragoman.providers.upstream import UpstreamServer
 
 MAX_ERROR_BYTES = 1024 * 1024
 BETA_HEADER = "anthropic-beta"

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
-from dragoman.wire.failures import describe_error, find_error, provider_error
+from dragoman.wire.provider_errors import describe_error, find_error, provider_error
 
 MAX_MESSAGE = 500  # characters of a message
 MAX_TEXT_BODY = 16 * 1024  # characters of a body that is no JSON

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
-from dragoman.request import ModelRequest
 
 P = TypeVar("P", bound=Provider)
 

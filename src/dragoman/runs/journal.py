@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.agent.word import QUESTION_PART
-from dragoman.drafts import PartSlot, ToolCallBuilder
+from dragoman.agent.approvals import QUESTION_PART
 from dragoman.errors import StoreError, Unavailable
 from dragoman.fold import Fold
 from dragoman.messages import DataPart, encode_part
+from dragoman.part_builders import PartSlot, ToolCallBuilder
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.store import Store
 

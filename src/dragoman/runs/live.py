@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dragoman.events import Event
 from dragoman.fold import Fold
-from dragoman.retell import FoldPosition, current_position, events_since
+from dragoman.unfold import FoldPosition, current_position, events_since
 
 Batch = Sequence[Event]
 

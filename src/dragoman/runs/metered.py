@@ -16,13 +16,13 @@ from dragoman.accounts.payment import CHARACTERS, UNGATED, Pledge
 from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price, provider_cost, usage_of_error
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, ProviderError
 from dragoman.ids import sortable_id
+from dragoman.model_request import ModelRequest
 from dragoman.operations.context import Context
-from dragoman.providers.chain import FallbackProvider
+from dragoman.providers.fallback import FallbackProvider
 from dragoman.providers.provider import Provider
 from dragoman.providers.wrapper import ProviderWrapper
-from dragoman.request import ModelRequest
 from dragoman.store.usage import UsageRecord
-from dragoman.wire.estimate import ANTHROPIC_FACTOR, estimate_input
+from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 # ---- The bill of a run: what its model calls cost, as each of them is settled; nothing is paid here.
 

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman import events as e
-from dragoman.agent.profile import AgentSpec
-from dragoman.agent.roster import AgentRegistry
+from dragoman.agent.agent_registry import AgentRegistry
+from dragoman.agent.approvals import ApprovalAnswer, pending_questions, response_event
+from dragoman.agent.spec import AgentSpec
 from dragoman.agent.turn import StepPreparer
-from dragoman.agent.word import ApprovalAnswer, pending_questions, response_event
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, ProviderError
 from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
 from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, validate_reason
@@ -22,7 +22,7 @@ from dragoman.providers.model import Model
 from dragoman.providers.routing import require_model_access
 from dragoman.runs.metered import Metered
 from dragoman.store.store import Store
-from dragoman.wire.chat import (
+from dragoman.wire.ui.client_request import (
     ChatAction,
     ClientApprovalAnswer,
     ClientToolOutput,

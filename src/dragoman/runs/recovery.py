@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.agent.word import (
+from dragoman.agent.approvals import (
     APPROVAL_STATES,
     pending_approval_id,
     question_call_id,

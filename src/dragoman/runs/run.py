@@ -11,7 +11,7 @@ from contextlib import aclosing
 import msgspec
 
 from dragoman import events as e
-from dragoman.agent import closing
+from dragoman.agent import outcome as closing
 from dragoman.agent.hooks.hooks import LoopHooks
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError
@@ -19,7 +19,7 @@ from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, LiveTail
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
-from dragoman.tracing.tracing import NO_TRACING, Tracing
+from dragoman.tracing.interface import NO_TRACING, Tracing
 
 log = logging.getLogger(__name__)
 

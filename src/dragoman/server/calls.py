@@ -11,10 +11,7 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound
-from dragoman.operations.identity import Identity
-from dragoman.operations.ledger import LedgerEntry
-from dragoman.operations.outcome import CallStatus
-from dragoman.operations.tree import (
+from dragoman.operations.call_tree import (
     CallRow,
     CallTreeBuilder,
     CallTreeNode,
@@ -27,6 +24,9 @@ from dragoman.operations.tree import (
     failure_json,
     is_running,
 )
+from dragoman.operations.identity import Identity
+from dragoman.operations.ledger import LedgerEntry
+from dragoman.operations.outcome import CallStatus
 from dragoman.server.exchange import Exchange
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.errors import Forbidden, NotFound
-from dragoman.runs.board import RunRegistry
+from dragoman.runs.registry import RunRegistry
 from dragoman.server.exchange import Exchange
 from dragoman.server.streaming import response_dialect, stream_run
 from dragoman.store.store import Store
-from dragoman.wire.chat import parse_chat_request
+from dragoman.wire.ui.client_request import parse_chat_request
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):

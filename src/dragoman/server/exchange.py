@@ -14,7 +14,7 @@ from dragoman.errors import BadRequest, DragomanError, Forbidden, TooLarge, Unav
 from dragoman.operations import identity
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.auth import Auth
-from dragoman.server.requests import assign_request_id
+from dragoman.server.request_log import assign_request_id
 
 log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, Unavailable
-from dragoman.operations.call import Calls
+from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context
-from dragoman.operations.meta import MetaTools, meta_tool_id
+from dragoman.operations.meta_tools import MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.operations.search.summary import summarise

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.errors import BadRequest, Forbidden, NotFound
 from dragoman.ids import new_id
 from dragoman.messages import to_json
-from dragoman.runs.board import RunRegistry
+from dragoman.runs.registry import RunRegistry
 from dragoman.server.exchange import Exchange
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store

@@ -11,9 +11,9 @@ from typing import Any, cast
 from dragoman.errors import BadRequest, Unavailable
 from dragoman.runs.live import Follower
 from dragoman.server.exchange import Exchange
-from dragoman.wire.dialect import KEEP_ALIVE, StreamEncoder
-from dragoman.wire.hub import HubStreamEncoder
-from dragoman.wire.ui import UIStreamEncoder
+from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
+from dragoman.wire.hub_encoder import HubStreamEncoder
+from dragoman.wire.ui.encoder import UIStreamEncoder
 
 
 def response_dialect(exchange: Exchange) -> StreamEncoder:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, Forbidden
 from dragoman.operations.identity import Identity
 from dragoman.server.exchange import Exchange
-from dragoman.server.export import UsageQuery, build_report, export_csv, parse_usage_query
 from dragoman.server.streaming import DisconnectWatch
+from dragoman.server.usage_report import UsageQuery, build_report, export_csv, parse_usage_query
 from dragoman.store.store import Store
 
 CSV_HEADERS = {

@@ -22,9 +22,9 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import Conflict, StoreError, Unavailable
+from dragoman.operations.call_tree import MAX_SHOWN_LENGTH, CallRow
 from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure
-from dragoman.operations.tree import MAX_SHOWN_LENGTH, CallRow
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,

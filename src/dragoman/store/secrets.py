@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, delete, select, update
 from dragoman.errors import BadRequest, ConfigError, NotFound
 from dragoman.store.connection import Compiler, DatabaseConnection, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.sealing import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
+from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
 from dragoman.store.tables import secrets
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

@@ -15,12 +15,12 @@ from dragoman.store.budgets import BudgetRepository
 from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.history import MessageSearchRepository
+from dragoman.store.encryption import MasterKey
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
+from dragoman.store.message_search import MessageSearchRepository
 from dragoman.store.messages import MessageRepository
 from dragoman.store.runs import RunRepository
-from dragoman.store.sealing import MasterKey
 from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions import SessionRepository
 from dragoman.store.sqlite import Synchronous

@@ -10,9 +10,9 @@ from pydantic import Field
 from dragoman.errors import BadRequest, NotFound
 from dragoman.operations.artifact import Artifact, ArtifactStore
 from dragoman.operations.context import Context
-from dragoman.operations.function import from_function
+from dragoman.operations.decorator import from_function
 from dragoman.operations.operation import Operation
-from dragoman.tools.files.hunt import find_lines
+from dragoman.tools.files.file_search import find_lines
 
 DEFAULT_PIECE_BYTES = 16_384  # bytes of an artifact in one answer
 MAX_PIECE_BYTES = 65_536

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dragoman.operations.artifact import ArtifactStore
-from dragoman.operations.function import from_function
+from dragoman.operations.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools import artifacts as kept
 from dragoman.tools import clock as clocks
 from dragoman.tools.calculator import calculate
-from dragoman.tools.files import files as shown
+from dragoman.tools.files import operations as shown
 from dragoman.tools.question import question
-from dragoman.tools.web import web as pages
-from dragoman.tools.web.guard import HostResolver, WebSettings
+from dragoman.tools.web import operations as pages
+from dragoman.tools.web.host_policy import HostResolver, WebSettings
 
 
 def builtin_operations(

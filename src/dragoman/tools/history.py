@@ -9,8 +9,8 @@ from pydantic import Field
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.operations.context import Context
-from dragoman.operations.function import from_function
-from dragoman.operations.history import IndexingProgress, MatchKind, MessageSearch, Passage
+from dragoman.operations.decorator import from_function
+from dragoman.operations.message_search import IndexingProgress, MatchKind, MessageSearch, Passage
 from dragoman.operations.operation import Operation
 
 DEFAULT_MATCHES = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.errors import CallError
 from dragoman.operations.approval import Question
-from dragoman.operations.arguments.schema import invalid_input, make_parser, make_problem
+from dragoman.operations.arguments.validation import invalid_input, make_parser, make_problem
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 

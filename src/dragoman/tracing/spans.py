@@ -21,15 +21,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from dragoman.errors import DragomanError
 from dragoman.events import FinishStep, Usage
+from dragoman.model_request import ModelRequest
 from dragoman.operations import identity
 from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import safe_line
-from dragoman.request import ModelRequest
 from dragoman.tracing.content import TracedOutput, encode_attribute, input_messages, instructions
-from dragoman.tracing.place import endpoint_of
-from dragoman.tracing.tracing import BatchStream, Kind
+from dragoman.tracing.endpoint import endpoint_of
+from dragoman.tracing.interface import BatchStream, Kind
 
 Attributes = dict[str, Any]
 T = TypeVar("T")

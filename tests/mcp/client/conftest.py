@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from dragoman.mcp.client.client import McpClient
-from dragoman.mcp.client.pins import PinStore
-from dragoman.mcp.spec import ServerSpec
+from dragoman.mcp.client.definition_pins import PinStore
+from dragoman.mcp.server_spec import ServerSpec
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome

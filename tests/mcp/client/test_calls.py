@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.pins import MemoryPinStore
+from dragoman.mcp.client.definition_pins import MemoryPinStore
 from tests.stopwatch import Stopwatch
 
 

@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.blot import Redactor
-from dragoman.mcp.client.frames import parse_messages, prune_depth
-from dragoman.mcp.client.listing import ToolDefinition
-from dragoman.mcp.client.pins import MemoryPinStore, PinStore, check_pins, definition_change, definition_diff
+from dragoman.mcp.client.definition_pins import (
+    MemoryPinStore,
+    PinStore,
+    check_pins,
+    definition_change,
+    definition_diff,
+)
+from dragoman.mcp.client.definitions import ToolDefinition
+from dragoman.mcp.client.jsonrpc import parse_messages, prune_depth
+from dragoman.mcp.client.redaction import Redactor
 from dragoman.store import Store
 from dragoman.store.mcp_servers import DefinitionPin, DefinitionPinRepository, McpServerRepository
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.spec import ServerSpec
+from dragoman.mcp.server_spec import ServerSpec
 
 SERVER = str(Path(__file__).with_name("sdk_server.py"))
 WAYS = ("stdio", "http", "sse")

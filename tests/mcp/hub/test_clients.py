@@ -18,7 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from dragoman.operations.meta import META_TOOLS
+from dragoman.operations.meta_tools import META_TOOLS
 from tests.mcp.hub.world import World, is_alive, pids, raw, sdk, until, world, write
 
 WAYS = ["http-auto", "http-legacy", "bridge-auto", "bridge-legacy", "own-auto", "own-legacy"]

@@ -155,7 +155,7 @@ def get(module):
     except ImportError as error:
         failed.append(str(error))
 
-modules = ("dragoman.mcp.client.connection", "dragoman.mcp.server.protocol")
+modules = ("dragoman.mcp.client.connection", "dragoman.mcp.server.handlers")
 threads = [threading.Thread(target=get, args=(each,)) for each in modules]
 for each in threads: each.start()
 for each in threads: each.join()

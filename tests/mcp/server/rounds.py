@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.mcp.server.asking import RequestClaim, StateSigner
+from dragoman.mcp.server.elicitation import RequestClaim, StateSigner
 from tests.mcp.server.contents import text
 
 Answer = dict[str, Any]

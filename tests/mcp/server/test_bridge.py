@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.http.transport import Transport
-from dragoman.mcp.server.bridge import StdioBridge, encode_header
+from dragoman.mcp.server.stdio_bridge import StdioBridge, encode_header
 from tests.mcp.server.hub import Hub, batch, body, served
 
 pytestmark = pytest.mark.anyio

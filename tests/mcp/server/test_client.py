@@ -12,7 +12,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
-from dragoman.operations.meta import META_TOOLS
+from dragoman.operations.meta_tools import META_TOOLS
 from tests.mcp.server import hub as hubs
 from tests.mcp.server.hub import batch, served
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.operations.meta import META_TOOLS
+from dragoman.operations.meta_tools import META_TOOLS
 from tests.mcp.server import fixtures
 from tests.mcp.server.hub import batch, served
 from tests.mcp.server.programs import CLIENTS, MODULES, node

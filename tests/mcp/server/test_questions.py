@@ -14,7 +14,7 @@ from mcp_types import ElicitResult
 from dragoman import Agent, ScriptedModel, operation
 from dragoman.messages import ToolPart
 from dragoman.operations.identity import Identity
-from dragoman.providers.scripted_model import ScriptedStep
+from dragoman.providers.scripted import ScriptedStep
 from dragoman.tools.question import question
 from tests.mcp.server.hub import Hub, batch, body, post, served
 

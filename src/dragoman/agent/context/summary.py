@@ -12,10 +12,10 @@ from msgspec import UNSET
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep, TextDelta, Usage
 from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
+from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
-from dragoman.request import ModelRequest
-from dragoman.wire.estimate import estimate_text
-from dragoman.wire.openai.history import encode_json, tool_result_text
+from dragoman.wire.openai.messages import encode_json, tool_result_text
+from dragoman.wire.token_estimate import estimate_text
 
 MAX_CALL_TEXT = 2_000  # characters of what one call took or gave
 MAX_INPUT_TOKENS = 50_000  # tokens of what is summarised

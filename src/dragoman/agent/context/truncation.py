@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.messages import Message, Part, StepStartPart
-from dragoman.wire.estimate import ANTHROPIC_FACTOR, IMAGE_TOKENS, estimate_messages, estimate_text
+from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, IMAGE_TOKENS, estimate_messages, estimate_text
 
 # ---- Sections of a conversation: its system prompt, its turns, and what the last turn has done so far.
 # A turn is what a user said and all that was done about it. No cut between two sections parts a tool call

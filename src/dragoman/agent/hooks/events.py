@@ -10,9 +10,9 @@ from msgspec import UNSET
 
 from dragoman.events import Usage
 from dragoman.messages import Message
+from dragoman.model_request import ModelRequest
 from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallStatus
-from dragoman.request import ModelRequest
 
 HookName = Literal[
     "user_prompt_submit", "pre_tool_use", "post_tool_use", "pre_model", "post_model", "run_end"

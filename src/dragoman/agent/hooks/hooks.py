@@ -17,7 +17,7 @@ from dragoman.agent.hooks.runner import (
     close_function,
     function_name,
 )
-from dragoman.operations.hook import CallHooks
+from dragoman.operations.call_hooks import CallHooks
 
 F = TypeVar("F", bound=HookFunction)
 

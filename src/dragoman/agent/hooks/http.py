@@ -25,8 +25,8 @@ from dragoman.errors import BadRequest
 from dragoman.http.transport import Timeouts
 from dragoman.http.webhook import Webhook
 from dragoman.messages import parse_message, to_json
+from dragoman.model_request import ModelRequest
 from dragoman.providers.direct import LazyTransport
-from dragoman.request import ModelRequest
 
 MAX_REASON_LENGTH = 2_000
 

@@ -23,8 +23,8 @@ from dragoman.agent.hooks.events import (
 from dragoman.agent.hooks.runner import HookAnswer, HookRunner
 from dragoman.agent.toolbox import wire_name
 from dragoman.messages import Message, Part, TextPart
-from dragoman.operations.arguments.schema import excerpt_value
-from dragoman.operations.hook import CallEnd, HookedCall, Revision, Ruling
+from dragoman.operations.arguments.validation import excerpt_value
+from dragoman.operations.call_hooks import CallEnd, HookedCall, Revision, Ruling
 from dragoman.operations.outcome import CallFailure, to_jsonable
 
 MAX_NOTE_LENGTH = 2_000

@@ -28,9 +28,9 @@ from dragoman.agent.hooks.events import (
     UserPromptSubmit,
 )
 from dragoman.errors import ConfigError
+from dragoman.model_request import ModelRequest
 from dragoman.operations.execution import is_task_cancelled
-from dragoman.operations.permission.pattern import compile_glob, parse_pattern
-from dragoman.request import ModelRequest
+from dragoman.operations.permission.patterns import compile_glob, parse_pattern
 
 # ---- A hook: a function that is told of an event and may decide; what it is for, and how long it may take.
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.mcp.client.pins import DefinitionChange, MemoryPinStore, PinStore
-from dragoman.mcp.client.remote import RemoteServer, ServerSharedState, StartTimeouts
+from dragoman.mcp.client.definition_pins import DefinitionChange, MemoryPinStore, PinStore
+from dragoman.mcp.client.remote_server import RemoteServer, ServerSharedState, StartTimeouts
 from dragoman.mcp.client.sdk import SdkLoader
-from dragoman.mcp.spec import ServerSpec, ServerStatus
+from dragoman.mcp.server_spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.processes.watchdog import Watchdog
 

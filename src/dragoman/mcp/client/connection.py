@@ -16,11 +16,7 @@ from mcp.client.subscriptions import listen
 from pydantic import ValidationError
 
 from dragoman.errors import CallError, CallUncertain, ConfigError, Unavailable
-from dragoman.mcp.client.blot import Redactor
-from dragoman.mcp.client.bounded import CONNECTION_LOST, TOO_LARGE, UNREACHABLE, make_client
-from dragoman.mcp.client.child import McpServerProcess
-from dragoman.mcp.client.filter import RAW_KEY, Sanitizer
-from dragoman.mcp.client.listing import (
+from dragoman.mcp.client.definitions import (
     DefinitionList,
     ToolDefinition,
     merge,
@@ -28,6 +24,9 @@ from dragoman.mcp.client.listing import (
     prompt_operations,
     resource_operations,
 )
+from dragoman.mcp.client.http_transport import CONNECTION_LOST, TOO_LARGE, UNREACHABLE, make_client
+from dragoman.mcp.client.process import McpServerProcess
+from dragoman.mcp.client.redaction import Redactor
 from dragoman.mcp.client.results import (
     describe_question,
     prompt_value,
@@ -35,11 +34,12 @@ from dragoman.mcp.client.results import (
     resource_value,
     tool_value,
 )
+from dragoman.mcp.client.sanitizer import RAW_KEY, Sanitizer
 from dragoman.mcp.client.sse import connect_sse
 from dragoman.mcp.client.stdio import connect_stdio
-from dragoman.mcp.spec import ServerSpec
-from dragoman.operations.cleaning import sanitize_text
+from dragoman.mcp.server_spec import ServerSpec
 from dragoman.operations.context import Context
+from dragoman.operations.sanitize import sanitize_text
 from dragoman.processes.watchdog import Watchdog
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import CallError
-from dragoman.operations.cleaning import sanitize_text
+from dragoman.operations.sanitize import sanitize_text
 
 MESSAGE_LIMIT = 2_000
 PREVIEW_CHARS = 300

@@ -8,7 +8,7 @@ import threading
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from dragoman.mcp.spec import ServerSpec
+from dragoman.mcp.server_spec import ServerSpec
 
 if TYPE_CHECKING:
     from dragoman.mcp.client.connection import ConnectionOptions, McpConnection

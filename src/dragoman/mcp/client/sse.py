@@ -16,8 +16,8 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest
 
 from dragoman.errors import ConfigError
-from dragoman.mcp.client.bounded import CONNECTION_LOST, UNREACHABLE, make_client
-from dragoman.mcp.client.frames import UnreadableMessage, error_message, parse_messages
+from dragoman.mcp.client.http_transport import CONNECTION_LOST, UNREACHABLE, make_client
+from dragoman.mcp.client.jsonrpc import UnreadableMessage, error_message, parse_messages
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from dragoman.mcp.client.blot import Redactor
-from dragoman.mcp.client.child import McpServerProcess
-from dragoman.mcp.client.frames import UnreadableMessage, error_for_unreadable, parse_messages
-from dragoman.operations.cleaning import sanitize_text
+from dragoman.mcp.client.jsonrpc import UnreadableMessage, error_for_unreadable, parse_messages
+from dragoman.mcp.client.process import McpServerProcess
+from dragoman.mcp.client.redaction import Redactor
+from dragoman.operations.sanitize import sanitize_text
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from dragoman.errors import BadRequest, CallDenied, Conflict, DragomanError, NotFound
-from dragoman.mcp.server.answers import error_result, tool_result
-from dragoman.mcp.server.asking import (
+from dragoman.mcp.server.elicitation import (
     APPROVAL_INPUT,
     STATE_MISMATCH,
     ElicitationReply,
@@ -20,12 +19,13 @@ from dragoman.mcp.server.asking import (
     make_claim,
     parse_reply,
 )
-from dragoman.mcp.server.menu import ToolList, meta_tool_id
+from dragoman.mcp.server.results import error_result, tool_result
+from dragoman.mcp.server.tool_list import ToolList, meta_tool_id
 from dragoman.operations.approval import ApprovalRequest, may_answer
-from dragoman.operations.call import Calls
+from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, ProgressCallback
 from dragoman.operations.identity import LOCAL, Identity
-from dragoman.operations.meta import MetaTools
+from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.registry import Registry

@@ -15,9 +15,9 @@ import msgspec
 from starlette.types import Receive, Send
 
 from dragoman.errors import BadRequest, DragomanError, Unavailable
-from dragoman.mcp.server.answers import progress_text
-from dragoman.mcp.server.menu import meta_tool_id
+from dragoman.mcp.server.results import progress_text
 from dragoman.mcp.server.server import NAME, ToolCall, ToolServer
+from dragoman.mcp.server.tool_list import meta_tool_id
 from dragoman.operations.context import ProgressCallback
 from dragoman.operations.identity import Identity
 

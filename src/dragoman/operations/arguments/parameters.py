@@ -13,7 +13,7 @@ import typing_extensions
 from pydantic.errors import PydanticUserError
 
 from dragoman.errors import ConfigError
-from dragoman.operations.arguments.schema import invalid_input, pydantic_problems, strip_titles
+from dragoman.operations.arguments.validation import invalid_input, pydantic_problems, strip_titles
 from dragoman.operations.context import Context
 
 UNSUPPORTED_KINDS = {

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.operations.identity import Identity
 from dragoman.operations.operation import Effect, Operation
-from dragoman.operations.permission.pattern import (
+from dragoman.operations.permission.patterns import (
     Matcher,
     OperationPattern,
     PatternKind,

@@ -12,12 +12,12 @@ import msgspec
 
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
-from dragoman.operations.search.index import InvertedIndex
-from dragoman.operations.search.meanings import SemanticIndex
-from dragoman.operations.search.names import NameIndex
-from dragoman.operations.search.slices import at_least_mask, mask_slots, read_numbers, to_mask, top_mask
+from dragoman.operations.search.bit_slices import at_least_mask, mask_slots, read_numbers, to_mask, top_mask
+from dragoman.operations.search.bm25_index import InvertedIndex
+from dragoman.operations.search.name_index import NameIndex
+from dragoman.operations.search.semantic_index import SemanticIndex
 from dragoman.operations.search.summary import signature, summarise
-from dragoman.operations.search.words import synonyms, terms
+from dragoman.operations.search.tokenizer import synonyms, terms
 
 MAX_HITS = 8
 MAX_RANKED = 200  # operations that are looked at, and counted, for one answer

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.operations.cleaning import sanitize_text
 from dragoman.operations.operation import Operation
+from dragoman.operations.sanitize import sanitize_text
 
 MAX_SUMMARY_LENGTH = 160
 MAX_SIGNATURE_LENGTH = 200

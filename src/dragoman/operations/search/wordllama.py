@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ConfigError
-from dragoman.operations.search.embedding import import_extra
+from dragoman.operations.search.embedder import import_extra
 
 WEIGHTS = "weights/l2_supercat_256.safetensors"
 TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"

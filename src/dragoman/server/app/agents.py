@@ -11,20 +11,20 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.contexts import Contexts
-from dragoman.agent import stops
-from dragoman.agent.context.context import ContextPolicy
-from dragoman.agent.profile import AgentSpec
-from dragoman.agent.stops import Condition, Halt, SoFar
-from dragoman.agent.structured import Output
+from dragoman.accounts.context_sizes import Contexts
+from dragoman.agent import stop_conditions
+from dragoman.agent.context.policy import ContextPolicy
+from dragoman.agent.spec import AgentSpec
+from dragoman.agent.stop_conditions import Condition, Halt, SoFar
+from dragoman.agent.structured_output import Output
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import AgentConfig, Config, StopConfig
 from dragoman.errors import ConfigError
-from dragoman.operations.loading import load_object
+from dragoman.operations.loader import load_object
 from dragoman.operations.operation import NAME_PATTERN, Operation
 from dragoman.operations.registry import Registry
-from dragoman.runs.delegation import AgentOperations
-from dragoman.wire.chat import parse_client_tools
+from dragoman.runs.agent_operations import AgentOperations
+from dragoman.wire.ui.client_request import parse_client_tools
 
 JOINERS = {"all": " and ", "any": " or "}
 STOP_REASONS = {
@@ -107,12 +107,14 @@ def build_stop_condition(configs: Sequence[StopConfig], *, path: str) -> Conditi
     """When an answer ends: any of these."""
     if not configs:
         return None
-    return stops.any_of(*(build_one_condition(each, path=f"{path}[{at}]") for at, each in enumerate(configs)))
+    return stop_conditions.any_of(
+        *(build_one_condition(each, path=f"{path}[{at}]") for at, each in enumerate(configs))
+    )
 
 
 def build_one_condition(config: StopConfig, *, path: str) -> Condition:
     """One condition, which says what it is in the words of `describe_stop`."""
-    for word, join in (("all", stops.all_of), ("any", stops.any_of)):
+    for word, join in (("all", stop_conditions.all_of), ("any", stop_conditions.any_of)):
         if inner := getattr(config, word):
             return join(
                 *(build_one_condition(each, path=f"{path}.{word}[{at}]") for at, each in enumerate(inner))
@@ -134,20 +136,20 @@ def load_condition(reference: str, *, path: str) -> Condition:
     if inspect.iscoroutinefunction(found):
         raise ConfigError(f"{path}: {reference} is async; a stop condition is a plain function")
     says = f"{reference.rpartition(':')[2]} says so"
-    return found if isinstance(found, Condition) else stops.make_condition(says, found)
+    return found if isinstance(found, Condition) else stop_conditions.make_condition(says, found)
 
 
 def builtin_condition(config: StopConfig) -> Condition:
     """The condition of the library."""
     made: dict[str, Callable[[], Condition]] = {
-        "tool": lambda: stops.tool_called(config.tool or ""),
-        "text": lambda: stops.text_matches(re.escape(config.text or "")),
-        "matches": lambda: stops.text_matches(config.matches or ""),
-        "steps": lambda: stops.steps(config.steps or 0),
-        "tokens": lambda: stops.tokens(config.tokens or 0),
-        "cost": lambda: stops.cost(config.cost or 0.0),
-        "time": lambda: stops.seconds(config.seconds),
-        "no_progress": lambda: stops.no_progress(config.no_progress or 0),
+        "tool": lambda: stop_conditions.tool_called(config.tool or ""),
+        "text": lambda: stop_conditions.text_matches(re.escape(config.text or "")),
+        "matches": lambda: stop_conditions.text_matches(config.matches or ""),
+        "steps": lambda: stop_conditions.steps(config.steps or 0),
+        "tokens": lambda: stop_conditions.tokens(config.tokens or 0),
+        "cost": lambda: stop_conditions.cost(config.cost or 0.0),
+        "time": lambda: stop_conditions.seconds(config.seconds),
+        "no_progress": lambda: stop_conditions.no_progress(config.no_progress or 0),
     }
     return made[config.conditions[0]]()
 

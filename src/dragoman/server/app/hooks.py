@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dragoman.agent.hooks.events import HookName
 from dragoman.agent.hooks.guards.audit import audit_log
-from dragoman.agent.hooks.guards.commands import confirm_destructive
+from dragoman.agent.hooks.guards.destructive_commands import confirm_destructive
 from dragoman.agent.hooks.guards.paths import path_guard
-from dragoman.agent.hooks.guards.rates import rate_limit
+from dragoman.agent.hooks.guards.rate_limit import rate_limit
 from dragoman.agent.hooks.guards.redaction import redact
 from dragoman.agent.hooks.guards.secrets import secret_scan
 from dragoman.agent.hooks.hooks import Hooks
@@ -20,7 +20,7 @@ from dragoman.agent.hooks.runner import TOOL_HOOKS, Hook, HookFunction, OnError
 from dragoman.errors import ConfigError
 from dragoman.http.transport import Transport
 from dragoman.http.webhook import Webhook
-from dragoman.operations.loading import load_object
+from dragoman.operations.loader import load_object
 
 BUILTIN_HOOKS: Mapping[str, Callable[..., Any]] = {
     "path_guard": path_guard,

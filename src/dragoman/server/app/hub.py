@@ -20,23 +20,23 @@ from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.identity import Identity
-from dragoman.runs.board import RunRegistry
-from dragoman.runs.delegation import AgentOperations
+from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.metered import Till
+from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import RunSettings
 from dragoman.server.app.agents import CallableAgents
-from dragoman.server.app.chores import ApprovalResumer, purge_daily, run_in_background
-from dragoman.server.app.fleet import ProviderSet
-from dragoman.server.app.front import HubEndpoints
-from dragoman.server.app.ground import HubEnvironment, HubServices
-from dragoman.server.app.outside import ExternalOperations
-from dragoman.server.app.setting import ModelSetup, listed_models
-from dragoman.server.app.tools import build_policy
-from dragoman.server.gateway.doors import Gateway, GatewaySettings
+from dragoman.server.app.background_jobs import ApprovalResumer, purge_daily, run_in_background
+from dragoman.server.app.external_operations import ExternalOperations
+from dragoman.server.app.model_setup import ModelSetup, listed_models
+from dragoman.server.app.operations import build_policy
+from dragoman.server.app.providers import ProviderSet
+from dragoman.server.app.routes import HubEndpoints
+from dragoman.server.app.services import HubEnvironment, HubServices
+from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.metrics import Metrics, MetricSources
-from dragoman.server.requests import log_request
+from dragoman.server.request_log import log_request
 from dragoman.server.version import version
-from dragoman.tracing.tracing import Tracing
+from dragoman.tracing.interface import Tracing
 
 log = logging.getLogger(__name__)
 SPOOL_FILE = "usage.spool"

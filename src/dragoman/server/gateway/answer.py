@@ -10,13 +10,13 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.accounts.price import provider_cost
-from dragoman.agent import closing
+from dragoman.agent import outcome
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import Usage
 from dragoman.fold import Fold
-from dragoman.providers.relay import RelayedResponse
+from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
-from dragoman.wire.dialect import KEEP_ALIVE, StreamEncoder
+from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.tap import AnswerTap
 
 BUSY_CATEGORIES = ("overloaded", "rate_limit")
@@ -281,7 +281,7 @@ class HubAnswerEncoder:
         opening = self._opening_events()
         if opening:
             self._fold.add(opening)
-        ending = closing.failure_events(
+        ending = outcome.failure_events(
             self._fold, text=error.message, code=error.code, transient=error.transient, metadata=None
         )
         return self._dialect.encode([*opening, *ending]) + self._dialect.end()

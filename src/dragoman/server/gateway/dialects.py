@@ -8,16 +8,16 @@ from typing import Any, Protocol
 
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Event
-from dragoman.providers.language import Family
-from dragoman.providers.server import UpstreamServer
-from dragoman.wire.anthropic import reply as anthropic_reply
-from dragoman.wire.anthropic.door import parse_messages_request
-from dragoman.wire.anthropic.reply import AnthropicStreamEncoder
+from dragoman.providers.adapter import Family
+from dragoman.providers.upstream import UpstreamServer
+from dragoman.wire.anthropic import encoder as anthropic_reply
+from dragoman.wire.anthropic.client_request import parse_messages_request
+from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder
 from dragoman.wire.anthropic.tap import AnthropicTap, read_message
-from dragoman.wire.head import ClientRequest
-from dragoman.wire.openai import reply as openai_reply
-from dragoman.wire.openai.door import parse_chat_completions_request
-from dragoman.wire.openai.reply import OpenAIStreamEncoder
+from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.openai import encoder as openai_reply
+from dragoman.wire.openai.client_request import parse_chat_completions_request
+from dragoman.wire.openai.encoder import OpenAIStreamEncoder
 from dragoman.wire.openai.tap import OpenAITap, read_completion, read_embeddings
 from dragoman.wire.tap import AnswerSummary, AnswerTap
 

@@ -21,9 +21,9 @@ from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
 from dragoman.server.gateway.record import ModelCatalog, RequestRecord, format_cost, header_value
 from dragoman.server.streaming import DisconnectWatch, KeepAlive, requested_dialect
 from dragoman.store.usage import UsageRecord
-from dragoman.tracing.tracing import NULL_SPAN, ModelSpan, Tracing
-from dragoman.wire.dialect import SSE_HEADERS, StreamEncoder
-from dragoman.wire.head import ClientRequest, RawRequestBody
+from dragoman.tracing.interface import NULL_SPAN, ModelSpan, Tracing
+from dragoman.wire.client_request import ClientRequest, RawRequestBody
+from dragoman.wire.encoder import SSE_HEADERS, StreamEncoder
 
 log = logging.getLogger(__name__)
 JSON_HEADERS = {"content-type": "application/json"}

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound, RateLimited, TooLarge
 from dragoman.operations.budget import Budget
-from dragoman.operations.call import Calls
+from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.identity import Identity
 from dragoman.operations.operation import Operation

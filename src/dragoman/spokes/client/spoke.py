@@ -12,12 +12,13 @@ import msgspec
 from typing_extensions import override
 
 from dragoman.errors import CallError, ConfigError, NotFound, Unavailable
-from dragoman.operations.call import Calls, CallSettings
+from dragoman.operations.calls import Calls, CallSettings
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation, OperationFunction
 from dragoman.operations.registry import OperationFilter, Registry
-from dragoman.spokes.client.dialing import (
+from dragoman.spokes.client.connection import MESSAGE_LIMIT, HubConnection
+from dragoman.spokes.client.dial import (
     backoff_delay,
     endpoint_url,
     error_from_code,
@@ -25,7 +26,6 @@ from dragoman.spokes.client.dialing import (
     open_websocket,
 )
 from dragoman.spokes.client.jobs import JobRunner, current_job
-from dragoman.spokes.client.session import MESSAGE_LIMIT, HubConnection
 from dragoman.spokes.protocol import (
     VERSION,
     HelloFrame,

@@ -8,7 +8,7 @@ from functools import partial
 
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, RateLimited, TooLarge
 from dragoman.operations.outcome import to_failure, to_jsonable
-from dragoman.spokes.hub.ticket import SpokeCall
+from dragoman.spokes.hub.call import SpokeCall
 from dragoman.spokes.outbox import Outbox
 from dragoman.spokes.protocol import (
     AbortedFrame,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dragoman.errors import BadRequest, ConfigError, NotFound
-from dragoman.tools.files.folder import RootedFolder, path_parts
+from dragoman.tools.files.rooted_folder import RootedFolder, path_parts
 
 FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 

@@ -11,11 +11,11 @@ from itertools import count
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
-from dragoman.wire.anthropic import frame as frames
-from dragoman.wire.anthropic.answer import AnthropicEventBuilder, unfinished_error
-from dragoman.wire.anthropic.frame import AnthropicChunk, anthropic_error
-from dragoman.wire.failures import find_error
+from dragoman.wire.anthropic import chunk as frames
+from dragoman.wire.anthropic.chunk import AnthropicChunk, anthropic_error
+from dragoman.wire.anthropic.event_builder import AnthropicEventBuilder, unfinished_error
 from dragoman.wire.openai.chunk import parse_lenient_json, replace_surrogates
+from dragoman.wire.provider_errors import find_error
 from dragoman.wire.sse import MAX_FRAME_BYTES
 
 _DONE = b"[DONE]"

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.wire.anthropic import schema as schemas
-from dragoman.wire.anthropic.models import Effort, ModelCapabilities
-from dragoman.wire.openai.history import encode_json
+from dragoman.wire import strict_schema as schemas
+from dragoman.wire.anthropic.capabilities import Effort, ModelCapabilities
+from dragoman.wire.openai.messages import encode_json
 
 # ---- Thinking: how much a model of Anthropic's is to think, from the effort that is asked for.
 # Source: wire notes on providers, §10.1. Newer models decide themselves and take an effort; older ones take a

@@ -13,11 +13,16 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.request import ModelRequest, NamedToolChoice, Tool, ToolChoice
-from dragoman.wire.anthropic.history import AnthropicConversation, safe_tool_name, write_messages
-from dragoman.wire.anthropic.models import FAMILY, ModelCapabilities, cache_control_field, model_capabilities
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
+from dragoman.wire.anthropic.capabilities import (
+    FAMILY,
+    ModelCapabilities,
+    cache_control_field,
+    model_capabilities,
+)
+from dragoman.wire.anthropic.messages import AnthropicConversation, safe_tool_name, write_messages
 from dragoman.wire.anthropic.options import AnthropicOptions
-from dragoman.wire.openai.history import mapping_enc_hook
+from dragoman.wire.openai.messages import mapping_enc_hook
 from dragoman.wire.openai.options import extra_body_fields
 
 # ---- Caching: where the marks go by which Anthropic keeps the beginning of a request for the next one.

@@ -19,10 +19,10 @@ from msgspec.structs import asdict
 from dragoman import events as e
 from dragoman.errors import BudgetExhausted, ProviderCategory, ProviderError
 from dragoman.events import FinishReason, Usage
-from dragoman.wire.anthropic import frame as frames
-from dragoman.wire.anthropic.answer import FINISH_REASONS, AnthropicEventBuilder
+from dragoman.wire.anthropic import chunk as frames
+from dragoman.wire.anthropic.event_builder import FINISH_REASONS, AnthropicEventBuilder
 from dragoman.wire.anthropic.usage import AnthropicUsage
-from dragoman.wire.failures import provider_error
+from dragoman.wire.provider_errors import provider_error
 
 # ---- A line of Claude Code's stream, as far as it is read.
 

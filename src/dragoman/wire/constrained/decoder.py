@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep, TextDelta, TextEnd, TextStart
-from dragoman.wire.blocks import TextBlockWriter
-from dragoman.wire.toolcalls import ToolCallAssembler, ToolCallFragment
+from dragoman.wire.text_blocks import TextBlockWriter
+from dragoman.wire.tool_calls import ToolCallAssembler, ToolCallFragment
 
 _ANSWER_START = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _CALL_START = re.compile(r'\s*\{\s*"call"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"input"\s*:\s*(?=\{)')

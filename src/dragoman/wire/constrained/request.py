@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
-from dragoman.request import ModelRequest, Tool
-from dragoman.wire.constrained.history import (
+from dragoman.model_request import ModelRequest, Tool
+from dragoman.wire.constrained.messages import (
     RESULT_EXAMPLE,
     PromptLine,
     constrained_lines,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dragoman.request import Tool
+from dragoman.model_request import Tool
 
 MAX_DEPTH = 12
 _SUPPORTED_KEYWORDS = (

@@ -11,9 +11,9 @@ from itertools import count
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event
-from dragoman.wire.lines import BOM, NdjsonSplitter
-from dragoman.wire.ollama import answer as lines
-from dragoman.wire.ollama.answer import OllamaChunk, OllamaEventBuilder
+from dragoman.wire.ndjson import BOM, NdjsonSplitter
+from dragoman.wire.ollama import event_builder as lines
+from dragoman.wire.ollama.event_builder import OllamaChunk, OllamaEventBuilder
 from dragoman.wire.sse import MAX_FRAME_BYTES
 
 

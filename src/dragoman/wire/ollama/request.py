@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.request import ModelRequest, NamedToolChoice, Tool
-from dragoman.wire.ollama.history import write_messages
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.ollama.messages import write_messages
 from dragoman.wire.ollama.options import (
     reject_unsupported,
     unsupported_options,
     write_runner_options,
     write_top_level_fields,
 )
-from dragoman.wire.openai.history import mapping_enc_hook
+from dragoman.wire.openai.messages import mapping_enc_hook
 from dragoman.wire.openai.options import extra_body_fields
 
 _THINKING_REJECTED = re.compile(r"does not support thinking|\bthink value\b", re.IGNORECASE)

@@ -11,11 +11,11 @@ from itertools import count
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
-from dragoman.wire.failures import find_error, provider_error
 from dragoman.wire.openai import chunk as chunks
-from dragoman.wire.openai.answer import OpenAIEventBuilder
 from dragoman.wire.openai.chunk import OpenAIChunk
+from dragoman.wire.openai.event_builder import OpenAIEventBuilder
 from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.provider_errors import find_error, provider_error
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser
 
 _DONE = b"[DONE]"

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.wire.thinking import ThinkTagMode
+from dragoman.wire.think_tags import ThinkTagMode
 
 # ---- Names and ids as OpenAI-compatible servers take them.
 

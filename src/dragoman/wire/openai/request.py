@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.request import ModelRequest, NamedToolChoice, Tool, ToolChoice
-from dragoman.wire.openai.history import mapping_enc_hook, write_messages
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
+from dragoman.wire.openai.messages import mapping_enc_hook, write_messages
 from dragoman.wire.openai.options import extra_body_fields, unsupported_options, write_options
 from dragoman.wire.openai.quirks import Quirks, safe_tool_name
 

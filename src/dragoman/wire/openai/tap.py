@@ -9,10 +9,10 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.wire.dialect import KEEP_ALIVE
-from dragoman.wire.failures import find_error, provider_error
+from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.openai import chunk as chunks
 from dragoman.wire.openai.usage import OpenAIUsage, has_counts, read_standard_usage, read_usage
+from dragoman.wire.provider_errors import find_error, provider_error
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import (
     AnswerSummary,

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from dragoman.agent.hooks.events import PostToolUse, PreToolUse, RunEnd
+from dragoman.agent.hooks.guards.json_strings import replace_strings
 from dragoman.agent.hooks.guards.secrets import SecretScan
-from dragoman.agent.hooks.guards.texts import replace_strings
 from dragoman.agent.hooks.hooks import Hooks
 
 MAX_TEXT_LENGTH = 2_000  # characters of a text

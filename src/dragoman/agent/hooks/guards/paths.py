@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dragoman.agent.hooks.events import Block, PreToolUse
-from dragoman.agent.hooks.guards.texts import JsonString, strings_in
+from dragoman.agent.hooks.guards.json_strings import JsonString, strings_in
 from dragoman.errors import ConfigError
 
 MAX_LENGTH = 4_096

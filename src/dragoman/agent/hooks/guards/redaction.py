@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.agent.hooks.events import Modify, PostToolUse, PreToolUse, UserPromptSubmit
-from dragoman.agent.hooks.guards.texts import replace_strings
+from dragoman.agent.hooks.guards.json_strings import replace_strings
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import ConfigError
 

@@ -1,0 +1,118 @@
+"""Prices: which one a model has, from the configuration or from the library `genai-prices`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import msgspec
+
+from dragoman.accounts.price import Price, TokenRates
+from dragoman.accounts.price_catalog import CatalogModel, PriceCatalog
+
+MAX_CACHED = 4_096
+REFRESH_SECONDS = 60.0  # seconds that a price stands which depends on the date or the time of the day
+SELF_HOSTED_TYPES = ("local", "scripted", "ollama")
+
+
+class PriceOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A price of the configuration, in US dollars per million tokens."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+
+class CachedPrice(NamedTuple):
+    """A price, and what it is to be asked again of once it does not stand any more."""
+
+    price: Price | None
+    model: CatalogModel | None = None
+    expires_at: float = 0.0
+
+
+class PriceList:
+    """Prices by provider and model. What was found once is kept; the library is loaded when first needed."""
+
+    def __init__(
+        self, overrides: Mapping[str, PriceOverride] | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`overrides` are by pattern of `provider/model` or of the model alone: `openai/gpt-*`, `qwen3*`.
+        One without a `*` comes before one with; else the first that fits is taken.
+        """
+        given = overrides or {}
+        ordered = sorted(given, key=lambda pattern: any(sign in pattern for sign in "*?["))
+        self._overrides = [(pattern, override_price(pattern, given[pattern])) for pattern in ordered]
+        self._clock = clock
+        self._catalog: PriceCatalog | None = None
+        self._cache: dict[tuple[str, str], CachedPrice] = {}
+
+    async def preload(self) -> None:
+        """Load the library in a thread: else the first that is looked up waits 0.3 s to 0.6 s for it."""
+        await asyncio.to_thread(self._load_catalog)
+
+    def find(
+        self, provider: str, model: str, *, base_url: str | None = None, type: str | None = None
+    ) -> Price | None:
+        """The price of a provider's model; None when nobody has said one.
+
+        Whose prices they are is told by the address, else by the provider's name when it is one that the
+        library knows. Models of types `local`, `scripted` and `ollama` run on machines of our own and have
+        a price only by an override.
+        """
+        key = (provider, model)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._find_override(provider, model) or self._look_up(key, base_url=base_url, type=type)
+        elif found.model is not None and self._clock() >= found.expires_at:
+            found = self._price_now(found.model)
+        else:
+            return found.price
+        if len(self._cache) >= MAX_CACHED:  # clients choose the names of models
+            self._cache.clear()
+        self._cache[key] = found
+        return found.price
+
+    def _find_override(self, provider: str, model: str) -> CachedPrice | None:
+        whole = f"{provider}/{model}"
+        for pattern, price in self._overrides:
+            if fnmatchcase(whole, pattern) or fnmatchcase(model, pattern):
+                return CachedPrice(price)
+        return None
+
+    def _look_up(self, key: tuple[str, str], *, base_url: str | None, type: str | None) -> CachedPrice:
+        provider, model = key
+        if (type or provider) in SELF_HOSTED_TYPES:
+            return CachedPrice(None)
+        offer = self._load_catalog().find(provider, model, base_url=base_url, type=type)
+        return CachedPrice(None) if offer is None else self._price_now(offer)
+
+    def _price_now(self, model: CatalogModel) -> CachedPrice:
+        now = self._clock()
+        price = model.price(now)
+        return CachedPrice(price, model, now + REFRESH_SECONDS) if model.price_varies else CachedPrice(price)
+
+    def _load_catalog(self) -> PriceCatalog:
+        if self._catalog is None:
+            self._catalog = PriceCatalog()
+        return self._catalog
+
+
+def override_price(pattern: str, override: PriceOverride) -> Price:
+    rates = TokenRates(
+        input=to_picos(override.input),
+        output=to_picos(override.output),
+        cache_read=None if override.cache_read is None else to_picos(override.cache_read),
+        cache_write=None if override.cache_write is None else to_picos(override.cache_write),
+    )
+    return Price(name=pattern, rates=(rates,))
+
+
+def to_picos(usd_per_million: float) -> int:
+    """Dollars per million tokens as picodollars a token; as they were written, not as floats have them."""
+    return round(Decimal(str(usd_per_million)) * 1_000_000)

@@ -1,0 +1,174 @@
+"""The workshop: the operations of an agent, what calls them, and the tools that a model is shown of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.agent.mcp_servers import McpServer, server_specs
+from dragoman.agent.toolbox import Toolbox, wire_name
+from dragoman.errors import Unavailable
+from dragoman.mcp.server_spec import ServerStatus
+from dragoman.model_request import Tool
+from dragoman.operations.approval import ApprovalStore, MemoryApprovalStore
+from dragoman.operations.calls import Calls
+from dragoman.operations.ledger import Ledger, MemoryLedger
+from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.operation import Operation
+from dragoman.operations.permission.access_control import AccessControl
+from dragoman.operations.permission.policy import Policy
+from dragoman.operations.registry import OperationSource, Registry
+
+if TYPE_CHECKING:
+    from dragoman.mcp.client.client import McpClient
+
+MAX_SHOWN_TOOLS = 64  # tools, above which a model is shown the four meta-tools
+LEDGER_CALLS = 1_000  # calls that are remembered
+
+
+class ToolSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tools of an agent are shown, and how.
+
+    Names are those that a model sees (`math_add`), ids (`math.add`), bare names (`add`), or patterns of these
+    (`math.*`). What is allowed is so even where it is disallowed too, and then nothing else is.
+    """
+
+    allowed: Sequence[str] | None = None
+    disallowed: Sequence[str] | None = None
+    client_tools: tuple[Tool, ...] = ()
+    manual: bool = False
+    meta_tools: bool | None = None
+
+    def allows(self, tool: Operation | Tool) -> bool:
+        """Whether a model may call it."""
+        if self.allowed is not None:
+            return any(matches_tool(name, tool) for name in self.allowed)
+        return not any(matches_tool(name, tool) for name in self.disallowed or ())
+
+
+class CallServices(msgspec.Struct, frozen=True, kw_only=True):
+    """Who decides about calls, and where they are written down."""
+
+    policy: Policy | None = None
+    approvals: ApprovalStore | None = None
+    ledger: Ledger | None = None
+
+
+class AgentTools:
+    """What an agent can call. Opened for MCP servers only; what is not opened need not be closed."""
+
+    def __init__(
+        self, operations: Sequence[OperationSource], mcp: Sequence[McpServer], *, services: CallServices
+    ) -> None:
+        self.registry = Registry(*operations)
+        self._specs = server_specs(mcp)
+        self._services = services
+        self._servers: McpClient | None = None
+        self._calls: Calls | None = None
+        self._default_toolbox: tuple[tuple[Operation, ...], Toolbox] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all that there is to connect is connected."""
+        return not self._specs or self._servers is not None
+
+    async def open(self) -> None:
+        """Connect the MCP servers, and wait until each has said what it offers. Unavailable, with reasons."""
+        if self.is_open:
+            return
+        from dragoman.mcp.client.client import McpClient  # late: it loads the database layer
+
+        self._servers = McpClient(self.registry, environ=dict(os.environ))
+        for spec in self._specs:
+            self._servers.add(spec)
+        failed = [status for status in await self._wait_connected(self._servers) if status.state == "failed"]
+        if failed:
+            await self.close()
+            told = "; ".join(f"{status.name}: {status.error}" for status in failed)
+            raise Unavailable(f"MCP servers do not answer: {told}")
+
+    async def close(self) -> None:
+        """Let MCP servers and threads go. It may be opened again."""
+        servers, self._servers = self._servers, None
+        calls, self._calls, self._default_toolbox = self._calls, None, None
+        try:
+            if servers is not None:
+                await servers.close()
+        finally:
+            if calls is not None:
+                await calls.close()
+
+    def servers(self) -> Sequence[ServerStatus]:
+        """How the MCP servers stand."""
+        return self._servers.list() if self._servers is not None else ()
+
+    def toolbox(self, selection: ToolSelection) -> Toolbox:
+        """The tools of one run."""
+        held = self.registry.list()
+        if selection == DEFAULT_SELECTION:
+            if self._default_toolbox is None or self._default_toolbox[0] != held:
+                self._default_toolbox = (held, self._make_toolbox(held, selection))
+            return self._default_toolbox[1]
+        client = tuple(each for each in selection.client_tools if selection.allows(each))
+        return self._make_toolbox(
+            [each for each in held if selection.allows(each)], replace(selection, client_tools=client)
+        )
+
+    def unknown_names(self, selection: ToolSelection) -> list[str]:
+        """What to say of names in a choice that mean nothing here: slips of the pen, tools that have gone."""
+        named = {"allowed_tools": selection.allowed, "disallowed_tools": selection.disallowed}
+        held: Sequence[Operation | Tool]
+        held = (*self.registry.list(), *selection.client_tools) if any(named.values()) else ()
+        return [
+            f"{word}: there is no tool {name!r}"
+            for word, names in named.items()
+            for name in names or ()
+            if name != "*" and not any(matches_tool(name, each) for each in held)
+        ]
+
+    def _make_toolbox(self, operations: Sequence[Operation], selection: ToolSelection) -> Toolbox:
+        if not (selection.meta_tools or (selection.meta_tools is None and len(operations) > MAX_SHOWN_TOOLS)):
+            pinned = [each.id for each in operations]
+            return Toolbox(
+                self.calls, None, registry=self.registry, pinned=pinned,
+                client=selection.client_tools, manual=selection.manual,
+            )  # fmt: skip
+        registry, calls = self.registry, self.calls
+        if len(operations) < len(registry.list()):
+            registry = Registry(*operations)
+            calls = Calls(
+                registry, self._ledger, access_control=calls.access_control, overflow=calls.overflow
+            )
+        return Toolbox(calls, MetaTools(registry, calls), registry=registry, client=selection.client_tools)
+
+    @property
+    def calls(self) -> Calls:
+        """What calls the operations."""
+        if self._calls is None:
+            approvals = self._services.approvals or MemoryApprovalStore(time.time)
+            guard = AccessControl(self._services.policy or Policy(), approvals, clock=time.time)
+            self._ledger = self._services.ledger or MemoryLedger(max_calls=LEDGER_CALLS)
+            self._calls = Calls(self.registry, self._ledger, access_control=guard)
+        return self._calls
+
+    async def _wait_connected(self, servers: McpClient) -> Sequence[ServerStatus]:
+        try:
+            return await servers.wait_until_started()
+        except BaseException:
+            await self.close()
+            raise
+
+
+DEFAULT_SELECTION = ToolSelection()
+
+
+def matches_tool(name: str, tool: Operation | Tool) -> bool:
+    """Whether a name, or a pattern of names, means an operation, or a tool that is run outside."""
+    known = (tool.id, wire_name(tool.id), tool.name) if isinstance(tool, Operation) else (tool.name,)
+    return any(fnmatchcase(each, name) for each in known)

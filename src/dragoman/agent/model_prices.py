@@ -1,0 +1,95 @@
+"""The tariff: what an agent's models cost and how much they read, and what keeps its runs within that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from dragoman.accounts.context_sizes import Contexts
+from dragoman.accounts.payment import UNGATED, Spending, unpriced
+from dragoman.accounts.price import Price
+from dragoman.accounts.price_list import SELF_HOSTED_TYPES, PriceList, PriceOverride
+from dragoman.agent.context.policy import ContextFitter, ContextPolicy, ContextSizes
+from dragoman.agent.context.summary import Summariser
+from dragoman.operations.budget import Budget
+from dragoman.providers.model import Model
+from dragoman.providers.provider import Provider
+from dragoman.providers.remote import RemoteProvider
+
+
+class ModelPrices:
+    """Prices and context sizes by model, looked up when they are first needed. `given` prices come first."""
+
+    def __init__(self, overrides: Mapping[str, PriceOverride]) -> None:
+        self._overrides = overrides
+        self._prices: PriceList | None = None
+        self._contexts: Contexts | None = None
+        self._loading: asyncio.Future[None] | None = None
+
+    async def load(self) -> None:
+        """Load the price list in a thread, once: else the first run that needs it would wait for it."""
+        if self._loading is None or self._loading.cancelled():
+            self._loading = asyncio.ensure_future(self._price_list().preload())
+        await asyncio.shield(self._loading)
+
+    def spending(self, model: Model, budget: Budget | None) -> Spending:
+        """What counts the money of a run. ConfigError where a budget is to be kept without a price."""
+        limited = self._is_limited(model.provider, model.name, budget=budget)
+        loading = self._loading is None or not self._loading.done()
+        needed = loading and not limited and may_be_listed(model.provider)
+        return Spending(self._price, budget, loaded=self.load if needed else None)
+
+    def context_fitter(
+        self, model: Model, policy: ContextPolicy | None, *, spending: Spending
+    ) -> ContextFitter | None:
+        """What keeps a conversation within the context of the model that is asked, also where a step asks
+        another provider's; its summaries are made by this model, and paid like steps.
+        """
+        if policy is None or policy.kind == "off":
+            return None
+        if policy.kind == "summarise":
+            summarise = policy.summarise or Summariser(model.provider, model.name)
+            if isinstance(summarise, Summariser):
+                self._is_limited(summarise.provider, summarise.model, budget=spending.budget)
+                summarise = summarise.paid_by(spending)
+            policy = replace(policy, summarise=summarise)
+        if policy.limit is not None or policy.windows is not None:
+            return ContextFitter(policy)
+        return ContextFitter(policy, sizes=self._context_sizes)
+
+    async def _context_sizes(self, provider: Provider) -> ContextSizes | None:
+        """The sizes of a provider's models; loaded in a thread, which holds nobody up."""
+        if provider.family in SELF_HOSTED_TYPES:
+            return None
+        await self.load()
+        if self._contexts is None:
+            self._contexts = Contexts()
+        return self._contexts.at(provider.name, base_url=base_url_of(provider), type=provider.family)
+
+    def _is_limited(self, provider: Provider, model: str, *, budget: Budget | None) -> bool:
+        """Whether a budget is kept for this model. ConfigError where it cannot be, without a price."""
+        limited = budget is not None and budget.is_limited and provider.family not in UNGATED
+        if limited and self._price(provider, model) is None:
+            raise unpriced(f"{provider.name}/{model}")
+        return limited
+
+    def _price(self, provider: Provider, model: str) -> Price | None:
+        base_url = base_url_of(provider)
+        return self._price_list().find(provider.name, model, base_url=base_url, type=provider.family)
+
+    def _price_list(self) -> PriceList:
+        if self._prices is None:
+            self._prices = PriceList(self._overrides)
+        return self._prices
+
+
+def may_be_listed(provider: Provider) -> bool:
+    """Whether the price list may know its models."""
+    return isinstance(provider, RemoteProvider) and provider.family != "ollama"
+
+
+def base_url_of(provider: Provider) -> str | None:
+    """Where a provider is, as far as that says whose prices and sizes its models have."""
+    return provider.server.base_url if isinstance(provider, RemoteProvider) else None

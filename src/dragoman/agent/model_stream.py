@@ -1,0 +1,171 @@
+"""Asking: a provider's answer to a step's request, asked for again where that may help and is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.turn import Batch, StepRequest, TurnSpec
+from dragoman.errors import ProviderError
+from dragoman.fold import Fold
+from dragoman.messages import ToolPart
+from dragoman.model_request import Tool
+from dragoman.operations.arguments.broken_json import repair_json
+from dragoman.providers.retry import RetryPolicy
+
+BatchStream: TypeAlias = AsyncGenerator[Batch, None]
+log = logging.getLogger(__name__)
+
+
+async def stream_answer(step: StepRequest, turn: TurnSpec) -> BatchStream:
+    """The batches of the answer. It is asked for again only as long as nothing of it was passed on."""
+    answer, first, said = await open_stream(step, turn)
+    async with aclosing(answer):
+        for batch in (said, first):
+            if batch:
+                yield batch
+        async for batch in answer:
+            yield batch
+
+
+async def open_stream(step: StepRequest, turn: TurnSpec) -> tuple[BatchStream, Batch | None, Batch]:
+    """An answer that has begun, its first batch, and what is to be told before it."""
+    number = 0
+    said: Batch = ()
+    while True:
+        answer = turn.tracing.stream(step.request, step.provider)
+        try:
+            return answer, await anext(answer, None), said
+        except ProviderError as error:
+            failed = error
+        if failed.category == "context_limit" and not said:
+            step, said = await shorten_request(step, turn, error=failed)
+            continue
+        await wait_before_retry(number, failed, policy=turn.retry_policy)
+        number += 1
+
+
+async def shorten_request(
+    step: StepRequest, turn: TurnSpec, *, error: ProviderError
+) -> tuple[StepRequest, Batch]:
+    """What is asked instead of what was too long, and what it leaves out. Raises the error if nothing can."""
+    if turn.context_window is None:
+        raise error
+    request, said = await turn.context_window.shrink(step.request, turn.context, provider=step.provider)
+    if not said:
+        raise error
+    return StepRequest(step.provider, request), said
+
+
+async def wait_before_retry(attempt: int, error: ProviderError, *, policy: RetryPolicy) -> None:
+    """Wait before it is asked again; raises the error when it is not to be."""
+    wait = policy.delay(attempt, error, random=random.random)
+    if wait is None:
+        raise error
+    log.info("the model is asked again in %.1f s: %s", wait, error.message)
+    await asyncio.sleep(wait)
+
+
+# ---- A provider's events as they enter a run: ids unique, arguments mended, unknown tools refused.
+
+REPAIR_NOTE = "the arguments were broken JSON; read as what was meant"
+_ToolInputEvent = e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError
+
+
+class StreamNormaliser:
+    """Lets the events of one step in. `taken` are the ids of the calls that there are already.
+
+    `shown` are the tools that may be called, where these are not all, `own` one that the loop
+    sees to. `repair_notes` say what was mended.
+    """
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        *,
+        existing_ids: Iterable[str],
+        visible_tools: Sequence[Tool] | None = None,
+        output_tool: str | None = None,
+    ) -> None:
+        self.repair_notes: dict[str, str] = {}
+        self._toolbox = toolbox
+        self._output_tool = output_tool
+        self._used_ids = set(existing_ids)
+        self._visible_tools = None if visible_tools is None else {tool.name for tool in visible_tools}
+        self._id_mapping: dict[str, str] = {}
+
+    def normalise(self, batch: Sequence[e.Event]) -> Sequence[e.Event]:
+        """The events as they enter the run; the end of the step is held back."""
+        if len(batch) == 1 and isinstance(batch[0], (e.TextDelta, e.ReasoningDelta)):
+            return batch
+        admitted: list[e.Event] = []
+        for event in batch:
+            match event:
+                case e.FinishStep():
+                    pass
+                case e.ToolInputStart() | e.ToolInputDelta() | e.ToolInputAvailable() | e.ToolInputError():
+                    admitted.append(self._tool_event(event))
+                case e.ToolOutputAvailable() | e.ToolOutputError():
+                    key = event.tool_call_id
+                    admitted.append(
+                        msgspec.structs.replace(event, tool_call_id=self._id_mapping.get(key, key))
+                    )
+                case _:
+                    admitted.append(event)
+        return admitted
+
+    def _tool_event(self, event: _ToolInputEvent) -> e.Event:
+        key, seen = event.tool_call_id, self._used_ids
+        if key in seen and key not in self._id_mapping:
+            self._id_mapping[key] = _unique_id(key, seen)
+        seen.add(self._id_mapping.setdefault(key, key))
+        if self._id_mapping[key] != key:
+            event = msgspec.structs.replace(event, tool_call_id=self._id_mapping[key])
+        if isinstance(event, e.ToolInputError):
+            event = self._repair_arguments(event)
+        if isinstance(event, e.ToolInputAvailable) and not event.provider_executed:
+            return self._check_tool_name(event)
+        return event
+
+    def _repair_arguments(self, event: e.ToolInputError) -> e.ToolInputError | e.ToolInputAvailable:
+        """Broken JSON of a call's arguments read as what was meant, if that can be said for sure."""
+        found = (
+            repair_json(event.input) if isinstance(event.input, str) and not event.provider_executed else None
+        )
+        if found is None:
+            return event
+        self.repair_notes[event.tool_call_id] = REPAIR_NOTE
+        key, metadata = event.tool_call_id, event.provider_metadata
+        return e.ToolInputAvailable(key, event.tool_name, found, provider_metadata=metadata)
+
+    def _check_tool_name(self, event: e.ToolInputAvailable) -> e.Event:
+        called = event.tool_name
+        if called == self._output_tool:
+            return event
+        hidden = self._visible_tools is not None and called not in self._visible_tools
+        if self._toolbox.kind(called) != "unknown" and not hidden:
+            return event
+        shown = self._toolbox.tool_names() if self._visible_tools is None else sorted(self._visible_tools)
+        tools = f"the tools are {', '.join(shown)}." if shown else "there are no tools."
+        text = f"there is no tool {called!r}; {tools} {self._toolbox.search_hint}".rstrip()
+        return e.ToolInputError(event.tool_call_id, called, event.input, text)
+
+
+def tool_parts(fold: Fold) -> list[ToolPart]:
+    """All calls of a message."""
+    return [part for part in fold.message().parts if isinstance(part, ToolPart)]
+
+
+def _unique_id(tool_call_id: str, used_ids: set[str]) -> str:
+    number = 2
+    while f"{tool_call_id}-{number}" in used_ids:
+        number += 1
+    return f"{tool_call_id}-{number}"

@@ -1,0 +1,141 @@
+"""Closing a message properly, whatever happened: every block ended, every call answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman import events as e
+from dragoman.agent.stop_conditions import ExitReason, Halt
+from dragoman.errors import BudgetExhausted, CallDenied, ProviderError
+from dragoman.fold import Fold
+from dragoman.messages import FINAL_STATES, StepStartPart, TextPart, ToolPart
+from dragoman.part_builders import BlockBuilder, PartSlot, ToolCallBuilder
+
+
+def close_step(fold: Fold, *, reason: str) -> list[e.Event]:
+    """The events that close the step: blocks ended, calls without an output failed with `why`."""
+    if fold.phase != "step":
+        return []
+    closed: list[e.Event] = [
+        e.TextEnd(key) if kind is TextPart else e.ReasoningEnd(key) for kind, key in fold.open_blocks()
+    ]
+    for call in fold.step_calls():
+        if call.state in FINAL_STATES and not call.preliminary:
+            continue
+        if call.state == "input-streaming":
+            said = None if call.input is UNSET else call.input
+            closed.append(e.ToolInputError(call.tool_call_id, call.name, said, f"not run: {reason}"))
+        else:
+            closed.append(e.ToolOutputError(call.tool_call_id, reason))
+    return [*closed, e.FinishStep()]
+
+
+def is_empty_step(fold: Fold) -> bool:
+    """True when a step has begun, and nothing came of it."""
+    last = fold.builders[-1] if fold.builders else None
+    return fold.phase == "step" and isinstance(last, PartSlot) and isinstance(last.current, StepStartPart)
+
+
+def notice_step(text: str) -> list[e.Event]:
+    """A step of the hub's own that says something plainly; keeps auto-sending clients from looping."""
+    return [
+        e.StartStep(),
+        e.TextStart("notice"),
+        e.TextDelta("notice", text),
+        e.TextEnd("notice"),
+        e.FinishStep(),
+    ]
+
+
+def last_text_blocks(fold: Fold) -> list[BlockBuilder]:
+    """The text blocks of the last step, in order, behind the last call that the provider ran itself."""
+    blocks: list[BlockBuilder] = []
+    for draft in reversed(fold.builders):
+        if isinstance(draft, BlockBuilder) and draft.kind is TextPart:
+            blocks.append(draft)
+        elif (isinstance(draft, ToolCallBuilder) and draft.current.provider_executed and blocks) or (
+            isinstance(draft, PartSlot) and isinstance(draft.current, StepStartPart)
+        ):
+            break
+    return blocks[::-1]
+
+
+def ends_with_tool_calls(fold: Fold) -> bool:
+    """True when the last step made tool calls: a front end that sends by itself would send again."""
+    for draft in reversed(fold.builders):
+        if isinstance(draft, ToolCallBuilder):
+            return True
+        if isinstance(draft.part(), StepStartPart):
+            return False
+    return False
+
+
+def abort_events(fold: Fold, *, reason: str, metadata: object = None) -> list[e.Event]:
+    """The events that end a run which was stopped."""
+    opening: list[e.Event] = [e.Start(fold.id)] if fold.phase == "idle" else []
+    closing = close_step(fold, reason=reason)
+    said = notice_step(f"Stopped: {reason}.") if ends_with_tool_calls(fold) else []
+    return [*opening, *closing, *said, e.Abort(reason), e.Finish("aborted", message_metadata=metadata)]
+
+
+def failure_events(
+    fold: Fold, *, text: str, code: str, transient: bool = False, metadata: object = None
+) -> list[e.Event]:
+    """The events that end a run which failed."""
+    opening: list[e.Event] = [e.Start(fold.id)] if fold.phase == "idle" else []
+    closing = close_step(fold, reason="the model's answer failed")
+    error = e.ErrorEvent(text, code, transient)
+    return [*opening, *closing, error, e.Finish("error", message_metadata=metadata)]
+
+
+# ---- How a run is over: the word on the wire, the word for its result, and what is said of it.
+
+
+class RunOutcome(msgspec.Struct, frozen=True):
+    """That it is over: the word on the wire, the word for the result, and why if somebody wants to know."""
+
+    reason: e.FinishReason
+    halt: Halt = Halt("success", "")
+
+
+WAITING = RunOutcome(
+    "tool-calls", Halt("unknown", "calls wait for their outputs, or for somebody's approval")
+)
+LENGTH_REASON = (
+    "the answer was cut: it reached its limit of tokens; `max_tokens` in the model's options sets it"
+)
+NOTICES: dict[e.FinishReason, str] = {
+    "max-steps": "Stopped after {steps} steps, the most that this agent may take in one answer.",
+    "length": "Stopped: the model's answer was cut before its tool calls were complete.",
+    "content-filter": "Stopped: the provider's content filter cut the answer.",
+    "other": "Stopped: {why}.",
+}
+
+
+def model_outcome(reason: e.FinishReason) -> RunOutcome:
+    """How it is over when the model says so."""
+    match reason:
+        case "length":
+            return RunOutcome(reason, Halt("context_limit", LENGTH_REASON))
+        case "content-filter":
+            return RunOutcome(reason, Halt("unknown", "the provider's content filter cut the answer"))
+        case "stop" | "tool-calls":
+            return RunOutcome(reason)
+        case "max-steps":
+            return RunOutcome(reason, Halt("steps_exhausted", "the provider took as many turns as it may"))
+        case "error" | "aborted" | "other":
+            return RunOutcome(reason, Halt("unknown", f"the provider ended the answer: {reason}"))
+
+
+def is_answered_by_provider(calls: Sequence[ToolPart], reason: e.FinishReason) -> bool:
+    """Whether the provider has run all these calls itself, and answered after them."""
+    return reason in ("stop", "max-steps") and all(call.provider_executed for call in calls)
+
+
+def refusal_outcome(error: ProviderError | BudgetExhausted | CallDenied) -> RunOutcome:
+    """How it is over when a budget, the provider's own too, or a hook does not let it go on."""
+    exit: ExitReason = "aborted" if isinstance(error, CallDenied) else "budget_exhausted"
+    return RunOutcome("other", Halt(exit, error.message))

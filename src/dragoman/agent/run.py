@@ -1,0 +1,364 @@
+"""A run that was spawned: its events as they happen, its result, and the ways to have a say in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from dragoman import events as e
+from dragoman.agent import outcome
+from dragoman.agent.approvals import (
+    ApprovalAnswer,
+    pending_questions,
+    question_call_id,
+    question_parts,
+    response_event,
+    stored_answer,
+)
+from dragoman.agent.external_inputs import ExternalInput, ExternalInputs
+from dragoman.agent.loop import Batch, Loop
+from dragoman.agent.result import (
+    RESULT_TYPES,
+    Crashed,
+    ErrorDetails,
+    OutOfContext,
+    Result,
+    conversation_to_continue,
+    error_details,
+    summarise_calls,
+    summarise_usage,
+)
+from dragoman.errors import Conflict, DragomanError, NotFound, ProviderError
+from dragoman.messages import Message, ToolPart
+from dragoman.operations.approval import EXPIRED_REASON
+from dragoman.operations.outcome import describe_exception, to_jsonable
+
+# ---- The report: what a run that has ended comes to, as a result.
+
+NOT_RETRIED = (
+    "the agent did not try again (retries=0), since whoever runs it may: error.retry_delay says when"
+)
+CONTENT_FILTERED = ErrorDetails(
+    message="the provider's content filter cut the answer", category="content_filter", transient=False
+)
+
+
+def make_result(
+    loop: Loop,
+    *,
+    text: str,
+    aborted: str | None = None,
+    error: ProviderError | None = None,
+    notices: Sequence[str] = (),
+) -> Result:
+    """The result. `text` is what the last step had said when it ended."""
+    shared = shared_fields(loop, text=text, notices=notices)
+    failure = error or loop.error
+    if aborted is not None:
+        return RESULT_TYPES["aborted"](stopped_by=aborted, **shared)
+    if failure is not None:
+        if failure.transient and not loop.turn.retry_policy.retries:
+            shared["notices"] = (*notices, NOT_RETRIED)
+        if failure.category == "context_limit":
+            return OutOfContext(stopped_by=failure.message, **shared)
+        return Crashed(error=error_details(failure), **shared)
+    over = loop.outcome
+    if over is not None and over.reason == "content-filter":
+        return Crashed(error=CONTENT_FILTERED, **shared)
+    if over is None:
+        return RESULT_TYPES["unknown"](stopped_by="it ended without a reason", **shared)
+    return RESULT_TYPES[over.halt.exit](stopped_by=over.halt.why or None, **shared)
+
+
+def shared_fields(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str, Any]:
+    """What is told of a run, however it ended."""
+    turn, so_far = loop.turn, loop.so_far()
+    said = turn.fold.message()
+    spoken = [step.text for step in so_far.steps if step.text]
+    return {
+        "text": text or (spoken[-1] if spoken else ""),
+        "steps": loop.step_count,
+        "usage": summarise_usage(loop.usage),
+        "cost": loop.cost,
+        "duration": so_far.seconds,
+        "session_id": turn.context.session_id or "",
+        "tool_calls": summarise_calls([part for part in said.parts if isinstance(part, ToolPart)]),
+        "messages": conversation_to_continue(loop.history, said),
+        "output": loop.output.value,
+        "model": so_far.steps[-1].model if so_far.steps else turn.model,
+        "notices": tuple(notices),
+    }
+
+
+log = logging.getLogger(__name__)
+T = TypeVar("T", default=Any)
+DEFAULT_ABORT_REASON = "it was aborted"
+SHUTDOWN_REASON = "the program is ending"
+RUN_END_HOOK_TIMEOUT = 5.0  # how long hooks that hear of an abort may hold its result up
+
+
+class AwaitableResult(Generic[T]):
+    """Something to await, as often as one likes; giving up waiting changes nothing."""
+
+    def __init__(self, future: asyncio.Future[T]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return asyncio.shield(self._future).__await__()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there."""
+        return self._future.done()
+
+
+class Run(Generic[T]):
+    """One answer under way. It goes on whether or not anybody listens.
+
+    `on_end` is told when it is over, `notices` are told in its result.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        external_inputs: ExternalInputs | None,
+        *,
+        on_end: Callable[[Run[T]], None] = lambda _: None,
+        notices: Sequence[str] = (),
+    ) -> None:
+        self._loop = loop
+        self._fold = loop.turn.fold
+        self._external_inputs = external_inputs
+        if external_inputs is not None:
+            external_inputs.on_wait = self._watch_approvals
+        self._on_end = on_end
+        self._notices = tuple(notices)
+        self._events: list[e.Event] = []
+        self._wakeup: asyncio.Event | None = None
+        self._abort_reason: str | None = None
+        self._expiry_tasks: dict[str, asyncio.Task[None]] = {}  # by what is waited for
+        self._event_loop = asyncio.get_running_loop()
+        self._result: asyncio.Future[Result[T]] = self._event_loop.create_future()
+        self._task = self._event_loop.create_task(self._run(), name=self.id)
+        self._task.add_done_callback(self._ensure_result)
+        deadline = loop.turn.context.deadline
+        if deadline is not None:
+            timer = self._event_loop.call_at(deadline, self.abort, "its time is over")
+            self._task.add_done_callback(lambda _: timer.cancel())
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, {'done' if self._result.done() else 'running'})"
+
+    @property
+    def id(self) -> str:
+        """The run's own id."""
+        return self._loop.turn.context.run_id or ""
+
+    @property
+    def session_id(self) -> str:
+        """The conversation that it belongs to."""
+        return self._loop.turn.context.session_id or ""
+
+    @property
+    def result(self) -> AwaitableResult[Result[T]]:
+        """How it ended; await it. It never raises for what went wrong in the run: see `exit_reason`."""
+        return AwaitableResult(self._result)
+
+    @property
+    def message(self) -> Message:
+        """The answer so far."""
+        return self._fold.message()
+
+    async def events(self) -> AsyncIterator[e.Event]:
+        """Every event from the first, as it happens, `finish` last. Any number may listen, also late."""
+        at = 0
+        while True:
+            while at < len(self._events):
+                yield self._events[at]
+                at += 1
+            if self._result.done():
+                return
+            self._wakeup = self._wakeup or asyncio.Event()
+            await self._wakeup.wait()
+
+    def abort(self, reason: str = DEFAULT_ABORT_REASON) -> None:
+        """Stop it now: the provider's socket closes, calls are cancelled. Nothing, once it has ended."""
+        if self._abort_reason is None and not self._result.done():
+            self._abort_reason = reason
+            self._event_loop.call_soon(self._task.cancel)  # not before its first step has run
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of it is left, not even a hook that hears of its end."""
+        await asyncio.wait([self._task])
+
+    def add_tool_result(self, tool_call_id: str, output: Any = None, *, error: str | None = None) -> None:
+        """Hand in what a call gave that is run outside, or why it failed.
+
+        NotFound for a call that the model did not make; Conflict for one that has its output, or runs by
+        itself.
+        """
+        call = self._find_call(tool_call_id)
+        if tool_call_id in pending_questions(self.message.parts):
+            raise Conflict(f"the tool call {tool_call_id!r} asks a question", hint="await run.answer(...)")
+        if call.state != "input-available" or self._loop.turn.toolbox.kind(call.name) != "client":
+            state = "waits for an approval" if call.state == "approval-requested" else "is not run outside"
+            raise Conflict(f"the tool call {tool_call_id!r} ({call.name}) {state}")
+        if error is not None:
+            self._submit_input(e.ToolOutputError(tool_call_id, error))
+        else:
+            self._submit_input(e.ToolOutputAvailable(tool_call_id, to_jsonable(output)))
+
+    async def approve(self, approval_id: str, approved: bool = True, *, reason: str | None = None) -> None:
+        """Answer a request for approval: the run goes on. NotFound, Forbidden, Conflict."""
+        turn = self._loop.turn
+        by = turn.context.identity
+        kept = await turn.toolbox.answer_approval(approval_id, approved=approved, by=by, reason=reason)
+        self._submit_input(response_event(stored_answer(kept), self.message.parts))
+
+    async def deny(self, approval_id: str, *, reason: str | None = None) -> None:
+        """Answer a request for approval with no: the call does not run, and the model is told."""
+        await self.approve(approval_id, approved=False, reason=reason)
+
+    async def answer(self, question: str, text: str) -> None:
+        """Answer a question of the model's: the run goes on. `question` is its id, or its tool call's.
+
+        NotFound, Forbidden, Conflict.
+        """
+        parts = [
+            part
+            for part in question_parts(self.message.parts)
+            if question in (part.id, question_call_id(part.data))
+        ]
+        if not parts:
+            raise NotFound(f"the model asked no question {question!r}")
+        await self.approve(parts[-1].id or "", reason=text)
+
+    def _find_call(self, tool_call_id: str) -> ToolPart:
+        found = [call for call in self._fold.step_calls() if call.tool_call_id == tool_call_id]
+        if not found:
+            raise NotFound(f"the model made no tool call {tool_call_id!r} in this step")
+        return found[0]
+
+    def _submit_input(self, input: ExternalInput) -> None:
+        if self._result.done():
+            raise Conflict(f"run {self.id} has ended; nothing can be handed in any more")
+        if self._external_inputs is not None:
+            self._external_inputs.submit(input)
+
+    async def _run(self) -> None:
+        try:
+            await self._consume_loop()
+        except asyncio.CancelledError:
+            await self._finish_aborted(self._abort_reason or SHUTDOWN_REASON)
+        except Exception as error:  # noqa: BLE001 - the top of this task; _crashed logs it
+            await self._finish_crashed(error)
+
+    async def _consume_loop(self) -> None:
+        async with aclosing(self._loop.run()) as batches:
+            async for batch in batches:
+                if type(batch[-1]) is e.Finish:
+                    self._finish(batch)
+                else:
+                    self._append_batch(batch)
+
+    def _append_batch(self, batch: Batch) -> None:
+        self._fold.add(batch)
+        self._events.extend(batch)
+        self._wake_listeners()
+
+    def _watch_approvals(self, calls: Sequence[ToolPart]) -> None:
+        """The run waits for somebody's word on some of these calls: not for ever."""
+        ids = {call.approval.id for call in calls if call.approval is not None}
+        ids |= {str(part.id) for part in pending_questions(self.message.parts).values()}
+        for id in ids - set(self._expiry_tasks):
+            self._expiry_tasks[id] = asyncio.ensure_future(self._expire_approval(id))
+
+    async def _expire_approval(self, id: str) -> None:
+        """Nobody has said anything in time: that is a no."""
+        toolbox = self._loop.turn.toolbox
+        if (left := await toolbox.seconds_left(id)) > 0:
+            await asyncio.sleep(left)
+            await self._expire_approval(id)  # clocks differ
+            return
+        kept = await toolbox.expire_approval(id)
+        if kept.status == "expired":
+            with suppress(Conflict):
+                self._submit_input(
+                    response_event(
+                        ApprovalAnswer(id, approved=False, text=EXPIRED_REASON), self.message.parts
+                    )
+                )
+
+    def _wake_listeners(self) -> None:
+        if self._wakeup is not None:
+            news, self._wakeup = self._wakeup, None
+            news.set()
+
+    def _finish(
+        self, last_batch: Batch, *, aborted: str | None = None, error: ProviderError | None = None
+    ) -> None:
+        """The last batch: once it is there the result is too."""
+        partly = "".join(block.text() for block in outcome.last_text_blocks(self._fold))
+        self._fold.add(last_batch)
+        self._events.extend(last_batch)
+        result = make_result(self._loop, text=partly, aborted=aborted, error=error, notices=self._notices)
+        if not self._result.done():
+            self._result.set_result(result)
+        self._wake_listeners()
+        for watch in self._expiry_tasks.values():
+            watch.cancel()
+        self._on_end(self)
+
+    async def _finish_aborted(self, reason: str) -> None:
+        if self._result.done():
+            return
+        loop = self._loop
+        loop.settle_payment()
+        await self._wait_for_cost()
+        self._finish(
+            outcome.abort_events(self._fold, reason=reason, metadata=loop.message_metadata("aborted")),
+            aborted=reason,
+        )
+        await self._notify_hooks("aborted", None)
+
+    async def _finish_crashed(self, error: Exception) -> None:
+        if self._result.done():
+            log.error("run %s failed after its end", self.id, exc_info=error)
+            return
+        log.error("run %s failed", self.id, exc_info=error)
+        text = error.message if isinstance(error, DragomanError) else describe_exception(error)
+        failure = error if isinstance(error, ProviderError) else ProviderError(text, category="unknown")
+        self._loop.settle_payment()
+        await self._wait_for_cost()
+        ending = outcome.failure_events(
+            self._fold, text=text, code="internal", metadata=self._loop.message_metadata("error")
+        )
+        self._finish(ending, error=failure)
+        await self._notify_hooks("error", text, failure=failure)
+
+    async def _wait_for_cost(self) -> None:
+        """Wait until what it cost can be told."""
+        spending = self._loop.turn.spending
+        if spending is not None:
+            await spending.ready()
+
+    async def _notify_hooks(
+        self, reason: str, error: str | None, *, failure: ProviderError | None = None
+    ) -> None:
+        """Hooks hear of the end, whoever cancels."""
+        telling = self._loop.hooks.run_end(reason, self._loop.so_far(), error=error, failure=failure)
+        try:
+            async with asyncio.timeout(RUN_END_HOOK_TIMEOUT):
+                await telling
+        except TimeoutError:
+            log.warning("the hooks that hear of the end of run %s take too long", self.id)
+
+    def _ensure_result(self, _: asyncio.Task[None]) -> None:
+        """However the task ended, there is a result."""
+        if not self._result.done():
+            self._finish(outcome.abort_events(self._fold, reason=SHUTDOWN_REASON), aborted=SHUTDOWN_REASON)

@@ -1,0 +1,45 @@
+"""A profile: an agent as the configuration says it: a model, its instructions, operations and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.agent.context.policy import ContextPolicy
+from dragoman.agent.stop_conditions import Condition
+from dragoman.agent.structured_output import Output
+from dragoman.model_request import Tool
+
+DEFAULT_MAX_STEPS = 10
+NO_POLICY = ContextPolicy()
+
+
+class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answers. `model` is `provider/model`; `operations` are pinned: shown to the model as plain tools.
+
+    `client_tools` run in the front end; the run ends at such a call and goes on when the output comes.
+    One answer takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None: as it comes.
+    `context` is how a conversation is shortened that grows too long for its model, `context_sizes` knows
+    how many tokens a model takes, by its provider's name and its own. `stop_condition` ends an answer
+    after a step, `on_prepare_step` changes a step (an `OnPrepareStep`), `output` is what the answer has to
+    be. With a `description` it is an operation, too: `agents.<name>`.
+    """
+
+    name: str = "default"
+    model: str
+    instructions: str | None = None
+    operations: tuple[str, ...] = ()
+    client_tools: tuple[Tool, ...] = ()
+    max_steps: int = DEFAULT_MAX_STEPS
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    timeout: float | None = None
+    max_calls: int | None = None
+    max_usd: float | None = None
+    context: ContextPolicy = NO_POLICY
+    context_sizes: Callable[[str, str], int | None] | None = None
+    stop_condition: Condition | None = None
+    on_prepare_step: Callable[..., Any] | None = None
+    output: Output[Any] | None = None
+    description: str | None = None

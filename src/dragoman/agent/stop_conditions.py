@@ -1,0 +1,235 @@
+"""Stop conditions: when an agent ends its answer before the model does; `steps(5) | cost(0.1)` composes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dragoman.errors import BadRequest, InvalidInput
+from dragoman.events import FinishReason, Usage
+from dragoman.messages import ToolPart
+from dragoman.operations.batch import BatchEntry, parse_batch
+from dragoman.operations.meta_tools import meta_tool_id
+
+ExitReason = Literal[
+    "success", "steps_exhausted", "budget_exhausted", "context_limit", "aborted", "crashed", "unknown"
+]
+
+
+class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call that is over, with the tool calls that it asked for. `cost` is in US dollars.
+
+    None of what is unknown is made up: usage that a provider does not tell is None.
+    """
+
+    number: int
+    model: str
+    text: str = ""
+    calls: tuple[ToolPart, ...] = ()
+    usage: Usage | None = None
+    cost: float | None = None
+    duration: float = 0.0
+    finish_reason: FinishReason | None = None
+
+
+class SoFar(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has done until now: its `steps`, and how many `seconds` it took.
+
+    `taken`, `usage` and `cost` are of the whole message where it goes on with one, for stop conditions and
+    for what prepares a step.
+    """
+
+    steps: Sequence[StepTaken]
+    taken: int
+    seconds: float
+    usage: Usage
+    cost: float | None
+
+    @property
+    def text(self) -> str:
+        """What the last step said."""
+        return self.steps[-1].text if self.steps else ""
+
+    @property
+    def calls(self) -> list[ToolPart]:
+        """All tool calls, in order."""
+        return [call for step in self.steps for call in step.calls]
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Why it is over: the word for the result, and the condition in words."""
+
+    exit: ExitReason
+    why: str
+
+
+Predicate: TypeAlias = Callable[[SoFar], bool]
+StopCondition: TypeAlias = "Condition | Predicate"
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A stop condition; true when called with what a run has done so far. `|` and `&` make new ones."""
+
+    check: Callable[[SoFar], Halt | None]
+
+    def __call__(self, so_far: SoFar) -> bool:
+        return self.check(so_far) is not None
+
+    def __or__(self, other: StopCondition) -> Condition:
+        return any_of(self, other)
+
+    def __and__(self, other: StopCondition) -> Condition:
+        return all_of(self, other)
+
+
+def steps(count: int) -> Condition:
+    """Stop after so many steps: `steps_exhausted`."""
+    return make_condition(f"steps({count})", lambda done: done.taken >= count, exit="steps_exhausted")
+
+
+def tool_called(name: str) -> Condition:
+    """Stop after a step that called this tool, directly or by `hub_call`; `math_add` and `math.add` both
+    name it.
+    """
+    wanted = normal_name(name)
+    says = f"tool_called({name!r})"
+    return make_condition(
+        says,
+        lambda done: any(normal_name(each) == wanted for call in done.calls for each in called_tools(call)),
+    )
+
+
+def text_matches(pattern: str) -> Condition:
+    """Stop after a step whose text has this regular expression somewhere. BadRequest when it is none."""
+    try:
+        searched = re.compile(pattern)
+    except re.error as error:
+        raise BadRequest(f"text_matches({pattern!r}) is no regular expression: {error}") from None
+    says = f"text_matches({pattern!r})"
+    return make_condition(says, lambda done: bool(done.steps) and searched.search(done.text) is not None)
+
+
+def tokens(count: int) -> Condition:
+    """Stop when the message has used so many tokens, in and out: `budget_exhausted`."""
+    return make_condition(
+        f"tokens({count})", lambda done: total_tokens(done.usage) >= count, exit="budget_exhausted"
+    )
+
+
+def cost(usd: float) -> Condition:
+    """Stop when the message has cost so many US dollars, as far as prices are known: `budget_exhausted`."""
+    return make_condition(f"cost({usd:g})", lambda done: (done.cost or 0.0) >= usd, exit="budget_exhausted")
+
+
+def seconds(count: float) -> Condition:
+    """Stop after the first step that ends later than this: `budget_exhausted`. A step is not cut short."""
+    return make_condition(f"seconds({count:g})", lambda done: done.seconds >= count, exit="budget_exhausted")
+
+
+def no_progress(times: int) -> Condition:
+    """Stop when the same call, input and all, has failed so often: `steps_exhausted`."""
+    return make_condition(
+        f"no_progress({times})", lambda done: most_failures(done.calls) >= times, exit="steps_exhausted"
+    )
+
+
+def any_of(*stops: StopCondition) -> Condition:
+    """Stop when one of these says so; the first that does is told."""
+    given = [as_condition(stop) for stop in stops]
+
+    def find(so_far: SoFar) -> Halt | None:
+        return next((halt for each in given if (halt := each.check(so_far)) is not None), None)
+
+    return Condition(find)
+
+
+def all_of(*stops: StopCondition) -> Condition:
+    """Stop when all of these say so; the worst of their words is told."""
+    given = [as_condition(stop) for stop in stops]
+
+    def find(so_far: SoFar) -> Halt | None:
+        halts = [each.check(so_far) for each in given]
+        told = [halt for halt in halts if halt is not None]
+        if not told or len(told) < len(given):
+            return None
+        worst: ExitReason = next((halt.exit for halt in told if halt.exit != "success"), "success")
+        return Halt(worst, " and ".join(halt.why for halt in told))
+
+    return Condition(find)
+
+
+def as_condition(stop: StopCondition) -> Condition:
+    """A stop condition of what may be a predicate of somebody's own; such a one is asked after steps only,
+    and ends in `success`.
+    """
+    if isinstance(stop, Condition):
+        return stop
+    name = getattr(stop, "__name__", "its stop condition")
+    return make_condition(name, lambda so_far: bool(so_far.steps) and stop(so_far))
+
+
+def combined_condition(stop_when: StopCondition | Sequence[StopCondition] | None) -> Condition | None:
+    """What an agent was given, as one condition: any of them."""
+    if stop_when is None or isinstance(stop_when, Condition):
+        return stop_when
+    return any_of(*stop_when) if isinstance(stop_when, Sequence) else as_condition(stop_when)
+
+
+def make_condition(description: str, test: Predicate, *, exit: ExitReason = "success") -> Condition:
+    """A condition that says what it is."""
+    return Condition(lambda so_far: Halt(exit, description) if test(so_far) else None)
+
+
+def total_tokens(usage: Usage) -> int:
+    """Tokens in and out."""
+    return usage.total_tokens or (usage.input_tokens or 0) + (usage.output_tokens or 0)
+
+
+def most_failures(calls: Sequence[ToolPart]) -> int:
+    """How often the call failed that failed most."""
+    counted = Counter(each for call in calls for each in failed_signatures(call))
+    return max(counted.values(), default=0)
+
+
+def called_tools(call: ToolPart) -> Sequence[str]:
+    """What a call called: its tool, and for `hub_call` what its batch names."""
+    return [call.name, *(entry.tool for entry in batch_entries(call))]
+
+
+def failed_signatures(call: ToolPart) -> Sequence[str]:
+    """The signatures of what failed: the call, or entries of its batch."""
+    if call.state == "output-error":
+        return [signature(call)]
+    if call.state != "output-available" or not isinstance(call.output, list):
+        return []
+    pairs = zip(batch_entries(call), call.output, strict=False)
+    failed = [entry for entry, out in pairs if isinstance(out, dict) and out.get("success") is False]
+    return [f"{entry.tool}({canonical_json(entry.input)})" for entry in failed]
+
+
+def batch_entries(call: ToolPart) -> Sequence[BatchEntry]:
+    """The calls that a call of `hub_call` holds; none of any other."""
+    if meta_tool_id(call.name) != "hub.call" or not isinstance(call.input, Mapping):
+        return ()
+    try:
+        return parse_batch(call.input)
+    except InvalidInput:
+        return ()
+
+
+def signature(call: ToolPart) -> str:
+    """A call's tool and input: the same for the same call, however its keys are ordered."""
+    given = call.input if call.input is not msgspec.UNSET else call.raw_input
+    return f"{call.name}({'' if given is msgspec.UNSET else canonical_json(given)})"
+
+
+def canonical_json(value: Any) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def normal_name(name: str) -> str:
+    return name.replace(".", "_")

@@ -1,0 +1,130 @@
+"""A talk with a hub in the terminal: one turn after another, each of which Ctrl-C stops."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, Literal, TypeAlias
+
+from dragoman.agent.approvals import QUESTION_PART, pending_questions
+from dragoman.cli.approvals import Question
+from dragoman.cli.client import EventBatches, HubClient, path_segment
+from dragoman.cli.renderer import EventRenderer, describe_answer
+from dragoman.errors import DragomanError
+from dragoman.events import Data
+from dragoman.messages import Message, ToolPart
+
+TurnEnd: TypeAlias = Literal["done", "stopped", "failed"]
+
+
+class ChatSession:
+    """A session of a hub that one person talks in."""
+
+    def __init__(
+        self,
+        client: HubClient,
+        new_renderer: Callable[[], EventRenderer],
+        *,
+        session: str | None = None,
+        model: str | None = None,
+    ) -> None:
+        self.client = client
+        self.model = model
+        self.session = session or new_session_id()
+        self.pending_approvals: dict[str, str] = {}
+        """The approvals that the last answer waits for, and the calls that want them."""
+        self.questions: dict[str, Question] = {}
+        """What is asked, where it is no yes or no."""
+        self._new_renderer = new_renderer
+
+    async def send(self, text: str) -> TurnEnd:
+        """Send a message and draw the answer."""
+        message = {
+            "id": f"msg_{secrets.token_urlsafe(12)}",
+            "role": "user",
+            "parts": [{"type": "text", "text": text}],
+        }
+        body: dict[str, Any] = {"id": self.session, "messages": [message]}
+        if self.model:
+            body["model"] = self.model
+        return await self._render(self.client.chat(body))
+
+    async def answer_approval(self, approval: str, answer: bool | str) -> TurnEnd:
+        """Answer a request for approval, or a question, and draw how the talk goes on."""
+        path = f"/api/approvals/{path_segment(approval)}"
+        body = {"answer": answer} if isinstance(answer, str) else {"approved": answer}
+        await self.client.request("POST", path, body=body)
+        return await self.resume()
+
+    async def resume(self) -> TurnEnd:
+        """Draw the answer under way."""
+        return await self._render(self.client.resume(self.session))
+
+    def restore_pending(self, messages: Sequence[Message]) -> None:
+        """Draw what the last of these messages waits for."""
+        parts = messages[-1].parts if messages else ()
+        calls = [part for part in parts if isinstance(part, ToolPart) and part.state == "approval-requested"]
+        screen = self._new_renderer()
+        screen.waiting = {call.approval.id: call.name for call in calls if call.approval is not None}
+        screen.render([Data(QUESTION_PART, part.data, part.id) for part in pending_questions(parts).values()])
+        self.pending_approvals, self.questions = screen.waiting, screen.questions
+
+    async def _render(self, batches: EventBatches) -> TurnEnd:
+        """Draw until the run ends. The first Ctrl-C stops the run, a second one leaves it alone."""
+        screen = self._new_renderer()
+        following = asyncio.ensure_future(self._follow(batches, screen))
+        stopping: list[asyncio.Task[None]] = []
+
+        def interrupt() -> None:
+            if stopping:
+                for task in (following, *stopping):
+                    task.cancel()
+            else:
+                screen.print_aside("stopping …")
+                stopping.append(asyncio.create_task(self.client.stop(self.session)))
+
+        with on_interrupt(interrupt):
+            await asyncio.wait([following])
+            await asyncio.gather(*stopping, return_exceptions=True)
+        screen.end_line()
+        if following.cancelled():
+            screen.print_aside("left; the hub may still be answering")
+            return "stopped"
+        following.result()
+        return self._finish(screen)
+
+    async def _follow(self, batches: EventBatches, renderer: EventRenderer) -> None:
+        async with aclosing(batches):
+            async for batch in batches:
+                renderer.render(batch)
+
+    def _finish(self, renderer: EventRenderer) -> TurnEnd:
+        if renderer.failed:
+            return "failed"
+        if renderer.reason is None:
+            raise DragomanError(
+                "the stream ended in mid-answer; the hub may go on with it",
+                hint=f"`dragoman chat --session {self.session}` follows it again",
+            )
+        self.pending_approvals, self.questions = renderer.waiting, renderer.questions
+        renderer.print_aside(describe_answer(renderer.metadata))
+        return "stopped" if renderer.reason == "aborted" else "done"
+
+
+def new_session_id() -> str:
+    """The id of a session that is to come into being."""
+    return f"cli-{secrets.token_urlsafe(9)}"
+
+
+@contextmanager
+def on_interrupt(handle: Callable[[], None]) -> Iterator[None]:
+    """While it lasts, Ctrl-C calls `handle` and raises nothing."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

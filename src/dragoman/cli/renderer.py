@@ -1,0 +1,241 @@
+"""The screen: a run's events drawn as they come; the answer on one stream, all about it on another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.agent.approvals import QUESTION_PART
+from dragoman.cli.approvals import Question, question_lines
+from dragoman.cli.terminal import strip_controls, truncate
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_SHOWN = 600  # characters of arguments or of a result that are shown
+CALL, DONE, WRONG = "→", "✓", "✗"
+
+
+class RenderedCall(msgspec.Struct):
+    """A tool call as far as it was drawn."""
+
+    name: str
+    arguments: str = ""
+    is_shown: bool = False
+    started_at: float = 0.0
+    approval_id: str = ""  # that it waits for, or did
+
+
+class EventRenderer:
+    """Draws events. `failed` and `metadata` say afterwards how the run ended.
+
+    `text` takes the answer, `aside` reasoning, tool calls and what came of them; both may be one terminal.
+    Without a clock, durations are left out.
+    """
+
+    def __init__(
+        self, text: Console, aside: Console, *, clock: Callable[[], float] | None = time.monotonic
+    ) -> None:
+        self.failed = False
+        self.reason: str | None = None
+        self.metadata: dict[str, Any] = {}
+        self.waiting: dict[str, str] = {}  # approvals, and the calls that wait for them
+        self.questions: dict[str, Question] = {}  # that are asked, by the approvals that answer them
+        self._text = text
+        self._aside = aside
+        self._clock = clock
+        self._calls: dict[str, RenderedCall] = {}
+        self._unfinished: Console | None = None  # where a line is unfinished
+
+    def render(self, batch: Sequence[e.Event]) -> None:
+        """Draw what happened."""
+        for event in batch:
+            drawing = RENDERERS.get(type(event))
+            if drawing is not None:
+                drawing(self, event)
+
+    def end_line(self) -> None:
+        """Finish the line that is open."""
+        if self._unfinished is not None:
+            self._unfinished.print()
+            self._unfinished = None
+
+    def print_aside(self, words: str, style: str = "dim") -> None:
+        """A line beside the answer."""
+        self.end_line()
+        self._aside.print(strip_controls(words), style=style)
+
+    def _write(self, console: Console, delta: str, *, style: str | None = None) -> None:
+        if self._unfinished is not None and self._unfinished is not console:
+            self.end_line()
+        words = strip_controls(delta)
+        if words:
+            console.print(words, end="", style=style)
+            self._unfinished = None if words.endswith("\n") else console
+
+    def on_start(self, event: e.Start) -> None:
+        self._merge(event.message_metadata)
+
+    def on_text(self, event: e.TextDelta) -> None:
+        self._write(self._text, event.delta)
+
+    def on_reasoning(self, event: e.ReasoningDelta) -> None:
+        self._write(self._aside, event.delta, style="dim italic")
+
+    def on_block_end(self, _: e.TextEnd | e.ReasoningEnd) -> None:
+        self.end_line()
+
+    def on_call_start(self, event: e.ToolInputStart) -> None:
+        self._calls[event.tool_call_id] = RenderedCall(event.tool_name)
+
+    def on_call_delta(self, event: e.ToolInputDelta) -> None:
+        self._calls[event.tool_call_id].arguments += event.input_text_delta
+
+    def on_call(self, event: e.ToolInputAvailable) -> None:
+        call = self._calls.setdefault(event.tool_call_id, RenderedCall(event.tool_name))
+        self._print_call(call, compact_json(event.input))
+
+    def on_bad_call(self, event: e.ToolInputError) -> None:
+        call = self._calls.setdefault(event.tool_call_id, RenderedCall(event.tool_name))
+        self._print_call(call, event.input if isinstance(event.input, str) else compact_json(event.input))
+        self._print_result(call, event.error_text, sign=WRONG)
+
+    def on_approval(self, event: e.ToolApprovalRequest) -> None:
+        call = self._find_call(event.tool_call_id)
+        call.approval_id = event.approval_id
+        self.waiting[event.approval_id] = call.name
+        self.print_aside(f"  {call.name} waits for somebody's approval", "yellow")
+
+    def on_data(self, event: e.Data) -> None:
+        if event.type != QUESTION_PART:
+            return
+        id, question = event.data["id"], event.data
+        call = self._find_call(question["toolCallId"])
+        if question["status"] == "pending":
+            call.approval_id = id
+            self.waiting[id], self.questions[id] = call.name, question
+            for line in question_lines(question):
+                self.print_aside(f"  {line}", "yellow")
+        else:
+            self.waiting.pop(id, None)
+            self.print_aside(
+                f"  {question['status']}: {question.get('answer') or question.get('reason') or '-'}"
+            )
+
+    def on_output(self, event: e.ToolOutputAvailable) -> None:
+        call = self._find_call(event.tool_call_id)
+        self._print_result(call, compact_json(event.output), sign="…" if event.preliminary else DONE)
+
+    def on_output_error(self, event: e.ToolOutputError) -> None:
+        self._print_result(self._find_call(event.tool_call_id), event.error_text, sign=WRONG)
+
+    def on_denied(self, event: e.ToolOutputDenied) -> None:
+        self._print_result(self._find_call(event.tool_call_id), "not allowed, so it was not run", sign=WRONG)
+
+    def on_source_url(self, event: e.SourceUrl) -> None:
+        self.print_aside(f"  source: {event.title}, {event.url}" if event.title else f"  source: {event.url}")
+
+    def on_source_document(self, event: e.SourceDocument) -> None:
+        self.print_aside(f"  source: {event.title}")
+
+    def on_file(self, event: e.File) -> None:
+        self.print_aside(f"  file: {event.media_type} {truncate(event.url, 100)}")
+
+    def on_reset(self, _: e.ResetStep) -> None:
+        self.print_aside("  this step is taken back, and made once more:")
+
+    def on_metadata(self, event: e.MessageMetadata) -> None:
+        self._merge(event.message_metadata)
+
+    def on_error(self, event: e.ErrorEvent) -> None:
+        self.failed = True
+        self.print_aside(f"{WRONG} {event.error_text}", "bold red")
+
+    def on_abort(self, event: e.Abort) -> None:
+        self.reason = "aborted"
+        reason = event.reason or "stopped"
+        self.print_aside(reason if reason.startswith("stopped") else f"stopped: {reason}", "yellow")
+
+    def on_finish(self, event: e.Finish) -> None:
+        self.end_line()
+        self._merge(event.message_metadata)
+        self.reason = self.reason or event.finish_reason or "stop"
+
+    def _merge(self, metadata: Any) -> None:
+        if isinstance(metadata, dict):
+            self.metadata |= metadata
+
+    def _find_call(self, tool_call_id: str) -> RenderedCall:
+        return self._calls.get(tool_call_id, RenderedCall("a call"))
+
+    def _print_call(self, call: RenderedCall, arguments: str) -> None:
+        self.end_line()
+        call.is_shown = True
+        call.started_at = self._clock() if self._clock else 0.0
+        self._aside.print(f"{CALL} {strip_controls(call.name)} ", end="", style="bold cyan")
+        self._aside.print(strip_controls(truncate(arguments, MAX_SHOWN)), style="cyan")
+
+    def _print_result(self, call: RenderedCall, words: str, *, sign: str = DONE) -> None:
+        self.waiting.pop(call.approval_id, None)
+        if not call.is_shown:
+            self._print_call(call, call.arguments or "{}")
+        self.end_line()
+        style = "red" if sign == WRONG else "green"
+        took = f"  {format_duration(self._clock() - call.started_at)}" if self._clock else ""
+        self._aside.print(f"  {sign} ", end="", style=style)
+        self._aside.print(strip_controls(truncate(words, MAX_SHOWN)), end="")
+        self._aside.print(f"  {strip_controls(call.name)}{took}", style="dim")
+
+
+RENDERERS: Mapping[type, Callable[[EventRenderer, Any], None]] = {
+    e.Start: EventRenderer.on_start,
+    e.TextDelta: EventRenderer.on_text,
+    e.TextEnd: EventRenderer.on_block_end,
+    e.ReasoningDelta: EventRenderer.on_reasoning,
+    e.ReasoningEnd: EventRenderer.on_block_end,
+    e.ToolInputStart: EventRenderer.on_call_start,
+    e.ToolInputDelta: EventRenderer.on_call_delta,
+    e.ToolInputAvailable: EventRenderer.on_call,
+    e.ToolInputError: EventRenderer.on_bad_call,
+    e.ToolApprovalRequest: EventRenderer.on_approval,
+    e.Data: EventRenderer.on_data,
+    e.ToolOutputAvailable: EventRenderer.on_output,
+    e.ToolOutputError: EventRenderer.on_output_error,
+    e.ToolOutputDenied: EventRenderer.on_denied,
+    e.SourceUrl: EventRenderer.on_source_url,
+    e.SourceDocument: EventRenderer.on_source_document,
+    e.File: EventRenderer.on_file,
+    e.ResetStep: EventRenderer.on_reset,
+    e.MessageMetadata: EventRenderer.on_metadata,
+    e.ErrorEvent: EventRenderer.on_error,
+    e.Abort: EventRenderer.on_abort,
+    e.Finish: EventRenderer.on_finish,
+}
+
+
+def compact_json(value: Any) -> str:
+    """A value as JSON on one line."""
+    return msgspec.json.encode(value).decode()
+
+
+def format_duration(seconds: float) -> str:
+    """A time span in a word."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def describe_answer(metadata: Mapping[str, Any]) -> str:
+    """How a message was made, on one line: model, steps, tokens, time."""
+    usage = metadata.get("usage") or {}
+    steps = metadata.get("steps")
+    said = [
+        metadata.get("model"),
+        f"{steps} step{'s' * (steps != 1)}" if steps else None,
+        f"{usage['inputTokens']} tokens in" if "inputTokens" in usage else None,
+        f"{usage['outputTokens']} tokens out" if "outputTokens" in usage else None,
+        format_duration(metadata["duration"]) if "duration" in metadata else None,
+    ]
+    return " · ".join(str(word) for word in said if word)

@@ -1,0 +1,81 @@
+"""Reading a configuration: file and environment in, a `Config` out, or an error that says line and field."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.config.environment import apply_environment
+from dragoman.config.problems import ConfigProblem, format_path
+from dragoman.config.sections import Config
+from dragoman.config.type_check import check_types
+from dragoman.config.validation import config_problems
+from dragoman.config.yaml_document import ConfigDocument, read_document
+from dragoman.errors import ConfigError
+
+DOCS_HINT = "docs/configuration.md lists every field"
+MAX_PROBLEMS = 20  # faults that are told at once
+
+
+def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
+    """What a YAML file and the environment say; the defaults without a path.
+
+    `environ` is the process's own unless it is given. ConfigError names file, line and field of all faults.
+    """
+    around = os.environ if environ is None else environ
+    source = "the environment" if path is None else str(path)
+    document = (
+        ConfigDocument() if path is None else read_document(_read_file(path), source=source, environ=around)
+    )
+    apply_environment(document, around)
+    return _validate(document, source=source)
+
+
+def parse_config(raw: Any, *, source: str = "the configuration") -> Config:
+    """The configuration in a decoded YAML value; the environment has no say."""
+    document = ConfigDocument()
+    document.value = raw
+    return _validate(document, source=source)
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: no YAML: a byte that is no UTF-8") from None
+
+
+def _validate(document: ConfigDocument, *, source: str) -> Config:
+    try:
+        value, misfits = check_types(document.value, Config, texts=document.variable_texts)
+        told = {fault.path for fault in document.problems}
+        faults = [*document.problems, *(fault for fault in misfits if fault.path not in told)]
+        if faults:
+            raise _config_error(faults, document, source=source)
+        config = msgspec.convert(value, Config)
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
+    if broken := list(config_problems(config)):
+        raise _config_error(broken, document, source=source)
+    return config
+
+
+def _config_error(faults: list[ConfigProblem], document: ConfigDocument, *, source: str) -> ConfigError:
+    """All faults in one error, in the order of the lines."""
+    ordered = sorted(faults, key=lambda fault: document.line_of(fault.path))
+    lines = [_format_problem(fault, document, source=source) for fault in ordered[:MAX_PROBLEMS]]
+    if len(faults) > MAX_PROBLEMS:
+        lines.append(f"and {len(faults) - MAX_PROBLEMS} more")
+    return ConfigError("\n".join(lines), hint=DOCS_HINT)
+
+
+def _format_problem(fault: ConfigProblem, document: ConfigDocument, *, source: str) -> str:
+    where = document.location(fault.path, source=source)
+    return ": ".join(piece for piece in (where, format_path(fault.path), fault.message) if piece)

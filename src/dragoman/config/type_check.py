@@ -1,0 +1,202 @@
+"""The shape of a configuration: whether decoded values fit the sections, every fault told at once."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from dragoman.config.problems import (
+    ConfigProblem,
+    FieldPath,
+    describe_value,
+    join_names,
+    looks_secret,
+    suggest,
+)
+from dragoman.config.yaml_document import InvalidScalar, parse_text
+
+_TYPE_TEXTS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "null",
+}
+MAX_LISTED_FIELDS = 12  # fields that are named when one is unknown
+_LITELLM = "it is LiteLLM's; docs/gateway.md shows what becomes of it here"
+_FIELD_HINTS = {
+    "api_key": "a key stays out of this file: name its variable in api_key_env, or its file in api_key_file",
+    "api_base": "it is base_url here",
+    **dict.fromkeys(
+        ("model_list", "litellm_settings", "router_settings", "general_settings", "environment_variables"),
+        _LITELLM,
+    ),
+}
+
+
+def check_types(value: Any, kind: Any, *, texts: Mapping[FieldPath, str]) -> tuple[Any, list[ConfigProblem]]:
+    """The value as its fields want it (a variable's text where text is wanted), and what does not fit."""
+    fitting = TypeChecker(texts)
+    return fitting.check(value, kind, path=()), fitting.problems
+
+
+class TypeChecker:
+    """One look at a value."""
+
+    def __init__(self, texts: Mapping[FieldPath, str]) -> None:
+        self.problems: list[ConfigProblem] = []
+        self._texts = texts
+
+    def check(self, value: Any, kind: Any, *, path: FieldPath) -> Any:
+        """The value as `kind` wants it."""
+        chosen = _choose_member(value, kind)
+        if isinstance(chosen, type) and issubclass(chosen, msgspec.Struct) and isinstance(value, dict):
+            return dict(self._check_section(value, chosen, path=path))
+        match get_origin(chosen), value:
+            case origin, dict() if origin is dict:
+                return dict(self._check_mapping(value, get_args(chosen)[1], path=path))
+            case (origin, list() | tuple()) if origin in (list, tuple):
+                inner = get_args(chosen)[0]
+                items = [self.check(held, inner, path=(*path, at)) for at, held in enumerate(value)]
+                return items or self._check_leaf(items, kind, path=path)
+            case _:
+                return self._check_leaf(value, kind, path=path)
+
+    def _check_section(
+        self, value: Mapping[Any, Any], kind: type[msgspec.Struct], *, path: FieldPath
+    ) -> Iterator[tuple[str, Any]]:
+        hints = _type_hints(kind)
+        for name, held in value.items():
+            below = (*path, name)
+            if held is None and _is_collection(hints.get(name)):
+                continue  # a section of which everything is commented out
+            if name in hints:
+                yield name, self.check(held, hints[name], path=below)
+            else:
+                self.problems.append(ConfigProblem(below, _unknown_field_text(str(name), hints)))
+        for field in msgspec.structs.fields(kind):
+            if field.required and field.name not in value:
+                self.problems.append(ConfigProblem((*path, field.name), "is missing"))
+
+    def _check_mapping(
+        self, value: Mapping[Any, Any], kind: Any, *, path: FieldPath
+    ) -> Iterator[tuple[str, Any]]:
+        for name, held in value.items():
+            if isinstance(name, str):
+                yield name, self.check(held, kind, path=(*path, name))
+            else:
+                self.problems.append(
+                    ConfigProblem(path, f"expected text as a name, got {describe_value(name, path)}")
+                )
+
+    def _check_leaf(self, value: Any, kind: Any, *, path: FieldPath) -> Any:
+        try:
+            msgspec.convert(value, kind)
+        except (msgspec.ValidationError, OverflowError) as error:
+            for other in self._other_readings(path):
+                if _fits(other, kind):
+                    return other
+            self.problems.append(ConfigProblem(path, _mismatch_text(str(error), value, kind=kind, path=path)))
+        return value
+
+    def _other_readings(self, path: FieldPath) -> Iterator[Any]:
+        """What a variable's text could mean besides."""
+        text = self._texts.get(path)
+        if text is not None:
+            yield text
+            with suppress(InvalidScalar):
+                yield parse_text(text)
+
+
+@cache
+def _type_hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _choose_member(value: Any, kind: Any) -> Any:
+    """Of a union, the member that a collection could be; else the type itself, without its bounds."""
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    bare = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
+    for member in bare:
+        origin = get_origin(member) or member
+        if isinstance(value, dict) and (origin is dict or _is_section(origin)):
+            return member
+        if isinstance(value, list | tuple) and origin in (list, tuple):
+            return member
+    return bare[0] if len(bare) == 1 else kind
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _is_collection(kind: Any) -> bool:
+    return (get_origin(kind) or kind) in (dict, list, tuple) or _is_section(kind)
+
+
+def _unknown_field_text(name: str, known: Mapping[str, Any]) -> str:
+    if name in _FIELD_HINTS:
+        return f"there is no such field: {_FIELD_HINTS[name]}"
+    few = f"; there are {join_names(known)}" if len(known) <= MAX_LISTED_FIELDS else ""
+    return f"there is no such field{suggest(name, known) or few}"
+
+
+def _mismatch_text(message: str, value: Any, *, kind: Any, path: FieldPath) -> str:
+    """What msgspec says of a value, in the user's words."""
+    words = list(_literal_values(kind))
+    plain = message.partition(" - at ")[0]
+    if plain.startswith("Invalid enum value") and isinstance(value, str):
+        near = "" if looks_secret(value) else suggest(value, words)
+        return (
+            f"expected {join_names([*_number_types(kind), *words])}, got {describe_value(value, path)}{near}"
+        )
+    wanted, backtick, rest = plain.removeprefix("Expected `").partition("`")
+    if not backtick:
+        return f"{plain.lower()}: {describe_value(value, path)}"
+    names = [_TYPE_TEXTS.get(word, word) for word in wanted.split(" | ")]
+    if words:
+        names = [*(name for name in names if name != "text"), *words]
+    return (
+        f"expected {join_names(names)}{_bound_text(rest.partition(', got')[0])}, "
+        f"got {describe_value(value, path)}"
+    )
+
+
+def _number_types(kind: Any) -> list[str]:
+    """What a union takes beside words."""
+    members = [
+        get_args(member)[0] if get_origin(member) is Annotated else member for member in get_args(kind)
+    ]
+    return [_TYPE_TEXTS[member.__name__] for member in members if member in (int, float, bool)]
+
+
+def _bound_text(bound: str) -> str:
+    """` >= 0` and ` of length >= 1` as msgspec has them, a bit plainer."""
+    match bound:
+        case " of length >= 1":
+            return " that is not empty"
+        case _:
+            return bound.replace(".0", "")
+
+
+def _literal_values(kind: Any) -> Iterator[str]:
+    if get_origin(kind) is Literal:
+        yield from (word for word in get_args(kind) if isinstance(word, str))
+    for inner in get_args(kind):
+        if get_origin(inner) is not None:
+            yield from _literal_values(inner)

@@ -1,0 +1,253 @@
+"""Documents: a YAML text as plain values, with the line of every field and what is wrong already here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from dragoman.config.problems import ConfigProblem, FieldPath, mask_secrets
+from dragoman.errors import ConfigError
+
+# ---- Scalars: what a single word of YAML means, and the environment's variables inside a text.
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
+_LOADER = yaml.SafeLoader("")
+_CORE_TAG = "tag:yaml.org,2002:"
+_TEXT_TAGS = ("str", "value", "timestamp", "merge", "yaml")
+
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d+)?)\s*(ms|s|min|h|d)")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class InvalidScalar(Exception):
+    """A scalar that means nothing here; the message says why, without its value."""
+
+
+def parse_scalar(node: yaml.ScalarNode) -> Any:
+    """The value of a scalar: text, a number, true or false, or None.
+
+    Dates stay text, as do `yes`, `no`, `on` and `off`, and numbers with a colon. That is what people mean by
+    them here (`version: 2023-06-01`, `thinking: off`), and what YAML itself says since 1.2.
+    """
+    text = str(node.value)
+    match node.tag.removeprefix(_CORE_TAG):
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true" if text.lower() in ("true", "false") else text
+        case "int" | "float":
+            return text if ":" in text else _parse_number(node)
+        case tag if tag in _TEXT_TAGS:
+            return text
+        case _:
+            raise InvalidScalar(
+                f"the tag {mask_secrets(node.tag.removeprefix(_CORE_TAG))!r} means nothing here"
+            )
+
+
+def _parse_number(node: yaml.ScalarNode) -> int | float:
+    try:
+        value = _LOADER.construct_object(node)
+    except (ValueError, OverflowError, yaml.YAMLError):
+        raise InvalidScalar("this is no number that can be read") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidScalar("infinity is not counted with here; null is no limit, where there may be none")
+    return value  # type: ignore[no-any-return]  # of an int or float tag
+
+
+def parse_text(text: str) -> Any:
+    """The value of a scalar that is written as this text."""
+    tag = _LOADER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # in its stubs
+    return parse_scalar(yaml.ScalarNode(tag, text))
+
+
+def substitute_variables(text: str, environ: Mapping[str, str]) -> str:
+    """The text with `${NAME}` and `${NAME:-default}` replaced; `$${` stands for `${`. Unusable says why."""
+
+    def value(found: re.Match[str]) -> str:
+        name, default = found[1], found[2]
+        if found[0] == "$${":
+            return "${"
+        if name is None:
+            raise InvalidScalar("after '${' comes the name of a variable and '}'; '$${' is a '${' that stays")
+        held = environ.get(name)
+        if default is not None:
+            return held or default
+        if held is None:
+            raise InvalidScalar(
+                f"the environment variable {name} is not set; ${{{name}:-default}} would do without,"
+                " and a key is better named in api_key_env"
+            )
+        return held
+
+    return _REFERENCE.sub(value, text)
+
+
+def parse_duration(text: str) -> float:
+    """The seconds in a span of time as people write it: `90s`, `2min`, `1.5h`."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise InvalidScalar("is no span of time; one reads like 90s, 2min or 1.5h")
+    return float(found[1]) * _UNIT_SECONDS[found[2]]
+
+
+MAX_VALUES = 100_000  # values, aliases counted as often as they are used
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_COLLECTION_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
+
+class ConfigDocument:
+    """What was read. `lines` has the fields' lines, `variables` the variables that fields came from.
+
+    `variable_texts` holds what variables said, as text: only its field knows whether that means a number or
+    a word.
+    """
+
+    def __init__(self) -> None:
+        self.value: Any = {}
+        self.lines: dict[FieldPath, int] = {}
+        self.variable_texts: dict[FieldPath, str] = {}
+        self.variables: dict[FieldPath, str] = {}
+        self.problems: list[ConfigProblem] = []
+
+    def line_of(self, path: FieldPath) -> int:
+        """The line of a field, or of what it stands in; 0 when it is in no file."""
+        places = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.lines[place] for place in places if place in self.lines), 0)
+
+    def location(self, path: FieldPath, *, source: str) -> str:
+        """Where a field was said: `file:line`, a variable's name, or the source alone."""
+        for length in range(len(path), -1, -1):
+            place = path[:length]
+            if place in self.variables:
+                return self.variables[place]
+            if place in self.lines:
+                return f"{source}:{self.lines[place]}"
+            near = [name for other, name in self.variables.items() if other[:length] == place]
+            if near and place:
+                return near[0]
+        return source
+
+
+def read_document(text: str, *, source: str, environ: Mapping[str, str]) -> ConfigDocument:
+    """The document in a YAML text. ConfigError with the line when it is no YAML."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        builder = DocumentBuilder(environ)
+        if node is not None:
+            builder.document.value = builder.build(node, ())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}:{_yaml_line(error, text)}: no YAML: {_yaml_problem(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
+    if builder.document.value is None:
+        builder.document.value = {}
+    return builder.document
+
+
+def _yaml_line(error: yaml.YAMLError, text: str) -> int:
+    if isinstance(error, yaml.reader.ReaderError):
+        return text.count("\n", 0, error.position) + 1
+    mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return mark.line + 1 if mark else 1
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What the parser says, but never the text that it read: there may be a secret in it."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return "a character that may not be there"
+    said = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
+    if said and "\\t" in said:
+        return "a tab, where only spaces may stand"
+    return mask_secrets(said or "it cannot be read")
+
+
+class DocumentBuilder:
+    """Makes values of nodes."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.document = ConfigDocument()
+        self._environ = environ
+        self._open_nodes: set[int] = set()
+        self._count = 0
+
+    def build(self, node: yaml.Node, path: FieldPath) -> Any:
+        """The value of a node; its faults are kept."""
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_VALUES} values", problem_mark=node.start_mark)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._open_nodes:
+            return self._add_problem(path, "an anchor that holds itself")
+        self._open_nodes.add(id(node))
+        try:
+            return self._collection(node, path)
+        finally:
+            self._open_nodes.discard(id(node))
+
+    def _collection(self, node: yaml.Node, path: FieldPath) -> Any:
+        if node.tag not in _COLLECTION_TAGS:
+            return self._add_problem(path, f"the tag {mask_secrets(node.tag)!r} means nothing here")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        return [self._item(child, (*path, place)) for place, child in enumerate(node.value)]
+
+    def _item(self, node: yaml.Node, path: FieldPath) -> Any:
+        self.document.lines[path] = node.start_mark.line + 1
+        return self.build(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
+        merged = [value for key, value in node.value if key.tag == _MERGE_TAG]
+        made: dict[str, Any] = {}
+        for value in merged:
+            made |= self._merge_value(value, path)
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                continue
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                self._add_problem(path, "a field's name is a word, not a list or mapping")
+                continue
+            name = str(key.value)
+            below = (*path, name)
+            self.document.lines[below] = line
+            if name in seen:
+                self._add_problem(below, f"said twice; first in line {seen[name]}")
+                continue
+            seen[name] = line
+            made[name] = self.build(value, below)
+        return made
+
+    def _merge_value(self, node: yaml.Node, path: FieldPath) -> dict[str, Any]:
+        """What `<<` brings in: a mapping, or several of which the first ones win."""
+        if isinstance(node, yaml.SequenceNode):
+            made: dict[str, Any] = {}
+            for child in reversed(node.value):
+                made |= self._merge_value(child, path)
+            return made
+        value = self.build(node, path)
+        if isinstance(value, dict):
+            return value
+        self._add_problem(path, "'<<' takes in mappings only")
+        return {}
+
+    def _scalar(self, node: yaml.ScalarNode, path: FieldPath) -> Any:
+        try:
+            value = parse_scalar(node)
+            if not isinstance(value, str) or "${" not in value:
+                return value
+            text = substitute_variables(value, self._environ)
+            self.document.variable_texts[path] = text
+            return text if node.style else parse_text(text)
+        except InvalidScalar as error:
+            return self._add_problem(path, str(error))
+
+    def _add_problem(self, path: FieldPath, message: str) -> None:
+        self.document.problems.append(ConfigProblem(path, message))

@@ -1,0 +1,128 @@
+"""Pins: which of a server's definitions are approved, which changed since, and how they differ."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from dragoman.mcp.client.definitions import ToolDefinition
+from dragoman.mcp.server_spec import Trust
+from dragoman.store.mcp_servers import DefinitionPin
+
+DIFF_LIMIT = 20_000
+
+
+class PinStore(Protocol):
+    """Where pinned definitions are kept."""
+
+    async def list(self, server: str) -> Sequence[DefinitionPin]: ...
+
+    async def put(self, pins: Sequence[DefinitionPin]) -> None: ...
+
+    async def delete(self, server: str) -> int: ...
+
+
+class MemoryPinStore:
+    """Pins that last as long as the process."""
+
+    def __init__(self) -> None:
+        self._pins: dict[tuple[str, str], DefinitionPin] = {}
+
+    async def list(self, server: str) -> Sequence[DefinitionPin]:
+        return sorted((pin for pin in self._pins.values() if pin.server == server), key=lambda pin: pin.name)
+
+    async def put(self, pins: Sequence[DefinitionPin]) -> None:
+        self._pins.update({(pin.server, pin.name): pin for pin in pins})
+
+    async def delete(self, server: str) -> int:
+        names = [key for key in self._pins if key[0] == server]
+        for key in names:
+            del self._pins[key]
+        return len(names)
+
+
+class DefinitionChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A definition that waits for approval: `new` to this hub, or `changed` since it was approved.
+
+    `definition_diff` shows old against new in lines; characters that cannot be seen are spelled out in it.
+    `hash` names the very definition that is shown.
+    """
+
+    server: str
+    name: str
+    kind: Literal["new", "changed"]
+    hash: str
+    new: Mapping[str, Any]
+    old: Mapping[str, Any] | None
+    diff: str
+
+
+class PinDecision(msgspec.Struct, frozen=True):
+    """What may be used, what waits, and what is to be pinned as approved by the rule itself."""
+
+    approved: tuple[ToolDefinition, ...]
+    pending: tuple[ToolDefinition, ...]
+    newly_pinned: tuple[ToolDefinition, ...]
+
+
+def check_pins(
+    definitions: Sequence[ToolDefinition], pins: Mapping[str, DefinitionPin], *, trust: Trust
+) -> PinDecision:
+    """Hold what a server offers against what was approved.
+
+    `always` takes everything; `first` takes all of a server of which nothing is pinned yet, and afterwards
+    only what is pinned and unchanged; `ask` only the latter.
+    """
+    strange = tuple(each for each in definitions if not is_pinned(each, pins))
+    if trust == "always" or (trust == "first" and not pins):
+        return PinDecision(tuple(definitions), (), strange)
+    return PinDecision(tuple(each for each in definitions if is_pinned(each, pins)), strange, ())
+
+
+def is_pinned(definition: ToolDefinition, pins: Mapping[str, DefinitionPin]) -> bool:
+    pin = pins.get(definition.name)
+    return pin is not None and pin.hash == definition.hash
+
+
+def pinned_definitions(pins: Iterable[DefinitionPin]) -> Sequence[ToolDefinition]:
+    """The definitions as they were pinned; one that is damaged is left out, and so waits for approval."""
+    found = []
+    for pin in pins:
+        try:
+            found.append(msgspec.json.decode(pin.body, type=ToolDefinition))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def definition_change(
+    definition: ToolDefinition, pin: DefinitionPin | None, *, server: str
+) -> DefinitionChange:
+    """What is to be shown to whoever approves."""
+    old = json.loads(pin.body) if pin is not None else None
+    new = json.loads(definition.body)
+    return DefinitionChange(
+        server=server,
+        name=definition.name,
+        kind="new" if pin is None else "changed",
+        hash=definition.hash,
+        new=new,
+        old=old,
+        diff=definition_diff(old, new),
+    )
+
+
+def definition_diff(old: Any, new: Any) -> str:
+    """The lines that differ, three of their neighbours about them."""
+    before = [] if old is None else json_lines(old)
+    told = "\n".join(difflib.unified_diff(before, json_lines(new), "approved", "offered", lineterm=""))
+    return told if len(told) <= DIFF_LIMIT else told[:DIFF_LIMIT] + "\n… (cut)"
+
+
+def json_lines(value: Any) -> list[str]:
+    """As indented JSON; a text of several lines becomes as many."""
+    return json.dumps(value, indent=2, sort_keys=True).replace("\\n", "\\n\n    ").splitlines()

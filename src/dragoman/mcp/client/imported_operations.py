@@ -1,0 +1,82 @@
+"""Imported operations: a server's definitions as operations of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+import msgspec
+
+from dragoman.errors import ConfigError
+from dragoman.mcp.client.definitions import ToolDefinition
+from dragoman.mcp.server_spec import ServerSpec
+from dragoman.operations.arguments.validation import make_parser
+from dragoman.operations.call_limiter import CallLimiter
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Effect, Operation
+from dragoman.operations.sanitize import sanitize_schema
+
+
+class RemoteCall(msgspec.Struct, frozen=True):
+    """What is asked of a server: to call this with that. `effect` is what a repetition would do."""
+
+    definition: ToolDefinition
+    effect: Effect
+    input: Mapping[str, Any]
+
+
+MakeRemoteCall: TypeAlias = Callable[[RemoteCall, Context], Awaitable[Any]]
+
+
+def make_operation(
+    definition: ToolDefinition, spec: ServerSpec, *, gate: CallLimiter, call: MakeRemoteCall
+) -> Operation:
+    """The operation that calls it. ConfigError when its input schema cannot be used."""
+    effect = effect_of(definition, spec)
+
+    async def run(input: Mapping[str, Any], context: Context) -> Any:
+        return await call(RemoteCall(definition, effect, input), context)
+
+    return Operation.from_schema(
+        run,
+        definition.input_schema,
+        namespace=spec.name,
+        name=definition.name,
+        description=definition.description,
+        output_schema=output_schema_of(definition),
+        effect=effect,
+        timeout=spec.timeout,
+        gate=gate,
+        source=f"mcp:{spec.name}",
+    )
+
+
+def output_schema_of(definition: ToolDefinition) -> Mapping[str, Any] | None:
+    """What it says of its output, when that can be used; an operation is not lost for it."""
+    if definition.output_schema is None:
+        return None
+    schema = sanitize_schema(definition.output_schema)
+    try:
+        make_parser(schema)
+    except ConfigError:
+        return None
+    return schema
+
+
+def effect_of(definition: ToolDefinition, spec: ServerSpec) -> Effect:
+    """What a repetition does: as the spec says by name or pattern, else as the server claims."""
+    if definition.name in spec.effects:
+        return spec.effects[definition.name]
+    for pattern, effect in spec.effects.items():
+        if fnmatchcase(definition.name, pattern):
+            return effect
+    hints = definition.annotations or {}
+    if definition.method != "tools/call" or hints.get("readOnlyHint") is True:
+        return "read"
+    return "idempotent" if hints.get("idempotentHint") is True else "once"
+
+
+def is_selected(definition: ToolDefinition, spec: ServerSpec) -> bool:
+    """Whether the spec's patterns take it."""
+    return any(fnmatchcase(definition.name, pattern) for pattern in spec.tools)

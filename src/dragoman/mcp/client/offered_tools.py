@@ -1,0 +1,175 @@
+"""Offers: what of a server is in the registry, what waits for approval, and what was left out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from dragoman.errors import ConfigError, Conflict, NotFound
+from dragoman.mcp.client.definition_pins import (
+    DefinitionChange,
+    PinStore,
+    check_pins,
+    definition_change,
+    pinned_definitions,
+)
+from dragoman.mcp.client.definitions import DefinitionList, ToolDefinition
+from dragoman.mcp.client.imported_operations import MakeRemoteCall, is_selected, make_operation
+from dragoman.mcp.server_spec import ServerSpec
+from dragoman.operations.call_limiter import CallLimiter, Rate
+from dragoman.operations.operation import Operation
+from dragoman.operations.registry import Registry
+from dragoman.store.mcp_servers import DefinitionPin
+
+YIELD_EVERY = 25  # operations that are made at a time: their schemas are compiled, and other calls must go on
+
+
+class OfferedTools:
+    """One server's definitions, held against the pins, and the operations that they become."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        registry: Registry,
+        *,
+        pin_store: PinStore,
+        clock: Callable[[], float],
+        make_call: MakeRemoteCall,
+    ) -> None:
+        self.problems: tuple[str, ...] = ()
+        self._spec = spec
+        self._registry = registry
+        self._pin_store = pin_store
+        self._clock = clock
+        self._make_call = make_call
+        rate = None if spec.rate is None else Rate.parse(spec.rate)
+        self._gate = CallLimiter(concurrency=spec.concurrency, rate=rate)
+        self._pins: dict[str, DefinitionPin] = {}
+        self._pending: dict[str, ToolDefinition] = {}
+        self._operations: dict[str, tuple[str, Operation]] = {}  # by name: the definition's hash
+        self._lock = asyncio.Lock()
+
+    @property
+    def operation_count(self) -> int:
+        return len(self._operations)
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    @property
+    def has_pins(self) -> bool:
+        """Whether anything of the server is pinned."""
+        return bool(self._pins)
+
+    def is_current(self, definition: ToolDefinition) -> bool:
+        """Whether this very definition may be called now."""
+        kept = self._operations.get(definition.name)
+        return kept is not None and kept[0] == definition.hash
+
+    async def restore_pinned(self) -> None:
+        """Put those into the registry that were approved before, without asking the server."""
+        async with self._lock:
+            self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
+            await self._sync_registry(pinned_definitions(self._pins.values()), ())
+
+    async def update(self, definition_list: DefinitionList) -> None:
+        """What the server offers now takes the place of what it offered before."""
+        async with self._lock:
+            verdict = check_pins(definition_list.definitions, self._pins, trust=self._spec.trust)
+            await self._pin(verdict.newly_pinned, by=f"trust: {self._spec.trust}")
+            self._pending = {each.name: each for each in verdict.pending}
+            await self._sync_registry(verdict.approved, definition_list.problems)
+
+    async def approve(self, names: Sequence[str] | Mapping[str, str] | None, *, by: str) -> tuple[str, ...]:
+        """Approve of what waits: those names, or all. With hashes, only of what was shown under them.
+
+        NotFound when nothing of such a name waits, Conflict when it changed since it was shown.
+        """
+        async with self._lock:
+            chosen = [
+                self._pending_definition(name, names) for name in (self._pending if names is None else names)
+            ]
+            await self._pin(chosen, by=by)
+            for each in chosen:
+                del self._pending[each.name]
+            shown = [self._pinned_definition(name) for name in self._operations]
+            await self._sync_registry([*shown, *chosen], self.problems)
+        return tuple(each.name for each in chosen)
+
+    def changes(self) -> Iterable[DefinitionChange]:
+        """What waits, beside what was approved."""
+        for name, definition in sorted(self._pending.items()):
+            yield definition_change(definition, self._pins.get(name), server=self._spec.name)
+
+    def clear(self) -> None:
+        """Take all operations out of the registry."""
+        for name in list(self._operations):
+            self._remove_operation(name)
+
+    def _pending_definition(
+        self, name: str, names: Sequence[str] | Mapping[str, str] | None
+    ) -> ToolDefinition:
+        definition = self._pending.get(name)
+        if definition is None:
+            raise NotFound(
+                f"nothing of MCP server {self._spec.name!r} named {name[:100]!r} waits for approval"
+            )
+        if isinstance(names, Mapping) and names[name] != definition.hash:
+            raise Conflict(
+                f"{self._spec.name}.{name} changed again since it was shown", hint="look at it again"
+            )
+        return definition
+
+    def _pinned_definition(self, name: str) -> ToolDefinition:
+        (found,) = pinned_definitions([self._pins[name]])
+        return found
+
+    async def _pin(self, definitions: Iterable[ToolDefinition], *, by: str) -> None:
+        now = self._clock()
+        pins = [
+            DefinitionPin(
+                server=self._spec.name,
+                name=each.name,
+                hash=each.hash,
+                body=each.body,
+                approved_at=now,
+                approved_by=by,
+            )
+            for each in definitions
+        ]
+        if pins:
+            await self._pin_store.put(pins)
+            self._pins |= {pin.name: pin for pin in pins}
+
+    async def _sync_registry(self, definitions: Sequence[ToolDefinition], problems: Sequence[str]) -> None:
+        """Have exactly these in the registry, and say of which that failed. What must go goes first."""
+        wanted = {each.name: each for each in definitions if is_selected(each, self._spec)}
+        for name, (hash, _) in list(self._operations.items()):
+            if name not in wanted or wanted[name].hash != hash:
+                self._remove_operation(name)
+        told = list(problems)
+        for index, each in enumerate(wanted.values()):
+            if index % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            told += self._add_operation(each)
+        self.problems = tuple(dict.fromkeys(told))
+
+    def _add_operation(self, definition: ToolDefinition) -> Sequence[str]:
+        if definition.name in self._operations:
+            return ()
+        try:
+            made = make_operation(definition, self._spec, gate=self._gate, call=self._make_call)
+            self._registry.add(made)
+        except (ConfigError, Conflict) as error:
+            return (f"tool {definition.name!r} is left out: {error.message}",)
+        self._operations[definition.name] = (definition.hash, made)
+        return ()
+
+    def _remove_operation(self, name: str) -> None:
+        _, operation = self._operations.pop(name)
+        try:
+            if self._registry.get(operation.id) is operation:
+                self._registry.remove(operation.id)
+        except NotFound:
+            return

@@ -1,0 +1,128 @@
+"""Children: MCP servers that the hub starts; of each, and of all that it started, nothing is left behind.
+
+Each has a process group that is ended whole, and a mark in its environment, by which that is found which has
+left the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import cast
+
+from dragoman.errors import ConfigError
+from dragoman.ids import new_id
+from dragoman.mcp.client.redaction import Redactor
+from dragoman.mcp.server_spec import ServerSpec
+from dragoman.operations.sanitize import sanitize_text
+from dragoman.processes.descendants import end_marked, signal_marked
+from dragoman.processes.group import close_pipes, signal_group, wait_for_exit
+from dragoman.processes.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
+GRACE_SECONDS = 1.0  # to end by itself once its input is closed
+TERM_SECONDS = 1.0  # to end once it is told to
+KILL_SECONDS = 2.0
+EXIT_WAIT_SECONDS = 0.2  # seconds
+BUFFER_BYTES = 262_144
+LINE_CHARS = 2_000
+LAST_LINE_COUNT = 5
+MARK_VARIABLE = "DRAGOMAN_MCP_SERVER"
+
+
+class McpServerProcess:
+    """A server's process. What it writes to its error output goes into the log, without secrets."""
+
+    def __init__(
+        self, process: Process, name: str, *, mark: str, redactor: Redactor, watchdog: Watchdog
+    ) -> None:
+        self.process = process
+        self._mark = mark
+        self.name = name
+        self.reader = cast("asyncio.StreamReader", process.stdout)  # it is started with pipes
+        self.writer = cast("asyncio.StreamWriter", process.stdin)
+        self._watchdog = watchdog
+        self._redactor = redactor
+        self._last_lines: deque[str] = deque(maxlen=LAST_LINE_COUNT)
+        self._stderr_task = asyncio.create_task(self._read_stderr(), name=f"mcp stderr {name}")
+
+    @classmethod
+    async def start(
+        cls, spec: ServerSpec, environ: Mapping[str, str], *, redactor: Redactor, watchdog: Watchdog
+    ) -> McpServerProcess:
+        """Start it, without a shell. ConfigError when there is no such program or folder."""
+        id = new_id("mcp")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *spec.command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                cwd=spec.cwd,
+                env={**process_environment(spec, environ), MARK_VARIABLE: id},
+                start_new_session=True,
+                limit=BUFFER_BYTES,
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise ConfigError(
+                f"{redactor(spec.command[0])!r} cannot be started: {reason}",
+                hint="the command is a program and its arguments, without a shell",
+            ) from None
+        mark = f"{MARK_VARIABLE}={id}"
+        watchdog.guard(process.pid, mark)
+        return cls(process, spec.name, mark=mark, redactor=redactor, watchdog=watchdog)
+
+    async def exit_report(self) -> str:
+        """How it ended, with its last words; for a message."""
+        await wait_for_exit(self.process, EXIT_WAIT_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_WAIT_SECONDS):
+                await asyncio.wait([self._stderr_task])
+        code = self.process.returncode
+        how = "closed its output" if code is None else f"ended {exit_text(code)}"
+        words = sanitize_text(" / ".join(self._last_lines), 500)
+        return f"its process {how}{f', and said last: {words}' if words else ''}"
+
+    async def stop(self) -> None:
+        """Close its input and give it a moment; then end its whole group, and what has left that."""
+        self.writer.close()
+        ended = await wait_for_exit(self.process, GRACE_SECONDS)
+        if not ended:
+            signal_group(self.process, signal.SIGTERM)
+            signal_marked(self._mark, signal.SIGTERM)
+            ended = await wait_for_exit(self.process, TERM_SECONDS)
+        signal_group(self.process, signal.SIGKILL)  # also what it started and left behind
+        end_marked(self._mark)
+        self._watchdog.release(self.process.pid)
+        if not ended and not await wait_for_exit(self.process, KILL_SECONDS):
+            log.warning("MCP server %s: process %d cannot be killed", self.name, self.process.pid)
+        self._stderr_task.cancel()
+        await asyncio.wait([self._stderr_task])
+        close_pipes(self.process)
+
+    async def _read_stderr(self) -> None:
+        stream = cast("asyncio.StreamReader", self.process.stderr)
+        while data := await stream.read(BUFFER_BYTES):
+            for line in data.decode(errors="replace").splitlines():
+                words = sanitize_text(self._redactor(line), LINE_CHARS)
+                if words:
+                    self._last_lines.append(words)
+                    log.info("MCP server %s says: %s", self.name, words)
+
+
+def process_environment(spec: ServerSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the server gets: those few that any program needs, and those that its spec names."""
+    named = {name: environ[name] for name in (*INHERITED_VARIABLES, *spec.env_from) if name in environ}
+    return {**named, **spec.env, **spec.secrets}
+
+
+def exit_text(code: int) -> str:
+    return f"with exit code {code}" if code >= 0 else f"by signal {-code}"

@@ -1,0 +1,387 @@
+"""Remotes: one server each, kept connected by one task that opens, follows and closes its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman.errors import CallError, CallUncertain, DragomanError, Unavailable
+from dragoman.mcp.client.definition_pins import PinStore
+from dragoman.mcp.client.imported_operations import RemoteCall
+from dragoman.mcp.client.offered_tools import OfferedTools
+from dragoman.mcp.client.redaction import redactor_for
+from dragoman.mcp.client.sdk import SdkLoader
+from dragoman.mcp.server_spec import ServerSpec, ServerStatus, State
+from dragoman.operations.context import Context
+from dragoman.operations.registry import Registry
+from dragoman.operations.sanitize import sanitize_text
+from dragoman.processes.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from dragoman.mcp.client.connection import ConnectionOptions, McpConnection
+
+
+# ---- Patience: how long a server may take to start, when many start at once on a machine of few cores.
+
+TICK_SECONDS = 0.25
+STARTS_PER_CORE = 2  # processes that start at a time on one core as fast as alone
+
+
+class StartTimeouts:
+    """Counts those that start. The more, the slower their time runs: they share the machine."""
+
+    def __init__(self, cores: int | None = None) -> None:
+        self._capacity = STARTS_PER_CORE * (cores or os.cpu_count() or 1)
+        self._starting = 0
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[None]:
+        """TimeoutError after so many seconds, as if no more were starting than the machine starts at ease."""
+        self._starting += 1
+        async with asyncio.timeout(None) as limit:
+            watching = asyncio.create_task(self._watch(limit, seconds))
+            try:
+                yield
+            finally:
+                self._starting -= 1
+                watching.cancel()
+
+    async def _watch(self, limit: asyncio.Timeout, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        left, last = seconds, loop.time()
+        while left > 0:
+            await asyncio.sleep(min(TICK_SECONDS, left))
+            now = loop.time()
+            left -= (now - last) / max(1.0, self._starting / self._capacity)
+            last = now
+        limit.reschedule(loop.time())
+
+
+log = logging.getLogger(__name__)
+
+MIN_BACKOFF = 0.5  # seconds before connecting again; doubles each time
+MAX_BACKOFF = 60.0
+MIN_RETRY_GAP = 0.2  # between attempts, however many calls ask for one
+STABLE_SECONDS = 30.0  # a connection that held so long begins the waits anew
+REFRESH_SECONDS = 300.0  # a server may change what it offers and say nothing
+REFRESH_GAP = 0.5
+STOP_SECONDS = 15.0
+MAX_PROBLEMS = 200
+STATE_TEXTS: Mapping[State, str] = {
+    "starting": "still starting: try again",
+    "failed": "not available: try again later",
+    "disabled": "switched off",
+}
+
+
+class ServerSharedState(msgspec.Struct, frozen=True):
+    """What all servers of a hub share."""
+
+    registry: Registry
+    pin_store: PinStore
+    environ: Mapping[str, str]
+    clock: Callable[[], float]
+    start_timeouts: StartTimeouts
+    sdk_loader: SdkLoader
+    message_limit: int
+    watchdog: Watchdog
+
+
+class RemoteServer:
+    """One server: its state, its operations, and the task that owns its connection."""
+
+    def __init__(self, spec: ServerSpec, shared: ServerSharedState) -> None:
+        self.spec = spec
+        self.offered_tools = OfferedTools(
+            spec, shared.registry, pin_store=shared.pin_store, clock=shared.clock, make_call=self.call
+        )
+        self._shared = shared
+        self._state: State = "starting" if spec.enabled else "disabled"
+        self._since = shared.clock()
+        self._error: str | None = None
+        self._attempts = 0
+        self._connection: McpConnection | None = None
+        self._state_changed = asyncio.Event()  # set and replaced at each change of state
+        self._needed = not spec.lazy
+        self._wake = asyncio.Event()  # somebody wants it now
+        self._changed = asyncio.Event()  # its lists changed, or it is to be connected anew
+        self._reconnect_requested = False
+        self._stopping = False
+        self._connection_used = False  # a call went through the connection
+        self._definitions_read = False
+        self._waiting_callers = 0  # calls that wait for the connection
+        self._redactor = redactor_for(spec, shared.environ)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, after: asyncio.Task[None] | None = None) -> None:
+        """Begin to connect, in the background, `after` another has ended. A disabled server is left alone."""
+        self._shared.registry.add_supplier(self.spec.name, self)
+        if self.spec.enabled:
+            self._task = asyncio.create_task(self._run(after), name=f"mcp {self.spec.name}")
+
+    async def stop(self) -> None:
+        """Close the connection, end the process, take the operations out."""
+        self._shared.registry.remove_supplier(self.spec.name, self)
+        self.offered_tools.clear()
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel("the MCP server is let go")
+            await asyncio.wait([self._task], timeout=STOP_SECONDS)
+        self._set_state("disabled")
+
+    def status(self) -> ServerStatus:
+        live = self._connection
+        return ServerStatus(
+            name=self.spec.name,
+            state=self._state,
+            since=self._since,
+            error=self._error,
+            tools=self.offered_tools.operation_count,
+            waiting=self.offered_tools.pending_count,
+            problems=self.offered_tools.problems[:MAX_PROBLEMS],
+            title=None if live is None else live.title,
+            protocol=None if live is None else live.protocol,
+            attempts=self._attempts,
+        )
+
+    def reconnect(self) -> None:
+        """Drop the connection, and open another at once."""
+        self._reconnect_requested = True
+        self._changed.set()
+        self._request_connection()
+        if self._state in ("ready", "failed", "lazy"):
+            self._set_state("starting")
+
+    async def wait_until_started(self) -> None:
+        """Wait until it is no longer starting."""
+        while self._state == "starting":
+            await self._state_changed.wait()
+
+    async def wait_until_ready(self) -> None:
+        """Wait while it starts. One that has failed is tried again, and not waited for."""
+        if self._state == "failed":
+            self._wake.set()
+        await self.wait_until_started()
+
+    def unavailable_reason(self) -> str | None:
+        """Why it has no operations; None when it is not to blame."""
+        gone = self._state in ("starting", "failed", "disabled")
+        return f"the MCP server {self.spec.name!r} is {STATE_TEXTS[self._state]}" if gone else None
+
+    async def call(self, request: RemoteCall, context: Context) -> Any:
+        """What the server gives. One that was lost is asked once more, when that cannot do a thing twice."""
+        try:
+            return await self._call_once(request, context)
+        except Unavailable:
+            return await self._retry_call(request, context)
+        except CallUncertain as lost:
+            if request.effect == "once":
+                raise
+            log.info("%s.%s is tried again: %s", self.spec.name, request.definition.name, lost.message)
+            return await self._retry_call(request, context)
+
+    async def _call_once(self, request: RemoteCall, context: Context) -> Any:
+        connection, definition = await self._ready_connection(), request.definition
+        if not self.offered_tools.is_current(definition):
+            raise CallError(
+                f"{self.spec.name}.{definition.name} is no longer what was approved, or is gone",
+                hint="somebody has to look at the changes of this MCP server",
+            )
+        self._connection_used = True
+        return await connection.call(definition, request.input, context=context)
+
+    async def _retry_call(self, request: RemoteCall, context: Context) -> Any:
+        try:
+            return await self._call_once(request, context)
+        except (Unavailable, CallUncertain) as error:
+            raise self._unavailable(error.message) from error
+
+    async def _ready_connection(self) -> McpConnection:
+        """The connection; waits while it is being made. CallError, transient, when the server has failed."""
+        self._request_connection()
+        if self._state == "failed":
+            raise self._unavailable(self._error or "it has failed")
+        if self._state == "lazy":
+            self._set_state("starting")
+        self._waiting_callers += 1
+        try:
+            while self._state == "starting" or (self._connection and self._connection.closed.is_set()):
+                await self._state_changed.wait()
+        finally:
+            self._waiting_callers -= 1
+        if self._connection is None:
+            raise self._unavailable(self._error or f"it is {self._state}")
+        return self._connection
+
+    def _unavailable(self, reason: str) -> CallError:
+        about = f"MCP server {self.spec.name!r}"
+        error = CallError(
+            reason if about in reason else f"{about} is not available: {reason}", hint="try again later"
+        )
+        error.transient = True
+        return error
+
+    def _request_connection(self) -> None:
+        self._needed = True
+        self._wake.set()
+
+    def _set_state(self, state: State, error: str | None = None) -> None:
+        self._state, self._error, self._since = state, error, self._shared.clock()
+        moved, self._state_changed = self._state_changed, asyncio.Event()
+        moved.set()
+
+    async def _run(self, after: asyncio.Task[None] | None) -> None:
+        """Recall, connect, follow, and again; until it is cancelled. The first time again is at once."""
+        if after is not None:
+            await asyncio.wait([after])
+        loop = asyncio.get_running_loop()
+        wait, recalled = 0.0, False
+        while True:
+            began = loop.time()
+            try:
+                recalled = recalled or await self._restore_pinned()
+                await self._wait_if_lazy()
+                began = loop.time()
+                await self._run_connection()
+            except Exception as error:  # noqa: BLE001 - the top of this task; _fail logs it
+                if not self._stopping:
+                    self._record_failure(error)
+            if self._stopping:  # a task group whose child failed forgets that it was cancelled
+                return
+            held = loop.time() - began
+            if (
+                self._reconnect_requested
+                or self._connection_used
+                or not self._needed
+                or held > STABLE_SECONDS
+            ):
+                wait = 0.0
+            if wait or self._state == "failed":
+                wait = wait or MIN_BACKOFF
+                await self._wait_before_retry(wait)
+            wait = min(max(2 * wait, MIN_BACKOFF), MAX_BACKOFF)
+            self._reconnect_requested = self._connection_used = False
+            self._set_state("starting")
+
+    async def _restore_pinned(self) -> bool:
+        await self.offered_tools.restore_pinned()
+        return True
+
+    async def _wait_if_lazy(self) -> None:
+        """A lazy server whose tools are known waits here until it is wanted."""
+        if self._needed or not (self.offered_tools.has_pins or self._definitions_read):
+            return
+        self._set_state("lazy")
+        self._wake.clear()
+        await self._wake.wait()
+        self._set_state("starting")
+
+    async def _wait_before_retry(self, seconds: float) -> None:
+        """Wait before the next attempt; less when it is wanted meanwhile."""
+        self._wake.clear()
+        await asyncio.sleep(MIN_RETRY_GAP)
+        if self._waiting_callers:
+            return
+        try:
+            async with asyncio.timeout(seconds * random.uniform(0.75, 1.25)):  # noqa: S311 - no secret
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _run_connection(self) -> None:
+        """One connection, from its opening until it is closed."""
+        self._attempts += 1
+        self._changed.clear()
+        await self._shared.sdk_loader.load()
+        async with AsyncExitStack() as stack:
+            try:
+                async with self._shared.start_timeouts.timeout(self.spec.connect_timeout):
+                    opening = self._shared.sdk_loader.connect(self.spec, self._connection_options())
+                    connection = await stack.enter_async_context(opening)
+                    await self.offered_tools.update(await connection.definitions())
+            except TimeoutError:
+                raise Unavailable(f"it did not start within {self.spec.connect_timeout:g} seconds") from None
+            self._definitions_read = True
+            if not self._needed:
+                return  # it was only asked what it offers
+            self._connection = connection
+            self._set_state("ready")
+            try:
+                await self._follow_changes(connection)
+            finally:
+                self._connection = None
+                self._set_state("starting")
+
+    def _connection_options(self) -> ConnectionOptions:
+        from dragoman.mcp.client.connection import ConnectionOptions  # late: the SDK is loaded with it
+
+        about = self._shared
+        return ConnectionOptions(
+            about.environ, self._redactor, about.message_limit, about.watchdog, self._changed.set
+        )
+
+    async def _follow_changes(self, connection: McpConnection) -> None:
+        """Keep the operations as the server's lists are, until the connection ends or is given up."""
+        listening = asyncio.create_task(connection.watch_changes())
+        ended = asyncio.create_task(connection.closed.wait())
+        ended.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not (connection.closed.is_set() or self._reconnect_requested):
+                if await self._wait_for_change():
+                    await self._refresh(connection)
+        finally:
+            for task in (listening, ended):
+                task.cancel()
+            await asyncio.wait([listening, ended])
+
+    async def _refresh(self, connection: McpConnection) -> None:
+        """List again. When that fails, all stays as it was approved."""
+        try:
+            async with asyncio.timeout(self.spec.connect_timeout):
+                await self.offered_tools.update(await connection.definitions())
+        except (TimeoutError, DragomanError) as error:
+            log.warning("MCP server %s does not say what it offers now: %s", self.spec.name, error)
+        await asyncio.sleep(REFRESH_GAP)
+
+    async def _wait_for_change(self) -> bool:
+        """Wait for a reason to list again; False when it is a reason to stop."""
+        try:
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await self._changed.wait()
+        except TimeoutError:
+            return True
+        self._changed.clear()
+        live = self._connection
+        return not (self._reconnect_requested or live is None or live.closed.is_set())
+
+    def _record_failure(self, error: BaseException) -> None:
+        cause = root_cause(error)
+        why = self._redactor(
+            sanitize_text(cause.message if isinstance(cause, DragomanError) else str(cause), 1_000)
+        )
+        log.warning(
+            "MCP server %s: %s",
+            self.spec.name,
+            why,
+            exc_info=None if isinstance(cause, DragomanError) else error,
+        )
+        self._set_state("failed", why or type(cause).__name__)
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error that says most in a group of those that came of one."""
+    found = list(leaf_errors(error))
+    return next((each for each in found if isinstance(each, DragomanError)), found[0])
+
+
+def leaf_errors(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for each in error.exceptions for leaf in leaf_errors(each)]

@@ -1,0 +1,148 @@
+"""The filter: stands between a server and the SDK, so that one bad tool or answer breaks nothing else.
+
+The SDK refuses a whole `tools/list` for one tool that is wrong, and every later call with it. So the contents
+of lists and results travel past its checks, under a key of our own in `_meta`, and are judged one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp.types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from dragoman.mcp.client.definitions import tool_problem
+from dragoman.mcp.client.redaction import Redactor
+
+RAW_KEY = "dragoman/raw"
+LIST_METHODS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list", "resources/read")
+CLIENT_METHODS = ("elicitation/create", "sampling/createMessage", "roots/list")
+METHOD_NOT_FOUND = -32601  # JSON-RPC's method not found
+
+
+class Sanitizer:
+    """What of a connection's messages passes. `on_question` and `on_change` hear of what a server asks and
+    of lists that changed.
+    """
+
+    def __init__(
+        self, redactor: Redactor, *, on_question: Callable[[str, Any], None], on_change: Callable[[], None]
+    ) -> None:
+        self.closed = asyncio.Event()
+        self._redactor = redactor
+        self._on_question = on_question
+        self._on_change = on_change
+        self._methods: dict[str, str] = {}  # request id -> method
+
+    @asynccontextmanager
+    async def wrap(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+        """The transport's two streams, filtered. Writing never waits: a server that does not read must not
+        hold up who calls it, or aborts.
+        """
+        async with transport as (incoming, outgoing), asyncio.TaskGroup() as group:
+            to_server, leaving = anyio.create_memory_object_stream[SessionMessage](math.inf)
+            to_client, arrived = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            async with to_server, leaving, to_client, arrived, to_server.clone() as back:
+                pumps = [
+                    group.create_task(self._write(leaving, outgoing)),
+                    group.create_task(self._read(incoming, to_client, to_server=back)),
+                ]
+                for pump in pumps:
+                    pump.add_done_callback(lambda _: self._close(pumps, to_client))
+                try:
+                    yield arrived, to_server
+                finally:
+                    cancel_all(pumps)
+
+    def _close(self, pumps: list[asyncio.Task[None]], to_client: Any) -> None:
+        """One way is closed, so the connection is over."""
+        self.closed.set()
+        to_client.close()
+        cancel_all(pumps)
+
+    async def _write(self, from_client: Any, outgoing: Any) -> None:
+        try:
+            async for message in from_client:
+                if isinstance(message.message, JSONRPCRequest):
+                    self._methods[str(message.message.id)] = message.message.method
+                elif getattr(message.message, "method", "") == "notifications/cancelled":
+                    self._methods.pop(str((message.message.params or {}).get("requestId")), None)
+                await outgoing.send(message)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+    async def _read(self, incoming: Any, to_client: Any, *, to_server: Any) -> None:
+        async with to_server:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                async for message in incoming:
+                    await self._forward(message, to_client, to_server=to_server)
+
+    async def _forward(self, message: Any, to_client: Any, *, to_server: Any) -> None:
+        if isinstance(message, Exception):
+            return  # the transport has logged it
+        answer = self._sanitize(message.message)
+        if answer is not None:
+            await to_server.send(SessionMessage(answer))
+        else:
+            await to_client.send(message)
+
+    def _sanitize(self, message: Any) -> JSONRPCError | None:
+        """Make a message fit to pass; or the answer that it gets instead."""
+        match message:
+            case JSONRPCRequest(method=method) if method in CLIENT_METHODS:
+                self._on_question(method, self._redactor.redact_json(message.params))
+                said = ErrorData(code=METHOD_NOT_FOUND, message=f"{method} is not offered by this client")
+                return JSONRPCError(jsonrpc="2.0", id=message.id, error=said)
+            case JSONRPCNotification(method=method) if method.endswith("/list_changed"):
+                self._on_change()
+            case JSONRPCResponse():
+                method = self._methods.pop(str(message.id), "")
+                message.result = sanitize_result(method, self._redactor.redact_json(message.result))
+            case JSONRPCError():
+                self._methods.pop(str(message.id), None)
+                message.error.message = self._redactor(message.error.message)
+                message.error.data = self._redactor.redact_json(message.error.data)
+            case _:
+                pass
+        return None
+
+
+def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+
+
+def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
+    """The result as the SDK takes it: with what it would refuse the whole for laid aside under `RAW_KEY`."""
+    if method == "tools/call" and result.get("resultType") != "input_required":
+        raw = {key: result.get(key) for key in ("content", "structuredContent", "isError")}
+        return {"content": [], "resultType": "complete", "_meta": {RAW_KEY: raw}}
+    if method not in LIST_METHODS or result.get("resultType", "complete") != "complete":
+        return result
+    cursor = result.get("nextCursor")
+    kept = {key: value for key, value in result.items() if key != "nextCursor" or isinstance(value, str)}
+    known = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **kept}
+    if method != "tools/list":
+        return known
+    tools = result.get("tools")
+    offered = tools if isinstance(tools, list) else []
+    good = [
+        {"name": each["name"], "inputSchema": each["inputSchema"]}
+        for each in offered
+        if tool_problem(each) is None
+    ]
+    following = {"nextCursor": cursor} if isinstance(cursor, str) else {}
+    meta = {RAW_KEY: offered}
+    return {
+        "tools": good,
+        "_meta": meta,
+        "resultType": "complete",
+        "ttlMs": 0,
+        "cacheScope": "private",
+        **following,
+    }

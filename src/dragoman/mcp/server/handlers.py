@@ -1,0 +1,181 @@
+"""The protocol: the hub's tools behind the handlers of the MCP SDK. Importing this takes a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableSet
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
+
+from dragoman.errors import BadRequest, Unavailable
+from dragoman.mcp.server.server import NAME, Elicit, ToolCall, ToolServer, UnknownTool
+from dragoman.mcp.server.stateless import IDENTITY_KEY, TASKS_KEY, ProgressUpdate, RunningCall
+from dragoman.operations.identity import LOCAL, Identity
+
+CACHE_TTL_MS = 60_000  # how long a client need not ask for the tools again
+SdkRequest = ServerRequestContext[Any, Any]
+CallNext = Callable[[SdkRequest], Awaitable[Any]]
+
+
+def build_sdk_server(tool_server: ToolServer) -> Server[Any]:
+    """A server of the SDK for these tools."""
+    handlers = SdkHandlers(tool_server)
+    server: Server[Any] = Server(
+        NAME,
+        version=tool_server.version,
+        title="Dragoman",
+        on_list_tools=handlers.list_tools,  # type: ignore[arg-type]
+        on_call_tool=handlers.call_tool,  # type: ignore[arg-type]
+        get_tool_input_schema=tool_server.input_schema,
+    )
+    server.middleware.append(handlers.add_instructions)
+    return server
+
+
+class SdkHandlers:
+    """What the SDK asks. The results are plain dicts, which it checks before it sends them."""
+
+    def __init__(self, tool_server: ToolServer) -> None:
+        self._tool_server = tool_server
+
+    async def add_instructions(self, ctx: SdkRequest, call_next: CallNext) -> Any:
+        """Tell each caller of the namespaces that it may use."""
+        result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            result["instructions"] = self._tool_server.instructions(identity_of(ctx))
+        return result
+
+    async def list_tools(self, request: SdkRequest, _params: Any) -> dict[str, Any]:
+        """All tools, on one page."""
+        cached = {} if is_handshake_revision(request) else {"ttlMs": CACHE_TTL_MS, "cacheScope": "private"}
+        return complete_result(
+            request, {"tools": await self._tool_server.tools(identity_of(request)), **cached}
+        )
+
+    async def call_tool(self, request: SdkRequest, params: types.CallToolRequestParams) -> dict[str, Any]:
+        """Call a tool; meanwhile tell how far it is, if the client wants to know."""
+        asked = tool_call_from(request, params)
+        heard = bool(request.meta and request.meta.get("progress_token") is not None)
+        call = RunningCall(
+            lambda report: self._tool_server.call(replace(asked, report=report)), reports_progress=heard
+        )
+        ours = request_tasks(request)
+        ours.add(call.task)
+        try:
+            while isinstance(said := await call.next(), ProgressUpdate):
+                await request.session.report_progress(said.count, message=said.text)
+            return complete_result(request, await call.result())
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        except (UnknownTool, BadRequest) as error:
+            raise MCPError(types.INVALID_PARAMS, error.message, error.to_json()) from None
+        except Unavailable as error:
+            raise MCPError(types.INTERNAL_ERROR, error.message) from None
+        finally:
+            ours.discard(call.task)
+
+
+def tool_call_from(request: SdkRequest, params: types.CallToolRequestParams) -> ToolCall:
+    """The call as the transport-neutral server takes it, and how its client can be asked."""
+    capabilities = request.session.client_capabilities
+    asks = capabilities is not None and capabilities.elicitation is not None
+    old = is_handshake_revision(request)
+    return ToolCall(
+        name=params.name,
+        arguments=params.arguments or {},
+        identity=identity_of(request),
+        elicit=make_elicit(request) if asks and old and request.session.can_send_request else None,
+        can_resume=asks and not old,
+        responses=(request.params or {}).get("inputResponses"),
+        state=params.request_state,
+        meta=(request.params or {}).get("_meta") or {},
+    )
+
+
+def complete_result(request: SdkRequest, result: dict[str, Any]) -> dict[str, Any]:
+    """The result, said to be whole where the revision wants that said."""
+    return result if is_handshake_revision(request) else {"resultType": "complete", **result}
+
+
+def is_handshake_revision(request: SdkRequest) -> bool:
+    """Whether the client speaks a revision with a handshake."""
+    return request.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+def make_elicit(request: SdkRequest) -> Elicit:
+    """What asks the client of an earlier revision, within its own request."""
+
+    async def ask(form: Mapping[str, Any]) -> Any:
+        try:
+            answer = await request.session.elicit_form(
+                form["message"], dict(form["requestedSchema"]), request.request_id
+            )
+        except MCPError:  # it refuses to be asked
+            return None
+        return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+    return ask
+
+
+def identity_of(request: SdkRequest) -> Identity:
+    """Who asks: as the door found it, or the owner of this process."""
+    found: Identity = LOCAL if request.request is None else request.request.scope.get(IDENTITY_KEY, LOCAL)
+    return found
+
+
+def request_tasks(request: SdkRequest) -> MutableSet[Any]:
+    """Where the calls of this HTTP request are kept, so that they end when it is left."""
+    if request.request is None:
+        return set()
+    held: MutableSet[Any] = request.request.scope.setdefault(TASKS_KEY, set())
+    return held
+
+
+# ---- Sessions: the MCP SDK's HTTP side, with and without a session. Importing this takes a second.
+
+MAX_SESSIONS = 2_000
+IDLE_SECONDS = 1_800.0  # seconds that a session without a request is kept
+
+
+class SdkSessions:
+    """Serves requests that belong to a session, and those that belong to none."""
+
+    def __init__(self, server: Server[Any], *, body_limit: int) -> None:
+        self._stateful = StreamableHTTPSessionManager(
+            server,
+            session_idle_timeout=IDLE_SECONDS,
+            max_sessions=MAX_SESSIONS,
+            max_request_body_size=body_limit,
+        )
+        self._stateless = StreamableHTTPSessionManager(
+            server, stateless=True, max_request_body_size=body_limit
+        )
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Serve while the block runs. It has to be left by the task that entered it."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._stateful.run())
+            await stack.enter_async_context(self._stateless.run())
+            yield
+
+    async def serve(
+        self, scope: Scope, receive: Receive, send: Send, *, identity: Identity, stateless: bool
+    ) -> None:
+        """Answer one request; `single`: it belongs to no session, and opens none."""
+        token = AccessToken(token="", client_id=identity.owner, scopes=[])
+        scope["user"] = AuthenticatedUser(token)  # a session is its owner's only
+        manager = self._stateless if stateless else self._stateful
+        await manager.handle_request(scope, receive, send)

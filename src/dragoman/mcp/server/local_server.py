@@ -1,0 +1,78 @@
+"""A booth: tools served over MCP at a port of the loopback while a block runs, to whoever has its token."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from dragoman.errors import Unauthorized
+from dragoman.mcp.server.endpoint import McpEndpoint
+from dragoman.mcp.server.server import ToolServer
+from dragoman.operations.identity import LOCAL, Identity
+
+HOST = "127.0.0.1"
+BACKLOG = 16
+
+
+class LocalMcpServer(NamedTuple):
+    """Where it is, and the token that opens it: `Authorization: Bearer TOKEN`."""
+
+    url: str
+    token: str
+
+
+@asynccontextmanager
+async def serve_locally(tool_server: ToolServer) -> AsyncIterator[LocalMcpServer]:
+    """Serve the tools while the block runs; what is under way at its end is aborted."""
+    token = secrets.token_urlsafe(32)
+
+    async def identify(headers: Mapping[str, str]) -> Identity:
+        said = headers.get("authorization", "").encode()
+        if not hmac.compare_digest(said, f"Bearer {token}".encode()):
+            raise Unauthorized("this is served to somebody else")
+        return LOCAL
+
+    door = McpEndpoint(tool_server, identify=identify)
+    try:
+        async with serve_on_loopback(door) as port:
+            yield LocalMcpServer(f"http://{HOST}:{port}/mcp", token)
+    finally:
+        await door.close()
+
+
+@asynccontextmanager
+async def serve_on_loopback(app: ASGIApp) -> AsyncIterator[int]:
+    """Serve an app at a free port; at the end its connections are closed at once."""
+    with socket.create_server((HOST, 0), backlog=BACKLOG) as listener:
+        server = make_uvicorn(app)
+        await server.startup(sockets=[listener])
+        ticking = asyncio.create_task(server.main_loop())
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            ticking.cancel()
+            for accepting in server.servers:
+                accepting.close()
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
+            if tasks := list(server.server_state.tasks):
+                await asyncio.wait(tasks)
+
+
+def make_uvicorn(app: ASGIApp) -> uvicorn.Server:
+    """uvicorn for this app, ready to start. Its `serve()` would take the program's signals."""
+    settings = uvicorn.Config(
+        app, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
+    )
+    settings.load()
+    server = uvicorn.Server(settings)
+    server.lifespan = settings.lifespan_class(settings)
+    return server

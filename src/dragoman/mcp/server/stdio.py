@@ -1,0 +1,57 @@
+"""The pipe: MCP over this process's own stdin and stdout, where nothing else may be written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from dragoman.mcp.client import sdk
+from dragoman.mcp.server.sdk_server import build_sdk_server
+from dragoman.mcp.server.server import McpServer
+
+MAX_LINE_BYTES = 64_000_000
+
+
+async def serve_stdio(server: McpServer) -> None:
+    """Serve the tools until stdin ends. What operations print goes to stderr meanwhile."""
+    built = await asyncio.to_thread(build_sdk_server, server)
+    stdio = await asyncio.to_thread(sdk.import_sdk_module, "mcp.server.stdio")
+    async with stdio.stdio_server() as (read, write):
+        await built.run(read, write, built.create_initialization_options())
+
+
+async def read_lines() -> AsyncIterator[bytes]:
+    """The lines of stdin, until it ends."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def read() -> None:
+        """Wait for lines: in a thread that nobody has to wait for at the end."""
+        while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
+            loop.call_soon_threadsafe(queue.put_nowait, line)
+        loop.call_soon_threadsafe(queue.put_nowait, b"")
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    while line := await queue.get():
+        if line.strip():
+            yield line
+
+
+def stdout_writer() -> Callable[[bytes], Awaitable[None]]:
+    """What writes lines to stdout, one at a time; whatever else is printed goes to stderr from now on."""
+    wire = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    turn = asyncio.Lock()
+
+    def put(line: bytes) -> None:
+        wire.write(line + b"\n")
+        wire.flush()
+
+    async def write(line: bytes) -> None:
+        async with turn:
+            await asyncio.to_thread(put, line)
+
+    return write

@@ -1,0 +1,95 @@
+"""Specs: somebody's MCP server: how it is reached, what of it is taken, and how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dragoman.errors import ConfigError
+from dragoman.operations.call_limiter import Rate
+from dragoman.operations.operation import NAMESPACE_PATTERN, Effect
+
+Trust = Literal["always", "first", "ask"]
+State = Literal["starting", "ready", "failed", "lazy", "disabled"]
+Transport = Literal["auto", "http", "sse"]
+
+RESERVED_NAME = "hub"
+
+
+class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is started or reached, and what of it becomes operations. Times are in seconds.
+
+    Either `command`, a program and its arguments, or a `url`. A program gets `env`, those variables of the
+    hub that `env_from` names, and `secrets` by name; of anything else only PATH, HOME and LANG. For a `url`
+    the `secrets` are headers beside `headers`. `tools` are patterns of the names that are taken. `effects`
+    says by name or pattern what a repetition does; it goes before what the server itself says.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    env_from: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+    transport: Transport = "auto"
+    headers: Mapping[str, str] = {}
+    tools: tuple[str, ...] = ("*",)
+    effects: Mapping[str, Effect] = {}
+    trust: Trust = "first"
+    lazy: bool = False
+    enabled: bool = True
+    timeout: float = 60.0
+    connect_timeout: float = 20.0
+    concurrency: int = 8
+    rate: str | None = None
+
+    def __post_init__(self) -> None:
+        if not NAMESPACE_PATTERN.fullmatch(self.name) or self.name.lower() == RESERVED_NAME:
+            raise ConfigError(
+                f"an MCP server cannot be named {self.name[:100]!r}",
+                hint=f"1 to 64 letters, digits, - or _; {RESERVED_NAME!r} is the hub's own",
+            )
+        if bool(self.command) == bool(self.url):
+            raise ConfigError(f"MCP server {self.name!r} takes either a command or a url")
+        if self.rate is not None:
+            Rate.parse(self.rate)
+        if self.url and not is_http_url(self.url):
+            raise ConfigError(
+                f"the url of MCP server {self.name!r} must be an address with http:// or https://"
+            )
+
+    def __repr__(self) -> str:
+        """Without the command, the address, headers and the environment: what they hold may be secret."""
+        return f"ServerSpec({self.name!r}, {'command' if self.command else 'url'})"
+
+
+def is_http_url(url: str) -> bool:
+    """Whether it is a URL of a web server."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server stands. `error` is why it failed; `problems` are what was left out of it, and why.
+
+    `tools` counts its operations, `waiting` its definitions that wait for approval. `since` is in unix
+    seconds.
+    """
+
+    name: str
+    state: State
+    since: float
+    error: str | None = None
+    tools: int = 0
+    waiting: int = 0
+    problems: tuple[str, ...] = ()
+    title: str | None = None
+    protocol: str | None = None
+    attempts: int = 0

@@ -1,0 +1,173 @@
+"""Functions as operations: `@operation` on a plain sync or async Python function."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, closing
+from types import ModuleType
+from typing import Any, TypedDict, TypeVar, Unpack, get_args
+
+from dragoman.operations.arguments import docstring
+from dragoman.operations.arguments.parameters import FunctionParameters
+from dragoman.operations.arguments.validation import result_schema
+from dragoman.operations.call_limiter import CallLimiter, Rate
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Effect, Operation, OperationFunction
+
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+OPERATION_ATTRIBUTE = "__dragoman_operation__"
+
+
+class DecoratorOptions(TypedDict, total=False):
+    """What may be said of an operation besides: whether somebody has to approve each call; how many run at a
+    time, how often (`60/minute`); and how often a transient failure is tried again.
+    """
+
+    approval: bool
+    concurrency: int | None
+    rate: str | None
+    retries: int
+
+
+def operation(
+    namespace: str,
+    *,
+    effect: Effect = "once",
+    name: str | None = None,
+    timeout: float | None = None,
+    **details: Unpack[DecoratorOptions],
+) -> Callable[[F], F]:
+    """Make a function callable through the hub; for its own module it stays an ordinary function.
+
+    Name, description and JSON Schemas come from the function's name, docstring and type hints. A parameter
+    of type Context is handed the call's context and is no part of the schema. `effect` says what a repeated
+    call does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`, unless said). `timeout`
+    is in seconds. A generator says with each value how far it is, and its last one is the result.
+    ConfigError when the function does not say what it takes.
+    """
+
+    def mark(function: F) -> F:
+        made = from_function(function, namespace, effect=effect, name=name, timeout=timeout, **details)
+        setattr(function, OPERATION_ATTRIBUTE, made)
+        return function
+
+    return mark
+
+
+def from_function(
+    function: Function,
+    namespace: str,
+    *,
+    effect: Effect = "once",
+    name: str | None = None,
+    timeout: float | None = None,
+    **details: Unpack[DecoratorOptions],
+) -> Operation:
+    """The operation that a function is; the function itself is left unmarked."""
+    parameters = FunctionParameters(function)
+    documented = docstring.parse_docstring(function)
+    return Operation(
+        namespace=namespace,
+        name=name or parameters.function_name.rpartition(".")[2],
+        description=documented.description,
+        input_schema=parameters.schema(documented.parameters),
+        output_schema=output_schema_of(function, parameters.type_hints),
+        effect=effect,
+        timeout=timeout,
+        approval=details.get("approval", False),
+        retries=details.get("retries", 0),
+        gate=make_call_limiter(details),
+        parse=parameters.parse,
+        run=make_runner(function, parameters.context_names),
+    )
+
+
+def make_call_limiter(details: DecoratorOptions) -> CallLimiter | None:
+    """What bounds the calls of an operation, if anything does."""
+    concurrency, rate = details.get("concurrency"), details.get("rate")
+    if concurrency is None and rate is None:
+        return None
+    return CallLimiter(concurrency=concurrency, rate=None if rate is None else Rate.parse(rate))
+
+
+def output_schema_of(function: Function, hints: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The JSON Schema of the result; of a generator, that of its values."""
+    hint = hints.get("return", inspect.Parameter.empty)
+    if hint is inspect.Parameter.empty:
+        return None
+    if not is_generator(function):
+        return result_schema(hint)
+    values = get_args(hint)
+    return result_schema(values[0]) if values else None
+
+
+def is_generator(function: Function) -> bool:
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+
+
+def make_runner(function: Function, contexts: tuple[str, ...]) -> OperationFunction:
+    """How the function is run: on the event loop when it is async, else in the hub's threads."""
+
+    def bind(arguments: dict[str, Any], context: Context) -> Callable[[], Any]:
+        return functools.partial(function, **arguments, **dict.fromkeys(contexts, context))
+
+    async def run_async(arguments: dict[str, Any], context: Context) -> Any:
+        return await bind(arguments, context)()
+
+    async def run_sync(arguments: dict[str, Any], context: Context) -> Any:
+        return await context.offload(bind(arguments, context))
+
+    async def run_generator(arguments: dict[str, Any], context: Context) -> Any:
+        return await consume_generator(bind(arguments, context), context)
+
+    if is_generator(function):
+        return run_generator
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    return run_async if is_async else run_sync
+
+
+async def consume_generator(start: Callable[[], Any], context: Context) -> Any:
+    """The last value of a generator; each is told as it comes."""
+    values = start()
+    last = None
+    if inspect.isasyncgen(values):
+        async with aclosing(values):
+            async for last in values:
+                context.progress(last)
+        return last
+    loop, stopped = asyncio.get_running_loop(), threading.Event()
+
+    def iterate() -> Any:
+        last = None
+        with closing(values):
+            for last in values:
+                if stopped.is_set():
+                    break
+                loop.call_soon_threadsafe(context.progress, last)
+        return last
+
+    try:
+        return await context.offload(iterate)
+    finally:
+        stopped.set()  # one that is cancelled ends at its next value
+
+
+def marked_operation(thing: object) -> Operation | None:
+    """The operation that a function was made into, if it was."""
+    found = getattr(thing, OPERATION_ATTRIBUTE, None)
+    return found if isinstance(found, Operation) else None
+
+
+def find_operations(module: ModuleType) -> Iterator[Operation]:
+    """The operations that a module defines, or names in its `__all__`; in the module's order."""
+    public = getattr(module, "__all__", ())
+    for name, value in vars(module).items():
+        found = value if isinstance(value, Operation) else marked_operation(value)
+        own = isinstance(value, Operation) or getattr(value, "__module__", None) == module.__name__
+        if found is not None and (own or name in public):
+            yield found

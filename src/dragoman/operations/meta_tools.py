@@ -1,0 +1,266 @@
+"""The four meta-tools: how a model finds operations and calls them. Their bytes never change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import ApprovalNeeded, BadRequest, CallError, NotFound
+from dragoman.model_request import Tool
+from dragoman.operations.arguments.validation import InputParser, make_parser
+from dragoman.operations.batch import BatchEntry, RunningBatch, parse_batch
+from dragoman.operations.calls import Calls
+from dragoman.operations.context import Context, ProgressCallback
+from dragoman.operations.execution import CallReview
+from dragoman.operations.operation import MAX_DESCRIPTION_LENGTH, Effect, Operation, OperationFunction
+from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
+from dragoman.operations.permission.access_control import denied_failure
+from dragoman.operations.registry import RESERVED_NAMESPACE, Registry
+from dragoman.operations.sanitize import sanitize_text
+from dragoman.operations.search.search import OperationSearch, count_by_namespace
+from dragoman.operations.search.summary import summarise
+
+MAX_LIST_BYTES = 8_000  # bytes of the operations in one list
+
+LIST = Tool(
+    "hub_list",
+    "List the operations of this hub: how many there are in which namespace, and a one-line summary of each,"
+    " as far as there is room. Pass a namespace to list only that. To look for something, use hub_search.",
+    {
+        "type": "object",
+        "properties": {
+            "namespace": {"type": "string", "description": "List this namespace only."},
+        },
+        "additionalProperties": False,
+    },
+)
+SEARCH = Tool(
+    "hub_search",
+    'Find operations by what they do. Write q as verb + object + service, like "send message slack" or'
+    ' "convert currency"; the name of an operation, or its beginning, finds it too. Gives the best matches'
+    " with a summary and a signature (`?` marks what is optional), how many more fit, and in which"
+    " namespaces. Narrow it by namespace; a namespace without q lists it. If nothing fits, use other words.",
+    {
+        "type": "object",
+        "properties": {
+            "q": {"type": "string", "description": "What to find: verb + object + service."},
+            "namespace": {"type": "string", "description": "Search this namespace only."},
+        },
+        "additionalProperties": False,
+    },
+)
+SCHEMA = Tool(
+    "hub_schema",
+    "Get what an operation takes and gives, as JSON Schemas, with its full description and its effect:"
+    " `read` changes nothing, `idempotent` may be repeated, `once` acts again each time. Get it before you"
+    " call an operation for the first time.",
+    {
+        "type": "object",
+        "properties": {
+            "tool": {"type": "string", "description": "The operation's name, as hub_search gives it."},
+        },
+        "required": ["tool"],
+        "additionalProperties": False,
+    },
+)
+CALL = Tool(
+    "hub_call",
+    "Call operations. Find them with hub_search, and get the schema of each with hub_schema before you call"
+    " it for the first time: do not guess names or inputs. The calls of one batch run at the same time, so"
+    " let none need another's result. Gives one entry for each call, in order: {success: true, result} or"
+    " {success: false, error}; an error says what to mend, and brings the schema when the input was wrong.",
+    {
+        "type": "object",
+        "properties": {
+            "calls": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 32,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "tool": {"type": "string", "description": "The operation's name."},
+                        "input": {"type": "object", "description": "What it takes, as its schema says."},
+                    },
+                    "required": ["tool"],
+                    "additionalProperties": False,
+                },
+            },
+        },
+        "required": ["calls"],
+        "additionalProperties": False,
+    },
+)
+META_TOOLS: tuple[Tool, ...] = (LIST, SEARCH, SCHEMA, CALL)
+META_TOOLS_BY_ID = {tool.name.replace("_", ".", 1): tool for tool in META_TOOLS}
+
+
+def meta_tool_id(name: str) -> str | None:
+    """`hub.call` for `hub.call` and `hub_call`, and so for all four; None for any other name."""
+    dotted = name.replace("_", ".", 1)
+    return dotted if dotted in META_TOOLS_BY_ID and name in (dotted, META_TOOLS_BY_ID[dotted].name) else None
+
+
+class MetaTools:
+    """Runs the meta-tools over a registry. Each is a call in the tree, with what it calls below it."""
+
+    def __init__(self, registry: Registry, calls: Calls, *, search: OperationSearch | None = None) -> None:
+        self._registry = registry
+        self._calls = calls
+        self._search = search or OperationSearch(registry)
+        self._operations = {
+            "hub.list": make_operation(LIST, self._list_operations),
+            "hub.search": make_operation(SEARCH, self._search_operations),
+            "hub.schema": make_operation(SCHEMA, self._describe_operation),
+            "hub.call": make_operation(
+                CALL, self._call_batch, parse=parse_batch, effect="once", resumes=True
+            ),
+        }
+
+    async def run(
+        self,
+        name: str,
+        input: Mapping[str, Any],
+        *,
+        context: Context,
+        on_progress: ProgressCallback | None = None,
+    ) -> CallOutcome:
+        """What a meta-tool says; `name` in either spelling. NotFound for a name that is none of them."""
+        canonical = meta_tool_id(name)
+        if canonical is None:
+            raise NotFound(f"no meta-tool {name!r}", hint=f"there are {', '.join(META_TOOLS_BY_ID)}")
+        operation = self._operations[canonical]
+        return await self._calls.call(operation, input, context=context, on_progress=on_progress)
+
+    async def _list_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        namespace = input.get("namespace")
+        operations = self.visible_operations(context, namespace)
+        if namespace is not None and not operations:
+            spaces = count_by_namespace(self.visible_operations(context))
+            raise NotFound(f"no namespace {namespace!r}", hint=f"there are {', '.join(spaces) or 'none'}")
+        tools: list[dict[str, str]] = []
+        left = MAX_LIST_BYTES
+        for operation in operations:
+            said = {"tool": operation.id, "summary": summarise(operation)}
+            left -= len(msgspec.json.encode(said))
+            if left < 0:
+                break
+            tools.append(said)
+        more = len(operations) - len(tools)
+        hint = {"hint": f"{more} more: pass a namespace, or find them with hub_search."} if more else {}
+        return {"namespaces": count_by_namespace(operations), "tools": tools, "more": more, **hint}
+
+    def visible_operations(self, context: Context, namespace: str | None = None) -> Sequence[Operation]:
+        """The operations that the caller may call; by id."""
+        return [each for each in self._registry.list(namespace) if self._calls.is_visible(each, context)]
+
+    async def _search_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        answer = self._search.search(
+            input.get("q", ""),
+            namespace=input.get("namespace"),
+            allow=lambda operation: self._calls.is_visible(operation, context),
+        )
+        return answer.to_json()
+
+    async def _describe_operation(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        await self._calls.wait_for_operations([input["tool"]], context)
+        operation = self._calls.get_operation(input["tool"], context)
+        return {
+            "tool": operation.id,
+            "description": sanitize_text(operation.description, MAX_DESCRIPTION_LENGTH),
+            "effect": operation.effect,
+            "inputSchema": operation.input_schema,
+            "outputSchema": operation.output_schema,
+        }
+
+    async def _call_batch(self, entries: tuple[BatchEntry, ...], context: Context) -> list[dict[str, Any]]:
+        """Call them all at once; or none, as long as somebody has to approve one of them.
+
+        Where one has to wait in the midst of its work, the others end first, and it goes on by itself later.
+        """
+        await self._calls.wait_for_operations([entry.tool for entry in entries if not entry.failure], context)
+        inside = [context for _ in entries]
+        if context.state is None:
+            inside = await self._review_batch(entries, context)
+        bundle = RunningBatch.start_or_resume(entries, context)
+        if len(entries) == 1:  # most are, and it saves a task
+            await self._call_entry(entries[0], bundle.call_context(inside[0], 0), batch=bundle, index=0)
+            return bundle.results()
+        async with asyncio.TaskGroup() as group:
+            for at in bundle.pending_indexes():
+                own = bundle.call_context(inside[at], at)
+                group.create_task(self._call_entry(entries[at], own, batch=bundle, index=at))
+        return bundle.results()
+
+    async def _review_batch(self, entries: tuple[BatchEntry, ...], context: Context) -> list[Context]:
+        """The context of each call of a batch. ApprovalNeeded as long as somebody has to approve one."""
+        reviews = [await self._review_entry(entry, context) for entry in entries]
+        if items := [review.item for review in reviews if review.item is not None]:
+            if len(items) > 1 and any(item.question is not None for item in items):
+                raise CallError("a question is asked by itself", hint="call the others in another batch")
+            names = ", ".join(dict.fromkeys(item.operation for item in items))
+            raise ApprovalNeeded(f"{names}: somebody has to approve this first", items=items)
+        return [context if not each.ruling else replace(context, ruling=each.ruling) for each in reviews]
+
+    async def _review_entry(self, entry: BatchEntry, context: Context) -> CallReview:
+        """What stands in the way of a call of a batch."""
+        if entry.failure is not None or meta_tool_failure(entry.tool) is not None:
+            return CallReview()
+        return await self._calls.review(entry.tool, entry.input, context=context)
+
+    async def _call_entry(
+        self, entry: BatchEntry, context: Context, *, batch: RunningBatch, index: int
+    ) -> None:
+        failure = entry.failure or meta_tool_failure(entry.tool)
+        if failure is not None:
+            return batch.finish(index, {"success": False, "error": failure.to_json()})
+        grant = context.grant
+        if grant is not None and grant.call_id and not grant.approved and grant.state is None:
+            await self._calls.approval_flow.decline_call(grant.call_id, grant.text)
+            return batch.finish(index, {"success": False, "error": denied_failure(grant.text).to_json()})
+        outcome = await self._calls.call(
+            entry.tool,
+            entry.input,
+            context=context,
+            on_progress=lambda value: batch.report_progress(index, value),
+        )
+        if outcome.suspended_call is not None:
+            return batch.suspend(index, outcome.suspended_call)
+        notes = [*entry.notes, *outcome.notes]
+        said = outcome.to_json()
+        return batch.finish(index, {**said, "notes": notes} if notes else said)
+
+
+def meta_tool_failure(tool: str) -> CallFailure | None:
+    """The failure of calling a meta-tool through `hub.call`; None for anything else."""
+    if meta_tool_id(tool) is None:
+        return None
+    wire = META_TOOLS_BY_ID[meta_tool_id(tool) or ""].name
+    return to_failure(
+        BadRequest(f"{tool} cannot be called through hub_call", hint=f"use the tool {wire} itself")
+    )
+
+
+def make_operation(
+    tool: Tool,
+    run: OperationFunction,
+    *,
+    parse: InputParser | None = None,
+    effect: Effect = "read",
+    resumes: bool = False,
+) -> Operation:
+    """A meta-tool as an operation."""
+    return Operation(
+        namespace=RESERVED_NAMESPACE,
+        name=tool.name.removeprefix("hub_"),
+        description=tool.description,
+        input_schema=tool.input_schema,
+        effect=effect,
+        parse=parse or make_parser(tool.input_schema),
+        run=run,
+        resumes=resumes,
+    )

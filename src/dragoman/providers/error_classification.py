@@ -1,0 +1,205 @@
+"""Classes of failures: what went wrong with a model request, whichever library says so.
+
+Ours are told by what they are; those of httpx, aiohttp, openai, anthropic and others by what they carry (a
+status, a response with headers, a body) and how they are called, so none of these has to be installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dragoman.errors import (
+    BadRequest,
+    BudgetExhausted,
+    CallTimeout,
+    DragomanError,
+    Forbidden,
+    LimitReached,
+    NotFound,
+    ProviderCategory,
+    ProviderError,
+    RateLimited,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from dragoman.providers.retry import retry_after, safe_line
+from dragoman.wire.anthropic.chunk import anthropic_error as anthropic_failure
+from dragoman.wire.provider_errors import categorise, describe_error, find_error, provider_error
+
+_TRANSIENT = frozenset({"rate_limit", "overloaded", "api_error", "timeout", "network"})
+_MAX_CAUSES = 8  # causes of causes that are looked at
+_STATUS_ATTRIBUTES = ("status_code", "status", "http_status", "code")
+_DRAGOMAN_ERRORS: tuple[tuple[type[DragomanError], ProviderCategory], ...] = (
+    (LimitReached, "rate_limit"),
+    (BudgetExhausted, "rate_limit"),
+    (RateLimited, "rate_limit"),
+    (Unauthorized, "auth"),
+    (Forbidden, "auth"),
+    (BadRequest, "bad_request"),
+    (NotFound, "bad_request"),
+    (TooLarge, "bad_request"),
+    (Unavailable, "overloaded"),
+    (CallTimeout, "timeout"),
+)
+_BUILTIN_ERRORS: tuple[tuple[tuple[type[BaseException], ...], ProviderCategory], ...] = (
+    ((asyncio.CancelledError,), "cancelled"),
+    ((TimeoutError,), "timeout"),
+    ((ConnectionError, socket.gaierror, asyncio.IncompleteReadError), "network"),
+)
+_CLASS_NAMES: tuple[tuple[str, ProviderCategory], ...] = (
+    (r"^(AbortError|.*Cancel(l?ed)?(Error)?)$", "cancelled"),
+    (r"Timeout", "timeout"),
+    (r"ContentFilter", "content_filter"),
+    (r"^RateLimit", "rate_limit"),
+    (r"^(Authentication|PermissionDenied)Error$", "auth"),
+    (r"^((API)?Connect(ion)?|Read|Write|Close|Network|Transport|Proxy|RemoteProtocol)Error$", "network"),
+    (r"^(ServerDisconnected|Client(Connection|Connector|OS|Payload)|ServerConnection)\w*$", "network"),
+)  # fmt: skip
+_MESSAGE_PATTERNS: tuple[tuple[str, ProviderCategory], ...] = (
+    (r"rate[_ -]?limit|too many requests|resource_exhausted", "rate_limit"),
+    (r"overloaded|no healthy upstream|service unavailable", "overloaded"),
+    (r"(internal )?server error|bad gateway", "api_error"),
+    (r"timed? ?out\b|gateway timeout|deadline exceeded", "timeout"),
+    (r"(invalid|incorrect|missing) (x-)?api[ _-]?key|authentication_error|unauthori[sz]ed", "auth"),
+    (r"econn(reset|refused|aborted)|enotfound|eai_again|socket hang up|fetch failed", "network"),
+    (r"connection (was )?(reset|refused|closed|aborted)|server disconnected|incomplete read", "network"),
+)  # fmt: skip
+
+
+def classify_error(error: BaseException) -> ProviderCategory:
+    """What kind of failure it is: `rate_limit`, `overloaded`, `api_error`, `auth`, `bad_request`, ..."""
+    return read_error(error).category
+
+
+def is_transient_error(error: BaseException) -> bool:
+    """Whether trying the same again can help: 5xx and 529, rate limits (but no spent quota), timeouts."""
+    return read_error(error).transient
+
+
+def suggested_retry_delay(error: BaseException, *, clock: Callable[[], float] = time.time) -> float | None:
+    """Seconds to wait, as the provider asked in `Retry-After` or `Retry-After-Ms`; None when it did not."""
+    return read_error(error, clock=clock).retry_after
+
+
+def read_error(error: BaseException, *, clock: Callable[[], float] = time.time) -> ProviderError:
+    """The error as one of ours: its message is safe to show. One that already is comes back as it is."""
+    for cause in _causes(error):
+        if isinstance(cause, ProviderError):
+            return cause
+        found = _convert(cause, clock)
+        if found is not None:
+            return found
+    return ProviderError(_message_of(error), category="unknown")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it was raised from; of a group the first."""
+    now: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if now is None:
+            return
+        yield now
+        now = now.exceptions[0] if isinstance(now, BaseExceptionGroup) else now.__cause__
+
+
+def _convert(error: BaseException, clock: Callable[[], float]) -> ProviderError | None:
+    if isinstance(error, DragomanError):
+        return _from_dragoman(error)
+    status = _status(error)
+    headers = _headers(error)
+    if status is not None or isinstance(getattr(error, "body", None), Mapping):
+        return _from_response(error, status, headers=headers, now=clock())
+    category = _guess_category(error)
+    if category is None:
+        return None
+    found = ProviderError(_message_of(error), category=category, transient=category in _TRANSIENT)
+    found.retry_after = retry_after(headers, clock()) if found.transient else None
+    return found
+
+
+def _from_dragoman(error: DragomanError) -> ProviderError | None:
+    category = next((category for kind, category in _DRAGOMAN_ERRORS if isinstance(error, kind)), None)
+    if category is None:
+        return None
+    return ProviderError(
+        error.message,
+        category=category,
+        transient=error.transient,
+        retry_after=error.retry_after,
+        hint=error.hint,
+    )
+
+
+def _from_response(
+    error: BaseException, status: int | None, *, headers: Mapping[str, str], now: float
+) -> ProviderError:
+    """What a response stood for: its status, its headers, the error object in its body."""
+    body = _body(error)
+    said = find_error(body) or body or str(error)
+    if status is None or status < 400:  # an error inside a stream that had begun well
+        found = anthropic_failure(said)
+    else:
+        found = provider_error(said if describe_error(said) else str(error), status=status)
+    told = headers.get("x-should-retry", "").strip().lower()
+    transient = told == "true" if told in ("true", "false") else found.transient
+    return ProviderError(
+        _message_of(error) if not found.message else safe_line(found.message),
+        category=found.category,
+        upstream_status=found.upstream_status,
+        transient=transient,
+        retry_after=retry_after(headers, now) if transient else None,
+    )
+
+
+def _guess_category(error: BaseException) -> ProviderCategory | None:
+    """By what it is, how it is called, what it says; None when that tells nothing."""
+    for kinds, category in _BUILTIN_ERRORS:
+        if isinstance(error, kinds):
+            return category
+    names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ != "builtins"]
+    for pattern, category in _CLASS_NAMES:
+        if any(re.search(pattern, name) for name in names):
+            return category
+    text = str(error)
+    known, transient = categorise(text)
+    if not transient and known in ("context_limit", "content_filter"):
+        return known
+    words = ((category, re.search(pattern, text, re.IGNORECASE)) for pattern, category in _MESSAGE_PATTERNS)
+    return next((category for category, found in words if found), None)
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that it carries, itself or in its response."""
+    for owner in (error, getattr(error, "response", None)):
+        for name in _STATUS_ATTRIBUTES:
+            value = getattr(owner, name, None)
+            if type(value) is int and 100 <= value <= 599:
+                return value
+    return None
+
+
+def _headers(error: BaseException) -> Mapping[str, str]:
+    """The response's headers; names in lower case."""
+    for owner in (getattr(error, "response", None), error):
+        headers = getattr(owner, "headers", None)
+        if headers is not None and callable(getattr(headers, "items", None)):
+            return {str(name).lower(): str(value) for name, value in headers.items()}
+    return {}
+
+
+def _body(error: BaseException) -> Any:
+    """What the provider said: openai and anthropic keep it decoded; a text is enough."""
+    body = getattr(error, "body", None)
+    if isinstance(body, Mapping | list | str) and body:
+        return body
+    return None
+
+
+def _message_of(error: BaseException) -> str:
+    return safe_line(str(error)) or type(error).__name__

@@ -1,0 +1,146 @@
+"""The engine: a child process that serves a local model; started when needed, and again after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from secrets import token_urlsafe
+from typing import cast
+
+import msgspec
+
+from dragoman.errors import ProviderError
+from dragoman.providers.retry import safe_line
+from dragoman.providers.upstream import UpstreamServer
+
+STDERR_TAIL = 4_000  # characters of what the process said last
+EXIT_WAIT = 2.0  # seconds within which a process that lets go of its connections has ended
+TERMINATE_WAIT = 5.0  # seconds that the process gets to end
+
+log = logging.getLogger(__name__)
+
+
+class ReadyLine(msgspec.Struct, frozen=True):
+    """What the process says when it is ready."""
+
+    address: str
+
+
+class LocalModelProcess:
+    """Runs `command`, which serves the OpenAI protocol as `providers/llama.py` says. For one event loop."""
+
+    def __init__(self, command: Sequence[str], *, startup_timeout: float) -> None:
+        self._command = tuple(command)
+        self._startup_timeout = startup_timeout
+        self._lock = asyncio.Lock()
+        self._process: Process | None = None
+        self._server: UpstreamServer | None = None
+        self._stderr_tail = ""
+        self._stderr_task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs, if one does."""
+        process = self._process
+        return None if process is None or process.returncode is not None else process.pid
+
+    async def start(self) -> UpstreamServer:
+        """Where the model is served; the process is started if none runs. ProviderError when it cannot be."""
+        async with self._lock:
+            if self._server is None or self.pid is None:
+                await self._stop()
+                self._server = await self._launch()
+            return self._server
+
+    async def exit_reason(self, timeout: float = EXIT_WAIT) -> str | None:
+        """How the process ended, if it has or does so soon; its last words are logged."""
+        process, listener = self._process, self._stderr_task
+        if process is None or listener is None:
+            return None
+        done, _ = await asyncio.wait([listener], timeout=timeout)
+        if not done:
+            return None
+        how = describe_exit(await process.wait())
+        log.warning(
+            "the local model's process has ended (%s)%s",
+            how,
+            f":\n{self._stderr_tail}" if self._stderr_tail else "",
+        )
+        return how
+
+    async def close(self) -> None:
+        """End the process."""
+        async with self._lock:
+            await self._stop()
+
+    async def _launch(self) -> UpstreamServer:
+        key = token_urlsafe(24)
+        process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+        )
+        self._process, self._stderr_tail = process, ""
+        self._stderr_task = asyncio.create_task(self._read_stderr(process))
+        line = b""
+        try:
+            async with asyncio.timeout(self._startup_timeout):
+                line = await send_key(process, key)
+            return UpstreamServer(
+                base_url=f"{msgspec.json.decode(line, type=ReadyLine).address}/v1", api_key=key
+            )
+        except TimeoutError:
+            problem = f"the local model was not ready after {self._startup_timeout:g} seconds"
+        except msgspec.DecodeError:
+            how = None if line else await self.exit_reason(TERMINATE_WAIT)
+            problem = f"the local model could not start ({how or 'it gave no address'})"
+            problem += f": {safe_line(self._stderr_tail.splitlines()[-1])}" if self._stderr_tail else ""
+        except BaseException:
+            await self._stop()
+            raise
+        await self._stop()
+        raise ProviderError(problem, category="api_error")
+
+    async def _read_stderr(self, process: Process) -> None:
+        """Keep the end of what the process says, so that its pipe never fills; until it has ended."""
+        stderr = cast(asyncio.StreamReader, process.stderr)
+        while piece := await stderr.read(STDERR_TAIL):
+            self._stderr_tail = (self._stderr_tail + piece.decode(errors="replace"))[-STDERR_TAIL:]
+        await process.wait()
+
+    async def _stop(self) -> None:
+        process, listener = self._process, self._stderr_task
+        self._process = self._server = self._stderr_task = None
+        if process is not None and listener is not None:
+            await terminate(process)
+            await listener
+
+
+async def send_key(process: Process, key: str) -> bytes:
+    """Tell the process the key; the line that it answers, empty when it has ended."""
+    cast(asyncio.StreamWriter, process.stdin).write(f"{key}\n".encode())
+    return await cast(asyncio.StreamReader, process.stdout).readline()
+
+
+async def terminate(process: Process) -> None:
+    """Ask the process to end, then make it."""
+    cast(asyncio.StreamWriter, process.stdin).close()
+    if process.returncode is None:
+        process.terminate()
+    try:
+        async with asyncio.timeout(TERMINATE_WAIT):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,84 @@
+"""Chores: what a hub sees to by itself from time to time: answers given elsewhere, and what has grown old."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from dragoman.errors import RunActive, StoreError, Unavailable
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.permission.access_control import ApprovalFlow
+from dragoman.store.store import Store
+
+log = logging.getLogger(__name__)
+DAY = 86_400  # seconds
+POLL_INTERVAL = 2.0  # seconds between two looks for answers
+
+
+@contextmanager
+def run_in_background(job: Coroutine[Any, Any, None]) -> Iterator[None]:
+    """The work goes on inside, and ends with it."""
+    task = asyncio.ensure_future(job)
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def purge_daily(store: Store, days: int) -> None:
+    """Once a day, forget approvals and artifacts that are older than so many days."""
+    while True:
+        with suppress(StoreError, Unavailable):
+            await store.approvals.purge(days * DAY)
+            await store.artifacts.purge(days * DAY)
+        await asyncio.sleep(DAY)
+
+
+class ApprovalResumer:
+    """Has chats go on that waited for somebody's word: it was given past this process, or not in time.
+
+    What was said while no hub ran counts as well, and what nobody makes use of any more has ended.
+    """
+
+    def __init__(
+        self, store: Store, resume_run: Callable[[ApprovalRequest], Awaitable[bool]], *, consent: ApprovalFlow
+    ) -> None:
+        self._store = store
+        self._resume_run = resume_run
+        self._consent = consent
+        self._since = 0.0
+        self._busy: dict[str, ApprovalRequest] = {}  # their sessions were busy
+
+    async def run(self) -> None:
+        """Look every other second, for ever."""
+        while True:
+            await asyncio.sleep(POLL_INTERVAL)
+            with suppress(StoreError, Unavailable):
+                if self._store.database.is_up:
+                    await self._poll()
+
+    async def _poll(self) -> None:
+        now = time.time()
+        found = await self._store.approvals.list_settled(self._since)
+        wanted = self._busy | {each.id: each for each in found}
+        for approval in wanted.values():
+            self._busy[approval.id] = approval
+            try:
+                await self._resume(approval, expired=approval.expires_at <= now)
+            except RunActive:
+                continue
+            except (StoreError, Unavailable):
+                raise
+            except Exception:
+                log.exception("approval %s is not followed", approval.id)
+            del self._busy[approval.id]
+        self._since = now - POLL_INTERVAL
+
+    async def _resume(self, approval: ApprovalRequest, *, expired: bool) -> None:
+        current = await self._consent.expire_if_due(approval.id) if expired else approval
+        if not await self._resume_run(current) and expired:
+            await self._consent.abandon(current)

@@ -1,0 +1,179 @@
+"""What brings operations from elsewhere: MCP servers, of the configuration and added since, and spokes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.config import Config, McpServerConfig, parse_config
+from dragoman.errors import (
+    BadRequest,
+    ConfigError,
+    Conflict,
+    DragomanError,
+    NotFound,
+    StoreError,
+    Unavailable,
+)
+from dragoman.mcp.client.client import McpClient
+from dragoman.mcp.client.redaction import secrets_of
+from dragoman.mcp.server_spec import ServerSpec, ServerStatus
+from dragoman.operations.registry import Registry
+from dragoman.server.app.services import HubEnvironment
+from dragoman.spokes.hub.permissions import NamespacePermissions
+from dragoman.spokes.hub.server import SpokeServer
+from dragoman.spokes.hub.settings import SpokeSettings
+from dragoman.store.store import Store
+
+log = logging.getLogger(__name__)
+
+MIN_SECRET_LENGTH = 8  # characters of a secret: less would blot out words
+MIN_VARIABLE_LENGTH = 12  # characters of a variable that may be one
+
+
+class ExternalOperations:
+    """The MCP servers and the spokes of a hub. Use it in `async with`."""
+
+    def __init__(
+        self, config: Config, registry: Registry, *, store: Store, environment: HubEnvironment
+    ) -> None:
+        self.servers = McpClient(registry, pin_store=store.definition_pins, environ=environment.environ)
+        self.switchboard = SpokeServer(
+            registry,
+            permissions=build_permits(config, config.mcp_servers),
+            settings=SpokeSettings(grace=config.spokes.grace, origins=tuple(config.cors.origins)),
+        )
+        self._config = config
+        self._store = store
+        self._environment = environment
+        self._lock = asyncio.Lock()
+        self._last_added: dict[str, McpServerConfig] = {}  # those that were added, as they were last read
+
+    async def __aenter__(self) -> ExternalOperations:
+        await self.servers.__aenter__()
+        await self.reload(self._config)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.switchboard.close()
+        await self.servers.close()
+
+    async def reload(self, config: Config) -> None:
+        """Have the servers of this configuration, and those that were added."""
+        async with self._lock:
+            self._config = config
+            specs, left_out = [], {}
+            for name, said in (await self._reserve_namespaces()).items():
+                try:
+                    specs.append(await self._build_spec(name, said))
+                except ConfigError as error:
+                    log.warning("the MCP server %s is left out: %s", name, error.message)
+                    left_out[name] = error.message
+            await self.servers.replace_all(specs)
+            for name, why in left_out.items():
+                self.servers.add_unusable(name, why)
+
+    async def add(self, name: str, body: Any) -> ServerStatus:
+        """Take in a server, described as in the configuration, and keep it. BadRequest, Conflict."""
+        if name.lower() in {each.lower() for each in self._config.mcp_servers}:
+            raise Conflict(f"the MCP server {name!r} stands in the configuration; change it there")
+        async with self._lock:
+            try:
+                said = parse_config({"mcp_servers": {name: body}}, source="the server").mcp_servers[name]
+                spec = await self._build_spec(name, said)
+            except ConfigError as error:
+                raise BadRequest(error.message, hint=error.hint) from None
+            status = self.servers.add(spec)
+            try:
+                await self._store.mcp_servers.put(name, msgspec.json.encode(body).decode())
+            except DragomanError:
+                await self.servers.remove(name)
+                raise
+            await self._reserve_namespaces()
+            return status
+
+    async def remove(self, name: str) -> None:
+        """Let a server go that was added, and forget what was approved of it. Conflict, NotFound."""
+        async with self._lock:
+            held = self.servers.status(name).name
+            if held in self._config.mcp_servers:
+                raise Conflict(f"the MCP server {held!r} stands in the configuration; take it out there")
+            await self._store.mcp_servers.delete(held)
+            await self.servers.remove(held, forget=True)
+            await self._reserve_namespaces()
+
+    async def reconnect(self, name: str) -> ServerStatus:
+        """Connect to a server anew, with its secrets as they are now. NotFound."""
+        async with self._lock:
+            held = self.servers.status(name).name
+            said = (await self._all_servers()).get(held)
+            if said is None:
+                raise NotFound(f"there is no MCP server {held!r}", hint="it was taken out elsewhere")
+            try:
+                return self.servers.update(await self._build_spec(held, said))
+            except ConfigError as error:
+                raise BadRequest(error.message, hint=error.hint) from None
+
+    async def _reserve_namespaces(self) -> dict[str, McpServerConfig]:
+        """Keep the namespaces of all servers that there should be free of spokes; those servers."""
+        wanted = await self._all_servers()
+        self.switchboard.set_permissions(build_permits(self._config, wanted))
+        return wanted
+
+    async def _all_servers(self) -> dict[str, McpServerConfig]:
+        """All servers that there should be; those of the configuration go before those that were added."""
+        known = {name.lower() for name in self._config.mcp_servers}
+        added = await self._added_servers()
+        return {
+            **self._config.mcp_servers,
+            **{name: said for name, said in added.items() if name.lower() not in known},
+        }
+
+    async def _added_servers(self) -> dict[str, McpServerConfig]:
+        """Those that were added; as they were, while the database does not answer."""
+        try:
+            kept = await self._store.mcp_servers.list()
+        except (StoreError, Unavailable) as error:
+            log.warning("the MCP servers that were added cannot be read: %s", error.message)
+            return self._last_added
+        found = {}
+        for each in kept:
+            try:
+                found[each.name] = msgspec.json.decode(each.body, type=McpServerConfig)
+            except msgspec.ValidationError as error:
+                log.warning("the MCP server %s is left out: %s", each.name, error)
+        self._last_added = found
+        return found
+
+    async def _build_spec(self, name: str, config: McpServerConfig) -> ServerSpec:
+        """The server as it is described, with its secrets; what must not be shown is told to the logs."""
+        secrets = {field: await self._read_secret(name, entry) for field, entry in config.secrets.items()}
+        fields = {field: getattr(config, field) for field in config.__struct_fields__ if field != "secrets"}
+        spec = ServerSpec(name=name, secrets=secrets, **fields)
+        self._environment.secrets.update(secret_values(spec, self._environment.environ))
+        return spec
+
+    async def _read_secret(self, server: str, entry: str) -> str:
+        try:
+            return await self._store.secrets.get(entry)
+        except DragomanError as error:
+            raise ConfigError(
+                f"the MCP server {server!r} wants the secret {entry!r}: {error.message}", hint=error.hint
+            ) from None
+
+
+def build_permits(config: Config, servers: Iterable[str]) -> NamespacePermissions:
+    """Who may bring operations in which namespaces; those of MCP servers are taken."""
+    reserved = (*config.spokes.reserved, *servers)
+    return NamespacePermissions(config.spokes.namespaces, reserved=reserved)
+
+
+def secret_values(spec: ServerSpec, environ: Mapping[str, str]) -> Iterator[str]:
+    """What may be secret and is long enough to tell: what the server is opened with, and all variables."""
+    yield from spec.secrets.values()
+    yield from (value for value in secrets_of(spec, environ) if len(value) >= MIN_SECRET_LENGTH)
+    yield from (value for value in spec.env.values() if len(value) >= MIN_VARIABLE_LENGTH)

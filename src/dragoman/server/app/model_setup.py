@@ -1,0 +1,110 @@
+"""A setting: all that one configuration says of models, made into what the gateway and the agents use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from dragoman.accounts.limit_table import LimitTable
+from dragoman.accounts.price import Price
+from dragoman.accounts.price_list import PriceList, PriceOverride
+from dragoman.agent.agent_registry import AgentRegistry
+from dragoman.config import Config
+from dragoman.providers.routing import Routing
+from dragoman.server.app.agents import build_agents
+from dragoman.server.app.providers import ProviderSet
+from dragoman.server.gateway.record import ModelCatalog
+
+OnFallback = Callable[[str, str], None]
+
+
+class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration at work. `price` finds the price of a provider's model."""
+
+    providers: ProviderSet
+    roster: AgentRegistry
+    book: ModelCatalog
+    prices: PriceList
+    limits: LimitTable
+    price: Callable[[str, str], Price | None]
+
+    @classmethod
+    def build(
+        cls,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        secrets: Mapping[str, str],
+        on_fallback: OnFallback,
+    ) -> ModelSetup:
+        """The setting of a configuration; `secrets` are of the encrypted table, `fell` hears of fallbacks."""
+        agents = build_agents(config)
+        fleet = ProviderSet(config, environ, secrets=secrets)
+        prices = build_prices(config)
+        routing = Routing(
+            fleet.providers,
+            aliases=config.routes,
+            fallbacks=config.fallbacks,
+            default=config.default_provider,
+            fallback_categories=config.fallback_on,
+            listed_models={name: place.models for name, place in config.providers.items() if place.only},
+        )
+        options = {name: provider.options for name, provider in config.providers.items()}
+        price = price_lookup(config, prices)
+        return cls(
+            providers=fleet,
+            roster=AgentRegistry(agents, routing, options=options, on_fallback=on_fallback),
+            book=ModelCatalog(
+                routing=routing,
+                options=options,
+                price=lambda route: price(route.provider.name, route.model),
+                models=listed_models(config),
+            ),
+            prices=prices,
+            limits=build_limits(config),
+            price=price,
+        )
+
+
+def build_prices(config: Config) -> PriceList:
+    """The prices: those of the configuration, then those of the library."""
+    return PriceList(
+        {
+            pattern: PriceOverride(
+                input=said.input,
+                output=said.output,
+                cache_read=said.cache_read,
+                cache_write=said.cache_write,
+            )
+            for pattern, said in config.price_list.items()
+        }
+    )
+
+
+def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Price | None]:
+    """What finds the price of a provider's model."""
+
+    def price(provider: str, model: str) -> Price | None:
+        said = config.providers.get(provider)
+        if said is None:
+            return prices.find(provider, model)
+        return prices.find(provider, model, base_url=said.url, type=said.type)
+
+    return price
+
+
+def listed_models(config: Config) -> Sequence[str]:
+    """The names under which clients may ask: aliases, the models that are listed, and the hub's own."""
+    names = [*config.routes]
+    names += [f"{name}/{model}" for name, said in config.providers.items() for model in said.models]
+    names += [config.model] if config.model else []
+    return list(dict.fromkeys(names))
+
+
+def build_limits(config: Config) -> LimitTable:
+    """Who may ask how much."""
+    said = config.limits
+    return LimitTable(
+        default_key=said.key, default_owner=said.owner, by_owner=said.owners, unpriced=said.unpriced
+    )

@@ -1,0 +1,110 @@
+"""The operations that a hub has of itself: those built in, as far as they are configured, and yours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman.operations.artifact import ArtifactStore
+from dragoman.operations.loader import load_operations
+from dragoman.operations.message_search import MessageSearch
+from dragoman.operations.registry import Registry
+from dragoman.operations.search.search import OperationSearch
+from dragoman.tools import history as said
+from dragoman.tools.builtin import builtin_operations
+from dragoman.tools.web.host_policy import WebSettings
+
+if TYPE_CHECKING:
+    from dragoman.operations.search.semantic_index import SemanticIndex
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from dragoman.config.sections import Config, PolicyRule
+from dragoman.errors import ConfigError
+from dragoman.operations.permission.policy import Decision, Policy, Rule
+
+
+def build_registry(config: Config, artifacts: ArtifactStore, *, history: MessageSearch) -> Registry:
+    """The built-in operations and those of the configuration. ConfigError."""
+    built = builtin_operations(
+        Path(config.files_root) if config.files_root else None,
+        files={name: Path(folder) for name, folder in config.files.items()},
+        artifacts=artifacts,
+        web=web_settings(config),
+    )
+    yours = (found for place in config.operations for found in load_operations(place))
+    return Registry(*built, *said.operations(history), *yours)
+
+
+def web_settings(config: Config) -> WebSettings | None:
+    """What `web.fetch` may ask; None when it is off."""
+    said = config.web
+    if not said.enabled:
+        return None
+    return WebSettings(
+        allow_hosts=said.allow_hosts,
+        deny_hosts=said.deny_hosts,
+        allow_networks=said.allow_networks,
+        ports=said.ports,
+        max_bytes=said.max_bytes,
+        timeout=said.timeout,
+    )
+
+
+def build_search(config: Config, registry: Registry) -> tuple[OperationSearch, SemanticIndex | None]:
+    """The search over all operations; with embeddings also what keeps their meanings. ConfigError."""
+    if config.search.embeddings == "none":
+        return OperationSearch(registry), None
+    from dragoman.operations.search.semantic_index import SemanticIndex  # late: only with embeddings
+    from dragoman.operations.search.wordllama import WordLlamaEmbedder  # late: it needs the extra
+
+    meanings = SemanticIndex(WordLlamaEmbedder())
+    return OperationSearch(registry, semantic_index=meanings), meanings
+
+
+# ---- Rules of the policy, as a configuration says them.
+
+DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")
+
+
+def build_policy(config: Config) -> Policy:
+    """The policy of a hub: its rules, and the defaults of the hub and of its agents. ConfigError."""
+    agents = {name: agent.policy for name, agent in config.agents.items() if agent.policy is not None}
+    return Policy(build_rules(config.policy), default=config.policy_default, agents=agents)
+
+
+def build_rules(configs: Iterable[PolicyRule]) -> tuple[Rule, ...]:
+    """The rules of a policy. ConfigError for one that cannot be."""
+    return tuple(build_rule(each, number) for number, each in enumerate(configs))
+
+
+def build_rule(config: PolicyRule, index: int) -> Rule:
+    """One rule; `number` is its place in the configuration, for the error."""
+    decisions = [word for word in DECISIONS if getattr(config, word)]
+    if len(decisions) != 1:
+        found = " and ".join(decisions) or "none"
+        raise ConfigError(f"policy[{index}]: expected one of allow, ask and deny, got {found}")
+    fields: dict[str, Any] = {
+        "decision": decisions[0],
+        "operations": as_tuple(getattr(config, decisions[0])),
+        "effects": as_tuple(config.effect),
+        "agents": as_tuple(config.agent),
+        "identities": as_tuple(config.identity),
+        "reason": config.reason,
+        "expires": config.expires,
+        "answerers": as_tuple(config.answerers) or None,
+    }
+    try:
+        rule = msgspec.convert(fields, Rule)
+        Policy([rule])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"policy[{index}]: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"policy[{index}]: {error.message}", hint=error.hint) from None
+    return rule
+
+
+def as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)

@@ -1,0 +1,159 @@
+"""The fleet: the providers of one configuration, with what they send through. A reload makes a new one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.config import Config, ProviderConfig, key_sources, read_key
+from dragoman.http.address import proxies_from
+from dragoman.http.connection import Timeouts
+from dragoman.http.transport import Transport
+from dragoman.providers.anthropic import AnthropicProvider, AnthropicSettings
+from dragoman.providers.claude_code.provider import ClaudeCodeProvider
+from dragoman.providers.key_pool import Cooldown, KeyPool, ProviderKey
+from dragoman.providers.local.provider import LocalProvider
+from dragoman.providers.ollama import OllamaProvider, OllamaSettings
+from dragoman.providers.openai import OpenAIProvider, quirks_of
+from dragoman.providers.provider import Provider
+from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.retry import RetryPolicy
+from dragoman.providers.scripted import ScriptedProvider, read_script
+from dragoman.providers.upstream import UpstreamServer
+
+log = logging.getLogger(__name__)
+QUIRKS = ("reasoning_field", "lenient_finish", "thinking", "call_ids")
+
+
+class ProviderSet:
+    """Providers by name. `secrets` are those of the encrypted table that the configuration names."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str], *, secrets: Mapping[str, str]) -> None:
+        self.providers: dict[str, Provider] = {}
+        self.transports: list[Transport] = []
+        for name, provider in config.providers.items():
+            transport = build_transport(provider, environ)
+            self.transports.append(transport)
+            keys = build_key_pool(name, provider, environ=environ, secrets=secrets)
+            self.providers[name] = build_provider(
+                name, provider, keys=keys, transport=transport, environ=environ
+            )
+
+    def remote_providers(self) -> Mapping[str, RemoteProvider]:
+        """Those that are servers somewhere, with keys."""
+        return {name: it for name, it in self.providers.items() if isinstance(it, RemoteProvider)}
+
+    async def close_when_idle(self) -> None:
+        """Close when nothing is under way any more."""
+        for transport in self.transports:
+            await transport.wait_idle()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close now."""
+        try:
+            for provider in self.providers.values():
+                await provider.close()
+        finally:
+            for transport in self.transports:
+                await transport.close()
+
+
+def secret_names(config: Config) -> set[str]:
+    """The entries of the encrypted table that the configuration wants."""
+    return {
+        key.api_key_secret
+        for provider in config.providers.values()
+        for key in key_sources(provider).values()
+        if key.api_key_secret
+    }
+
+
+def build_key_pool(
+    name: str, provider: ProviderConfig, *, environ: Mapping[str, str], secrets: Mapping[str, str]
+) -> KeyPool:
+    """The keys that there are; a provider that has lost all of its keys asks without."""
+    found = {
+        label: read_key(place, name=name, environ=environ, secrets=secrets)
+        for label, place in key_sources(provider).items()
+    }
+    cooldown = Cooldown(
+        failures=provider.cooldown.failures,
+        window=provider.cooldown.window,
+        seconds=provider.cooldown.seconds,
+    )
+    keys = [ProviderKey(label, secret) for label, secret in found.items() if secret]
+    return KeyPool(keys, cooldown=cooldown)
+
+
+def build_provider(
+    name: str,
+    provider: ProviderConfig,
+    *,
+    keys: KeyPool,
+    transport: Transport,
+    environ: Mapping[str, str],
+) -> Provider:
+    """One provider."""
+    server = UpstreamServer(base_url=provider.url or "", headers=provider.headers)
+    common: dict[str, Any] = {
+        "transport": transport,
+        "keys": keys,
+        "policy": RetryPolicy(retries=provider.retries),
+    }
+    match provider.type:
+        case "scripted":
+            return ScriptedProvider(read_script(Path(provider.script or "")), name=name)
+        case "local":
+            return LocalProvider(name, transport=transport, model_path=provider.model_path)
+        case "claude-code":
+            return build_claude_code(name, provider, environ=environ)
+        case "openai":
+            said = {word: value for word in QUIRKS if (value := getattr(provider, word)) is not None}
+            return OpenAIProvider(name, server, quirks=replace(quirks_of(server), **said), **common)
+        case "anthropic":
+            habits = AnthropicSettings(
+                version=provider.version, beta=provider.beta, max_tokens=provider.max_tokens
+            )
+            return AnthropicProvider(name, server, settings=habits, **common)
+        case "ollama":
+            ways = OllamaSettings(
+                num_ctx=provider.num_ctx, keep_alive=provider.keep_alive, think=provider.think
+            )
+            return OllamaProvider(name, server, settings=ways, **common)
+
+
+def build_claude_code(
+    name: str, provider: ProviderConfig, *, environ: Mapping[str, str]
+) -> ClaudeCodeProvider:
+    """The Claude Code CLI, as it is to be started."""
+    return ClaudeCodeProvider(
+        provider.executable,
+        name=name,
+        permission_mode=provider.permission_mode,
+        agent=provider.agent,
+        cwd=provider.cwd,
+        allowed_tools=provider.allowed_tools,
+        disallowed_tools=provider.disallowed_tools,
+        max_turns=provider.max_turns,
+        mcp_config=provider.mcp_config,
+        arguments=provider.arguments,
+        environ=environ,
+    )
+
+
+def build_transport(provider: ProviderConfig, environ: Mapping[str, str]) -> Transport:
+    """What a provider's requests go through."""
+    timeouts = Timeouts(
+        connect=provider.connect_timeout,
+        first_byte=provider.first_byte_timeout,
+        idle=provider.idle_timeout,
+        total=provider.total_timeout,
+    )
+    return Transport(
+        timeouts=timeouts, max_connections_per_host=provider.connections, proxies=proxies_from(environ)
+    )

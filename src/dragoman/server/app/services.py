@@ -1,0 +1,192 @@
+"""The ground that a hub stands on: what a reload of its configuration leaves as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.toolbox import Toolbox, find_operation
+from dragoman.config import Config, master_key
+from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
+from dragoman.http.transport import Transport
+from dragoman.model_request import Tool
+from dragoman.operations.artifact_overflow import ArtifactOverflow
+from dragoman.operations.calls import Calls, CallSettings
+from dragoman.operations.context import Context
+from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.permission.access_control import AccessControl
+from dragoman.operations.registry import Registry
+from dragoman.runs.recovery import recover
+from dragoman.server.app.background_jobs import run_in_background
+from dragoman.server.app.hooks import build_hooks
+from dragoman.server.app.operations import build_policy, build_registry, build_search
+from dragoman.server.app.providers import secret_names
+from dragoman.server.version import version
+from dragoman.store.encryption import MasterKey
+from dragoman.store.store import Store
+from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
+from dragoman.tracing.otlp import open_tracing
+
+log = logging.getLogger(__name__)
+ARRIVAL_TIMEOUT = 5.0
+
+
+class HubEnvironment(msgspec.Struct, frozen=True):
+    """Where a hub is. `require_keys`: whether callers need one; `read_secrets` is told what must never be
+    shown.
+    """
+
+    data: Path
+    environ: Mapping[str, str]
+    require_keys: bool
+    secrets: set[str]
+    tracing: Tracing | None = None
+
+    def __repr__(self) -> str:
+        return f"Place({str(self.data)!r})"
+
+
+class HubServices(msgspec.Struct, frozen=True, kw_only=True):
+    """The store and the operations, and where everything is."""
+
+    environment: HubEnvironment
+    store: Store
+    registry: Registry
+    calls: Calls
+    meta: MetaTools
+    tracing: Tracing
+    hooks: Hooks
+
+    @classmethod
+    async def open(cls, config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> HubServices:
+        """Open what there is; the stack closes it."""
+        tracing = environment.tracing or build_tracing(config, environment.secrets)
+        stack.push_async_callback(tracing.close)
+        store = await Store.open(
+            environment.data,
+            synchronous=config.synchronous,
+            tolerate_outages=True,
+            master_key=read_master_key(config, environment.environ),
+        )
+        await stack.enter_async_context(store)
+        await recover_runs(store)
+        registry = build_registry(config, store.artifacts, history=store.history)
+        hooks = open_hooks(config, environment, stack=stack)
+        settings = CallSettings(
+            threads=config.limits.threads,
+            tracer=call_tracer(tracing),
+            max_failures=config.limits.repeats,
+            hooks=hooks.calls if hooks else None,
+        )
+        calls = build_calls(config, store, registry=registry, settings=settings)
+        await stack.enter_async_context(calls)
+        search, meanings = build_search(config, registry)
+        if meanings is not None:
+            stack.enter_context(run_in_background(meanings.run()))
+        return cls(
+            environment=environment,
+            store=store,
+            registry=registry,
+            calls=calls,
+            meta=MetaTools(registry, calls, search=search),
+            tracing=tracing,
+            hooks=hooks,
+        )
+
+    async def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
+        """What an agent's model can call for whom the context names.
+
+        What is pinned and on its way, as while an MCP server starts, is waited for: ARRIVAL seconds at most.
+        """
+        by = asyncio.get_running_loop().time() + ARRIVAL_TIMEOUT
+        await self.calls.wait_for_operations(pinned, msgspec.structs.replace(context, deadline=by))
+        there = [operation for id in pinned if (operation := find_operation(self.registry, id)) is not None]
+        shown = [operation.id for operation in there if self.calls.is_visible(operation, context)]
+        return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
+
+    def operation_source(self, operation: str) -> str | None:
+        """Where an operation comes from; None when it is gone."""
+        try:
+            return self.registry.get(operation).source
+        except NotFound:
+            return None
+
+    async def read_secrets(self, config: Config) -> Mapping[str, str]:
+        """The entries of the encrypted table that the configuration names, as far as they can be had."""
+        found: dict[str, str] = {}
+        for name in sorted(secret_names(config)):
+            try:
+                found[name] = await self.store.secrets.get(name)
+            except DragomanError as error:
+                log.warning("the secret %s cannot be had: %s", name, error.message)
+        return found
+
+
+def open_hooks(config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> Hooks:
+    """The hooks of a configuration, with what those at an address are asked through."""
+    transport = Transport()
+    stack.push_async_callback(transport.close)
+    names = [hook.secret_env for hook in config.hooks if hook.secret_env is not None]
+    environment.secrets.update(environment.environ[name] for name in names if name in environment.environ)
+    hooks = build_hooks(config.hooks, environ=environment.environ, transport=transport)
+    stack.push_async_callback(hooks.aclose)
+    return hooks
+
+
+def build_calls(config: Config, store: Store, *, registry: Registry, settings: CallSettings) -> Calls:
+    """What calls the operations."""
+    spill = ArtifactOverflow(store.artifacts, limit=config.limits.result, max_size=config.limits.artifact)
+    return Calls(
+        registry, store.calls, access_control=build_guard(config, store), overflow=spill, settings=settings
+    )
+
+
+def build_guard(config: Config, store: Store) -> AccessControl:
+    """The policy, and where approvals are kept."""
+    return AccessControl(
+        build_policy(config), store.approvals, clock=time.time, approval_seconds=config.approval_seconds
+    )
+
+
+def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:
+    """Tracing as it is configured. ConfigError when it is, and what it needs is not installed."""
+    said = config.telemetry
+    if said.otlp_endpoint is None:
+        return NO_TRACING
+    settings = TelemetrySettings(
+        endpoint=said.otlp_endpoint,
+        service=said.service_name,
+        version=version(),
+        content=said.content,
+        sample=said.sample,
+    )
+    return open_tracing(settings, secrets=secrets)
+
+
+def call_tracer(tracing: Tracing) -> Tracing | None:
+    """Whoever sees each call; nobody when tracing is off."""
+    return None if tracing is NO_TRACING else tracing
+
+
+def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | None:
+    """The key to the encrypted table, if there is one."""
+    said = master_key(config, environ)
+    return None if said is None else MasterKey.from_text(said)
+
+
+async def recover_runs(store: Store) -> None:
+    """Close what a crash has cut off. While the database is down this waits for the next start."""
+    try:
+        recovered = await recover(store)
+    except (StoreError, Unavailable) as error:
+        log.warning("the database is down, so the hub only relays for keys that it knows: %s", error.message)
+        return
+    if recovered:
+        log.warning("%d runs were cut off by a crash; their messages are closed", recovered)

@@ -1,0 +1,290 @@
+"""The gateway's doors: OpenAI's and Anthropic's clients in, any provider behind, all of it accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.accounts.meter import Meter
+from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, Unavailable
+from dragoman.providers.relayed_response import RelayedResponse
+from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.routing import Route, require_model_access
+from dragoman.server.exchange import Exchange
+from dragoman.server.gateway.dialects import (
+    ChatCompletionsDialect,
+    ClientDialect,
+    EmbeddingsDialect,
+    MessagesDialect,
+)
+from dragoman.server.gateway.record import ModelCatalog, RequestDetails, RequestRecord, request_id_headers
+from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan
+from dragoman.server.metrics import Metrics
+from dragoman.server.streaming import DisconnectWatch
+from dragoman.tracing.interface import Tracing
+from dragoman.wire.anthropic.client_request import parse_count_tokens_request
+from dragoman.wire.client_request import RawRequestBody
+from dragoman.wire.openai.tap import read_document
+from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
+
+log = logging.getLogger(__name__)
+SMALL_BODY = 64 * 1024  # bytes of a body whose tokens are guessed by its length
+CHARACTERS_PER_TOKEN = 4  # of a body, for one token
+UNSUPPORTED_STATUSES = (404, 405, 501)  # of a server that counts no tokens
+MAX_RETRY_AFTER = 60  # seconds that a client is asked to wait: some sleep as long as they are told
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`body_limit` in bytes, `keep_alive` in seconds."""
+
+    body_limit: int
+    keep_alive: float
+
+
+class Gateway:
+    """The doors under `/v1`."""
+
+    def __init__(
+        self,
+        catalog: ModelCatalog,
+        meter: Meter,
+        *,
+        tracing: Tracing,
+        metrics: Metrics,
+        settings: GatewaySettings,
+    ) -> None:
+        self.catalog = catalog
+        self.draining = False
+        self._meter = meter
+        self._tracing = tracing
+        self._metrics = metrics
+        self._settings = settings
+        self._requests: set[GatewayRequest] = set()
+        self._idle = asyncio.Event()
+        self._started = int(time.time())
+
+    @property
+    def active(self) -> int:
+        """How many requests are under way."""
+        return len(self._requests)
+
+    async def chat(self, exchange: Exchange) -> None:
+        """OpenAI's chat.completions."""
+        await self._handle(exchange, CHAT_COMPLETIONS)
+
+    async def embeddings(self, exchange: Exchange) -> None:
+        """OpenAI's embeddings."""
+        await self._handle(exchange, EMBEDDINGS)
+
+    async def messages(self, exchange: Exchange) -> None:
+        """Anthropic's Messages."""
+        await self._handle(exchange, MESSAGES)
+
+    async def count_tokens(self, exchange: Exchange) -> None:
+        """How many tokens a Messages request has: as its provider counts, or an estimate."""
+        exchange.response_headers |= request_id_headers(exchange.request_id)
+        raw = await exchange.read_body(self._settings.body_limit)
+        head = RawRequestBody(raw)
+        route = self._routes(exchange, head)[0]
+        async with DisconnectWatch(exchange) as presence:
+            counted = await count_upstream(route, head, headers=exchange.headers)
+        if presence.disconnected:
+            return
+        if counted is not None:
+            await exchange.respond(200, counted, headers=JSON_HEADERS)
+            return
+        tokens = estimate_input(parse_count_tokens_request(raw), factor=token_factor(route))
+        await exchange.respond(200, {"input_tokens": tokens}, headers={"x-dragoman-estimated": "true"})
+
+    async def models(self, exchange: Exchange) -> None:
+        """The models that the key may ask, in a form that both families' clients read."""
+        names = [name for name in self.catalog.models if self._is_allowed(exchange, name)]
+        data = [self._model_object(name) for name in names]
+        body = {"object": "list", "data": data, "has_more": False}
+        ends = {"first_id": names[0], "last_id": names[-1]} if names else {"first_id": None, "last_id": None}
+        await exchange.respond(200, {**body, **ends})
+
+    async def model(self, exchange: Exchange) -> None:
+        """One model."""
+        name = exchange.path_params["id"]
+        self.catalog.routing.first_route(name)  # NotFound, also for a key that may ask for anything
+        require_model_access(exchange.identity.models, name, routing=self.catalog.routing)
+        await exchange.respond(200, self._model_object(name))
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new requests; those under way get so many seconds, and are then ended with a word."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                while self._requests:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            log.warning("%d answers were not over in time and are ended", len(self._requests))
+        for errand in list(self._requests):
+            errand.stop()
+
+    async def _handle(self, exchange: Exchange, dialect: ClientDialect) -> None:
+        with self._tracing.request("POST", exchange.path, headers=exchange.headers) as door:
+            try:
+                await self._serve(exchange, dialect)
+            except DragomanError as error:
+                door.set_status(dialect.error_status(error))
+                raise
+            door.set_status(200)
+
+    async def _serve(self, exchange: Exchange, dialect: ClientDialect) -> None:
+        request_id = exchange.request_id
+        exchange.response_headers |= request_id_headers(request_id)
+        if self.draining:
+            raise Unavailable("the hub is stopping", hint="ask again in a moment")
+        raw = await exchange.read_body(self._settings.body_limit)
+        head = RawRequestBody(raw)
+        routes = self._routes(exchange, head)
+        tokens = self._estimate_input(dialect, raw, route=routes[0])
+        admission = await self._meter.admit(
+            exchange.identity,
+            price=self.catalog.price(routes[0]),
+            input_tokens=tokens,
+            max_output=head.max_output_tokens,
+            model=head.model,
+        )
+        asking = RequestDetails(
+            identity=exchange.identity,
+            request_id=request_id,
+            endpoint=dialect.endpoint,
+            model=head.model,
+            input_tokens=tokens,
+            price=self.catalog.price,
+        )
+        task = RequestPlan(
+            dialect=dialect,
+            body=raw,
+            head=head,
+            routes=routes,
+            catalog=self.catalog,
+            input_tokens=tokens,
+            tracing=self._tracing,
+            keep_alive=self._settings.keep_alive,
+            on_fallback=self._metrics.provider_fell_back,
+        )
+        await self._run(task, exchange, record=RequestRecord(admission, asking))
+
+    async def _run(self, plan: RequestPlan, exchange: Exchange, *, record: RequestRecord) -> None:
+        try:
+            errand = GatewayRequest(plan, exchange, record=record)
+        except DragomanError:
+            record.release()
+            raise
+        self._requests.add(errand)
+        self._metrics.request_started(plan.dialect.endpoint)
+        try:
+            await errand.run()
+        finally:
+            self._metrics.request_ended(plan.dialect.endpoint)
+            self._requests.discard(errand)
+            self._idle.set()
+
+    def _routes(self, exchange: Exchange, head: RawRequestBody) -> Sequence[Route]:
+        allowed = exchange.identity.models
+        try:
+            routes = self.catalog.routing.find_routes(head.model)
+        except NotFound:
+            if allowed is None:
+                raise
+            raise NotFound(
+                f"there is no model {head.model!r}", hint=f"this key may ask {list(allowed)}"
+            ) from None
+        require_model_access(allowed, head.model, routing=self.catalog.routing)
+        return routes
+
+    def _estimate_input(self, dialect: ClientDialect, body: bytes, *, route: Route) -> int:
+        """An estimate of the prompt: a short body by its length, a long one by what is in it."""
+        if len(body) <= SMALL_BODY or dialect is EMBEDDINGS:
+            return max(1, len(body) // CHARACTERS_PER_TOKEN)
+        try:
+            return estimate_input(dialect.parse_request(body).request, factor=token_factor(route))
+        except BadRequest:  # a server of the same family may know better
+            return len(body) // CHARACTERS_PER_TOKEN
+
+    def _is_allowed(self, exchange: Exchange, name: str) -> bool:
+        try:
+            require_model_access(exchange.identity.models, name, routing=self.catalog.routing)
+        except DragomanError:
+            return False
+        return True
+
+    def _model_object(self, name: str) -> dict[str, Any]:
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started))
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": self._started,
+            "created_at": created,
+            "owned_by": name.partition("/")[0] if "/" in name else "dragoman",
+        }
+
+
+async def count_upstream(route: Route, head: RawRequestBody, *, headers: Mapping[str, str]) -> bytes | None:
+    """What the provider counts; None when it does not."""
+    provider = route.provider
+    if not isinstance(provider, RemoteProvider) or provider.family != MESSAGES.family:
+        return None
+    heard: list[bytes] = []
+
+    async def listen(relay: RelayedResponse) -> None:
+        document = await relay.read()
+        if "input_tokens" in read_document(document, "input_tokens"):
+            heard.append(document)
+            relay.mark_succeeded()
+        relay.close()
+
+    passed = {name: headers[name] for name in MESSAGES.forwarded_headers if name in headers}
+    url = provider.server.url("/messages/count_tokens", root="/v1")
+    try:
+        await provider.relay(
+            url, lambda: head.rewrite(route.model, options={}), headers=passed, handle=listen
+        )
+    except ProviderError as error:
+        if error.upstream_status not in UNSUPPORTED_STATUSES:
+            raise
+    return heard[0] if heard else None
+
+
+def token_factor(route: Route) -> float:
+    """How much more a family counts than others do."""
+    return ANTHROPIC_FACTOR if route.provider.family == "anthropic" else 1.0
+
+
+async def send_error(exchange: Exchange, error: DragomanError, *, dialect: ClientDialect) -> None:
+    """Answer an error in the door's own words."""
+    if exchange.response_started:
+        log.error("%s %s failed after its answer began: %s", exchange.method, exchange.path, error.message)
+        raise error
+    request_id = exchange.request_id
+    headers = request_id_headers(request_id)
+    headers["x-should-retry"] = "true" if may_retry(error) else "false"
+    if error.retry_after is not None:
+        headers["retry-after"] = str(max(1, min(MAX_RETRY_AFTER, round(error.retry_after))))
+    if error.status == 401:
+        headers["www-authenticate"] = 'Bearer realm="dragoman"'
+    await exchange.respond(
+        dialect.error_status(error), dialect.error_body(error, request_id), headers=headers
+    )
+
+
+def may_retry(error: DragomanError) -> bool:
+    """Whether the client may ask again by itself: not where the hub has tried often enough."""
+    return error.caller_may_retry if isinstance(error, ProviderError) else error.transient
+
+
+CHAT_COMPLETIONS = ChatCompletionsDialect()
+EMBEDDINGS = EmbeddingsDialect()
+MESSAGES = MessagesDialect()

@@ -1,0 +1,110 @@
+"""Doors to what brings operations from elsewhere: MCP servers and spokes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+import msgspec
+
+from dragoman.errors import BadRequest, Forbidden
+from dragoman.mcp.client.client import McpClient as Clients
+from dragoman.mcp.client.definition_pins import DefinitionChange
+from dragoman.mcp.server_spec import ServerStatus
+from dragoman.server.exchange import Exchange
+from dragoman.spokes.hub.server import SpokeServer
+
+MAX_BODY = 256_000
+
+
+class ApproveDefinitionsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is approved of: definitions by name, or by name and hash; all without `tools`."""
+
+    tools: list[str] | dict[str, str] | None = None
+
+
+class McpServerEditor(Protocol):
+    """Who adds and removes MCP servers for good, and knows their secrets."""
+
+    def add(self, name: str, body: Any) -> Awaitable[ServerStatus]: ...
+
+    def remove(self, name: str) -> Awaitable[None]: ...
+
+    def reconnect(self, name: str) -> Awaitable[ServerStatus]: ...
+
+
+class McpServerHandlers:
+    """The doors under `/api/mcp/servers`, and `/api/spokes`."""
+
+    def __init__(self, clients: Clients, switchboard: SpokeServer, *, editor: McpServerEditor) -> None:
+        self._clients = clients
+        self._switchboard = switchboard
+        self._editor = editor
+
+    async def list(self, exchange: Exchange) -> None:
+        """All MCP servers, and how they stand."""
+        await exchange.respond(200, {"servers": [status_to_json(status) for status in self._clients.list()]})
+
+    async def add(self, exchange: Exchange) -> None:
+        """Add one, `{"name", "command" | "url", ...}` as in the configuration; 201 with how it stands."""
+        body = await exchange.read_json(MAX_BODY)
+        name = body.pop("name", None) if isinstance(body, dict) else None
+        if not isinstance(name, str):
+            raise BadRequest("the body names no server", field="name", hint='send {"name": …, "url": …}')
+        if body.get("command") and exchange.identity.key_id is None:
+            raise Forbidden(
+                "a program is started only for callers with a key, and this hub wants none",
+                hint="put the server into dragoman.yaml, or serve with keys",
+            )
+        await exchange.respond(201, status_to_json(await self._editor.add(name, body)))
+
+    async def get(self, exchange: Exchange) -> None:
+        """One server, and the definitions that wait for approval."""
+        name = exchange.path_params["name"]
+        status, changes = self._clients.status(name), self._clients.changes(name)
+        await exchange.respond(
+            200, {**status_to_json(status), "changes": [change_to_json(each) for each in changes]}
+        )
+
+    async def remove(self, exchange: Exchange) -> None:
+        """Let a server go that was added. 204."""
+        await self._editor.remove(exchange.path_params["name"])
+        await exchange.respond(204)
+
+    async def reconnect(self, exchange: Exchange) -> None:
+        """Connect anew, in the background, with the secrets as they are now."""
+        await exchange.respond(
+            200, status_to_json(await self._editor.reconnect(exchange.path_params["name"]))
+        )
+
+    async def approve(self, exchange: Exchange) -> None:
+        """Approve definitions: `{"tools": {NAME: HASH}}` or `{"tools": [NAME, …]}`; all without a body."""
+        try:
+            said = msgspec.convert(await exchange.read_json(MAX_BODY), ApproveDefinitionsBody)
+        except msgspec.ValidationError as error:
+            raise BadRequest(
+                f"the body does not fit: {error}", hint='send {"tools": {NAME: HASH}} or {"tools": [NAME]}'
+            ) from None
+        name, by = exchange.path_params["name"], exchange.identity.owner
+        approved = await self._clients.approve(name, said.tools, by=by)
+        await exchange.respond(200, {"approved": list(approved)})
+
+    async def spokes(self, exchange: Exchange) -> None:
+        """The spokes, and what they offer."""
+        await exchange.respond(200, {"spokes": self._switchboard.status()})
+
+
+def status_to_json(status: msgspec.Struct) -> dict[str, Any]:
+    """A status as JSON, in camelCase."""
+    body: dict[str, Any] = msgspec.to_builtins(status)
+    return {to_camel_case(name): value for name, value in body.items() if value not in (None, (), [])}
+
+
+def to_camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def change_to_json(change: DefinitionChange) -> dict[str, Any]:
+    """A definition that waits, with what is different."""
+    return {"name": change.name, "kind": change.kind, "hash": change.hash, "diff": change.diff}

@@ -1,0 +1,252 @@
+"""Usage as others read it: what can be asked of the records, and the answer as JSON values or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from dragoman.errors import BadRequest
+from dragoman.store.usage import UsageRecord, UsageRepository
+from dragoman.store.usage_report import FILTERS, GROUP_NAMES, TOKEN_COLUMNS, GroupBy, UsageReportRow
+
+# ---- Moments and spans as people write them: `7d`, `90min`, `2026-11-22`, `2026-11-22T10:30`.
+
+SPAN_PATTERN = re.compile(r"(\d{1,5})\s*(s|min|h|d|w)")
+UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+SPAN_HINT = "a span reads like 90min, 24h, 7d or 4w"
+MOMENT_HINT = f"{SPAN_HINT}; a moment like 2026-11-22 or 2026-11-22T10:30Z, in UTC unless it says otherwise"
+
+
+def parse_span(text: str, *, field: str | None = None) -> float:
+    """The span in seconds. BadRequest."""
+    found = SPAN_PATTERN.fullmatch(text.strip())
+    if found is None:
+        raise BadRequest(f"{text!r} is no span of time", field=field, hint=SPAN_HINT)
+    return float(int(found[1]) * UNITS[found[2]])
+
+
+def parse_past(text: str, now: float, *, field: str | None = None) -> float:
+    """A moment in unix seconds; a span is that long ago. BadRequest."""
+    return _parse_moment(text, now, sign=-1, field=field)
+
+
+def parse_future(text: str, now: float, *, field: str | None = None) -> float:
+    """A moment in unix seconds; a span is that far ahead. BadRequest."""
+    return _parse_moment(text, now, sign=1, field=field)
+
+
+def _parse_moment(text: str, now: float, *, sign: int, field: str | None) -> float:
+    if SPAN_PATTERN.fullmatch(text.strip()):
+        return now + sign * parse_span(text)
+    plain = text.strip()
+    try:  # in a query, the `+` of an offset stands for a blank
+        moment = datetime.fromisoformat(plain.replace(" ", "+") if "T" in plain else plain)
+    except ValueError:
+        raise BadRequest(f"{text!r} is no moment", field=field, hint=MOMENT_HINT) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+Json: TypeAlias = dict[str, Any]
+
+FILTER_ALIASES = {"key": "key_id", "session": "session_id", "run": "run_id"}
+GROUP_ALIASES = {**FILTER_ALIASES, "model": "model_served"}
+PARAMETERS = ("group_by", "since", "until", "limit", "after", "format", *FILTER_ALIASES, *FILTERS)
+MAX_LIMIT = 10_000
+PAGE_SIZE = 1000
+DEFAULT_LIMIT = 100
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+MEASURES = ("mean_duration", "max_duration", "mean_first_byte", "max_first_byte")
+TOTAL_COLUMNS = ("calls", "failed", *TOKEN_COLUMNS, "cost", "unpriced", "estimated_share", *MEASURES)
+RECORD_COLUMNS = (
+    *("id", "request_id", "started_at", "owner", "key_id", "door", "provider", "key_name", "model_asked"),
+    *(
+        "model_served",
+        "status",
+        "finish_reason",
+        "error",
+        "upstream_status",
+        *TOKEN_COLUMNS,
+        "estimated",
+        "cost",
+    ),
+    *("price_model", "first_byte", "duration", "session_id", "run_id", "step", "call_id"),
+)
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the usage records; without `group_by`, the records themselves, after a place."""
+
+    group_by: tuple[GroupBy, ...] = ()
+    since: float | None = None
+    until: float | None = None
+    filters: Mapping[str, str] = {}
+    limit: int | None = None
+    after: tuple[float, str] | None = None
+
+    @property
+    def shared_parameters(self) -> Json:
+        """The parameters that all queries of it share."""
+        return {"since": self.since, "until": self.until, "filters": self.filters}
+
+
+def parse_usage_query(parameters: Mapping[str, str], now: float) -> UsageQuery:
+    """The question in the parameters of a query. BadRequest names the one that is wrong."""
+    for name, value in parameters.items():
+        if name not in PARAMETERS:
+            raise BadRequest(
+                f"there is no parameter {name!r}", field=name, hint=f"there are {join_names(PARAMETERS)}"
+            )
+        if not value and name != "group_by":
+            raise BadRequest(f"{name} is empty", field=name)
+    since, until, after = parameters.get("since"), parameters.get("until"), parameters.get("after")
+    filters = {
+        FILTER_ALIASES.get(name, name): parameters[name]
+        for name in parameters
+        if name in (*FILTER_ALIASES, *FILTERS)
+    }
+    return UsageQuery(
+        group_by=parse_groups(parameters.get("group_by", "")),
+        since=None if since is None else parse_past(since, now, field="since"),
+        until=None if until is None else parse_past(until, now, field="until"),
+        filters=filters,
+        limit=parse_row_limit(parameters.get("limit")),
+        after=None if after is None else parse_cursor(after),
+    )
+
+
+def parse_groups(text: str) -> tuple[GroupBy, ...]:
+    """Names with commas between them, each once."""
+    names = [GROUP_ALIASES.get(name, name) for piece in text.split(",") if (name := piece.strip())]
+    for name in names:
+        if name not in GROUP_NAMES:
+            raise BadRequest(
+                f"nothing can be grouped by {name!r}",
+                field="group_by",
+                hint=f"it can by {join_names(GROUP_NAMES)}",
+            )
+    return cast(tuple[GroupBy, ...], tuple(dict.fromkeys(names)))
+
+
+def parse_row_limit(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LIMIT):
+        raise BadRequest(f"limit must be 1 to {MAX_LIMIT}, not {text!r}", field="limit")
+    return int(text)
+
+
+def parse_cursor(text: str) -> tuple[float, str]:
+    """Where a page begins, as the page before has told in `next`."""
+    moment, _, id = text.partition("~")
+    try:
+        return float(moment), id
+    except ValueError:
+        raise BadRequest(
+            f"{text!r} is no place to go on from", field="after", hint="take `next` of an answer"
+        ) from None
+
+
+async def build_report(records: UsageRepository, query: UsageQuery) -> Json:
+    """`rows` and their `total`; where there are more, `more` says so or `next` where to go on."""
+    total = await records.report(**query.shared_parameters)
+    told = {"since": query.since, "until": query.until, "total": totals_to_json(total[0])}
+    if query.group_by:
+        limit = query.limit or PAGE_SIZE
+        lines = await records.report(query.group_by, **query.shared_parameters, limit=limit + 1)
+        rows = [{"group": dict(line.group), **totals_to_json(line)} for line in lines[:limit]]
+        return {"groupBy": query.group_by, "rows": rows, "more": len(lines) > limit, **told}
+    limit = query.limit or DEFAULT_LIMIT
+    found = await records.list(**query.shared_parameters, after=query.after, limit=limit + 1)
+    last = found[limit - 1] if len(found) > limit else None
+    return {
+        "rows": [record_to_json(record) for record in found[:limit]],
+        "next": None if last is None else f"{last.started_at!r}~{last.id}",
+        **told,
+    }
+
+
+async def export_csv(records: UsageRepository, query: UsageQuery) -> AsyncGenerator[str, None]:
+    """The rows as CSV, a page of them at a time, and all of them unless the question has a limit."""
+    head: list[Sequence[Any]] = [csv_headings(query.group_by)]
+    if query.group_by:
+        lines = await records.report(
+            query.group_by, **query.shared_parameters, limit=query.limit or MAX_LIMIT
+        )
+        yield to_csv(
+            [*head, *(csv_cells({"group": dict(line.group), **totals_to_json(line)}) for line in lines)]
+        )
+        return
+    left, after, full = query.limit, query.after, True
+    while full and left != 0:
+        size = PAGE_SIZE if left is None else min(PAGE_SIZE, left)
+        found = await records.list(**query.shared_parameters, after=after, limit=size)
+        yield to_csv([*head, *(csv_cells(record_to_json(record)) for record in found)])
+        head, full = [], len(found) == size
+        left = None if left is None else left - size
+        after = (found[-1].started_at, found[-1].id) if found else after
+
+
+def totals_to_json(line: UsageReportRow) -> Json:
+    """The sums of a line, as JSON values."""
+    return {
+        "calls": line.calls,
+        "failed": line.failed,
+        "usage": msgspec.to_builtins(line.tokens),
+        "cost": line.cost,
+        "unpriced": line.unpriced,
+        "estimatedShare": line.estimated,
+        **{to_camel_case(name): getattr(line, name) for name in MEASURES},
+    }
+
+
+def record_to_json(record: UsageRecord) -> Json:
+    """A record as JSON values."""
+    own = {
+        to_camel_case(name): getattr(record, name)
+        for name in UsageRecord.__struct_fields__
+        if name != "tokens"
+    }
+    return {**own, "usage": msgspec.to_builtins(record.tokens)}
+
+
+def csv_headings(group_by: Sequence[str]) -> tuple[str, ...]:
+    """The names of the columns."""
+    return (*group_by, *TOTAL_COLUMNS) if group_by else RECORD_COLUMNS
+
+
+def csv_cells(row: Json) -> list[Any]:
+    """A row of an answer, in the order of the headings; what is not known is empty."""
+    group = row.get("group")
+    known = {**row, **row["usage"]}
+    if group is not None:
+        return [*group.values(), *(known.get(to_camel_case(name)) for name in TOTAL_COLUMNS)]
+    at = datetime.fromtimestamp(row["startedAt"], UTC).isoformat(timespec="milliseconds")
+    known |= {"startedAt": at, "estimated": known.get("estimated", False)}
+    return [known.get(to_camel_case(name)) for name in RECORD_COLUMNS]
+
+
+def to_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """The rows as CSV (RFC 4180)."""
+    text = io.StringIO()
+    csv.writer(text).writerows([escape_formula(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def escape_formula(cell: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe, and so is text to it."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES) else cell
+
+
+def to_camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def join_names(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,204 @@
+"""A session: one connection of a spoke to its hub, seen from the spoke."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Any, NamedTuple
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from dragoman.errors import CallError, CallUncertain, Unavailable, WireError
+from dragoman.operations.context import ProgressCallback
+from dragoman.spokes.client.jobs import JobRunner
+from dragoman.spokes.hub.call import error_from_failure
+from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
+from dragoman.spokes.protocol import (
+    NORMAL_CLOSURE,
+    AbortedFrame,
+    AbortFrame,
+    ByeFrame,
+    CallFrame,
+    ErrorFrame,
+    FrameFromHub,
+    PartFrame,
+    PingFrame,
+    PongFrame,
+    ProgressFrame,
+    RegisteredFrame,
+    ReplyFrame,
+    ResultFrame,
+    SpokeFrame,
+    SubcallFrame,
+    WelcomeFrame,
+    decode_from_hub,
+)
+
+log = logging.getLogger(__name__)
+
+OUTBOX_LIMIT = 4_000_000
+MESSAGE_LIMIT = 32_000_000
+CLOSE_SECONDS = 2.0
+
+
+class PendingSubcall(NamedTuple):
+    """A call that the hub makes for us; None comes of it when the connection is lost."""
+
+    reply: asyncio.Future[ReplyFrame | None]
+    report: ProgressCallback
+
+
+class HubConnection:
+    """One connection, from its welcome on."""
+
+    def __init__(self, socket: ClientConnection, welcome: WelcomeFrame, *, job_runner: JobRunner) -> None:
+        self.welcome = welcome
+        self.bye: ByeFrame | None = None
+        self._socket = socket
+        self._job_runner = job_runner
+        sizes = FrameSizes(frame=welcome.frame, message=welcome.message)
+        self._outbox = Outbox(self._send, sizes=sizes, limit=OUTBOX_LIMIT)
+        self._joiner = PartJoiner(MESSAGE_LIMIT)
+        self._changes: asyncio.Queue[SpokeFrame] = asyncio.Queue()
+        self._subcalls: dict[str, PendingSubcall] = {}
+        self._numbers = count(1)
+        self._closed = False
+        self._last_frame_at = asyncio.get_running_loop().time()
+        self._on_registered: Callable[[RegisteredFrame], None] = lambda _: None
+
+    async def run(self, on_registered: Callable[[RegisteredFrame], None]) -> None:
+        """Serve, until the connection ends one way or the other.
+
+        `note` hears what the hub says of operations; what it raises is raised here.
+        """
+        self._on_registered = on_registered
+        parts = (self._read(), self._send_changes(), self._outbox.run(), self._heartbeat())
+        tasks = [asyncio.create_task(each) for each in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._job_runner.disconnect()
+            self._outbox.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._fail_subcalls()
+        for task in tasks:
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, ConnectionClosed):
+                raise error
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing more, end what there is within so many seconds, and close."""
+        self._outbox.send_urgent(ByeFrame())
+        await self._job_runner.drain(seconds)
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._outbox.idle.wait()
+                await self._socket.close(NORMAL_CLOSURE)
+        except TimeoutError:
+            log.info("the hub did not take the last answers")
+
+    def send_change(self, change: SpokeFrame) -> None:
+        """Tell the hub of operations that come or go."""
+        self._changes.put_nowait(change)
+
+    async def call_hub(self, operation: str, input: Any, *, parent: str, report: ProgressCallback) -> Any:
+        """The result of an operation of the hub, called below a call of the hub's that runs here."""
+        if self._closed:
+            raise Unavailable(f"{operation} was not called: the hub cannot be reached now")
+        id = f"s{next(self._numbers)}"
+        asked = self._subcalls[id] = PendingSubcall(asyncio.get_running_loop().create_future(), report)
+        try:
+            await self._outbox.send(
+                SubcallFrame(id=id, parent=parent, operation=operation, input=input), key=f"subcall {id}"
+            )
+            await asyncio.wait([asked.reply])
+        except asyncio.CancelledError:
+            if not self._outbox.withdraw(f"subcall {id}"):
+                self._outbox.send_urgent(AbortFrame(id=id))
+            raise
+        finally:
+            del self._subcalls[id]
+        return reply_result(operation, asked.reply.result())
+
+    async def _send(self, text: str) -> None:
+        await self._socket.send(text)
+
+    async def _send_changes(self) -> None:
+        await self._job_runner.connect(self._outbox, self.welcome.waiting)
+        while True:
+            await self._outbox.send(await self._changes.get())
+
+    async def _read(self) -> None:
+        try:
+            async for text in self._socket:
+                self._last_frame_at = asyncio.get_running_loop().time()
+                frame: FrameFromHub | None = decode_from_hub(text)
+                if isinstance(frame, PartFrame):
+                    whole = self._joiner.add(frame)
+                    frame = None if whole is None else decode_from_hub(whole)
+                if frame is not None:
+                    self._handle_call_frame(frame)
+        except WireError as error:
+            log.warning("the hub said what cannot be understood: %s", error.message)
+
+    def _handle_call_frame(self, frame: FrameFromHub) -> None:
+        match frame:
+            case CallFrame():
+                self._job_runner.start(frame)
+            case AbortFrame(id=id):
+                self._job_runner.abort(id)
+            case ResultFrame(id=id) | ErrorFrame(id=id) | AbortedFrame(id=id):
+                if id in self._subcalls and not self._subcalls[id].reply.done():
+                    self._subcalls[id].reply.set_result(frame)
+            case ProgressFrame(id=id, value=value):
+                if id in self._subcalls:
+                    self._subcalls[id].report(value)
+            case _:
+                self._handle_control_frame(frame)
+
+    def _handle_control_frame(self, frame: FrameFromHub) -> None:
+        match frame:
+            case PingFrame(n=n):
+                self._outbox.send_urgent(PongFrame(n=n), key="pong")
+            case PongFrame(n=n):
+                self._job_runner.confirm(n)
+            case RegisteredFrame():
+                self._on_registered(frame)
+            case ByeFrame():
+                self.bye = frame
+            case _:
+                raise WireError(f"a hub does not say {frame.__struct_config__.tag!r} here")
+
+    async def _heartbeat(self) -> None:
+        """Ask whether the hub is there. In the order of the answers, so that its pong confirms those."""
+        loop = asyncio.get_running_loop()
+        while self._last_frame_at + self.welcome.timeout > loop.time():
+            await self._outbox.send(PingFrame(n=self._job_runner.sent_count), key="ping")
+            await asyncio.sleep(self.welcome.heartbeat)
+        log.warning("the hub was not heard of for %g seconds", self.welcome.timeout)
+
+    def _fail_subcalls(self) -> None:
+        self._closed = True
+        for asked in self._subcalls.values():
+            if not asked.reply.done():
+                asked.reply.set_result(None)
+
+
+def reply_result(operation: str, reply: ReplyFrame | None) -> Any:
+    """The result in an answer, or the error that it stands for."""
+    match reply:
+        case ResultFrame(result=result):
+            return result
+        case ErrorFrame(error=failure):
+            raise error_from_failure(failure)
+        case AbortedFrame():
+            raise CallError(f"the hub stopped {operation}")
+        case None:
+            raise CallUncertain(
+                f"the hub went away while it ran {operation}; it is not known whether it took effect"
+            )

@@ -1,0 +1,116 @@
+"""A route: one operation and the spokes that serve it; each call goes to the one that has least to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+from dragoman.errors import CallError, CallUncertain, Unavailable
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Operation
+from dragoman.spokes.hub.call import MAX_DEPTH, SpokeCall, SpokeLost, calling_spokes
+from dragoman.spokes.hub.remote_spoke import RemoteSpoke, SlotWaiter
+from dragoman.spokes.protocol import ErrorFrame, OperationOffer, ResultFrame
+
+
+class SpokeBalancer:
+    """Runs an operation at one of the spokes that offer it."""
+
+    def __init__(self, offer: OperationOffer, *, call_numbers: Iterator[int] | None = None) -> None:
+        self.offer = offer
+        self.spokes: list[RemoteSpoke] = []
+        self._call_numbers = call_numbers or count(1)
+        self._waiters: dict[SlotWaiter, None] = {}
+
+    def add_spoke(self, spoke: RemoteSpoke) -> None:
+        """This spoke serves it too, from now on."""
+        self.spokes.append(spoke)
+        for waiter in self._waiters:
+            spoke.enqueue(waiter)
+        spoke.assign_slots()
+
+    def remove_spoke(self, spoke: RemoteSpoke) -> None:
+        """This spoke serves it no more; what waits for it alone is told so."""
+        self.spokes.remove(spoke)
+        for waiter in list(self._waiters):
+            waiter.remove_spoke(spoke)
+
+    def operation(self) -> Operation:
+        """It as an operation of the hub. ConfigError when its name or schema cannot be used."""
+        offer = self.offer
+        name = self.spokes[0].name if self.spokes else "?"
+        return Operation.from_schema(
+            self.run,
+            offer.input_schema,
+            namespace=offer.namespace,
+            name=offer.name,
+            description=offer.description,
+            output_schema=offer.output_schema,
+            effect=offer.effect,
+            timeout=offer.timeout,
+            approval=offer.approval,
+            source=f"spoke:{name}",
+        )
+
+    async def run(self, input: Mapping[str, Any], context: Context) -> Any:
+        """The result of a call. Unavailable, CallUncertain, or the error that the spoke tells of.
+
+        When the spoke goes away, a call that it cannot have begun, or that may be repeated, is handed on.
+        """
+        begun = 0
+        while True:
+            remote = await self._reserve_spoke()
+            ticket = SpokeCall(self.offer.id, self.offer.effect, context=remote.restrict_context(context))
+            came = await remote.run_call(ticket, input)
+            if isinstance(came, ResultFrame | ErrorFrame) and came.cost:
+                context.spend(came.cost)
+            if isinstance(came, ResultFrame):
+                return came.result
+            if not isinstance(came, SpokeLost):
+                raise ticket.error_from_reply(came)
+            begun += came.may_have_started
+            if came.may_have_started and self.offer.effect == "once":
+                raise CallUncertain(
+                    f"the spoke {remote.id!r} went away while it ran {self.offer.id}; it is not known whether"
+                    " it took effect",
+                    hint="look at what it would have changed before you call it again",
+                )
+            if begun >= remote.settings.attempts:
+                raise Unavailable(f"spokes went away {begun} times while they ran {self.offer.id}")
+
+    async def _reserve_spoke(self) -> RemoteSpoke:
+        """A spoke with a place for a call, which is taken. Waits for one as long as the caller does."""
+        if len(calling_spokes.get()) >= MAX_DEPTH:
+            raise CallError(
+                f"{self.offer.id} was not called: calls go {MAX_DEPTH} deep through spokes already"
+            )
+        free = [
+            each
+            for each in self.spokes
+            if each.available or (each.connected and each.id in calling_spokes.get())
+        ]
+        if free:
+            remote = min(free, key=lambda each: (each.active_calls, each.last_call_number))
+            remote.reserve_slot()
+        else:
+            remote = await self._wait_for_spoke()
+        remote.last_call_number = next(self._call_numbers)
+        return remote
+
+    async def _wait_for_spoke(self) -> RemoteSpoke:
+        """The spoke that has a place first."""
+        staying = [each for each in self.spokes if not each.leaving]
+        if not staying:
+            raise Unavailable(f"no spoke serves {self.offer.id} any more")
+        waiter = SlotWaiter()
+        self._waiters[waiter] = None
+        try:
+            for remote in staying:
+                remote.enqueue(waiter)
+            return await waiter.slot
+        except BaseException:
+            waiter.cancel()
+            raise
+        finally:
+            del self._waiters[waiter]

@@ -1,0 +1,100 @@
+"""A ticket: one call that a spoke has been handed, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextvars import ContextVar, copy_context
+from typing import Any, TypeAlias
+
+import msgspec
+
+from dragoman.errors import (
+    ApprovalNeeded,
+    CallError,
+    CallTimeout,
+    CallUncertain,
+    InvalidInput,
+    RateLimited,
+)
+from dragoman.ids import new_id
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Effect
+from dragoman.operations.outcome import MAX_MESSAGE_LENGTH
+from dragoman.operations.sanitize import sanitize_text
+from dragoman.spokes.protocol import AbortedFrame, CallFrame, ErrorFrame, ReplyFrame, SpokeFailure
+
+MAX_DEPTH = 16
+calling_spokes: ContextVar[tuple[str, ...]] = ContextVar("dragoman_spokes_above", default=())
+"""The spokes that serve the calls above this one."""
+
+
+class SpokeLost(msgspec.Struct, frozen=True):
+    """The spoke went away. `may_have_started`: it may have begun the call."""
+
+    may_have_started: bool = True
+
+
+SpokeOutcome: TypeAlias = ReplyFrame | SpokeLost
+
+
+class SpokeCall:
+    """A call under way at a spoke."""
+
+    def __init__(self, operation: str, effect: Effect, *, context: Context) -> None:
+        self.id = new_id("at")
+        self.operation = operation
+        self.effect = effect
+        self.context = context
+        self.sent = False
+        self.abandoned = False
+        self.outcome: asyncio.Future[SpokeOutcome] = asyncio.get_running_loop().create_future()
+        self.task_context = copy_context()
+        self.approval: ApprovalNeeded | None = None  # what a call below it needs
+
+    def set_outcome(self, outcome: SpokeOutcome) -> None:
+        """This came of it; the first word counts."""
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+    def to_frame(self, input: Mapping[str, Any]) -> CallFrame:
+        """What the spoke is told."""
+        context = self.context
+        return CallFrame(
+            id=self.id,
+            operation=self.operation,
+            input=input,
+            owner=context.identity.owner,
+            effect=self.effect,
+            idempotency_key=context.idempotency_key or context.call_id or self.id,
+            call_id=context.call_id or self.id,
+            remaining=context.remaining,
+            run_id=context.run_id,
+            session_id=context.session_id,
+            agent=context.agent,
+        )
+
+    def error_from_reply(self, reply: ErrorFrame | AbortedFrame) -> CallError | InvalidInput:
+        """The error that a spoke's answer stands for."""
+        if isinstance(reply, AbortedFrame):
+            return CallError(f"the spoke stopped {self.operation} of its own accord")
+        if reply.error.code == ApprovalNeeded.code and self.approval is not None:
+            return self.approval
+        return error_from_failure(reply.error)
+
+
+def error_from_failure(failure: SpokeFailure) -> CallError | InvalidInput:
+    """The error that a failure stands for; its words come from elsewhere, so they are cleaned."""
+    message = sanitize_text(failure.message, MAX_MESSAGE_LENGTH) or "it failed, and does not say why"
+    hint = sanitize_text(failure.hint, MAX_MESSAGE_LENGTH) if failure.hint else None
+    if failure.code == InvalidInput.code:
+        return InvalidInput(message, problems=list(failure.problems), hint=hint)
+    if failure.code == RateLimited.code:
+        return RateLimited(message, retry_after=failure.retry_after, hint=hint)
+    if failure.code == CallTimeout.code:
+        return CallTimeout(message, hint=hint)
+    if failure.code == CallUncertain.code:
+        return CallUncertain(message, hint=hint)
+    error = CallError(message, hint=hint)
+    error.code, error.transient, error.retry_after = failure.code, failure.transient, failure.retry_after
+    return error

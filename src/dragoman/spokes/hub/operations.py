@@ -1,0 +1,161 @@
+"""Offers: which spoke serves which operation, kept in step with the hub's registry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+
+import msgspec
+
+from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
+from dragoman.operations.outcome import to_failure
+from dragoman.operations.registry import Registry
+from dragoman.spokes.hub.balancer import SpokeBalancer
+from dragoman.spokes.hub.permissions import NamespacePermissions
+from dragoman.spokes.hub.remote_spoke import RemoteSpoke
+from dragoman.spokes.protocol import (
+    OperationOffer,
+    RefusedOperation,
+    RegisteredFrame,
+    RegisterFrame,
+    SpokeFailure,
+)
+
+log = logging.getLogger(__name__)
+HUB_OWNER = ""  # the holder of namespaces with operations that no spoke brought
+SCHEMA_BYTES = 200_000
+YIELD_EVERY = 20  # operations taken in before others get the event loop
+
+
+class SpokeOperations:
+    """The routes of one hub."""
+
+    def __init__(self, registry: Registry, permissions: NamespacePermissions) -> None:
+        self._registry = registry
+        self.permissions = permissions
+        self._balancers: dict[str, SpokeBalancer] = {}  # by small-letter id
+        self._owners: dict[str, Counter[str]] = {}  # whose spokes serve how much, by small-letter namespace
+        self._call_numbers = count(1)
+
+    async def register(self, spoke: RemoteSpoke, frame: RegisterFrame) -> RegisteredFrame:
+        """Take in what a spoke offers; each operation for itself."""
+        if frame.all:
+            wanted = {offer.id.lower() for offer in frame.operations}
+            self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
+        taken: list[str] = []
+        refused: list[RefusedOperation] = []
+        own = {name for each in self._registry.namespaces() if (name := each.lower()) not in self._owners}
+        for number, offer in enumerate(frame.operations, start=1):
+            try:
+                holder = (
+                    HUB_OWNER if offer.namespace.lower() in own else self._namespace_owner(offer, spoke.owner)
+                )
+                self.permissions.check(spoke.owner, offer.namespace, current_owner=holder)
+                self._add_offer(spoke, offer)
+                taken.append(offer.id)
+            except DragomanError as error:
+                refused.append(
+                    RefusedOperation(
+                        operation=offer.id[:200], error=SpokeFailure.from_call_failure(to_failure(error))
+                    )
+                )
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        if refused:
+            log.warning("spoke %s: %s", spoke.id, "; ".join(each.error.message for each in refused[:5]))
+        return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
+
+    def unregister(self, spoke: RemoteSpoke, ids: Iterable[str]) -> None:
+        """The spoke serves these no more; an operation that nobody serves goes."""
+        for id in [id.lower() for id in ids]:
+            offer = spoke.offers.pop(id, None)
+            if offer is None:
+                continue
+            self._count_owner(offer, spoke.owner, by=-1)
+            route = self._balancers[id]
+            was_first = route.spokes[0] is spoke
+            route.remove_spoke(spoke)
+            if not route.spokes:
+                del self._balancers[id]
+            if was_first:
+                self._update_registry(route)
+
+    def remove_spoke(self, spoke: RemoteSpoke) -> None:
+        """The spoke will not come back."""
+        self.unregister(spoke, list(spoke.offers))
+        spoke.close()
+
+    def _add_offer(self, spoke: RemoteSpoke, offer: OperationOffer) -> None:
+        key = offer.id.lower()
+        if len(spoke.offers) >= spoke.settings.operations and key not in spoke.offers:
+            raise TooLarge(f"a spoke may have {spoke.settings.operations} operations, and has them")
+        size = len(msgspec.json.encode(offer))
+        if size > SCHEMA_BYTES:
+            raise TooLarge(f"{offer.id} is described in {size} bytes, {SCHEMA_BYTES} are allowed")
+        route = self._balancers.get(key)
+        if route is not None and key in spoke.offers:
+            self._replace_offer(spoke, offer, balancer=route)
+            self._count_owner(offer, spoke.owner, by=-1)
+        elif route is not None:
+            require_same_definition(offer, route.offer)
+            route.add_spoke(spoke)
+        else:
+            route = SpokeBalancer(offer, call_numbers=self._call_numbers)
+            route.add_spoke(spoke)
+            self._registry.add(route.operation())
+            self._balancers[key] = route
+        spoke.offers[key] = offer
+        self._count_owner(offer, spoke.owner, by=1)
+
+    def _replace_offer(self, spoke: RemoteSpoke, offer: OperationOffer, *, balancer: SpokeBalancer) -> None:
+        """A spoke offers anew what it serves already."""
+        if spoke.offers[offer.id.lower()] == offer:
+            return
+        if len(balancer.spokes) > 1:
+            require_same_definition(offer, balancer.offer)
+            return
+        before, balancer.offer = balancer.offer, offer
+        try:
+            made = balancer.operation()
+        except DragomanError:
+            balancer.offer = before
+            raise
+        self._registry.remove(before.id)
+        self._registry.add(made)
+
+    def _update_registry(self, balancer: SpokeBalancer) -> None:
+        """The registry's operation says who serves it, or goes with the last."""
+        try:
+            self._registry.remove(balancer.offer.id)
+        except NotFound:
+            log.debug("%s was taken out of the registry by others", balancer.offer.id)
+        if balancer.spokes:
+            self._registry.add(balancer.operation())
+
+    def _count_owner(self, offer: OperationOffer, owner: str, *, by: int) -> None:
+        name = offer.namespace.lower()
+        owners = self._owners.setdefault(name, Counter())
+        owners[owner] += by
+        if owners[owner] <= 0:
+            del owners[owner]
+        if not owners:
+            del self._owners[name]
+
+    def _namespace_owner(self, offer: OperationOffer, owner: str) -> str | None:
+        """Whose operations are in its namespace: another owner's, if there is one."""
+        owners = self._owners.get(offer.namespace.lower(), Counter())
+        return next((each for each in owners if each != owner), owner if owners else None)
+
+
+def require_same_definition(offer: OperationOffer, registered: OperationOffer) -> None:
+    """Conflict when the same name does not mean the same operation."""
+    names = ("id", "input_schema", "output_schema", "effect", "approval")
+    differing = [name for name in names if getattr(offer, name) != getattr(registered, name)]
+    if differing:
+        raise Conflict(
+            f"another spoke serves {registered.id} with another {' and '.join(differing).replace('_', ' ')}",
+            hint="spokes share the calls of an operation when they describe it the same way; or rename it",
+        )

@@ -1,0 +1,217 @@
+"""A remote: a spoke as the hub knows it, connected or away, with the calls that it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.errors import DragomanError, RateLimited, Unavailable
+from dragoman.operations.context import Context
+from dragoman.operations.identity import Identity
+from dragoman.spokes.hub.call import SpokeCall, SpokeLost, SpokeOutcome, calling_spokes
+from dragoman.spokes.hub.connection import SpokeConnection
+from dragoman.spokes.hub.settings import SpokeSettings
+from dragoman.spokes.protocol import AbortFrame, OperationOffer, ProgressFrame, ReplyFrame
+
+log = logging.getLogger(__name__)
+
+
+class SlotWaiter:
+    """A call that waits for one of some spokes to have a place."""
+
+    def __init__(self) -> None:
+        self.spokes: set[RemoteSpoke] = set()
+        self.slot: asyncio.Future[RemoteSpoke] = asyncio.get_running_loop().create_future()
+
+    def remove_spoke(self, spoke: RemoteSpoke) -> None:
+        """This spoke will have no place for it any more."""
+        self.spokes.discard(spoke)
+        if not self.spokes and not self.slot.done():
+            self.slot.set_exception(Unavailable(f"the spoke {spoke.id!r}, which served it, is gone"))
+
+    def cancel(self) -> None:
+        """Wait no more; a place that was just given goes to the next."""
+        if not self.slot.done():
+            self.slot.cancel()
+        elif not self.slot.cancelled() and self.slot.exception() is None:
+            self.slot.result().release_slot()
+
+
+class RemoteSpoke:
+    """A spoke, which stays the same over its connections."""
+
+    def __init__(self, id: str, owner: str, *, settings: SpokeSettings) -> None:
+        self.id = id
+        self.owner = owner
+        self.name = id
+        self.key_id: str | None = None
+        self.settings = settings
+        self.window = settings.window
+        self.connection: SpokeConnection | None = None
+        self.leaving = False
+        self.offers: dict[str, OperationOffer] = {}  # by small-letter id
+        self.calls: dict[str, SpokeCall] = {}
+        self.last_call_number = 0  # when it last got a call, counted
+        self._waiters: deque[SlotWaiter] = deque()
+        self._reserved_slots = 0  # places that are given, with no ticket yet
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def active_calls(self) -> int:
+        """How many places are taken."""
+        return len(self.calls) + self._reserved_slots
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is connected and takes calls."""
+        return self.connection is not None and not self.leaving
+
+    @property
+    def available(self) -> bool:
+        """Whether a call can go there now."""
+        return self.connected and self.active_calls < self.window
+
+    def restrict_context(self, context: Context) -> Context:
+        """The context of a call in which the spoke makes others: only those that it may make itself, too."""
+        itself = (self.owner, self.key_id)
+        if itself == (context.identity.owner, context.identity.key_id):
+            return context
+        return replace(context, intermediaries=(*context.intermediaries, Identity(self.owner, self.key_id)))
+
+    def attach(self, connection: SpokeConnection, *, call_ids: tuple[str, ...]) -> tuple[str, ...]:
+        """It is connected. What it does not have of its calls any more is lost; gives those that it has."""
+        if self.connection is not None:
+            self.detach(self.fail_calls)
+        self.connection, self.leaving = connection, False
+        self._stop_timers()
+        kept = [self.calls[id] for id in call_ids if id in self.calls and not self.calls[id].abandoned]
+        for ticket in [each for each in self.calls.values() if each not in kept]:
+            self.finish_call(ticket, SpokeLost())
+        self.assign_slots()
+        return tuple(ticket.id for ticket in kept)
+
+    def detach(self, on_expired: Callable[[], None]) -> None:
+        """The connection is lost; `gone` is called when it did not come back within the grace."""
+        line, self.connection = self.connection, None
+        for ticket in list(self.calls.values()):
+            unsent = line is not None and line.outbox.withdraw(ticket.id)
+            if unsent or ticket.abandoned or ticket.effect != "once" or not ticket.sent:
+                self.finish_call(ticket, SpokeLost(may_have_started=not unsent and ticket.sent))
+        loop = asyncio.get_running_loop()
+        if self.leaving:
+            on_expired()
+            return
+        self._timers = [
+            loop.call_later(min(self.settings.claim_timeout, self.settings.grace), self.fail_calls),
+            loop.call_later(self.settings.grace, on_expired),
+        ]
+
+    def fail_calls(self) -> None:
+        """Nobody knows what came of the calls that are left."""
+        for ticket in list(self.calls.values()):
+            self.finish_call(ticket, SpokeLost())
+
+    def close(self) -> None:
+        """It will not come back."""
+        self._stop_timers()
+        self.leaving = True
+        self.fail_calls()
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            waiter.remove_spoke(self)
+
+    def finish_call(self, call: SpokeCall, outcome: SpokeOutcome) -> None:
+        """This came of a call; its place is free."""
+        call.set_outcome(outcome)
+        if self.calls.pop(call.id, None) is not None:
+            self.assign_slots()
+
+    def receive_reply(self, reply: ReplyFrame) -> None:
+        """The spoke's word on a call; one for which nobody waits is passed over."""
+        ticket = self.calls.get(reply.id)
+        if ticket is not None:
+            self.finish_call(ticket, reply)
+
+    def receive_progress(self, frame: ProgressFrame) -> None:
+        """How far a call is."""
+        ticket = self.calls.get(frame.id)
+        if ticket is not None and not ticket.abandoned:
+            ticket.context.progress(frame.value)
+
+    def reserve_slot(self) -> None:
+        """Keep a place for a call that comes at once."""
+        self._reserved_slots += 1
+
+    def release_slot(self) -> None:
+        """The place is not needed."""
+        self._reserved_slots -= 1
+        self.assign_slots()
+
+    def enqueue(self, waiter: SlotWaiter) -> None:
+        """Let a call wait for a place here. RateLimited when too many do."""
+        while self._waiters and self._waiters[0].slot.done():
+            self._waiters.popleft()
+        if len(self._waiters) >= self.settings.queue:
+            raise RateLimited(
+                f"the spoke {self.id!r} is busy, and {len(self._waiters)} calls wait for it already",
+                retry_after=1.0,
+            )
+        waiter.spokes.add(self)
+        self._waiters.append(waiter)
+
+    def assign_slots(self) -> None:
+        """Give the free places to those who wait longest."""
+        while self._waiters and self.available:
+            waiter = self._waiters.popleft()
+            if self in waiter.spokes and not waiter.slot.done():
+                self.reserve_slot()
+                waiter.slot.set_result(self)
+
+    async def run_call(self, call: SpokeCall, input: Mapping[str, Any]) -> SpokeOutcome:
+        """Have the spoke do a call, for which a place was taken. Cancelling tells it to stop."""
+        self._reserved_slots -= 1
+        self.calls[call.id] = call
+        line = self.connection
+        if line is None:
+            self.finish_call(call, SpokeLost(may_have_started=False))
+            return await call.outcome
+        call.task_context.run(calling_spokes.set, (*calling_spokes.get(), self.id))
+        try:
+            await line.outbox.send(call.to_frame(input), key=call.id)
+            call.sent = True
+            await asyncio.wait([call.outcome])
+            return call.outcome.result()
+        except asyncio.CancelledError:
+            await self._abort(call, line)
+            raise
+        except DragomanError:
+            self.finish_call(call, SpokeLost(may_have_started=False))
+            raise
+        finally:
+            line.subcalls.cancel(call)
+
+    async def _abort(self, call: SpokeCall, connection: SpokeConnection) -> None:
+        """Tell the spoke to stop, and wait a moment for its word; until then its place stays taken."""
+        connection.subcalls.cancel(call)
+        told = call.sent and not connection.outbox.withdraw(call.id)
+        if not told or self.connection is not connection:  # one that is away learns of it when it comes back
+            self.finish_call(call, SpokeLost(may_have_started=told))
+        if call.outcome.done():
+            return
+        call.abandoned = True
+        connection.outbox.send_urgent(AbortFrame(id=call.id))
+        timer = asyncio.get_running_loop().call_later(
+            self.settings.abandon_timeout, self.finish_call, call, SpokeLost()
+        )
+        call.outcome.add_done_callback(lambda _: timer.cancel())
+        await asyncio.wait([call.outcome], timeout=self.settings.abort_wait)
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()

@@ -1,0 +1,177 @@
+"""The switchboard: the spokes of a hub, from their first word to their last."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from dragoman.errors import Conflict, Unavailable, WireError
+from dragoman.operations.identity import Identity
+from dragoman.operations.registry import Registry
+from dragoman.spokes.hub.connection import Socket, SpokeConnection
+from dragoman.spokes.hub.operations import SpokeOperations
+from dragoman.spokes.hub.permissions import NamespacePermissions
+from dragoman.spokes.hub.remote_spoke import RemoteSpoke
+from dragoman.spokes.hub.settings import SpokeSettings
+from dragoman.spokes.protocol import (
+    HUB_RESTART,
+    REPLACED,
+    UNAUTHORIZED,
+    VERSION,
+    AbortedFrame,
+    AbortFrame,
+    ByeFrame,
+    ErrorFrame,
+    FrameFromSpoke,
+    HelloFrame,
+    ProgressFrame,
+    RegisterFrame,
+    ResultFrame,
+    SubcallFrame,
+    UnregisterFrame,
+    WelcomeFrame,
+)
+
+log = logging.getLogger(__name__)
+
+
+class SpokeServer:
+    """Registers what spokes bring as operations of the hub, and has the spokes run them."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        permissions: NamespacePermissions | None = None,
+        settings: SpokeSettings | None = None,
+    ) -> None:
+        self.settings = settings or SpokeSettings()
+        self._operations = SpokeOperations(registry, permissions or NamespacePermissions())
+        self._spokes: dict[str, RemoteSpoke] = {}
+        self._connections: set[SpokeConnection] = set()
+        self._closed = False
+
+    async def serve(self, socket: Socket, hello: HelloFrame, *, identity: Identity) -> None:
+        """Serve a spoke that has said hello, until it goes.
+
+        Before it is welcomed: Conflict when its id is another owner's, Unavailable while the hub ends.
+        """
+        remote = self._spoke_for(hello, identity)
+        line = SpokeConnection(socket, self.settings, message_limit=hello.message or self.settings.frame)
+        if remote.connection is not None:
+            remote.connection.close(
+                REPLACED, ByeFrame(code="replaced", message="it connected anew", again=False)
+            )
+        remote.name = hello.name or hello.id
+        remote.window = min(hello.window or self.settings.window, self.settings.window)
+        line.outbox.send_urgent(self._welcome_frame(remote, remote.attach(line, call_ids=hello.calls)))
+        log.info("spoke %s of %s is connected", remote.id, remote.owner)
+        lines = self._connections
+        lines.add(line)
+        try:
+            await line.run(partial(self._handle_call_frame, remote, connection=line))
+        finally:
+            lines.discard(line)
+            if remote.connection is line:
+                log.info("spoke %s of %s is gone", remote.id, remote.owner)
+                remote.detach(partial(self._remove_spoke, remote))
+
+    def status(self) -> list[dict[str, Any]]:
+        """The spokes that are known, as JSON: for people to see."""
+        return [
+            {
+                "id": remote.id,
+                "name": remote.name,
+                "owner": remote.owner,
+                "connected": remote.connected,
+                "calls": remote.active_calls,
+                "window": remote.window,
+                "operations": sorted(offer.id for offer in remote.offers.values()),
+            }
+            for remote in sorted(self._spokes.values(), key=lambda each: each.id)
+        ]
+
+    def set_permissions(self, permissions: NamespacePermissions) -> None:
+        """Go by these permits from now on; what is registered stays."""
+        self._operations.permissions = permissions
+
+    def disconnect_key(self, key_id: str | None, message: str) -> None:
+        """Close the connections of a key that is good no more."""
+        for remote in self._spokes.values():
+            if remote.connection is not None and remote.key_id == key_id:
+                remote.connection.close(
+                    UNAUTHORIZED, ByeFrame(code="unauthorized", message=message, again=False)
+                )
+
+    async def close(self) -> None:
+        """Tell all spokes that the hub ends. Calls that they have are lost."""
+        self._closed = True
+        for line in self._connections:
+            line.close(HUB_RESTART, ByeFrame(code="restart", message="the hub ends", again=True))
+        for line in list(self._connections):
+            await line.closed.wait()
+        for remote in list(self._spokes.values()):
+            self._remove_spoke(remote)
+
+    def _spoke_for(self, hello: HelloFrame, identity: Identity) -> RemoteSpoke:
+        if self._closed:
+            raise Unavailable("the hub is ending; come back in a moment")
+        known = self._spokes.get(hello.id)
+        if known is not None and known.owner != identity.owner:
+            raise Conflict(f"there is a spoke {hello.id!r} of another owner; choose another id")
+        remote = known or RemoteSpoke(hello.id, identity.owner, settings=self.settings)
+        remote.key_id = identity.key_id
+        self._spokes[hello.id] = remote
+        return remote
+
+    def _welcome_frame(self, spoke: RemoteSpoke, waiting: tuple[str, ...]) -> WelcomeFrame:
+        settings = self.settings
+        return WelcomeFrame(
+            protocol=VERSION,
+            window=spoke.window,
+            frame=settings.frame,
+            message=settings.message,
+            heartbeat=settings.heartbeat,
+            timeout=settings.timeout,
+            grace=settings.grace,
+            waiting=waiting,
+        )
+
+    async def _handle_call_frame(
+        self, spoke: RemoteSpoke, frame: FrameFromSpoke, *, connection: SpokeConnection
+    ) -> None:
+        match frame:
+            case ResultFrame() | ErrorFrame() | AbortedFrame():
+                spoke.receive_reply(frame)
+            case ProgressFrame():
+                spoke.receive_progress(frame)
+            case SubcallFrame(parent=parent):
+                await connection.subcalls.start(frame, spoke.calls.get(parent))
+            case AbortFrame(id=id):
+                connection.subcalls.abort(id)
+            case _:
+                await self._handle_control_frame(spoke, frame, connection=connection)
+
+    async def _handle_control_frame(
+        self, spoke: RemoteSpoke, frame: FrameFromSpoke, *, connection: SpokeConnection
+    ) -> None:
+        match frame:
+            case RegisterFrame():
+                await connection.outbox.send(await self._operations.register(spoke, frame))
+            case UnregisterFrame(operations=operations):
+                self._operations.unregister(spoke, operations)
+            case ByeFrame():
+                self._start_leaving(spoke)
+            case _:
+                raise WireError(f"a spoke does not say {frame.__struct_config__.tag!r} here")
+
+    def _start_leaving(self, spoke: RemoteSpoke) -> None:
+        """The spoke wants nothing more, and ends what it has."""
+        spoke.leaving = True
+        self._operations.unregister(spoke, list(spoke.offers))
+
+    def _remove_spoke(self, spoke: RemoteSpoke) -> None:
+        if self._spokes.get(spoke.id) is spoke:
+            del self._spokes[spoke.id]
+        self._operations.remove_spoke(spoke)

@@ -1,0 +1,241 @@
+"""What was said, found again: search over the messages of an owner's sessions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+from sqlalchemy import bindparam, func, literal_column, select
+
+from dragoman.errors import NotFound
+from dragoman.messages import DataPart, Message, Part, decode_part
+from dragoman.operations.message_search import (
+    MatchKind,
+    MessageSearchResult,
+    MessageText,
+    Passage,
+    SnippetPiece,
+    message_text,
+)
+from dragoman.store.connection import Compiler, DatabaseConnection, Row
+from dragoman.store.database import Database
+from dragoman.store.full_text import (
+    ELLIPSIS,
+    HIT_END,
+    HIT_START,
+    FullTextSearch,
+    fts5_query,
+    like_pattern,
+    query_words,
+    select_by_text,
+    tsquery,
+)
+from dragoman.store.message_index import MessageIndex
+from dragoman.store.tables import messages, parts, sessions
+
+CONTEXT_PART = "data-context"
+INDEXING_SECONDS = 5.0  # seconds for which a search looks at what is new
+MODEL_INDEXING_SECONDS = 20.0  # in their own session
+ROWS_PER_MESSAGE = 5  # that are looked at for each message that is wanted: one may have many that fit
+MAX_SCANNED_PASSAGES = 20_000  # passages in which a text is looked for that is no words
+MAX_QUERY_LENGTH = 1_000
+WORD_MATCHES: tuple[MatchKind, ...] = ("all", "some")
+MAX_POSITION = 2**31 - 1  # no message has a position beyond
+MAX_PIECE_LENGTH = 160  # characters of a snippet on each side of a hit, and of the hit
+HIT_PATTERN = re.compile(f"{HIT_START}([^{HIT_END}]*){HIT_END}")
+WHITESPACE = re.compile(r"\s+")
+
+
+class SearchBounds(NamedTuple):
+    """Up to which position messages are searched, and which one is not: the question being answered."""
+
+    until: int = MAX_POSITION
+    asked: int = -1
+
+
+class HistoryStatements:
+    """The SQL of `MessageSearchRepository`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        here = messages.c.session_id == bindparam("session_id")
+        joined = (parts.c.session_id == messages.c.session_id) & (parts.c.message_id == messages.c.id)
+        cuts = select(parts.c.body).select_from(messages.join(parts, joined))
+        cuts = cuts.where(
+            here,
+            messages.c.role == literal_column("'assistant'"),
+            parts.c.body.like(literal_column(f"""'{{"type":"{CONTEXT_PART}"%'""")),
+        )
+        asked = select(func.max(messages.c.position)).where(here, messages.c.role == literal_column("'user'"))
+        this = here, messages.c.id == bindparam("id")
+        mine = sessions.c.id == messages.c.session_id, sessions.c.owner == bindparam("owner")
+        bodies = select(parts.c.body).where(
+            parts.c.session_id == bindparam("session_id"), parts.c.message_id == bindparam("id")
+        )
+        self.list_truncations = compiler.compile(
+            cuts.order_by(messages.c.position.desc(), parts.c.position.desc())
+        )
+        self.last_question = compiler.compile(asked)
+        self.message_position = compiler.compile(select(messages.c.position).where(*this))
+        self.head = compiler.compile(select(messages.c.role, messages.c.created_at).where(*this, *mine))
+        self.bodies = compiler.compile(bodies.order_by(parts.c.position))
+        self.search_words = compiler.compile(FullTextSearch())
+        self.search_text = compiler.compile(select_by_text())
+
+
+class MessageSearchRepository:
+    """What was said in all sessions; each owner finds his own only."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._index = MessageIndex(database)
+        self.indexing_seconds = INDEXING_SECONDS
+        self.model_indexing_seconds = MODEL_INDEXING_SECONDS
+
+    @cached_property
+    def _sql(self) -> HistoryStatements:
+        return self._database.statements(HistoryStatements)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        owner: str,
+        session_id: str | None = None,
+        truncated_only: bool = False,
+        limit: int = 20,
+    ) -> MessageSearchResult:
+        """What was said in the owner's sessions, or in that one of them: what holds all the words, or some
+        of them if nothing does, or else the text as it stands. Of a long question the beginning counts.
+
+        A word of three letters or more finds longer ones that begin with it; case and accents do not matter.
+        What is being said just now is found once that part of it is complete. What is new since the last
+        search is indexed first, for `indexing_seconds` seconds; where that is not enough, the answer says
+        what is left, and the next search goes on. `unseen` is for a session's own model: only what it is
+        not shown any more, and while nothing was dropped, what was said before the question that it answers.
+        """
+        seconds = self.model_indexing_seconds if truncated_only else self.indexing_seconds
+        indexing = await self._index.catch_up(owner, session_id=session_id, seconds=seconds)
+        asked = query[:MAX_QUERY_LENGTH]
+        scope = {"owner": owner, "session_id": session_id, "limit": limit * ROWS_PER_MESSAGE}
+
+        def look(connection: DatabaseConnection) -> MessageSearchResult:
+            bounds = (
+                self._search_bounds(connection, session_id)
+                if truncated_only and session_id
+                else SearchBounds()
+            )
+            params = {**scope, **bounds._asdict()}
+            return self._search(connection, asked, params=params, limit=limit)
+
+        return replace(await self._database.read(look), indexing=indexing)
+
+    async def read(self, session_id: str, message_id: str, *, owner: str) -> MessageText:
+        """A message of one of the owner's sessions in words. NotFound, also for another's."""
+        this = {"session_id": session_id, "id": message_id, "owner": owner}
+
+        def query(connection: DatabaseConnection) -> tuple[Row | None, Sequence[Row]]:
+            return connection.fetch_one(self._sql.head, this), connection.fetch_all(self._sql.bodies, this)
+
+        head, bodies = await self._database.read(query)
+        if head is None:
+            raise NotFound(f"there is no message {message_id!r} in this session")
+        role, created_at = head
+        parts = tuple(decode_part(body) for (body,) in bodies)
+        return MessageText(role, created_at, message_text(Message(message_id, role, parts)))
+
+    def _search(
+        self, connection: DatabaseConnection, query: str, *, params: dict[str, Any], limit: int
+    ) -> MessageSearchResult:
+        words = query_words(query)
+        owner, session_id = params["owner"], params["session_id"]
+        ways: Sequence[MatchKind] = WORD_MATCHES[: len(words)]
+        for matched in ways:
+            every = matched == "all"
+            match = fts5_query(words, owner=owner, session_id=session_id, match_all=every)
+            said = {**params, "match": match, "words": tsquery(words, match_all=every)}
+            if rows := connection.fetch_all(self._sql.search_words, said):
+                return MessageSearchResult(matched, first_passages(rows, limit))
+        pattern = like_pattern(query)
+        if pattern == "%%":
+            return MessageSearchResult("text")
+        rows = connection.fetch_all(
+            self._sql.search_text, {**params, "pattern": pattern, "among": MAX_SCANNED_PASSAGES}
+        )
+        return MessageSearchResult(
+            "text", first_passages([(*row[:-1], mark_match(row[-1], query.strip())) for row in rows], limit)
+        )
+
+    def _search_bounds(self, connection: DatabaseConnection, session_id: str) -> SearchBounds:
+        """The latest cut that there still is says what was dropped; without one, nothing was."""
+        this = {"session_id": session_id}
+        row = connection.fetch_one(self._sql.last_question, this)
+        asked = row[0] if row is not None and row[0] is not None else MAX_POSITION
+        for (body,) in connection.fetch_all(self._sql.list_truncations, this):
+            place = connection.fetch_one(
+                self._sql.message_position, {**this, "id": truncation_end(decode_part(body))}
+            )
+            if place is not None:
+                return SearchBounds(until=place[0], asked=asked)
+        return SearchBounds(until=asked - 1)
+
+
+def truncation_end(part: Part) -> str:
+    """The last message that a cut took away; no id when the part is somebody else's."""
+    data = part.data if isinstance(part, DataPart) else None
+    return str(data.get("to", "")) if isinstance(data, Mapping) else ""
+
+
+def first_passages(rows: Sequence[Row], limit: int) -> tuple[Passage, ...]:
+    """The first passage of each message, in the order of the rows."""
+    best: dict[tuple[str, str], Passage] = {}
+    for session_id, title, message_id, role, created_at, snippet in rows:
+        passage = Passage(
+            session_id=session_id,
+            title=title,
+            message_id=message_id,
+            role=role,
+            created_at=created_at,
+            snippet=split_snippet(snippet),
+        )
+        best.setdefault((session_id, message_id), passage)
+    return tuple(best.values())[:limit]
+
+
+def split_snippet(snippet: str) -> tuple[SnippetPiece, ...]:
+    """A snippet whose hits are marked, as pieces of bounded length on one line."""
+    said = HIT_PATTERN.split(WHITESPACE.sub(" ", snippet))
+    cut: list[SnippetPiece] = []
+    for at, text in enumerate(said):
+        if at % 2:
+            cut.append(SnippetPiece(text[:MAX_PIECE_LENGTH], hit=True))
+        elif text:
+            first, last = at == 0, at == len(said) - 1
+            cut.append(SnippetPiece(shorten_piece(text, before=first and not last, after=last)))
+    return tuple(cut)
+
+
+def shorten_piece(text: str, *, before: bool, after: bool) -> str:
+    """What stands next to a hit or between two, without what is farthest from them."""
+    if len(text) <= MAX_PIECE_LENGTH:
+        return text
+    if before:
+        return ELLIPSIS + text[-MAX_PIECE_LENGTH:]
+    if after:
+        return text[:MAX_PIECE_LENGTH] + ELLIPSIS
+    half = MAX_PIECE_LENGTH // 2
+    return text[:half] + ELLIPSIS + text[-half:]
+
+
+def mark_match(text: str, query: str) -> str:
+    """Some of a text around the first place where it says what was asked for, which is marked."""
+    found = re.search(re.escape(query), text, re.IGNORECASE)
+    if found is None:  # the database folds other letters than we do
+        return text[: 2 * MAX_PIECE_LENGTH]
+    start, end = found.span()
+    left, right = text[max(0, start - MAX_PIECE_LENGTH) : start], text[end : end + MAX_PIECE_LENGTH]
+    before = ELLIPSIS if start > MAX_PIECE_LENGTH else ""
+    after = ELLIPSIS if end + MAX_PIECE_LENGTH < len(text) else ""
+    return f"{before}{left}{HIT_START}{found[0]}{HIT_END}{right}{after}"

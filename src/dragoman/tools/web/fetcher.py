@@ -1,0 +1,306 @@
+"""Visits: one page is asked for over a connection to a checked address; redirects are checked like the first.
+
+A connection serves one request, goes straight to the address that the guard gave, and never through a proxy,
+which would look the name up again. Name and certificate stay those of the URL. No cookies, no credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from dragoman.errors import BadRequest, CallError, CallTimeout, Forbidden, ProviderError, TooLarge
+from dragoman.http.connection import HttpConnection, HttpRequest, Timeouts
+from dragoman.http.dialer import AddrInfo, describe_error, interleave_families, race_connect
+from dragoman.http.response_parser import ResponseParser
+from dragoman.tools.web.host_policy import HostPolicy
+from dragoman.tools.web.url import Url, parse_url, resolve_redirect
+
+# ---- Unpacking what arrives packed, piece by piece, and never beyond a limit.
+
+GZIP_WINDOW_BITS = 31  # zlib's word for a gzip header and a window of 32 KB
+
+
+class BodyDecompressor:
+    """A body as it comes in; `limit` is in bytes, unpacked."""
+
+    def __init__(self, encoding: str, *, limit: int) -> None:
+        self._is_gzip = encoding.strip().lower() in ("gzip", "x-gzip")
+        if not self._is_gzip and encoding.strip().lower() not in ("", "identity"):
+            raise CallError(f"the answer is packed as {encoding[:40]!r}, which was not asked for")
+        self._limit = limit
+        self._body = bytearray()
+        self._stream = zlib.decompressobj(GZIP_WINDOW_BITS)
+        self._in_member = False  # within a member of a gzip stream
+
+    def feed(self, data: bytes) -> bool:
+        """Take a piece; False when there is more in it than the limit allows."""
+        if not self._is_gzip:
+            self._body += data
+        while self._is_gzip and data and len(self._body) <= self._limit:
+            data = self._decompress(data)
+        return len(self._body) <= self._limit
+
+    def finish(self) -> bytes:
+        """The whole body. CallError when its end is missing."""
+        if self._in_member:
+            raise CallError("the answer ends in the middle of what it has packed")
+        return bytes(self._body)
+
+    def _decompress(self, data: bytes) -> bytes:
+        """Unpack up to the limit; gives what is left to unpack."""
+        self._in_member = True
+        try:
+            self._body += self._stream.decompress(data, self._limit - len(self._body) + 1)
+        except zlib.error:
+            raise CallError("the answer says that it is gzip, and is not") from None
+        if not self._stream.eof:
+            return self._stream.unconsumed_tail
+        left = self._stream.unused_data
+        self._stream, self._in_member = zlib.decompressobj(GZIP_WINDOW_BITS), False
+        return left
+
+
+OpenSocket: TypeAlias = Callable[[list[AddrInfo]], Awaitable[socket.socket]]
+
+MAX_REDIRECTS = 5
+REDIRECT_STATUSES = {301, 302, 303, 307, 308}
+NO_TIMEOUTS = Timeouts(connect=None, first_byte=None, idle=None)  # the visit as a whole has a limit
+MEDIA_TYPE = re.compile(r"\s*([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)\s*(?:;.*)?", re.IGNORECASE | re.ASCII)
+CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([^\s\"';,]+)", re.IGNORECASE)
+TEXT_MEDIA_TYPES = {
+    "application/ecmascript", "application/javascript", "application/json", "application/jsonl",
+    "application/ld+json", "application/ndjson", "application/toml", "application/x-javascript",
+    "application/x-ndjson", "application/x-yaml", "application/xml", "application/yaml", "message/rfc822",
+}  # fmt: skip
+
+
+class WebResponse(msgspec.Struct, frozen=True):
+    """What was found: `url` is where the redirects ended, `media_type` what it says it is."""
+
+    url: Url
+    status: int
+    media_type: str | None
+    charset: str | None
+    body: bytes
+    redirects: int = 0
+
+
+class WebFetcher:
+    """Asks for pages. `reach` connects to one of some checked places."""
+
+    def __init__(
+        self,
+        host_policy: HostPolicy,
+        *,
+        max_bytes: int,
+        timeout: float,
+        open_socket: OpenSocket | None = None,
+    ) -> None:
+        self._host_policy = host_policy
+        self._max_bytes = max_bytes
+        self._timeout = timeout
+        self._open_socket = open_socket or connect_first
+        self._tls: ssl.SSLContext | None = None
+
+    async def fetch(self, text: str) -> WebResponse:
+        """What is at a URL, after at most five redirects.
+
+        BadRequest or Forbidden for what is not asked, TooLarge, CallTimeout, CallError for what failed.
+        """
+        url = parse_url(text)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._fetch_following(url)
+        except TimeoutError:
+            raise CallTimeout(
+                f"{url.host!r} did not answer whole within {self._timeout:g} seconds",
+                hint="try another address, or this one later",
+            ) from None
+
+    async def _fetch_following(self, url: Url) -> WebResponse:
+        places = await self._host_policy.resolve_allowed(url)
+        for redirects in range(MAX_REDIRECTS + 1):
+            found = await self._request(url, places)
+            if isinstance(found, WebResponse):
+                return msgspec.structs.replace(found, redirects=redirects)
+            url, places = await self._resolve_redirect(url, found)
+        raise CallError(f"{url.host!r} redirects more than {MAX_REDIRECTS} times")
+
+    async def _resolve_redirect(self, url: Url, location: str) -> tuple[Url, list[AddrInfo]]:
+        try:
+            there = resolve_redirect(url, location)
+            if url.tls and not there.tls:
+                raise Forbidden("it leads from https to http", hint=f"if that is wanted, ask for {there}")
+            return there, await self._host_policy.resolve_allowed(there)
+        except (BadRequest, Forbidden) as error:
+            raise Forbidden(
+                f"{url.host!r} redirects to where web.fetch does not go: {error.message}", hint=error.hint
+            ) from None
+
+    async def _request(self, url: Url, addresses: list[AddrInfo]) -> WebResponse | str:
+        """What is there, or where it has moved to."""
+        try:
+            connection = await self._connect(url, addresses)
+        except OSError as error:
+            raise fetch_error(f"cannot connect to {url.host!r}: {describe_error(error)}") from None
+        try:
+            incoming = await connection.send(HttpRequest(request_head(url), b"", NO_TIMEOUTS))
+            moved = incoming.headers.get("location")
+            if incoming.status in REDIRECT_STATUSES and moved:
+                return moved.encode("latin-1").decode(errors="replace")
+            return await self._read_response(url, connection, incoming=incoming)
+        except ProviderError as error:
+            raise fetch_error(error.message, transient=error.transient) from None
+        finally:
+            connection.abort()
+
+    async def _connect(self, url: Url, addresses: list[AddrInfo]) -> HttpConnection:
+        tls = await self._tls_context() if url.tls else None
+        opened = await self._open_socket(addresses)
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: HttpConnection(url.authority),
+                sock=opened,
+                ssl=tls,
+                server_hostname=url.host if tls else None,
+            )
+        except BaseException:
+            opened.close()
+            raise
+        return connection
+
+    async def _read_response(
+        self, url: Url, connection: HttpConnection, *, incoming: ResponseParser
+    ) -> WebResponse:
+        said = incoming.headers.get("content-type", "")
+        media = MEDIA_TYPE.fullmatch(said)
+        media_type = media[1].lower() if media else None
+        length = incoming.headers.get("content-length", "")
+        if media_type and not is_text_type(media_type) and length != "0":
+            raise CallError(
+                f"{url.host!r} answers {incoming.status} with {media_type}, and web.fetch reads text",
+                hint="it reads HTML, plain text, JSON and XML; look for the same thing as one of these",
+            )
+        body = await self._read_body(url, connection, incoming=incoming)
+        charset = CHARSET.search(said)
+        return WebResponse(url, incoming.status, media_type, charset[1] if charset else None, body)
+
+    async def _read_body(self, url: Url, connection: HttpConnection, *, incoming: ResponseParser) -> bytes:
+        """The answer's body, unpacked and never more than the limit."""
+        length = incoming.headers.get("content-length", "")
+        if length.isdecimal() and len(length) < 20 and int(length) > self._max_bytes:
+            raise self._too_large(url)
+        inflate = BodyDecompressor(incoming.headers.get("content-encoding", ""), limit=self._max_bytes)
+        packed = 0
+        while data := await connection.receive(incoming):
+            packed += len(data)
+            if packed > self._max_bytes or not inflate.feed(data):
+                raise self._too_large(url)
+        return inflate.finish()
+
+    def _too_large(self, url: Url) -> TooLarge:
+        return TooLarge(
+            f"what {url.host!r} sends is longer than {self._max_bytes} bytes",
+            hint="ask for a smaller page, or a part of it if the site offers parts",
+        )
+
+    async def _tls_context(self) -> ssl.SSLContext:
+        """The system's certificates, read once and off the loop."""
+        if self._tls is None:
+            context = await asyncio.to_thread(ssl.create_default_context)
+            context.set_alpn_protocols(["http/1.1"])
+            self._tls = context
+        return self._tls
+
+
+async def connect_first(addresses: list[AddrInfo]) -> socket.socket:
+    """A socket connected to the first of the places that answers."""
+    return await race_connect(interleave_families(addresses))
+
+
+def request_head(url: Url) -> bytes:
+    """The request; the same for everybody, and with nothing of the hub's in it."""
+    lines = (
+        f"GET {url.target} HTTP/1.1",
+        f"host: {url.authority}",
+        "user-agent: Mozilla/5.0 (compatible; dragoman web.fetch)",
+        "accept: text/html, text/plain, application/json, application/xml;q=0.9, text/*;q=0.8, */*;q=0.1",
+        "accept-encoding: gzip",
+        "connection: close",
+    )
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+def is_text_type(media_type: str) -> bool:
+    return (
+        media_type.startswith("text/")
+        or media_type in TEXT_MEDIA_TYPES
+        or media_type.endswith(("+json", "+xml"))
+    )
+
+
+def fetch_error(message: str, *, transient: bool = True) -> CallError:
+    error = CallError(message, hint="see whether the URL is right, or try later")
+    error.transient = transient
+    return error
+
+
+# ---- Characters: bytes of the web as text, by what their sender, their first bytes or the page itself says.
+# Source: WHATWG Encoding, as far as its names go. Only known names are taken, never any codec of Python's.
+
+SNIFFED_BYTES = 2_048  # bytes in which a page says its encoding
+MAX_UNREADABLE_SHARE = 0.1  # of the text that may be unreadable
+ALLOWED_UNREADABLE = 4  # characters that may be, however short it is
+CHARSET_DECLARATION = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w-]+)|<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w-]+)",
+    re.IGNORECASE,
+)
+UNREADABLE = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f\ufffd]+")
+BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+CODECS = {
+    "ascii": "cp1252", "us-ascii": "cp1252", "latin1": "cp1252", "iso-8859-1": "cp1252", "l1": "cp1252",
+    "iso-8859-9": "cp1254", "utf8": "utf-8", "utf-8": "utf-8", "utf-16": "utf-16-le", "utf-16le": "utf-16-le",
+    "utf-16be": "utf-16-be", "gb2312": "gb18030", "gbk": "gb18030", "gb18030": "gb18030", "big5": "big5hkscs",
+    "big5-hkscs": "big5hkscs", "shift_jis": "cp932", "shift-jis": "cp932", "sjis": "cp932",
+    "windows-31j": "cp932", "euc-jp": "euc_jp", "iso-2022-jp": "iso2022_jp", "euc-kr": "cp949",
+    "ks_c_5601-1987": "cp949", "koi8-r": "koi8_r", "koi8-u": "koi8_u", "ibm866": "cp866", "cp866": "cp866",
+    "macintosh": "mac_roman", "x-mac-cyrillic": "mac_cyrillic", "windows-874": "cp874", "tis-620": "cp874",
+    **{f"windows-{page}": f"cp{page}" for page in range(1250, 1259)},
+    **{f"cp{page}": f"cp{page}" for page in range(1250, 1259)},
+    **{f"iso-8859-{part}": f"iso8859_{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)},
+}  # fmt: skip
+
+
+def decode_text(body: bytes, charset: str | None = None) -> str:
+    """The text of a body. CallError when it is none; characters that cannot be read show as `�`."""
+    mark = next((codec for start, codec in BYTE_ORDER_MARKS if body.startswith(start)), None)
+    said = CODECS.get((charset or "").lower())
+    codec = mark or said or declared_codec(body) or guess_codec(body)
+    text = body.decode(codec, errors="replace").removeprefix("\ufeff")
+    unreadable = sum(len(run) for run in UNREADABLE.findall(text))
+    if unreadable > max(ALLOWED_UNREADABLE, MAX_UNREADABLE_SHARE * len(text)) or "\0" in text[:SNIFFED_BYTES]:
+        raise CallError("what came is no text", hint="web.fetch reads HTML, plain text, JSON and XML")
+    return text
+
+
+def declared_codec(body: bytes) -> str | None:
+    """The encoding that the first bytes of a page name; one that they could not be read in is a mistake."""
+    found = CHARSET_DECLARATION.search(body[:SNIFFED_BYTES])
+    name = (found[1] or found[2]).decode("ascii", errors="replace").lower() if found else ""
+    codec = CODECS.get(name)
+    return "utf-8" if codec is not None and codec.startswith("utf-16") else codec
+
+
+def guess_codec(body: bytes) -> str:
+    """The encoding of what does not say: UTF-8 if most of it can be that, else Windows' Western one."""
+    text = body.decode(errors="replace")
+    foreign = len(text) - len(text.encode("ascii", errors="ignore"))
+    return "cp1252" if 2 * text.count("\ufffd") > foreign else "utf-8"

@@ -1,0 +1,235 @@
+"""Telling a message again as events: whole for a resume, or from a mark for a follower who fell behind.
+
+The compact rule (docs/design.md §4.7): one delta a block; a finished tool call as start, delta and output,
+the form that does not re-fire a client's callbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, assert_never
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from dragoman import events as e
+from dragoman.fold import Fold
+from dragoman.messages import (
+    DataPart,
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    SourceDocumentPart,
+    SourceUrlPart,
+    StepStartPart,
+    TextPart,
+    ToolPart,
+)
+from dragoman.part_builders import STAGES, BlockBuilder, PartBuilder, PartProgress, PartSlot, ToolCallBuilder
+
+
+class FoldPosition(NamedTuple):
+    """How much of a fold somebody was told."""
+
+    builders: int
+    unfinished: tuple[tuple[int, PartProgress], ...]
+    in_step: bool
+    metadata_version: int
+    end_events: int
+    started: bool
+
+
+START_POSITION = FoldPosition(0, (), in_step=False, metadata_version=-1, end_events=0, started=False)
+
+
+def current_position(fold: Fold) -> FoldPosition:
+    """The place where somebody stands who was told everything up to now."""
+    moving = tuple([(at, draft.progress()) for at, draft in fold.unfinished.items()])
+    in_step = fold.phase == "step"
+    version, ending = fold.metadata_version, len(fold.end_events)
+    return FoldPosition(len(fold.builders), moving, in_step, version, ending, started=fold.phase != "idle")
+
+
+def unfold(message: Message) -> list[e.Event]:
+    """A finished message as events; folding them gives the message again."""
+    fold = Fold(message)
+    fold.phase = "finished"
+    return [*events_since(fold), e.Finish()]
+
+
+def events_since(fold: Fold, position: FoldPosition | None = None) -> list[e.Event]:
+    """What is to be told of the fold since the mark; from the first part when there is none."""
+    return list(_events_since(fold, position or START_POSITION))
+
+
+def _events_since(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
+    if not position.started:
+        yield e.Start(fold.id or None, fold.metadata)
+    for at, (stage, length) in position.unfinished:
+        yield from _builder_events(fold.builders[at], stage=stage, length=length)
+    in_step = position.in_step
+    for draft in fold.builders[position.builders :]:
+        if isinstance(draft, PartSlot) and isinstance(draft.current, StepStartPart):
+            yield from (e.FinishStep(),) if in_step else ()
+            in_step = True
+        yield from _builder_events(draft, stage=0, length=0)
+    if in_step and fold.phase != "step":
+        yield e.FinishStep()
+    yield from _end_events(fold, position)
+
+
+def _end_events(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
+    said = fold.end_events[position.end_events :]
+    changed = position.started and fold.metadata_version != position.metadata_version
+    if changed and not any(isinstance(event, e.Finish) for event in said):
+        yield e.MessageMetadata(fold.metadata)
+    for event in said:
+        yield replace(event, message_metadata=fold.metadata) if isinstance(event, e.Finish) else event
+
+
+def _builder_events(builder: PartBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+    match builder:
+        case BlockBuilder():
+            return _block_events(builder, stage=stage, length=length)
+        case ToolCallBuilder():
+            return _tool_call_events(builder, stage=stage, length=length)
+        case PartSlot(version=version):
+            return iter(()) if stage == version + 1 else _part_events(builder.current)
+        case _:
+            assert_never(builder)
+
+
+def _block_events(block: BlockBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+    text = block.kind is TextPart
+    name, metadata = block.id, block.metadata
+    if not stage:
+        yield e.TextStart(name, metadata) if text else e.ReasoningStart(name, metadata)
+    if block.length > length:
+        rest = block.text()[length:]
+        yield e.TextDelta(name, rest) if text else e.ReasoningDelta(name, rest)
+    if block.done:
+        yield e.TextEnd(name, metadata) if text else e.ReasoningEnd(name, metadata)
+
+
+def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+    if stage > 1 and length == call.changes:
+        return
+    part, stage = call.current, call.delivered_stage(stage)
+    if part.state == "output-error" and part.approval is None and stage <= 1:
+        yield _input_error_event(part)
+        return
+    if not stage:
+        yield e.ToolInputStart(
+            part.tool_call_id,
+            part.name,
+            provider_executed=part.provider_executed,
+            dynamic=part.dynamic,
+            title=part.title,
+            provider_metadata=part.call_provider_metadata,
+        )
+    if stage <= 1:
+        yield from _input_events(call, length)
+    yield from _approval_events(call, stage=stage, length=length)
+    yield from _output_events(part)
+
+
+def _input_events(call: ToolCallBuilder, length: int) -> Iterator[e.Event]:
+    part, rest = call.current, call.input_text()[length:]
+    if rest:
+        yield e.ToolInputDelta(part.tool_call_id, rest)
+    if part.state == "input-available":
+        yield e.ToolInputAvailable(
+            part.tool_call_id,
+            part.name,
+            part.input,
+            provider_executed=part.provider_executed,
+            provider_metadata=part.call_provider_metadata,
+            dynamic=part.dynamic,
+            title=part.title,
+        )
+
+
+def _input_error_event(part: ToolPart) -> e.ToolInputError:
+    return e.ToolInputError(
+        part.tool_call_id,
+        part.name,
+        None if part.input is UNSET else part.input,
+        part.error_text or "",
+        provider_executed=part.provider_executed,
+        provider_metadata=part.call_provider_metadata,
+        dynamic=part.dynamic,
+        title=part.title,
+    )
+
+
+def _approval_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+    part, approval = call.current, call.current.approval
+    if approval is None:
+        return
+    waits = part.state in ("approval-requested", "approval-responded")
+    answered = stage >= STAGES["approval-responded"]  # of an approval before this one, if it waits now
+    again = waits and (answered or (stage > 1 and call.changes > length + 1))
+    if again or stage < STAGES["approval-requested"]:
+        yield e.ToolApprovalRequest(approval.id, part.tool_call_id)
+    if approval.approved is not None and (again or stage < STAGES["approval-responded"]):
+        yield e.ToolApprovalResponse(approval.id, approval.approved, approval.reason)
+
+
+def _output_events(part: ToolPart) -> Iterator[e.Event]:
+    match part.state:
+        case "output-available":
+            yield e.ToolOutputAvailable(
+                part.tool_call_id,
+                part.output,
+                provider_executed=part.provider_executed,
+                dynamic=part.dynamic,
+                preliminary=part.preliminary,
+                provider_metadata=part.result_provider_metadata,
+            )
+        case "output-error":
+            yield e.ToolOutputError(
+                part.tool_call_id,
+                part.error_text or "",
+                provider_executed=part.provider_executed,
+                dynamic=part.dynamic,
+                provider_metadata=part.result_provider_metadata,
+            )
+        case "output-denied":
+            yield e.ToolOutputDenied(part.tool_call_id)
+        case _:
+            return
+
+
+def _part_events(part: Part) -> Iterator[e.Event]:
+    match part:
+        case StepStartPart():
+            yield e.StartStep()
+        case TextPart() | ReasoningPart():
+            yield from _restored_block_events(part)
+        case SourceUrlPart() | SourceDocumentPart() | FilePart():
+            yield _source_event(part)
+        case DataPart(type=kind, data=data, id=key):
+            yield e.Data(kind, data, key)
+        case ToolPart():
+            yield from _tool_call_events(ToolCallBuilder(part, 0), stage=0, length=0)
+        case _:
+            assert_never(part)
+
+
+def _restored_block_events(part: TextPart | ReasoningPart) -> Iterator[e.Event]:
+    block = BlockBuilder(type(part), "retold", metadata=part.provider_metadata)
+    block.fragments, block.length, block.done = [part.text], len(part.text), True
+    return _block_events(block, stage=0, length=0)
+
+
+def _source_event(part: SourceUrlPart | SourceDocumentPart | FilePart) -> e.Event:
+    match part:
+        case SourceUrlPart():
+            return e.SourceUrl(part.source_id, part.url, part.title, part.provider_metadata)
+        case SourceDocumentPart():
+            return e.SourceDocument(
+                part.source_id, part.media_type, part.title, part.filename, part.provider_metadata
+            )
+        case FilePart():
+            return e.File(part.url, part.media_type, part.provider_metadata)

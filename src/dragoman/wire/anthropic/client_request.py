@@ -1,0 +1,194 @@
+"""Anthropic's door: the body of a POST to /v1/messages or /v1/messages/count_tokens as a model request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import BadRequest
+from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
+from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
+from dragoman.wire.anthropic.client_messages import AnthropicMessageParser
+from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
+
+# ---- Options: what else a request in Anthropic's manner asks for, in neutral words where there are some.
+# Anthropic's own settings keep their names; a provider of another family says what it makes of them.
+
+_HANDLED_FIELDS = frozenset(
+    {
+        "model",
+        "messages",
+        "system",
+        "tools",
+        "tool_choice",
+        "stream",
+        "max_tokens",
+        "stop_sequences",
+        "metadata",
+        "extra_body",
+    }
+)
+
+
+def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The options, and the names of what is left out. `counting`: nothing is asked, so no limit need be."""
+    _check_types(body)
+    options = {
+        name: value for name, value in body.raw.items() if name not in _HANDLED_FIELDS and value is not None
+    }
+    limit = body.count("max_tokens")
+    if limit is not None:
+        options["max_tokens"] = limit
+    elif not count_only:
+        raise invalid_field(
+            "max_tokens", "this field is required", hint="it is the most that the answer may take"
+        )
+    if body.has("stop_sequences"):
+        options |= _parse_stop_sequences(body)
+    if not body.has("metadata"):
+        return options, []
+    metadata = body.nested("metadata")
+    if metadata.optional_text("user_id"):
+        options["user"] = metadata.text("user_id")
+    return options, [metadata.path_of(name) for name in metadata.raw if name != "user_id"]
+
+
+def _check_types(body: RequestFields) -> None:
+    """Refuse settings that are not even of the right kind."""
+    for name in ("temperature", "top_p"):
+        body.number(name)
+    for name in ("thinking", "output_config", "context_management", "cache_control"):
+        if body.has(name):
+            body.nested(name)
+    if body.has("thinking"):
+        body.nested("thinking").text("type")
+    body.count("top_k")
+    body.optional_text("service_tier")
+
+
+def _parse_stop_sequences(body: RequestFields) -> dict[str, list[str]]:
+    stops = body.items("stop_sequences")
+    for index, stop in enumerate(stops):
+        if not isinstance(stop, str) or not stop:
+            raise invalid_field(f"stop_sequences[{index}]", "must be a string that is not empty")
+    return {"stop": stops} if stops else {}
+
+
+MAX_DEPTH = 200  # levels of lists and objects in a body
+_CHOICE_TYPES = ("auto", "any", "tool", "none")
+_ANTHROPIC_TOOL_FIELDS = ("allowed_callers", "defer_loading", "eager_input_streaming", "input_examples")
+
+
+def parse_messages_request(raw: bytes) -> ClientRequest:
+    """What the body of a POST to /v1/messages asks; BadRequest names the field that is wrong."""
+    body = _decode_body(raw)
+    request, ignored = _parse_request(body, count_only=False)
+    return ClientRequest(request=request, stream=body.flag("stream"), ignored_fields=ignored)
+
+
+def parse_count_tokens_request(raw: bytes) -> ModelRequest:
+    """The request whose tokens a POST to /v1/messages/count_tokens wants counted; it needs no max_tokens."""
+    return _parse_request(_decode_body(raw), count_only=True)[0]
+
+
+def estimate_input_tokens(request: ModelRequest) -> int:
+    """About how many input tokens Anthropic would count, for providers that cannot say."""
+    return estimate_input(request, factor=ANTHROPIC_FACTOR)
+
+
+def _decode_body(raw: bytes) -> RequestFields:
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    if _is_too_deep(body):
+        raise BadRequest(f"the body is nested deeper than {MAX_DEPTH} levels")
+    return RequestFields(body, "")
+
+
+def _is_too_deep(body: Any) -> bool:
+    """Whether encoders, which wrap what they are given, would fail at what the decoder just managed."""
+    level = [body]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for outer in level
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelRequest, tuple[str, ...]]:
+    model = body.text("model")
+    options, ignored = parse_options(body, count_only=count_only)
+    tools = _parse_tools(body) if body.has("tools") else ()
+    choice = _parse_choice(body.nested("tool_choice"), tools) if body.has("tool_choice") else None
+    if choice is not None and body.nested("tool_choice").flag("disable_parallel_tool_use"):
+        options["parallel_tool_calls"] = False
+    history = AnthropicMessageParser()
+    if body.has("system"):
+        history.add_system(body)
+    messages = body.objects("messages")
+    if not messages:
+        raise invalid_field("messages", "there must be at least one message")
+    for message in messages:
+        history.add_message(message)
+    request = ModelRequest(
+        model=model, messages=history.messages(), tools=tools, tool_choice=choice, options=options
+    )
+    return request, (*ignored, *history.ignored_fields)
+
+
+def _parse_tools(body: RequestFields) -> tuple[Tool, ...]:
+    tools: dict[str, Tool] = {}
+    for said in body.objects("tools"):
+        tool = _parse_tool(said)
+        if tool.name in tools:
+            raise invalid_field(said.path_of("name"), f"there is another tool {tool.name!r:.60}")
+        tools[tool.name] = tool
+    return tuple(tools.values())
+
+
+def _parse_tool(tool_fields: RequestFields) -> Tool:
+    kind = tool_fields.optional_text("type") or "custom"
+    if kind != "custom":
+        raise invalid_field(
+            tool_fields.path_of("type"),
+            f"{kind!r:.60} is a tool of Anthropic's own, and the model that answers here does not have it",
+            hint="only a provider of type anthropic runs it; ask one of its models, or bring your own tool",
+        )
+    return Tool(
+        tool_fields.text("name"),
+        tool_fields.optional_text("description"),
+        tool_fields.nested("input_schema").raw,
+        strict=tool_fields.flag("strict") if tool_fields.has("strict") else None,
+        metadata=tool_fields.provider_metadata(*_ANTHROPIC_TOOL_FIELDS),
+    )
+
+
+def _parse_choice(choice: RequestFields, tools: tuple[Tool, ...]) -> ToolChoice:
+    match choice.text("type"):
+        case "auto":
+            return "auto"
+        case "none":
+            return "none"
+        case "any" if tools:
+            return "required"
+        case "any":
+            raise invalid_field("tool_choice", "a call is demanded, but there are no tools")
+        case "tool":
+            name = choice.text("name")
+            if not any(tool.name == name for tool in tools):
+                raise invalid_field(choice.path_of("name"), f"there is no tool {name!r:.60}")
+            return NamedToolChoice(name)
+        case kind:
+            raise invalid_field(
+                choice.path_of("type"), f"must be one of {quoted_list(_CHOICE_TYPES)}, got {kind!r:.40}"
+            )

@@ -1,0 +1,387 @@
+"""Anthropic's answer out: events as the frames of a streaming client, or as one whole message.
+
+A finish is never invented: an answer without one is an error. Files that a model made and sources that it
+names have no blocks here and are left out; citations of Anthropic's models are told as they came.
+Source: wire notes on providers, §3 and §6.3 to §6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, OutOfOrder, ProviderError
+from dragoman.events import (
+    Event,
+    FinishReason,
+    FinishStep,
+    ReasoningDelta,
+    TextDelta,
+    ToolInputDelta,
+    Usage,
+)
+from dragoman.wire.anthropic.encoder_blocks import INVALID_JSON_KEY, BlockEncoder, parse_arguments
+from dragoman.wire.encoder import SSE_HEADERS
+
+# ---- Finishes out to an Anthropic client: why the answer stopped, and what it took.
+# The SDKs' types demand numbers, so where nobody has counted the input stays the estimate of the message's
+# start, and the output is one too, which `estimated` says. What is known is never an estimate of ours.
+
+_CHARACTERS_PER_TOKEN = 4  # of an answer, for one token
+_STOP_REASONS: Mapping[FinishReason, str] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool-calls": "tool_use",
+    "content-filter": "refusal",
+    "max-steps": "end_turn",
+    "other": "end_turn",
+}
+
+
+def encode_stop(finish: FinishStep) -> dict[str, Any]:
+    """Stop reason and stop sequence; Anthropic's own where it gave them. ProviderError when there is none."""
+    known = (finish.provider_metadata or {}).get("anthropic", {})
+    sequence = known.get("stopSequence")
+    reason = known.get("stopReason")
+    if reason is None and sequence is not None:
+        reason = "stop_sequence"
+    if reason is None and finish.finish_reason is not None:
+        reason = _STOP_REASONS.get(finish.finish_reason)
+    if reason is None:
+        raise unfinished_error(f"ended with {finish.finish_reason!r}, which is no finish")
+    stop = {"stop_reason": reason, "stop_sequence": sequence, "stop_details": known.get("stopDetails")}
+    return {**stop, "container": known["container"]} if known.get("container") else stop
+
+
+def encode_usage(usage: Usage | None) -> dict[str, Any]:
+    """The counts that are known, in Anthropic's words: the input without what the cache read or took in."""
+    if usage is None:
+        return {}
+    read, written, fresh = usage.cached_input_tokens, usage.cache_write_tokens, usage.input_tokens
+    if fresh is not None:
+        fresh = max(0, fresh - (read or 0) - (written or 0))
+    thoughts = usage.reasoning_tokens
+    said = {
+        "input_tokens": fresh,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": None if thoughts is None else {"thinking_tokens": thoughts},
+    }
+    return {word: count for word, count in said.items() if count is not None}
+
+
+def encode_usage_or_estimate(usage: Usage | None, text_length: int) -> dict[str, Any]:
+    """The counts with a number for the output, whoever knows it: `said` counts the answer's characters."""
+    known = encode_usage(usage)
+    if text_length and not known.get("output_tokens"):
+        return {**known, "output_tokens": -(-text_length // _CHARACTERS_PER_TOKEN), "estimated": True}
+    return {"output_tokens": 0, **known}
+
+
+def event_text_length(event: Event) -> int:
+    """How many characters an event adds to the answer."""
+    match event:
+        case TextDelta() | ReasoningDelta():
+            return len(event.delta)
+        case ToolInputDelta():
+            return len(event.input_text_delta)
+        case _:
+            return 0
+
+
+def unfinished_error(problem: str) -> ProviderError:
+    """The error for an answer that did not come to its end."""
+    return ProviderError(f"the provider's answer {problem}", category="network", transient=True)
+
+
+# ---- Errors out to an Anthropic client: the body and status that its SDK knows how to raise.
+# Source: wire notes on providers, §6.6.
+
+_CATEGORY_STATUSES: Mapping[str, int] = {  # by category
+    "rate_limit": 429,
+    "overloaded": 529,
+    "auth": 401,
+    "bad_request": 400,
+    "context_limit": 400,
+    "content_filter": 400,
+    "timeout": 504,
+}
+_STATUS_TYPES: Mapping[int, str] = {  # by status
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_ERROR_TYPES = frozenset({*_STATUS_TYPES.values(), "api_error"})
+_TOO_LONG = "prompt is too long"
+
+
+def error_status(error: DragomanError) -> int:
+    """The HTTP status: the provider's own if it gave one, else what its category or the error stands for."""
+    if not isinstance(error, ProviderError):
+        return error.status
+    given = error.upstream_status
+    if given is not None and 400 <= given <= 599:
+        return given
+    return _CATEGORY_STATUSES.get(error.category, 502)
+
+
+def error_body(error: DragomanError, *, request_id: str | None) -> dict[str, object]:
+    """`{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error as it came."""
+    inner = _upstream_error(error.details) if isinstance(error, ProviderError) else None
+    return {"type": "error", "error": inner or _own_error(error), "request_id": request_id}
+
+
+def _upstream_error(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The error if it has Anthropic's shape; OpenAI's has other fields beside a type that can be the same."""
+    found = details or {}
+    if found.get("type") == "error" and isinstance(found.get("error"), Mapping):
+        found = found["error"]
+    if found.get("type") not in _ERROR_TYPES or not isinstance(found.get("message"), str):
+        return None
+    return None if "code" in found or "param" in found else dict(found)
+
+
+def _own_error(error: DragomanError) -> dict[str, Any]:
+    status = error_status(error)
+    kind = _STATUS_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if isinstance(error, BudgetExhausted):
+        kind = "billing_error"
+    message = error.message
+    if isinstance(error, ProviderError) and error.category == "context_limit" and _TOO_LONG not in message:
+        message = f"{_TOO_LONG}: {message}"  # by these words clients know that they have to shorten it
+    if isinstance(error, BadRequest) and error.field and error.field not in message:
+        message = f"{error.field}: {message}"
+    return {"type": kind, "message": f"{message} ({error.hint})" if error.hint else message}
+
+
+__all__ = ["AnthropicStreamEncoder", "encode_document", "error_body", "error_status"]
+
+_PING_FRAME = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOP_FRAME = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_encode = msgspec.json.Encoder().encode
+
+
+class AnthropicStreamEncoder:
+    """One message as frames; pure. `input_tokens` is what the start says until the finish knows better.
+
+    `request_id` goes into the frame of an error.
+    """
+
+    headers: Mapping[str, str] = SSE_HEADERS
+
+    def __init__(
+        self, *, id: str, model: str, input_tokens: int | None, request_id: str | None = None
+    ) -> None:
+        self._request_id = request_id
+        self._message = _empty_message(
+            id, model, usage={"input_tokens": input_tokens or 0, "output_tokens": 0}
+        )
+        self._frame_writer = _FrameSink()
+        self._block_encoder = BlockEncoder(self._frame_writer)
+        self._text_length = 0  # characters
+        self._started = False
+        self._finished = False
+        self._failed = False
+
+    def encode(self, batch: Sequence[e.Event]) -> bytes:
+        """The frames for a batch; empty once the stream has failed.
+
+        ProviderError for a finish that is none, and OutOfOrder when blocks that were sent are taken back.
+        """
+        if self._failed or not batch:
+            return b""
+        frames, blocks = self._frame_writer, self._block_encoder
+        if not self._started:
+            self._started = True
+            frames.write_frame(b"message_start", {"type": "message_start", "message": self._message})
+        for event in batch:
+            if (
+                type(event) is e.TextDelta
+                and event.id == blocks.open_text_id
+                and event.provider_metadata is None
+            ):
+                frames.pending += (frames.text_delta_prefix, _encode(event.delta), b"}}\n\n")
+                self._text_length += len(event.delta)
+            else:
+                self._encode_event(event)
+        return frames.take_bytes()
+
+    def encode_error(self, error: DragomanError, *, request_id: str | None = None) -> bytes:
+        """The frame that tells the client that the answer failed; nothing comes after it."""
+        if self._failed:
+            return b""
+        self._failed = True
+        self._frame_writer.write_frame(b"error", error_body(error, request_id=request_id or self._request_id))
+        return self._frame_writer.take_bytes()
+
+    def ping(self) -> bytes:
+        """The frame that keeps a quiet connection alive."""
+        return _PING_FRAME
+
+    def end(self) -> bytes:
+        """`message_stop`; empty after a failure. ProviderError when the answer has no finish."""
+        if self._failed:
+            return b""
+        if not self._finished:
+            raise unfinished_error("ended without a finish")
+        return _STOP_FRAME
+
+    def _encode_event(self, event: e.Event) -> None:
+        match event:
+            case e.FinishStep():
+                self._encode_finish(event)
+            case e.ResetStep() if self._block_encoder.started:
+                raise OutOfOrder("an Anthropic stream cannot take back what it has said")
+            case e.ResetStep():
+                self._block_encoder = BlockEncoder(self._frame_writer)
+            case e.ErrorEvent():
+                raise error_from_event(event)
+            case _:
+                self._text_length += event_text_length(event)
+                self._block_encoder.add_event(event)
+
+    def _encode_finish(self, event: e.FinishStep) -> None:
+        stop = encode_stop(event)
+        self._block_encoder.finish()
+        self._finished = True
+        usage = encode_usage_or_estimate(event.usage, self._text_length)
+        self._frame_writer.write_frame(
+            b"message_delta", {"type": "message_delta", "delta": stop, "usage": usage}
+        )
+
+
+def encode_document(
+    events: Iterable[e.Event], *, id: str, model: str, input_tokens: int | None = None
+) -> bytes:
+    """The events as one message. ProviderError when they have no finish, or tell of a failure.
+
+    `input_tokens` stands in where the finish does not know them.
+    """
+    content = _MessageSink()
+    blocks = BlockEncoder(content)
+    finish: e.FinishStep | None = None
+    said = 0
+    for event in events:
+        said += event_text_length(event)
+        match event:
+            case e.FinishStep():
+                finish = event
+            case e.ErrorEvent():
+                raise error_from_event(event)
+            case e.ResetStep():
+                content = _MessageSink()
+                blocks = BlockEncoder(content)
+            case _:
+                blocks.add_event(event)
+    if finish is None:
+        raise unfinished_error("ended without a finish")
+    blocks.finish()
+    usage = {"input_tokens": input_tokens or 0, **encode_usage_or_estimate(finish.usage, said)}
+    return _encode(
+        {**_empty_message(id, model, usage=usage), "content": content.blocks, **encode_stop(finish)}
+    )
+
+
+def error_from_event(event: e.ErrorEvent) -> ProviderError:
+    """The failure that an event tells of."""
+    return ProviderError(event.error_text, category="api_error", transient=bool(event.transient))
+
+
+def _empty_message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without content yet."""
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "stop_details": None,
+        "usage": usage,
+    }
+
+
+class _FrameSink:
+    """Blocks as frames. `text_delta_prefix` is the start of the frames of the block that is open."""
+
+    def __init__(self) -> None:
+        self.pending: list[bytes] = []
+        self.text_delta_prefix = b""
+        self._index = -1
+        self._delta_prefix = b""
+
+    def write_frame(self, name: bytes, body: Mapping[str, Any]) -> None:
+        """Add a frame."""
+        self.pending += (b"event: ", name, b"\ndata: ", _encode(body), b"\n\n")
+
+    def take_bytes(self) -> bytes:
+        """What was written since the last time."""
+        written = b"".join(self.pending)
+        self.pending.clear()
+        return written
+
+    def start_block(self, block: Mapping[str, Any]) -> None:
+        """See `Sink.open`."""
+        self._index += 1
+        head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
+        self._delta_prefix = head % self._index
+        self.text_delta_prefix = self._delta_prefix + b'{"type":"text_delta","text":'
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        self.write_frame(b"content_block_start", start)
+
+    def add_delta(self, delta: Mapping[str, Any]) -> None:
+        """See `Sink.grow`."""
+        self.pending += (self._delta_prefix, _encode(delta), b"}\n\n")
+
+    def end_block(self) -> None:
+        """See `Sink.close`."""
+        self.write_frame(b"content_block_stop", {"type": "content_block_stop", "index": self._index})
+
+
+class _MessageSink:
+    """Blocks as the content of a message."""
+
+    def __init__(self) -> None:
+        self.blocks: list[dict[str, Any]] = []
+        self._deltas: list[str] = []  # of what the open block grows by
+        self._field = ""  # where they go
+
+    def start_block(self, block: Mapping[str, Any]) -> None:
+        """See `Sink.open`."""
+        self.blocks.append(dict(block))
+
+    def add_delta(self, delta: Mapping[str, Any]) -> None:
+        """See `Sink.grow`."""
+        match delta:
+            case {"type": "citations_delta", "citation": citation}:
+                self.blocks[-1].setdefault("citations", []).append(citation)
+            case {"type": "signature_delta", "signature": signature}:
+                self.blocks[-1]["signature"] = signature
+            case {"text": piece} | {"thinking": piece} | {"partial_json": piece}:
+                self._field = "input" if "partial_json" in delta else str(delta["type"]).split("_")[0]
+                self._deltas.append(piece)
+            case _:
+                pass
+
+    def end_block(self) -> None:
+        """See `Sink.close`."""
+        said, self._deltas = "".join(self._deltas), []
+        if self._field == "input":
+            value = parse_arguments(said)
+            self.blocks[-1]["input"] = value if isinstance(value, dict) else {INVALID_JSON_KEY: said}
+        elif self._field:
+            self.blocks[-1][self._field] = said
+        self._field = ""

@@ -1,0 +1,321 @@
+"""Answer: the frames of one Anthropic message become blocks, tool calls, sources and a finish.
+
+Blocks are told apart by their `index`. What Anthropic runs itself becomes calls that the provider executed;
+blocks of unknown kinds are kept as they are. Source: wire notes on providers, §6.3 to §6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from dragoman.errors import ProviderError
+from dragoman.events import (
+    Event,
+    FinishReason,
+    FinishStep,
+    SourceDocument,
+    ToolOutputAvailable,
+    ToolOutputError,
+)
+from dragoman.wire.anthropic.block_decoders import (
+    BlockDecoder,
+    RawBlockDecoder,
+    TextBlockDecoder,
+    ThinkingBlockDecoder,
+    ToolUseBlockDecoder,
+)
+from dragoman.wire.anthropic.capabilities import FAMILY, bind_to_provider
+from dragoman.wire.anthropic.chunk import AnthropicChunk, AnthropicDelta, anthropic_error
+from dragoman.wire.anthropic.usage import AnthropicUsage
+from dragoman.wire.sources import SourceTracker
+
+# ---- Citations: what a text quotes, kept as it came, and each source told once.
+
+_MEDIA_TYPES = {"page_location": "application/pdf"}
+
+
+class CitationTracker:
+    """Remembers which sources one answer has told."""
+
+    def __init__(self) -> None:
+        self._urls = SourceTracker()
+        self._documents: set[str] = set()
+
+    def new_sources(self, citation: Mapping[str, Any]) -> list[Event]:
+        """The source of a citation, if it is new: a web page, or a document of the conversation."""
+        title = citation.get("title")
+        for name in ("url", "source"):
+            link = citation.get(name)
+            if isinstance(link, str) and link.startswith(("http://", "https://")):
+                return self._urls.new_sources([{"url": link, "title": title}])
+        number = citation.get("document_index", citation.get("search_result_index"))
+        if type(number) is not int:
+            return []
+        place = f"{'document' if 'document_index' in citation else 'search-result'}-{number}"
+        if place in self._documents:
+            return []
+        self._documents.add(place)
+        kind = _MEDIA_TYPES.get(str(citation.get("type")), "text/plain")
+        named = citation.get("document_title") or title or citation.get("source")
+        return [SourceDocument(place, kind, named if isinstance(named, str) else place)]
+
+
+FINISH_REASONS: Mapping[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool-calls",
+    "refusal": "content-filter",
+}
+_FINISH_METADATA = {
+    "stop_reason": "stopReason",
+    "stop_sequence": "stopSequence",
+    "stop_details": "stopDetails",
+    "container": "container",
+    "id": "id",
+}
+_IMPLIED_BLOCKS = {"text_delta": "text", "thinking_delta": "thinking"}
+
+
+class AnthropicEventBuilder:
+    """One answer under way. `anthropic_error` is set when it failed; nothing may be added then.
+
+    `provider` goes into the finish, and `model` when the message does not name one. `new_id` gives ids for
+    tool calls that come without one, or with one that is `taken`.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: str | None,
+        model: str | None,
+        new_id: Callable[[], str],
+        used_ids: Collection[str],
+    ) -> None:
+        self.failure: ProviderError | None = None
+        self.started = False
+        self.stop_reason: str | None = None
+        self._provider = provider
+        self._model = model
+        self._new_id = new_id
+        self._used_ids = set(used_ids)
+        self._events: list[Event] = []
+        self._open_blocks: dict[int, BlockDecoder] = {}
+        self._unflushed: BlockDecoder | None = None  # the one that may hold pieces which have not left
+        self._server_calls: dict[
+            str, ToolUseBlockDecoder
+        ] = {}  # Anthropic's own calls that wait for their result, by its ids
+        self._has_tool_calls = False
+        self._citations = CitationTracker()
+        self._usage = AnthropicUsage()
+        self._metadata: dict[str, Any] = {}
+
+    def add_delta(self, index: int | None, delta: AnthropicDelta) -> None:
+        """Add a delta to its block; who says no index means the first."""
+        index = index or 0
+        block = self._open_blocks.get(index)
+        if block is None:
+            block = self._implied_block(index, delta)
+            if block is None:
+                return
+        if block is not self._unflushed:
+            self._flush()
+            self._unflushed = block
+        if delta.type == "text_delta" and type(block) is TextBlockDecoder:  # as nearly all are
+            block.pending.append(delta.text or "")
+        elif events := block.add_delta(delta):
+            self._append_events(events)
+
+    def add_chunk(self, chunk: AnthropicChunk) -> None:
+        """Add any frame; one of an unknown type says nothing."""
+        match chunk.type:
+            case "content_block_delta":
+                if chunk.delta is not None:
+                    self.add_delta(chunk.index, chunk.delta)
+            case "content_block_start":
+                self._start_block(chunk.index, chunk.content_block)
+            case "content_block_stop":
+                self._end_block(chunk.index or 0)
+            case "message_delta":
+                self._usage.update(chunk.usage)
+                self._add_message_delta(chunk.delta)
+            case "message_start":
+                self.add_message(chunk.message)
+            case _:
+                pass
+
+    def add_message(self, message: Any) -> None:
+        """Add the message as its start has it: empty, or whole already."""
+        self.started = True
+        if not isinstance(message, Mapping):
+            return
+        if isinstance(model := message.get("model"), str) and model:
+            self._model = model
+        content = message.get("content")
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            self._start_block(index, block)
+            self._end_block(index)
+        self._store_metadata(message)
+        self._usage.start(message.get("usage"), complete=bool(self.stop_reason))
+
+    def fail(self, error: Any) -> None:
+        """Note the provider's error; the first stays."""
+        if self.failure is None:
+            self.failure = error if isinstance(error, ProviderError) else anthropic_error(error)
+
+    def take_events(self) -> list[Event]:
+        """The events since the last time."""
+        self._flush()
+        events, self._events = self._events, []
+        return events
+
+    def finish(self) -> None:
+        """Close the answer: the message has stopped. It fails when nobody said why."""
+        if self.stop_reason is None:
+            self.fail(unfinished_error("stopped without a stop reason", started=self.started))
+            return
+        for index in list(self._open_blocks):
+            self._end_block(index)
+        reason = FINISH_REASONS.get(self.stop_reason, "other")
+        if self._has_tool_calls and self.stop_reason == "end_turn":
+            reason = "tool-calls"
+        self._append_events(
+            [
+                FinishStep(
+                    reason,
+                    self._usage.to_usage(),
+                    self._model,
+                    self._provider,
+                    provider_metadata={FAMILY: self._metadata},
+                )
+            ]
+        )
+
+    def _start_block(self, index: int | None, content_block: Any) -> None:
+        if not isinstance(content_block, Mapping):
+            return
+        index = index or 0
+        self.started = True
+        self._end_block(index)
+        kind = content_block.get("type")
+        if isinstance(kind, str) and kind.endswith("_tool_result") and self._add_server_result(content_block):
+            return
+        block = self._block_decoder(index, content_block)
+        self._open_blocks[index] = block
+        self._append_events(block.start(content_block))
+        self._unflushed = block
+        if kind == "redacted_thinking":
+            self._end_block(index)
+
+    def _block_decoder(self, index: int, content_block: Mapping[str, Any]) -> BlockDecoder:
+        provider = self._provider
+        match content_block.get("type"):
+            case "text":
+                return TextBlockDecoder(
+                    f"text-{index}", provider=provider, on_citation=self._citations.new_sources
+                )
+            case "thinking" | "redacted_thinking":
+                return ThinkingBlockDecoder(f"reasoning-{index}", provider=provider)
+            case "tool_use":
+                self._has_tool_calls = True
+                return ToolUseBlockDecoder(
+                    self._unique_id(content_block.get("id")), client_executed=True, provider=provider
+                )
+            case "server_tool_use" | "mcp_tool_use":
+                call = ToolUseBlockDecoder(
+                    self._unique_id(content_block.get("id")), client_executed=False, provider=provider
+                )
+                self._server_calls[str(content_block.get("id"))] = call
+                return call
+            case _:
+                return RawBlockDecoder()
+
+    def _implied_block(self, index: int, delta: AnthropicDelta) -> BlockDecoder | None:
+        """The block that a delta without one belongs to: a new one, if its kind is plain."""
+        kind = _IMPLIED_BLOCKS.get(delta.type or "")
+        if kind is None:
+            return None
+        self._start_block(index, {"type": kind})
+        return self._open_blocks.get(index)
+
+    def _add_server_result(self, result_block: Mapping[str, Any]) -> bool:
+        """Tell the result of one of Anthropic's own calls; False when its call is not of this answer."""
+        call = self._server_calls.pop(str(result_block.get("tool_use_id")), None)
+        if call is None:
+            return False
+        for index, block in list(self._open_blocks.items()):
+            if block is call:
+                self._end_block(index)
+        if call.is_invalid:  # it has failed already, and takes no result
+            return True
+        metadata = bind_to_provider({"block": result_block}, self._provider)
+        content = result_block.get("content")
+        code = content.get("error_code") if isinstance(content, Mapping) else None
+        if code or result_block.get("is_error"):
+            text = str(code or "the call failed")
+            self._append_events(
+                [ToolOutputError(call.id, text, provider_executed=True, provider_metadata=metadata)]
+            )
+        else:
+            self._append_events(
+                [ToolOutputAvailable(call.id, content, provider_executed=True, provider_metadata=metadata)]
+            )
+        return True
+
+    def _end_block(self, index: int) -> None:
+        block = self._open_blocks.pop(index, None)
+        if block is None:
+            return
+        if self._unflushed is not block:
+            self._flush()
+        self._unflushed = None
+        self._events += block.end()
+
+    def _add_message_delta(self, delta: AnthropicDelta | None) -> None:
+        if delta is not None:
+            self._store_metadata(
+                {
+                    "stop_reason": delta.stop_reason,
+                    "stop_sequence": delta.stop_sequence,
+                    "stop_details": delta.stop_details,
+                    "container": delta.container,
+                }
+            )
+
+    def _store_metadata(self, fields: Mapping[str, Any]) -> None:
+        """Keep what the finish tells; what is null says nothing."""
+        self._metadata |= {
+            word: fields[name] for name, word in _FINISH_METADATA.items() if fields.get(name) is not None
+        }
+        stop = fields.get("stop_reason")
+        if isinstance(stop, str) and stop:
+            self.stop_reason = stop
+
+    def _unique_id(self, provider_id: Any) -> str:
+        id = provider_id if isinstance(provider_id, str) else ""
+        while not id or id in self._used_ids:
+            id = self._new_id()
+        self._used_ids.add(id)
+        return id
+
+    def _append_events(self, events: list[Event]) -> None:
+        """Put events in their place after what was said so far."""
+        if events:
+            self._flush()
+            self._events += events
+
+    def _flush(self) -> None:
+        if self._unflushed is not None and self._unflushed.pending:
+            self._events += self._unflushed.flush()
+
+
+def unfinished_error(problem: str, *, started: bool) -> ProviderError:
+    """The error for an answer that did not come to its end."""
+    return ProviderError(
+        f"the provider's answer {problem if started else 'is empty'}",
+        category="network",
+        transient=True,
+        hint="the connection was cut, or the server hides its errors; look into its log",
+    )

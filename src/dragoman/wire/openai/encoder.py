@@ -1,0 +1,274 @@
+"""OpenAI's chat.completions answer out: events as chunks for a streaming client, or as one whole object.
+
+A finish, a usage or a `[DONE]` is never invented: an answer without its finish is an error. Of the hub's
+finish reasons `other` becomes `stop`, for the provider did end the answer; `error` and `aborted` are none.
+Source: wire notes on providers, §4.2, §10.2 and §10.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.errors import (
+    BadRequest,
+    BudgetExhausted,
+    DragomanError,
+    LimitReached,
+    NotFound,
+    ProviderError,
+    Unauthorized,
+)
+from dragoman.wire.encoder import DONE_FRAME, SSE_HEADERS
+from dragoman.wire.openai.encoder_deltas import FINISH_REASONS, CallFragment, DeltaEncoder, MessageDelta
+
+# ---- Errors out to an OpenAI client: the body and status that its SDK knows how to raise.
+# Source: wire notes on providers, §4.7 and §10.5.
+
+_INVALID_REQUEST = "invalid_request_error"
+_SERVER_ERROR = "server_error"
+_CATEGORY_STATUSES: Mapping[str, int] = {
+    "rate_limit": 429,
+    "overloaded": 503,
+    "auth": 401,
+    "bad_request": 400,
+    "context_limit": 400,
+    "content_filter": 400,
+    "timeout": 504,
+}
+_CATEGORY_TYPES: Mapping[str, tuple[str, str | None]] = {  # by category: type and code
+    "rate_limit": ("rate_limit_error", "rate_limit_exceeded"),
+    "overloaded": (_SERVER_ERROR, "overloaded"),
+    "api_error": (_SERVER_ERROR, "api_error"),
+    "auth": ("authentication_error", "provider_auth"),
+    "bad_request": (_INVALID_REQUEST, None),
+    "context_limit": (_INVALID_REQUEST, "context_length_exceeded"),
+    "content_filter": (_INVALID_REQUEST, "content_filter"),
+    "timeout": (_SERVER_ERROR, "timeout"),
+}
+_STATUS_TYPES: Mapping[int, str] = {403: "permission_error", 429: "rate_limit_error"}
+_QUOTA = "insufficient_quota"
+
+
+def error_status(error: DragomanError) -> int:
+    """The HTTP status: the provider's own if it gave one, else what its category or the error stands for."""
+    if not isinstance(error, ProviderError):
+        return error.status
+    given = error.upstream_status
+    if given is not None and 400 <= given <= 599:
+        return given
+    return _CATEGORY_STATUSES.get(error.category, 502)
+
+
+def error_body(error: DragomanError) -> dict[str, object]:
+    """`{"error": {message, type, param, code}}`, strings or null; the provider's own words if it has them."""
+    details = error.details if isinstance(error, ProviderError) else None
+    if details is not None and _is_openai_error(details):
+        return {
+            "error": {
+                "message": error.message,
+                **{key: _text_or_none(details.get(key)) for key in _DETAIL_FIELDS},
+            }
+        }
+    kind, code = _type_and_code(error)
+    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    param = error.field if isinstance(error, BadRequest) else None
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+_DETAIL_FIELDS = ("type", "param", "code")
+
+
+def _is_openai_error(details: Mapping[str, Any]) -> bool:
+    return "type" in details and ("code" in details or "param" in details)
+
+
+def _text_or_none(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _type_and_code(error: DragomanError) -> tuple[str, str | None]:
+    match error:
+        case ProviderError(category="rate_limit", transient=False) | BudgetExhausted():
+            return _QUOTA, _QUOTA
+        case ProviderError():
+            return _CATEGORY_TYPES.get(error.category, (_SERVER_ERROR, error.category))
+        case LimitReached():
+            return _CATEGORY_TYPES["rate_limit"]
+        case Unauthorized():
+            return "authentication_error", "invalid_api_key"
+        case NotFound():
+            return _INVALID_REQUEST, "model_not_found"  # there is nothing else to be found behind this door
+        case _:
+            other = _SERVER_ERROR if error.status >= 500 else _INVALID_REQUEST
+            return _STATUS_TYPES.get(error.status, other), error.code
+
+
+__all__ = ["OpenAIStreamEncoder", "encode_document", "error_body", "error_status"]
+
+_encode = msgspec.json.Encoder().encode
+_NULL_USAGE = b',"usage":null'
+
+
+class OpenAIStreamEncoder:
+    """One answer as chunks; pure. `include_usage`: the client asked for the usage chunk."""
+
+    headers: Mapping[str, str] = SSE_HEADERS
+
+    def __init__(self, *, id: str, model: str, created: int, include_usage: bool) -> None:
+        head = b'{"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
+            _encode(id),
+            created,
+            _encode(model),
+        )
+        self._chunk_prefix = b"data: " + head
+        self._delta_prefix = self._chunk_prefix + b'{"index":0,"delta":'
+        self._chunk_suffix = b',"finish_reason":null}]' + (_NULL_USAGE if include_usage else b"") + b"}\n\n"
+        self._content_prefix = self._delta_prefix + b'{"content":'
+        self._reasoning_prefix = self._delta_prefix + b'{"reasoning_content":'
+        self._delta_suffix = b"}" + self._chunk_suffix
+        self._include_usage = include_usage
+        self._delta_encoder = DeltaEncoder()
+        self._failed = False
+
+    def encode(self, batch: Sequence[e.Event]) -> bytes:
+        """The chunks for a batch; empty when the client has no words for it, or the stream is over."""
+        if self._failed:
+            return b""
+        deltas = self._delta_encoder
+        frames: list[bytes] = []
+        for event in batch:
+            if type(event) is e.TextDelta and event.id == deltas.open_text_id:
+                deltas.text_length += len(event.delta)
+                frames += (self._content_prefix, _encode(event.delta), self._delta_suffix)
+            else:
+                frames += self._encode_event(event)
+        return b"".join(frames)
+
+    def encode_error(self, error: DragomanError) -> bytes:
+        """The frame that tells the client that the answer failed; nothing comes after it."""
+        if self._failed:
+            return b""
+        self._failed = True
+        return b"data: " + _encode(error_body(error)) + b"\n\n"
+
+    def end(self) -> bytes:
+        """The usage, if it is asked for and known, and `[DONE]`; ProviderError when there was no finish."""
+        finish = _require_finish(self._delta_encoder)
+        if self._failed:
+            return b""
+        usage = encode_usage(finish.usage) if self._include_usage else None
+        if usage is None:
+            return DONE_FRAME
+        return self._chunk_prefix + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE_FRAME
+
+    def _encode_event(self, event: e.Event) -> Sequence[bytes]:
+        """The same for any event."""
+        if type(event) is e.ReasoningDelta and self._delta_encoder.append_reasoning(event):
+            return self._reasoning_prefix, _encode(event.delta), self._delta_suffix
+        if (
+            type(event) is e.ToolInputDelta
+            and (index := self._delta_encoder.tool_calls.append_arguments(event)) is not None
+        ):
+            begin = b'%b{"tool_calls":[{"index":%d,"function":{"arguments":' % (self._delta_prefix, index)
+            return begin, _encode(event.input_text_delta), b"}}]", self._delta_suffix
+        over = self._delta_encoder.finish is not None
+        delta = self._delta_encoder.encode(event)
+        if delta is None:
+            return ()
+        if self._delta_encoder.finish is None or over:
+            return self._delta_prefix, _encode(delta), self._chunk_suffix
+        reason = b'"finish_reason":"%b"' % FINISH_REASONS[self._delta_encoder.finish.finish_reason].encode()
+        return self._delta_prefix, _encode(delta), self._chunk_suffix.replace(b'"finish_reason":null', reason)
+
+
+def encode_document(events: Sequence[e.Event], *, id: str, model: str, created: int) -> bytes:
+    """The chat.completion object; ProviderError when the answer has no finish."""
+    deltas = DeltaEncoder()
+    told = [delta for event in events if (delta := deltas.encode(event)) is not None]
+    finish = _require_finish(deltas)
+    choice = {
+        "index": 0,
+        "message": _join_deltas(told),
+        "logprobs": None,
+        "finish_reason": FINISH_REASONS[finish.finish_reason],
+    }
+    return _encode(
+        {
+            "id": id,
+            "object": "chat.completion",
+            "created": created,
+            "model": model,
+            "choices": [choice],
+            "usage": encode_usage(finish.usage),
+        }
+    )
+
+
+def encode_usage(usage: e.Usage | None) -> dict[str, Any] | None:
+    """Usage in OpenAI's words. What is unknown is left out; None when nothing is known."""
+    if usage is None or (usage.input_tokens is None and usage.output_tokens is None):
+        return None
+    total = usage.total_tokens
+    if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
+        total = usage.input_tokens + usage.output_tokens
+    prompt = _without_none(
+        cached_tokens=usage.cached_input_tokens, cache_write_tokens=usage.cache_write_tokens
+    )
+    completion = _without_none(reasoning_tokens=usage.reasoning_tokens)
+    return _without_none(
+        prompt_tokens=usage.input_tokens,
+        completion_tokens=usage.output_tokens,
+        total_tokens=total,
+        prompt_tokens_details=prompt or None,
+        completion_tokens_details=completion or None,
+        estimated=usage.estimated or None,
+    )
+
+
+def _without_none(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _require_finish(deltas: DeltaEncoder) -> e.FinishStep:
+    if deltas.finish is None:
+        raise ProviderError(
+            "the provider's answer ended without a finish reason", category="network", transient=True
+        )
+    return deltas.finish
+
+
+def _join_deltas(message_deltas: Sequence[MessageDelta]) -> dict[str, Any]:
+    """The sum of the deltas."""
+    texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
+    lists: dict[str, list[dict[str, Any]]] = {}
+    arguments: list[list[str]] = []
+    for delta in message_deltas:
+        for name, value in delta.items():
+            if name in texts and value is not None:
+                texts[name].append(value)
+            elif name == "tool_calls":
+                _merge_call(lists.setdefault(name, []), arguments, fragments=value)
+            elif isinstance(value, list):
+                lists.setdefault(name, []).extend(value)
+    for call, pieces in zip(lists.get("tool_calls", ()), arguments, strict=True):
+        call["function"]["arguments"] = "".join(pieces)
+    content, refusal, reasoning = ("".join(pieces) if pieces else None for pieces in texts.values())
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
+    return message | ({"reasoning_content": reasoning} if reasoning else {}) | lists
+
+
+def _merge_call(
+    calls: list[dict[str, Any]], arguments: list[list[str]], *, fragments: Sequence[CallFragment]
+) -> None:
+    for fragment in fragments:
+        index = fragment["index"]
+        if index == len(calls):
+            calls.append({key: value for key, value in fragment.items() if key != "index"})
+            arguments.append([])
+        arguments[index].append(fragment["function"]["arguments"])

@@ -1,0 +1,234 @@
+"""The AI SDK's chat request in: what a `useChat` client wants, told apart. Source: wire notes, section d."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dragoman.errors import BadRequest, TooLarge
+from dragoman.messages import DataPart, FilePart, Message, TextPart, parse_message
+from dragoman.model_request import Tool
+
+
+class NewMessage(msgspec.Struct, frozen=True):
+    """A user message to answer. One that the session holds already is answered again (a retry or an edit)."""
+
+    message: Message
+
+
+class EditMessage(msgspec.Struct, frozen=True):
+    """A user message takes the place of the stored one; what came after it goes."""
+
+    message: Message
+
+
+class RegenerateAnswer(msgspec.Struct, frozen=True):
+    """Answer this user message once more; what came after it goes."""
+
+    message: Message
+
+
+class ClientToolOutput(msgspec.Struct, frozen=True):
+    """What the front end says a client-side tool gave."""
+
+    tool_call_id: str
+    output: Any = None
+    error_text: str | None = None
+
+
+class ClientApprovalAnswer(msgspec.Struct, frozen=True):
+    """What the front end says the user answered."""
+
+    approval_id: str
+    tool_call_id: str
+    approved: bool
+    reason: str | None = None
+
+
+class ContinueAnswer(msgspec.Struct, frozen=True):
+    """Go on with this assistant message; outputs and answers are the client's word, to be checked."""
+
+    message_id: str
+    outputs: tuple[ClientToolOutput, ...] = ()
+    answers: tuple[ClientApprovalAnswer, ...] = ()
+
+
+ChatAction: TypeAlias = NewMessage | EditMessage | RegenerateAnswer | ContinueAnswer
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat request: the session, what to do in it, and what the app set for this request."""
+
+    session_id: str
+    action: ChatAction
+    model: str | None = None
+    agent: str | None = None
+    tools: tuple[Tool, ...] = ()
+    when_busy: Literal["refuse", "queue"] = "refuse"
+
+
+class ChatBody(msgspec.Struct, rename="camel"):
+    """The JSON body as it comes."""
+
+    id: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    message: dict[str, Any] | None = None
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: str | None = None
+    model: str | None = None
+    agent: str | None = None
+    tools: list[dict[str, Any]] | dict[str, dict[str, Any]] | None = None
+    when_busy: Literal["refuse", "queue"] = "refuse"
+
+
+_decoder = msgspec.json.Decoder(ChatBody)
+MAX_ID_LENGTH = 200
+
+
+def parse_chat_request(
+    raw: bytes, *, session_id: str | None = None, max_part: int = 1_000_000
+) -> ChatRequest:
+    """The request in a body; BadRequest names the wrong field, TooLarge the part over `max_part` characters.
+
+    `session_id` is the one of the path, if it has one; a different `id` in the body is refused.
+    """
+    try:
+        body = _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is no chat request: {error}", hint=_HINT) from None
+    session = _session_id(body.id, session_id)
+    sent = body.messages if body.messages is not None else [body.message] if body.message else []
+    if not sent:
+        raise BadRequest("the body holds no messages", field="messages", hint=_HINT)
+    return ChatRequest(
+        session_id=session,
+        action=_parse_action(body, sent, max_part=max_part),
+        model=body.model,
+        agent=body.agent,
+        tools=parse_client_tools(body.tools or ()),
+        when_busy=body.when_busy,
+    )
+
+
+def parse_client_tools(
+    declared: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]],
+) -> tuple[Tool, ...]:
+    """Tools that run in the front end: a list of `{name, description, inputSchema}`, or a map by name."""
+    named = (
+        [{"name": name, **tool} for name, tool in declared.items()]
+        if isinstance(declared, Mapping)
+        else list(declared)
+    )
+    return tuple(_parse_tool(tool, f"tools[{index}]") for index, tool in enumerate(named))
+
+
+def _parse_tool(declared: Mapping[str, Any], field: str) -> Tool:
+    name = declared.get("name")
+    if not isinstance(name, str) or not name:
+        raise BadRequest(f"{field}.name must be a string", field=f"{field}.name")
+    schema = declared.get("inputSchema", declared.get("parameters", {"type": "object", "properties": {}}))
+    if not isinstance(schema, dict):
+        raise BadRequest(f"{field}.inputSchema must be a JSON Schema object", field=f"{field}.inputSchema")
+    return Tool(name, str(declared.get("description") or ""), schema)
+
+
+def _session_id(body_id: str | None, path_id: str | None) -> str:
+    if path_id is not None and body_id is not None and body_id != path_id:
+        raise BadRequest(
+            f"the body's id {body_id!r} is not the session {path_id!r} of the address", field="id"
+        )
+    session = path_id if path_id is not None else body_id
+    if not session or len(session) > MAX_ID_LENGTH or not session.isprintable():
+        raise BadRequest(
+            f"id must be a printable string of 1 to {MAX_ID_LENGTH} characters", field="id", hint=_HINT
+        )
+    return session
+
+
+def _parse_action(body: ChatBody, messages: Sequence[Mapping[str, Any]], *, max_part: int) -> ChatAction:
+    at = len(messages) - 1
+    if body.trigger == "regenerate-message":
+        return RegenerateAnswer(_parse_user_message(messages[at], f"messages[{at}]", max_part=max_part))
+    if body.message_id is not None:
+        at = _message_index(messages, body.message_id)
+    if messages[at].get("role") == "assistant":
+        return _parse_continuation(messages[at], f"messages[{at}]")
+    message = _parse_user_message(messages[at], f"messages[{at}]", max_part=max_part)
+    return NewMessage(message) if body.message_id is None else EditMessage(message)
+
+
+def _message_index(messages: Sequence[Mapping[str, Any]], message_id: str) -> int:
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].get("id") == message_id:
+            return index
+    raise BadRequest(f"messageId {message_id!r} is not among the messages", field="messageId")
+
+
+def _parse_user_message(raw_message: Mapping[str, Any], field: str, *, max_part: int) -> Message:
+    message = parse_message(raw_message, field=field)
+    if message.role != "user":
+        raise BadRequest(f"{field} must be a user message, got role {message.role!r}", field=f"{field}.role")
+    if not message.parts or not message.id or len(message.id) > MAX_ID_LENGTH:
+        raise BadRequest(f"{field} needs an id and at least one part", field=field)
+    for index, part in enumerate(message.parts):
+        where = f"{field}.parts[{index}]"
+        if not isinstance(part, TextPart | FilePart | DataPart):
+            raise BadRequest(f"{where}: a user message holds text, file and data parts only", field=where)
+        if isinstance(part, FilePart) and not part.url.startswith(("data:", "https:", "http:")):
+            raise BadRequest(f"{where}.url must be a data:, https: or http: URL", field=f"{where}.url")
+        if _part_length(part) > max_part:
+            raise TooLarge(f"{where} has {_part_length(part)} characters, {max_part} are allowed")
+    return message
+
+
+def _part_length(part: TextPart | FilePart | DataPart) -> int:
+    match part:
+        case TextPart(text=text):
+            return len(text)
+        case FilePart(url=url):
+            return len(url)
+        case DataPart(data=data):
+            return len(msgspec.json.encode(data))
+
+
+def _parse_continuation(raw_message: Mapping[str, Any], field: str) -> ContinueAnswer:
+    key, parts = raw_message.get("id"), raw_message.get("parts")
+    if not isinstance(key, str) or not isinstance(parts, list):
+        raise BadRequest(f"{field} needs a string id and a list of parts", field=field)
+    calls = [part for part in parts if isinstance(part, dict) and isinstance(part.get("toolCallId"), str)]
+    outputs = [
+        _parse_tool_output(part)
+        for part in calls
+        if part.get("state") in ("output-available", "output-error")
+    ]
+    answers = [_parse_approval_answer(part) for part in calls if part.get("state") == "approval-responded"]
+    return ContinueAnswer(key, tuple(outputs), tuple(answer for answer in answers if answer))
+
+
+def _parse_tool_output(part: Mapping[str, Any]) -> ClientToolOutput:
+    if part["state"] == "output-error":
+        return ClientToolOutput(
+            part["toolCallId"], error_text=str(part.get("errorText") or "the tool failed")
+        )
+    return ClientToolOutput(part["toolCallId"], output=part.get("output"))
+
+
+def _parse_approval_answer(part: Mapping[str, Any]) -> ClientApprovalAnswer | None:
+    approval = part.get("approval")
+    if not isinstance(approval, dict) or not isinstance(approval.get("approved"), bool):
+        return None
+    reason = approval.get("reason")
+    return ClientApprovalAnswer(
+        str(approval.get("id")),
+        part["toolCallId"],
+        approval["approved"],
+        reason if isinstance(reason, str) else None,
+    )
+
+
+_HINT = (
+    'send {"id": "<session>", "messages": [{"id": "m1", "role": "user", '
+    '"parts": [{"type": "text", "text": "hi"}]}]}'
+)

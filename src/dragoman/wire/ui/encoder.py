@@ -1,0 +1,89 @@
+"""The AI SDK's UI message stream out. Source: wire notes on the AI SDK, sections a and c.
+
+Speaks the subset that every v6 and v7 client takes, with the keys of 6.0.1 only, unless the client
+asked for `sdk=7`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman import events as e
+from dragoman.wire.encoder import DONE_FRAME, SSE_HEADERS
+
+SdkVersion = Literal[6, 7]
+FINISH_REASONS = frozenset({"stop", "length", "content-filter", "tool-calls", "error", "other"})
+
+_encoder = msgspec.json.Encoder()
+
+
+class UIStreamEncoder:
+    """One response in the UI dialect."""
+
+    headers: Mapping[str, str] = {**SSE_HEADERS, "x-vercel-ai-ui-message-stream": "v1"}
+
+    def __init__(self, *, sdk: SdkVersion = 6) -> None:
+        self._converters = _SDK7_CONVERTERS if sdk == 7 else _SDK6_CONVERTERS
+
+    def encode(self, batch: Sequence[e.Event]) -> bytes:
+        """The batch as `data:` frames."""
+        frames = bytearray()
+        for event in batch:
+            spell = self._converters.get(type(event))
+            spoken = spell(event) if spell else event
+            if spoken is None:
+                continue
+            payload = _encoder.encode(spoken)
+            if b"__proto__" in payload or b'"prototype"' in payload:
+                payload = _encoder.encode(remove_unsafe_keys(msgspec.json.decode(payload)))
+            frames += b"data: " + payload + b"\n\n"
+        return bytes(frames)
+
+    def end(self) -> bytes:
+        """`[DONE]`, as the SDK's own server ends."""
+        return DONE_FRAME
+
+
+def remove_unsafe_keys(value: Any) -> Any:
+    """The value without the keys that the SDK's JSON reader refuses: `__proto__`, `constructor.prototype`."""
+    if isinstance(value, list):
+        return [remove_unsafe_keys(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: remove_unsafe_keys(item) for key, item in value.items() if not _is_unsafe(key, item)}
+
+
+def _is_unsafe(key: str, value: Any) -> bool:
+    return key == "__proto__" or (key == "constructor" and isinstance(value, dict) and "prototype" in value)
+
+
+def _convert_finish(event: e.Finish) -> e.Finish:
+    reason = event.finish_reason
+    spoken = reason if reason is None or reason in FINISH_REASONS else "other"
+    return e.Finish(finish_reason=spoken, message_metadata=event.message_metadata)
+
+
+def _without_provider_metadata(event: Any) -> Any:
+    return event if event.provider_metadata is None else replace(event, provider_metadata=None)
+
+
+EventConverter = Callable[[Any], "e.Event | None"]
+
+_SDK7_CONVERTERS: Mapping[type, EventConverter] = {
+    e.FinishStep: lambda _: e.FinishStep(),
+    e.ErrorEvent: lambda event: e.ErrorEvent(event.error_text),
+    e.Finish: _convert_finish,
+}
+_SDK6_CONVERTERS: Mapping[type, EventConverter] = {
+    **_SDK7_CONVERTERS,
+    e.ToolInputStart: _without_provider_metadata,
+    e.ToolOutputAvailable: _without_provider_metadata,
+    e.ToolOutputError: _without_provider_metadata,
+    e.ToolApprovalResponse: lambda _: None,
+    e.ResetStep: lambda _: None,
+    e.Abort: lambda _: e.Abort(),
+}
