@@ -1,15 +1,16 @@
-"""Runs the house's own checks: `python -m tools.checks [sizes shape map places dead promises]`."""
+"""Runs the house's own checks: `python -m tools.checks [sizes shape words map places dead promises]`."""
 
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.checks import dead, house_map, places, promises, shape, sizes
+from tools.checks import dead, house_map, places, promises, shape, sizes, words
 from tools.checks.findings import Finding
 
 CHECKS: dict[str, Callable[[Path], Iterator[Finding]]] = {
     "sizes": sizes.check,
     "shape": shape.check,
+    "words": words.check,
     "map": house_map.check,
     "places": places.check,
     "dead": dead.check,
