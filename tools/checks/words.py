@@ -47,7 +47,7 @@ def check_classes(root: Path) -> Iterator[Finding]:
                 places[node.name].append((module, node.lineno))
     for name, uses in places.items():
         for module, line in uses[1:]:
-            yield module.find(line, f"class {name} is also in {uses[0][0].label}: give each a name of its own")
+            yield module.find(line, f"class {name} is also in {uses[0][0].label}; names are unique")
 
 
 def check_names(module: Module) -> Iterator[Finding]:

@@ -1,8 +1,9 @@
 """The child process of a local model: llama.cpp's server, on a free port of the loopback.
 
-Run as `python -m dragoman.providers.local.llama_server --model FILE --context TOKENS --threads NUMBER`. It reads the key
-that requests must bring from the first line of its standard input, writes `{"address": "http://…"}` as the
-only line of its standard output when it is ready, and ends when its input does: with its parent.
+Run as `python -m dragoman.providers.local.llama_server --model FILE --context TOKENS --threads NUMBER`. It
+reads the key that requests must bring from the first line of its standard input, writes `{"address":
+"http://…"}` as the only line of its standard output when it is ready, and ends when its input does: with
+its parent.
 """
 
 from __future__ import annotations
