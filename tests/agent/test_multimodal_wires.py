@@ -89,7 +89,7 @@ def test_a_text_file_is_read_by_all() -> None:
 def test_images_of_a_tool_reach_each_family() -> None:
     messages = drawn(tool_output("Here:", image(PNG)))
     tool, files = sent(openai_request, *messages)[2:]
-    assert tool["content"] == "Here:\n[file 1 of the user message behind the results]"
+    assert tool["content"] == "Here:\n[file 1 in the user message after the results]"
     assert files["content"][1]["image_url"]["url"] == f"data:image/png;base64,{B64}"
     (result,) = sent(anthropic_request, *messages)[2]["content"]
     source = {"type": "base64", "media_type": "image/png", "data": B64}

@@ -76,8 +76,8 @@ async def test_an_agent_that_the_cli_does_not_know_is_an_error(cli: Cli) -> None
     error = await fail(cli.provider("plain", agent="reviewer"))
 
     assert error.category == "bad_request"
-    assert error.message == "Claude Code knows no agent 'reviewer'"
-    assert error.hint == "it knows Explore, engine-worker; its own are found by `cwd`"
+    assert error.message == "Claude Code has no agent 'reviewer'"
+    assert error.hint == "available agents: Explore, engine-worker; agents of a project are found by `cwd`"
 
 
 async def test_a_mode_that_may_not_be_used_is_not_taken_for_a_missing_login(cli: Cli) -> None:

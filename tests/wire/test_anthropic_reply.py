@@ -169,7 +169,7 @@ def test_a_call_whose_arguments_are_whole_makes_room_for_the_next_at_once() -> N
 
 
 def test_broken_arguments_come_in_the_wrapping_that_anthropic_documents() -> None:
-    broken = e.ToolInputError("c1", "read", '{"path": oops', "no JSON")
+    broken = e.ToolInputError("c1", "read", '{"path": oops', "invalid JSON")
     assert content([broken]) == [
         {"type": "tool_use", "id": "c1", "name": "read", "input": {"INVALID_JSON": '{"path": oops'}}
     ]

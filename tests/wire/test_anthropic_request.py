@@ -225,7 +225,7 @@ def test_a_call_that_was_never_whole_was_never_made() -> None:
 
 @pytest.mark.parametrize("value", ['{"a', None, [1]])
 def test_arguments_that_are_no_object_are_an_empty_one(value: Any) -> None:
-    part = tool(state="output-error", input=value, error_text="no JSON")
+    part = tool(state="output-error", input=value, error_text="invalid JSON")
     assert history(HI, assistant(part))[1]["content"] == [use()]
 
 

@@ -76,7 +76,7 @@ def test_files_become_images_and_documents(part: FilePart, block: dict[str, Any]
 def test_a_file_that_anthropic_does_not_take_is_refused_with_its_place(part: FilePart) -> None:
     request = ModelRequest(model="m", messages=[HI, user(part, id="messages[1]")])
     for refuse in (encode_request, check_request):
-        with pytest.raises(BadRequest, match=r"take no file of the type") as refused:
+        with pytest.raises(BadRequest, match=r"do not accept files of type") as refused:
             refuse(request)
         assert refused.value.field == "messages[1]"
 

@@ -245,7 +245,7 @@ def test_arguments_that_are_no_json_object_are_not_run(pieces: list[str], value:
 def test_a_call_without_an_id_or_with_one_that_is_taken_gets_another() -> None:
     raw = sse(start(), *call(0, "old", "f"), *call(1, "", "f"), *call(2, "new", "f"), stop("tool_use"), STOP)
     made = iter(["old", "one", "two"])
-    held = parts(raw, new_id=lambda: next(made), taken={"old"})
+    held = parts(raw, new_id=lambda: next(made), used_ids={"old"})
     assert [part.tool_call_id for part in held if isinstance(part, ToolPart)] == ["one", "two", "new"]
 
 
@@ -344,7 +344,7 @@ def _content(name: str) -> list[dict[str, Any]]:
             "overloaded",
             "Over",
         ),
-        (b"<html>", "api_error", "no JSON"),
+        (b"<html>", "api_error", "invalid JSON"),
         (b'{"id":"x"}', "api_error", "no content"),
         (b"[" * 100_000, "api_error", "nested"),
         (b'{"content":[],"stop_reason":null}', "network", "without a stop reason"),

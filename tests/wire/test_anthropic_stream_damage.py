@@ -145,7 +145,7 @@ def test_what_is_no_json_object_is_a_failure(raw: bytes) -> None:
     assert answer.finish is None
     assert answer.failure is not None
     assert (answer.failure.category, answer.failure.transient) == ("api_error", True)
-    assert "what is no JSON" in answer.failure.message
+    assert "invalid JSON" in answer.failure.message
 
 
 @pytest.mark.parametrize(

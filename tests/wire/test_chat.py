@@ -152,5 +152,5 @@ def test_a_part_over_the_limit_is_too_large() -> None:
 def test_the_session_of_the_address_wins_only_when_the_body_agrees() -> None:
     raw = msgspec.json.encode({"messages": [ASK]})
     assert parse_chat_request(raw, session_id="s").session_id == "s"
-    with pytest.raises(BadRequest, match="not the session 's'"):
+    with pytest.raises(BadRequest, match="does not match the session 's'"):
         parse_chat_request(msgspec.json.encode({"id": "t", "messages": [ASK]}), session_id="s")

@@ -138,7 +138,7 @@ def test_a_call_that_is_cut_off_is_not_run() -> None:
     cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
     bad, finish = told(read(['{"call": "f", "input": {"x": "a'], cut_off))
     assert bad[:3] == ("bad call", "call_1", '{"x": "a')
-    assert "cut at its length limit" in bad[3]
+    assert "cut off at its length limit" in bad[3]
     assert finish == ("finish", "length", "m-1")
 
 
@@ -152,13 +152,13 @@ def test_a_call_that_is_whole_is_run_although_the_limit_is_reached() -> None:
     "text", ["", "Hello.", '{"reply": "x"}', '{"answer": "\\x', '{"call": "f"}', '{"call']
 )
 def test_what_does_not_keep_to_the_form_is_an_error(text: str) -> None:
-    with pytest.raises(ProviderError, match="did not keep to the form") as failed:
+    with pytest.raises(ProviderError, match="does not match the required schema") as failed:
         read([text])
     assert failed.value.category == "api_error"
 
 
 def test_an_id_that_the_history_has_is_not_given_again() -> None:
-    (call, _) = told(read(['{"call": "f", "input": {}}'], taken={"call_1", "call_2"}))
+    (call, _) = told(read(['{"call": "f", "input": {}}'], used_ids={"call_1", "call_2"}))
     assert call[1] == "call_3"
 
 

@@ -145,7 +145,7 @@ def test_a_turn_may_call_tools_as_often_as_it_is_told() -> None:
         ("user", "Facts from city_size(Rome):\n2"),
     ]
     assert not prepare_request(request(*turn, tools=TOOLS, options={"tool_rounds": 1})).constrained
-    with pytest.raises(ProviderError, match="tool_rounds must be a whole number, got 'two'"):
+    with pytest.raises(ProviderError, match="tool_rounds must be an integer, got 'two'"):
         prepare_request(request(*turn, options={"tool_rounds": "two"}))
 
 

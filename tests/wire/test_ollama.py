@@ -149,7 +149,7 @@ def test_the_model_that_was_asked_stands_in_where_none_is_named() -> None:
 def test_an_id_that_is_missing_taken_or_used_twice_is_replaced() -> None:
     ids = iter(["n1", "taken", "n2", "n3"])
     raw = ndjson(line(tool_calls=[call(id="a"), call(id="a"), call(), call(id="taken")]), last())
-    answer = decode([raw], new_id=lambda: next(ids), taken={"taken"})
+    answer = decode([raw], new_id=lambda: next(ids), used_ids={"taken"})
     assert [entry[1] for entry in answer.story[:-1]] == ["a", "n1", "n2", "n3"]
 
 
@@ -263,10 +263,10 @@ def test_a_document_is_read_whole() -> None:
     ("raw", "words", "category"),
     [
         (b'{"error":"model \'x\' not found"}', "model 'x' not found", "bad_request"),
-        (b"<html>no</html>", "what is no JSON", "api_error"),
+        (b"<html>no</html>", "invalid JSON", "api_error"),
         (b"[1]", "the line is a JSON list, not an object", "api_error"),
         (b"{}", "is empty", "network"),
-        (b"", "no JSON", "api_error"),
+        (b"", "invalid JSON", "api_error"),
         (ndjson(line("Hi")), "before it was done", "network"),
         (ndjson(line("Hi"), line("ho")), "before it was done", "network"),
     ],

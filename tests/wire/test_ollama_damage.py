@@ -23,7 +23,7 @@ def test_what_is_not_one_object_a_line_is_garbage_however_it_is_cut(raw: bytes) 
     for pieces in ([raw], cut(raw, range(len(raw)))):
         failure = decode(pieces).failure
         assert failure is not None
-        assert (failure.category, failure.message[:31]) == ("api_error", "the provider sent what is no JS")
+        assert (failure.category, failure.message[:30]) == ("api_error", "the provider sent invalid JSON")
 
 
 def test_a_character_that_was_cut_in_half_comes_out_whole() -> None:

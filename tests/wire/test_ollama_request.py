@@ -79,7 +79,7 @@ def test_a_step_is_a_message_with_its_calls_and_their_results() -> None:
         tool("call_b", name="hub.call", input=MappingProxyType({"b": 1, "a": [None]}), output={"t": 1}),
         DataPart("data-anthropic", {"type": "compaction"}),
         StepStartPart(),
-        tool("call_c", "output-error", input="{", error_text="no JSON"),
+        tool("call_c", "output-error", input="{", error_text="invalid JSON"),
         tool("call_d", "input-available"),
         tool("call_e", "input-streaming"),
         tool("call_f", provider_executed=True, output=1),
@@ -108,7 +108,7 @@ def test_a_step_is_a_message_with_its_calls_and_their_results() -> None:
                 {"id": "call_d", "function": {"name": "f", "arguments": {"x": 1}}},
             ],
         },
-        {"role": "tool", "content": "no JSON", "tool_name": "f", "tool_call_id": "call_c"},
+        {"role": "tool", "content": "invalid JSON", "tool_name": "f", "tool_call_id": "call_c"},
         {"role": "tool", "content": "not run: interrupted", "tool_name": "f", "tool_call_id": "call_d"},
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "And\nnow?"},
@@ -149,12 +149,12 @@ def test_files_that_a_call_gave_go_with_its_result() -> None:
 @pytest.mark.parametrize(
     ("message", "field", "words"),
     [
-        (user(FilePart("image/png", "https://a.example/p.png?key=x")), "messages[0]", "fetches none"),
-        (user(FilePart("image/png", "data:image/png,%89PNG")), "messages[0]", "fetches none"),
+        (user(FilePart("image/png", "https://a.example/p.png?key=x")), "messages[0]", "does not fetch URLs"),
+        (user(FilePart("image/png", "data:image/png,%89PNG")), "messages[0]", "does not fetch URLs"),
         (user(FilePart("audio/wav", "data:audio/wav;base64,AA==")), "messages[0]", "'audio/wav'"),
         (user(FilePart("application/pdf", "data:application/pdf;base64,AA==")), "messages[0]", "pdf"),
         (user(FilePart("application/pdf", "https://a.example/a.pdf")), "messages[0]", "pdf"),
-        (user(TextPart("")), "messages", "nothing to answer"),
+        (user(TextPart("")), "messages", "all messages are empty"),
     ],
 )
 def test_what_ollama_cannot_take_is_refused_and_the_field_is_named(

@@ -153,13 +153,13 @@ def test_an_error_in_the_stream_is_known_in_every_shape(
     ("frames", "words"),
     [
         (b"event: error\ndata: out of memory\n\n", "out of memory"),
-        (b"event: error\n\n", "did not say which"),
-        (b'event: error\ndata: {"reason": 1}\n\n', "did not say which"),
+        (b"event: error\n\n", "without a message"),
+        (b'event: error\ndata: {"reason": 1}\n\n', "without a message"),
         (b'error: {"detail": "failed"}\n\n', "failed"),
         (b'{"error": {"message": "bare"}}\n', "bare"),
-        (b"data: <html>\n\n", "no JSON"),
-        (b'data: {"choices": [\n\n', "no JSON"),
-        (b'data: "words"\n\n', "no JSON"),
+        (b"data: <html>\n\n", "invalid JSON"),
+        (b'data: {"choices": [\n\n', "invalid JSON"),
+        (b'data: "words"\n\n', "invalid JSON"),
         (b"data: " + b"[" * 100_000 + b"\n\n", "nested too deeply"),
     ],
 )

@@ -195,7 +195,11 @@ def blur(call: tuple[Any, ...], like: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("arguments", "finish", "text"),
     [
-        ('{"x":', "length", "the answer was cut at its length limit, so the arguments are not valid JSON"),
+        (
+            '{"x":',
+            "length",
+            "the answer was cut off at its length limit, so the arguments are not valid JSON",
+        ),
         ('{"x":', "stop", "the arguments are not valid JSON: Input data was truncated; nothing was run"),
         ('{"x":1}}', "stop", "not valid JSON"),
         ("{x:1}", "stop", "not valid JSON"),

@@ -54,14 +54,14 @@ def test_files_that_calls_gave_follow_all_results_in_one_message() -> None:
         {
             "role": "tool",
             "tool_call_id": "a",
-            "content": "Two:\n[file 1 of the user message behind the results]\n"
-            "[file 2 of the user message behind the results]",
+            "content": "Two:\n[file 1 in the user message after the results]\n"
+            "[file 2 in the user message after the results]",
         },
         {"role": "tool", "tool_call_id": "b", "content": '{"x":1}'},
         {
             "role": "tool",
             "tool_call_id": "c",
-            "content": "[file 3 of the user message behind the results]\n"
+            "content": "[file 3 in the user message after the results]\n"
             "file (text/plain): https://a.example/notes",
         },
         {

@@ -139,7 +139,7 @@ def finishes() -> list[dict[str, Any]]:
 def test_done_without_a_finish_reason_is_held_back_and_a_failure() -> None:
     tap, passed = relay(sse(*HELLO[:2]))
     assert (None, b"[DONE]") not in passed
-    assert failed(tap).message == f"{CUT} although it said [DONE]"
+    assert failed(tap).message == f"{CUT} although it sent [DONE]"
     assert (failed(tap).category, failed(tap).transient) == ("network", True)
 
 
@@ -201,7 +201,7 @@ def test_every_choice_needs_a_finish_reason() -> None:
 
     talk = [say(0), say(1), say(1, "length"), say(0), say(2)]
     tap, passed = relay(sse(*talk, say(0, "stop")))
-    assert (failed(tap).message, len(passed)) == (f"{CUT} although it said [DONE]", 6)
+    assert (failed(tap).message, len(passed)) == (f"{CUT} although it sent [DONE]", 6)
     tap, passed = relay(sse(*talk, say(0, "stop"), say(2, "stop")))
     assert (tap.done, tap.finish_reason, tap.text_length, len(passed)) == (True, "length", 14, 8)
 

@@ -121,7 +121,7 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
             "bad call",
             "call_a",
             '{"text":"and th',
-            f"the answer was cut at its length limit, so {NO_JSON}",
+            f"the answer was cut off at its length limit, so {NO_JSON}",
         ),
         LENGTH,
     ],

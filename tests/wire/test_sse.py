@@ -118,4 +118,4 @@ def test_many_frames_in_a_read_may_be_longer_than_the_limit_together() -> None:
 
 
 def test_a_named_frame_shows_its_name() -> None:
-    assert repr(NamedFrame(b"{}", "error")) == "Named(b'{}', 'error')"
+    assert repr(NamedFrame(b"{}", "error")) == "NamedFrame(b'{}', 'error')"

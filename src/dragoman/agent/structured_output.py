@@ -32,7 +32,7 @@ from dragoman.operations.arguments.validation import (
 )
 from dragoman.operations.outcome import encode_result
 from dragoman.wire.anthropic.capabilities import model_capabilities
-from dragoman.wire.openai.messages import encode_json
+from dragoman.wire.json_codec import encode_json
 from dragoman.wire.strict_schema import has_open_objects, to_strict_schema
 
 T = TypeVar("T")

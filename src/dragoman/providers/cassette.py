@@ -12,7 +12,7 @@ from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
 from dragoman.model_request import ModelRequest
 from dragoman.providers.retry import redact
-from dragoman.wire.openai.messages import mapping_enc_hook
+from dragoman.wire.json_codec import mapping_enc_hook
 
 Batches: TypeAlias = Sequence[Sequence[e.Event]]
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dragoman.model_request import ModelRequest
-from dragoman.wire.anthropic.request import PromptPrefix, prompt_prefix
+from dragoman.wire.anthropic.prompt_cache import PromptPrefix, prompt_prefix
 
 log = logging.getLogger(__name__)
 MAX_CONVERSATIONS = 1000  # conversations that are remembered

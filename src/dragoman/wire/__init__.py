@@ -1,1 +1,1 @@
-"""Wire protocols: pure codecs between bytes and events; no I/O."""
+"""Wire protocols: pure codecs between bytes and events, without I/O."""

@@ -1,7 +1,7 @@
-"""The head of a gateway request: the few fields that routing needs, the others as they came.
+"""A gateway client's request: the raw body with the few fields that routing needs, and the parsed request.
 
-A request that goes on in the language it came in is never taken apart further: its other fields keep their
-bytes.
+A request that is relayed to a provider of the client's own protocol is not parsed further: its other fields
+keep their bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_token
 
 
 class RawRequestBody:
-    """What a body says of its model and of the form of the answer. BadRequest when it says it wrongly."""
+    """The JSON body of a request; only the fields that routing needs are decoded. BadRequest if one is
+    invalid.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self._fields = decode_fields(raw)
         self.size = len(raw)
         model = self._decode_field("model")
         if not isinstance(model, str) or not model:
-            said = "is missing" if model is None else f"must be a string, not {model!r:.80}"
-            raise BadRequest(f"model {said}", field="model", hint="GET /v1/models lists the models")
+            problem = "is missing" if model is None else f"must be a string, not {model!r:.80}"
+            raise BadRequest(f"model {problem}", field="model", hint="list the models with GET /v1/models")
         self.model = model
         stream = self._decode_field("stream")
         if stream is not None and not isinstance(stream, bool):
@@ -39,47 +41,52 @@ class RawRequestBody:
 
     @property
     def max_output_tokens(self) -> int | None:
-        """How many tokens the answer may have at most, for all its choices; None when the body is silent."""
-        found = next(
+        """The maximum of output tokens over all choices; None if the body sets no limit."""
+        limit = next(
             (value for name in _OUTPUT_LIMIT_FIELDS if type(value := self._decode_field(name)) is int), None
         )
-        several = self._decode_field("n")
-        return found * max(1, several) if found is not None and type(several) is int else found
+        choices = self._decode_field("n")
+        return limit * max(1, choices) if limit is not None and type(choices) is int else limit
 
     @property
     def include_usage(self) -> bool:
-        """Whether the client wants the usage at the end of a chat.completions stream."""
+        """Whether the client asked for usage at the end of a chat.completions stream."""
         options = self._decode_field("stream_options")
         return isinstance(options, dict) and options.get("include_usage") is True
 
     def rewrite(self, model: str, *, options: Mapping[str, Any], include_usage: bool = False) -> bytes:
-        """The body for a server that calls the model `model`; `options` fill in what the body leaves open."""
+        """Encode the body for the provider's model `model`; `options` fill in fields that the body does not
+        set.
+        """
         fields: dict[str, Any] = {**self._fields, "model": model}
         for name, value in options.items():
             fields.setdefault(name, value)
         if include_usage and not self.include_usage:
-            said = self._decode_field("stream_options")
-            fields["stream_options"] = {**(said if isinstance(said, dict) else {}), "include_usage": True}
+            stream_options = self._decode_field("stream_options")
+            fields["stream_options"] = {
+                **(stream_options if isinstance(stream_options, dict) else {}),
+                "include_usage": True,
+            }
         return _encoder.encode(fields)
 
     def _decode_field(self, name: str) -> Any:
         raw = self._fields.get(name)
         try:
             return None if raw is None else msgspec.json.decode(raw)
-        except _DECODE_ERRORS as error:  # text is looked at only now
-            raise BadRequest(f"{name} is no JSON: {error}", field=name) from None
+        except _DECODE_ERRORS as error:  # strings are decoded only here
+            raise BadRequest(f"{name} is not valid JSON: {error}", field=name) from None
 
 
 def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
-    """The fields of a JSON object, with their bytes. BadRequest when it is none.
+    """Split a JSON object into its fields, each with its bytes. BadRequest if the body is not an object.
 
-    Half of a surrogate pair, as some clients send when they cut a text, is no error here: the fields are then
-    written anew, with the half as it was.
+    Lone surrogates, which some clients send when they cut a text, are accepted: the fields are then encoded
+    again, with the surrogate kept.
     """
     try:
         return _fields_decoder.decode(raw)
     except _DECODE_ERRORS as error:
-        problem = f"the body is no JSON object: {error}"
+        problem = f"the body is not a JSON object: {error}"
     try:
         value = json.loads(raw, parse_constant=reject_constant)
     except (ValueError, RecursionError):
@@ -90,7 +97,7 @@ def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
 
 
 def reject_constant(name: str) -> None:
-    """NaN and infinities are no JSON."""
+    """Reject NaN and infinities, which JSON does not allow."""
     raise ValueError(name)
 
 
@@ -98,11 +105,10 @@ def reject_constant(name: str) -> None:
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A gateway client's request, read.
+    """A gateway client's parsed request.
 
-    `request.model` is the name as the client gave it. `include_usage`: an OpenAI client asked for the usage
-    chunk of a stream. `ignored_fields` names the fields of the body that have no neutral word and are left
-    out.
+    `request.model` is the name that the client sent. `include_usage`: an OpenAI client asked for the usage
+    chunk. `ignored_fields` names fields of the body that have no neutral equivalent and are dropped.
     """
 
     request: ModelRequest

@@ -1,4 +1,4 @@
-"""A stream dialect: batches of events out as bytes for one client."""
+"""The interface of stream encoders: batches of events to bytes for one client."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dragoman.events import Event
 
 
 class StreamEncoder(Protocol):
-    """Spells events for one response; pure, may remember what it said before."""
+    """Encodes the events of one response. Pure; may keep state between batches."""
 
     headers: Mapping[str, str]
 
     def encode(self, batch: Sequence[Event]) -> bytes:
-        """The frames for a batch; empty when the client has no words for it."""
+        """Return the frames for a batch; empty if the protocol has none for it."""
         ...
 
     def end(self) -> bytes:
-        """The frames that close the response."""
+        """Return the frames that end the response."""
         ...
 
 
@@ -29,4 +29,3 @@ SSE_HEADERS: Mapping[str, str] = {
     "x-accel-buffering": "no",
 }
 KEEP_ALIVE = b": keep-alive\n\n"
-DONE_FRAME = b"data: [DONE]\n\n"

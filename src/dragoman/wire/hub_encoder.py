@@ -1,6 +1,6 @@
-"""The hub's own stream dialect, as seed 000 names it: `step-start`, `step-finish`, `finish` with usage.
+"""Encode events in the hub's own stream dialect (seed 000): `step-start`, `step-finish`, `finish` with usage.
 
-Everything else is spelled as the AI SDK does. Finish reasons are said as they are, `max-steps` included.
+All other events are encoded as in the AI SDK's stream. Finish reasons are unchanged, `max-steps` included.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Any
 import msgspec
 
 from dragoman import events as e
-from dragoman.wire.encoder import DONE_FRAME, SSE_HEADERS
+from dragoman.wire.encoder import SSE_HEADERS
+from dragoman.wire.sse import DONE_FRAME
 
 _encoder = msgspec.json.Encoder()
 
 
 class HubStreamEncoder:
-    """One response in the hub dialect."""
+    """Encodes one response in the hub dialect."""
 
     headers: Mapping[str, str] = {**SSE_HEADERS, "x-dragoman-stream": "hub-v1"}
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
-        """The batch as `data:` frames."""
+        """Return the batch as `data:` frames."""
         frames = bytearray()
         for event in batch:
             spell = _CONVERTERS.get(type(event))
@@ -30,40 +31,40 @@ class HubStreamEncoder:
         return bytes(frames)
 
     def end(self) -> bytes:
-        """`[DONE]`."""
+        """Return `[DONE]`."""
         return DONE_FRAME
 
 
 def encode_usage(usage: e.Usage | None) -> dict[str, int] | None:
-    """Usage in the seed's words: promptTokens, completionTokens, totalTokens; what is unknown is left out."""
+    """Encode usage as promptTokens, completionTokens and totalTokens; unknown counts are omitted."""
     if usage is None:
         return None
-    known = {
+    counts = {
         "promptTokens": usage.input_tokens,
         "completionTokens": usage.output_tokens,
         "totalTokens": usage.total_tokens,
     }
-    return {word: count for word, count in known.items() if count is not None}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def _encode_step_finish(event: e.FinishStep) -> dict[str, Any]:
-    said = {"finishReason": event.finish_reason, "usage": encode_usage(event.usage), "model": event.model}
-    return {"type": "step-finish", **_without_none(said)}
+    fields = {"finishReason": event.finish_reason, "usage": encode_usage(event.usage), "model": event.model}
+    return {"type": "step-finish", **_without_none(fields)}
 
 
 def _encode_finish(event: e.Finish) -> dict[str, Any]:
-    said = {
+    fields = {
         "finishReason": event.finish_reason,
         "usage": encode_usage(event.usage),
         "cost": event.cost,
         "steps": event.steps,
         "metadata": event.message_metadata,
     }
-    return {"type": "finish", **_without_none(said)}
+    return {"type": "finish", **_without_none(fields)}
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {word: value for word, value in fields.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 _CONVERTERS: Mapping[type, Callable[[Any], dict[str, Any]]] = {

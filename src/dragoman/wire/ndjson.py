@@ -1,28 +1,29 @@
-"""Lines: whole socket reads in, blocks of complete lines out, however the bytes were cut; for NDJSON."""
+"""Newline-delimited JSON: split socket reads into blocks of complete lines."""
 
 from __future__ import annotations
 
 from dragoman.errors import FrameTooLong
 from dragoman.wire.sse import MAX_FRAME_BYTES
 
-BOM = b"\xef\xbb\xbf"  # the byte order mark, which the stream may begin with
+BOM = b"\xef\xbb\xbf"  # byte order mark
 
 
 class NdjsonSplitter:
-    """Cuts a byte stream behind line ends (LF or CRLF) and drops the byte order mark of the stream.
+    """Splits a byte stream after line ends (LF or CRLF), however the bytes are split across reads.
 
-    What comes before a line of more than `limit` bytes is given out first: `failure` is set then.
+    Removes the stream's byte order mark. Lines before one of more than `limit` bytes are returned first; then
+    `failure` is set.
     """
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         self.failure: FrameTooLong | None = None
         self._limit = limit
-        self._pending: list[bytes] = []  # the unfinished line, as it was read
+        self._pending: list[bytes] = []  # reads of the incomplete line
         self._pending_size = 0
         self._started = False
 
     def feed(self, raw: bytes) -> bytes:
-        """The lines that this read completes, each with LF at its end."""
+        """Return the lines that this read completes, each ending in LF."""
         if not self._started:
             raw = self._strip_bom(raw)
         end = raw.rfind(b"\n") + 1
@@ -39,7 +40,7 @@ class NdjsonSplitter:
         return block
 
     def close(self) -> bytes:
-        """The line that the end of the stream completes, if any."""
+        """Return the line that the end of the stream completes, if any."""
         last = b"".join(self._pending).removesuffix(b"\r")
         self._clear_buffer()
         return self._lines_within_limit(last)
@@ -58,7 +59,7 @@ class NdjsonSplitter:
             return
         self._pending.append(raw)
         self._pending_size += len(raw)
-        if self._pending_size > self._limit + 1:  # a CR at its end is not counted
+        if self._pending_size > self._limit + 1:  # a trailing CR does not count
             self._fail_too_long()
 
     def _clear_buffer(self) -> None:
@@ -66,7 +67,7 @@ class NdjsonSplitter:
         self._pending_size = 0
 
     def _lines_within_limit(self, block: bytes) -> bytes:
-        """The lines before the first one that is too long."""
+        """Return the lines before the first one that is too long."""
         start = 0
         for line in block.split(b"\n"):
             if len(line) > self._limit:
@@ -79,5 +80,5 @@ class NdjsonSplitter:
         self._clear_buffer()
         self.failure = FrameTooLong(
             f"a line of the stream is longer than {self._limit} bytes",
-            hint="the server sends something else than short events, or the limit is too low",
+            hint="the server does not send an event stream, or the limit is too low",
         )

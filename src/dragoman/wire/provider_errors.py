@@ -1,6 +1,6 @@
-"""Failures: what a provider's error body means, in any of the shapes that providers give it.
+"""Convert a provider's error body, in any vendor's shape, to a ProviderError.
 
-The shapes and signatures are those of the wire notes on providers, §4.7 and §8.
+The shapes and patterns are those of the wire notes on providers, §4.7 and §8.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman.errors import ProviderCategory, ProviderError
 
-MAX_MESSAGE_LENGTH = 2000  # characters of a provider's message that are passed on
+MAX_MESSAGE_LENGTH = 2000  # characters
 
 _CONTEXT_LIMIT_PATTERN = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt (is )?too long|too_many_prompt_tokens|"
@@ -69,9 +69,9 @@ _STATUS_FIELDS = ("status_code", "http_status", "raw_status_code", "code", "stat
 
 
 def find_error(value: Any) -> Any:
-    """The error in a JSON value that stands where an answer should, or None when it holds none."""
+    """Return the error in a JSON value that was received instead of an answer; None if it contains none."""
     if isinstance(value, list):
-        return next((found for item in value if (found := find_error(item)) is not None), None)
+        return next((nested for item in value if (nested := find_error(item)) is not None), None)
     if not isinstance(value, Mapping):
         return None
     error = value.get("error")
@@ -82,33 +82,36 @@ def find_error(value: Any) -> Any:
     for key in ("errors", "detail"):
         if value.get(key):
             return value[key][0] if key == "errors" and isinstance(value[key], list) else value
-    base = value.get("base_resp")
-    if isinstance(base, Mapping) and base.get("status_code"):
-        return base
-    spoken = any(isinstance(value.get(key), str) and value[key] for key in ("message", "msg", "error_msg"))
-    coded = any(key in value for key in (*_CODE_FIELDS, "success")) or value.get("object") == "error"
-    return value if spoken and coded else None
+    base_resp = value.get("base_resp")
+    if isinstance(base_resp, Mapping) and base_resp.get("status_code"):
+        return base_resp
+    has_message = any(
+        isinstance(value.get(key), str) and value[key] for key in ("message", "msg", "error_msg")
+    )
+    has_code = any(key in value for key in (*_CODE_FIELDS, "success")) or value.get("object") == "error"
+    return value if has_message and has_code else None
 
 
 def provider_error(error: Any, *, status: int | None = None) -> ProviderError:
-    """The ProviderError for an error body, or for the part of one that `find_error` gave."""
+    """Create the ProviderError for an error body, or for the result of `find_error`."""
     text = describe_error(error)
     fields = error if isinstance(error, Mapping) else {}
     codes = " ".join(str(fields[key]) for key in _CODE_FIELDS if fields.get(key))
-    number = status if status is not None and status >= 400 else _status_code(error)
-    category, transient = categorise(f"{codes} {text}", status=number)
-    failed = ProviderError(
-        text or "the provider reported an error and did not say which",
+    if status is None or status < 400:
+        status = _status_code(error)
+    category, transient = categorise(f"{codes} {text}", status=status)
+    result = ProviderError(
+        text or "the provider reported an error without a message",
         category=category,
-        upstream_status=number,
+        upstream_status=status,
         transient=transient,
     )
-    failed.details = error if isinstance(error, Mapping) else None
-    return failed
+    result.details = error if isinstance(error, Mapping) else None
+    return result
 
 
 def categorise(text: str, *, status: int | None = None) -> tuple[ProviderCategory, bool]:
-    """The category of a failure, and whether trying again can help, by the provider's words and status."""
+    """Return the category of an error and whether a retry can help, by the provider's message and status."""
     if _CONTEXT_LIMIT_PATTERN.search(text):
         return "context_limit", False
     if _QUOTA_PATTERN.search(text):
@@ -119,14 +122,14 @@ def categorise(text: str, *, status: int | None = None) -> tuple[ProviderCategor
         return _STATUS_CATEGORIES.get(status) or (
             ("api_error", True) if status >= 500 else ("bad_request", False)
         )
-    for words, category, transient in _CATEGORY_PATTERNS:
-        if re.search(words, text, re.IGNORECASE):
+    for pattern, category, transient in _CATEGORY_PATTERNS:
+        if re.search(pattern, text, re.IGNORECASE):
             return category, transient
     return "api_error", True
 
 
 def describe_error(error: Any) -> str:
-    """What the error says in words, shortened. Servers say keys back: whoever shows it masks them."""
+    """The error's message, shortened. It may repeat an API key: mask keys before showing it."""
     return _message_text(error).encode(errors="replace").decode().strip()[:MAX_MESSAGE_LENGTH]
 
 
@@ -137,12 +140,12 @@ def _message_text(error: Any) -> str:
         return "; ".join(filter(None, map(_message_text, error)))
     if not isinstance(error, Mapping):
         return "" if error is None else str(error)
-    text = next((words for key in _MESSAGE_FIELDS if (words := _message_text(error.get(key)))), "")
-    place = error.get("loc")
-    if isinstance(place, list):
-        text = f"{'.'.join(map(str, place))}: {text}"
-    inner = error.get("metadata")
-    raw = inner.get("raw") if isinstance(inner, Mapping) else None
+    text = next((nested for key in _MESSAGE_FIELDS if (nested := _message_text(error.get(key)))), "")
+    location = error.get("loc")
+    if isinstance(location, list):
+        text = f"{'.'.join(map(str, location))}: {text}"
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     if isinstance(raw, str) and raw and raw not in text:
         text = f"{text}: {raw}" if text else raw
     return text or next((str(error[key]) for key in _CODE_FIELDS if error.get(key)), "")
@@ -158,3 +161,34 @@ def _status_code(error: Any) -> int | None:
         if isinstance(value, int) and 400 <= value <= 599:
             return value
     return None
+
+
+def preview(raw: bytes) -> str:
+    """Return the first bytes as a quoted string, for error messages."""
+    return repr(raw[:80].decode(errors="replace"))
+
+
+def invalid_json_error(raw: bytes, reason: ValueError | None = None) -> ProviderError:
+    """The error for an answer, or a part of it, that is not JSON."""
+    detail = f" ({reason})" if reason is not None else ""
+    return ProviderError(
+        f"the provider sent invalid JSON{detail}: {preview(raw)}", category="api_error", transient=True
+    )
+
+
+def nesting_error() -> ProviderError:
+    """The error for JSON that is nested too deeply."""
+    return ProviderError("the provider sent JSON that is nested too deeply", category="api_error")
+
+
+def incomplete_answer_error(
+    problem: str = "ended without a finish reason", *, started: bool = True, saw_done: bool = False
+) -> ProviderError:
+    """The error for an answer that ended before it was complete; `started` tells that it had content."""
+    suffix = " although it sent [DONE]" if saw_done else ""
+    return ProviderError(
+        f"the provider's answer {problem if started else 'is empty'}{suffix}",
+        category="network",
+        transient=True,
+        hint="the connection was cut, or the server hides its errors; check the server's log",
+    )

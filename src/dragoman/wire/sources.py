@@ -1,4 +1,4 @@
-"""Sources and files in an answer: the links that it cites and the images that it holds, each told once."""
+"""Links and images in an answer as events, each reported once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MEDIA_TYPES = {"jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "
 
 
 class SourceTracker:
-    """Remembers what one answer has cited and shown."""
+    """Tracks which links and images of one answer have been reported."""
 
     def __init__(self) -> None:
         self._seen_urls: set[str] = set()
 
     def new_sources(self, *lists: Any) -> list[Event]:
-        """A source for each new link in lists of URLs or objects that have one, wherever vendors put it."""
+        """Return a source event for each new link in lists of URLs or of objects that contain one."""
         return [
             SourceUrl(source_id(url), url, title)
             for items in lists
@@ -29,7 +29,7 @@ class SourceTracker:
         ]
 
     def new_images(self, *lists: Any) -> list[Event]:
-        """A file for each new image in lists of `image_url` parts."""
+        """Return a file event for each new image in lists of `image_url` parts."""
         return [
             File(url, media_type_from_url(url))
             for items in lists
@@ -44,15 +44,15 @@ class SourceTracker:
 
 
 def source_id(url: str) -> str:
-    """An id that is the same for the same page in every answer."""
+    """An id that is the same for the same URL in every answer."""
     return f"source-{hashlib.sha256(url.encode(errors='replace')).hexdigest()[:12]}"
 
 
 def media_type_from_url(url: str) -> str:
-    """The type of an image by its data: URL or its ending; PNG when neither tells."""
-    found = _DATA_URL.match(url)
-    if found:
-        return found[1]
+    """The media type by the data: URL or the file extension; PNG if neither tells."""
+    match = _DATA_URL.match(url)
+    if match:
+        return match[1]
     return _MEDIA_TYPES.get(url.partition("?")[0].rpartition(".")[2].lower(), "image/png")
 
 

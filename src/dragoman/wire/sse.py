@@ -1,15 +1,15 @@
-"""Server-sent events: whole socket reads in, frames out, however the bytes were cut; and the frame writer.
+"""Server-sent events: parse socket reads into frames, and encode frames.
 
-The rules are the WHATWG ones (LF, CRLF or lone CR; one space after the colon is dropped; the data lines of
-a frame are joined by LF), and three that servers in the field need: a frame at the end of the stream counts
-without its blank line, a bare `error: {...}` field is a frame of its own, and so is a raw `{"error"...` line.
+Parsing follows WHATWG (LF, CRLF or lone CR; one space after the colon is removed; the data lines of a frame
+are joined by LF), with three additions for real servers: a frame at the end of the stream counts without its
+blank line, a bare `error: {...}` field is a frame, and so is a raw `{"error"...` line.
 """
 
 from __future__ import annotations
 
 from dragoman.errors import FrameTooLong
 
-MAX_FRAME_BYTES = 32 * 1024 * 1024  # one frame; an image or an encrypted search result is hundreds of kB
+MAX_FRAME_BYTES = 32 * 1024 * 1024  # an image or an encrypted search result takes hundreds of kB
 DONE_FRAME = b"data: [DONE]\n\n"
 
 _BOM = b"\xef\xbb\xbf"
@@ -18,7 +18,7 @@ _DATA_SEPARATOR = b"\n\n" + _DATA_PREFIX
 
 
 class NamedFrame(bytes):
-    """The data of a frame that has an `event:` name, or of an error that came as a field of its own."""
+    """The data of a frame that has an `event:` name, or of a bare `error` field."""
 
     event: str
 
@@ -28,38 +28,43 @@ class NamedFrame(bytes):
         return self
 
     def __repr__(self) -> str:
-        return f"Named({bytes(self)!r}, {self.event!r})"
+        return f"NamedFrame({bytes(self)!r}, {self.event!r})"
 
 
 def encode_frame(payload: bytes) -> bytes:
-    """The payload as one frame; line breaks in it become several data lines."""
+    """Encode the payload as one frame, with its name if it is a `NamedFrame`.
+
+    A line break in the payload starts another data line.
+    """
+    name = b"event: " + payload.event.encode() + b"\n" if isinstance(payload, NamedFrame) else b""
     if b"\n" in payload or b"\r" in payload:
         payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
-    return b"data: " + payload + b"\n\n"
+    return name + b"data: " + payload + b"\n\n"
 
 
 def encode_comment(text: str) -> bytes:
-    """A comment, which clients skip; it keeps a quiet connection alive."""
+    """Encode a comment, which clients ignore; it keeps an idle connection open."""
     return b": " + " ".join(text.splitlines()).encode() + b"\n\n"
 
 
 class SSEParser:
-    """Cuts a byte stream into frames. `comment_count` counts the comment lines so far: life, but no progress.
+    """Parses a byte stream into frames, however the bytes are split across reads.
 
-    A frame is its data; one with an event name is a `NamedFrame`. FrameTooLong is raised when a frame is
-    longer than `limit` bytes, also before its end is seen.
+    A frame is its data; one with an event name is a `NamedFrame`. `comment_count` counts comment lines: a
+    sign of life, but no progress. Raises FrameTooLong for a frame longer than `limit` bytes, also before its
+    end has arrived.
     """
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         self.comment_count = 0
         self._limit = limit
-        self._pending: list[bytes] = []  # the unfinished frame, as it was read
+        self._pending: list[bytes] = []  # reads of the incomplete frame
         self._pending_size = 0
         self._started = False
         self._after_cr = False
 
     def feed(self, raw: bytes) -> list[bytes]:
-        """The frames that this read completes."""
+        """Return the frames that this read completes."""
         raw = self._normalise(raw)
         if not raw:
             return []
@@ -80,13 +85,13 @@ class SSEParser:
         return self._split_frames(raw[:end])
 
     def close(self) -> list[bytes]:
-        """The frame that the end of the stream completes, if any."""
+        """Return the frame that the end of the stream completes, if any."""
         raw = b"".join(self._pending)
         self._clear_buffer()
         return self._split_frames(raw.rstrip(b"\n")) if raw else []
 
     def _normalise(self, raw: bytes) -> bytes:
-        """The read with LF as its only line end and without the byte order mark of the stream."""
+        """Convert line ends to LF and remove the stream's byte order mark."""
         if self._after_cr and raw:
             raw = raw.removeprefix(b"\n")
             self._after_cr = False
@@ -106,7 +111,7 @@ class SSEParser:
 
     def _buffer(self, raw: bytes) -> list[bytes]:
         self._pending_size += len(raw)
-        if self._pending_size > self._limit + 1:  # the line end of its last line is not counted
+        if self._pending_size > self._limit + 1:  # the line end of the last line does not count
             self._raise_too_long()
         self._pending.append(raw)
         return []
@@ -119,16 +124,16 @@ class SSEParser:
         self._clear_buffer()
         raise FrameTooLong(
             f"a frame of the event stream is longer than {self._limit} bytes",
-            hint="the server sends something else than short events, or the limit is too low",
+            hint="the server does not send an event stream, or the limit is too low",
         )
 
     def _split_frames(self, raw: bytes) -> list[bytes]:
-        """The frames in a text that ends where a frame ends."""
+        """Return the frames in bytes that end where a frame ends."""
         if raw.startswith(_DATA_PREFIX) and len(raw) <= self._limit:
-            plain = raw.split(_DATA_SEPARATOR)
-            if raw.count(b"\n") == 2 * len(plain) - 2:  # one data line a frame, and nothing else
-                plain[0] = plain[0][len(_DATA_PREFIX) :]
-                return plain
+            frames_data = raw.split(_DATA_SEPARATOR)
+            if raw.count(b"\n") == 2 * len(frames_data) - 2:  # the fast path: one data line per frame
+                frames_data[0] = frames_data[0][len(_DATA_PREFIX) :]
+                return frames_data
         frames: list[bytes] = []
         for text in raw.split(b"\n\n"):
             if len(text) > self._limit:
@@ -149,11 +154,11 @@ class SSEParser:
                 frames.append(NamedFrame(value.strip() if name == b"error" else line, "error"))
             elif line and not name:
                 self.comment_count += 1
-        whole = b"\n".join(data)
+        joined = b"\n".join(data)
         if event and (data or event == b"error"):
-            frames.append(NamedFrame(whole, event.decode(errors="replace")))
+            frames.append(NamedFrame(joined, event.decode(errors="replace")))
         elif data:
-            frames.append(whole)
+            frames.append(joined)
 
 
 def _is_error_field(name: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Blocks: text and reasoning as they come from a model become blocks that open, grow and close.
+"""Turn streamed text and reasoning into block events (start, delta, end).
 
-Neighbouring pieces of one block that arrive before `take_events` leave as one delta. Block ids count up
-within an answer: text-1, reasoning-1, text-2.
+Adjacent text of one block between two calls of `take_events` becomes one delta. Block ids count up within an
+answer: text-1, reasoning-1, text-2.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ REFUSAL_METADATA: ProviderMetadata = {"openai": {"refusal": True}}
 
 
 class TextBlockWriter:
-    """Writes one answer's blocks, one open at a time, into a list of events.
+    """Collects the events of one answer; at most one block is open.
 
-    `seal` gives the provider metadata of a reasoning block when it ends.
+    `reasoning_metadata` returns the provider metadata for a reasoning block when it ends.
     """
 
     def __init__(self, reasoning_metadata: Callable[[], ProviderMetadata | None]) -> None:
@@ -43,13 +43,13 @@ class TextBlockWriter:
         self._surrogates = SurrogateJoiner()
 
     def write(self, kind: BlockKind, text: str) -> None:
-        """Add a piece to the open block; one of another kind is closed and a new one opened first."""
+        """Append text to the open block. A block of another kind is closed first and a new one opened."""
         if kind != self.kind:
             self.open(kind)
         self._pending_text.append(text)
 
     def open(self, kind: BlockKind) -> None:
-        """Have a new block open, without a piece yet."""
+        """Open a new block without text."""
         self.close()
         self.kind = kind
         self.has_blocks = True
@@ -74,13 +74,13 @@ class TextBlockWriter:
         self.kind = None
 
     def insert(self, events: Sequence[Event]) -> None:
-        """Put other events in their place after what was written so far."""
+        """Insert other events after the text written so far."""
         if events:
             self._flush()
             self._events += events
 
     def take_events(self) -> list[Event]:
-        """The events since the last time."""
+        """Return the events since the last call."""
         self._flush()
         events, self._events = self._events, []
         return events
@@ -100,16 +100,16 @@ class TextBlockWriter:
 
 
 class SurrogateJoiner:
-    """Joins text that was cut inside a surrogate pair, so that whole characters come out.
+    """Joins text that was cut inside a surrogate pair.
 
-    Some gateways cut by UTF-16 units and escape each half. A half without its other becomes U+FFFD.
+    Some gateways cut by UTF-16 units and escape each half. A half without its counterpart becomes U+FFFD.
     """
 
     def __init__(self) -> None:
         self.pending = ""
 
     def join(self, text: str, *, last: bool = False) -> str:
-        """The text with the half held back before; a half at its end is held back unless it is the last."""
+        """Return the text with the pending half before it; keep back a half at its end unless `last`."""
         if not self.pending and (text.isascii() or _is_encodable(text)):
             return text
         text = self.pending + text

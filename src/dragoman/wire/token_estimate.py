@@ -1,9 +1,9 @@
-"""Estimates: how many tokens a request or a text takes, when no provider says so.
+"""Estimate token counts when no provider reports them.
 
-Four characters are a token, a Chinese, Japanese or Korean character is one, JSON takes a token for three
-characters, each message four more. Measured against real usage, such a count is as good as a vocabulary for
-guard rails; some families count higher throughout, for which there is `factor` (1.3 for Anthropic's).
-Source: wire notes on providers, §11.
+A token is four characters of text, one Chinese, Japanese or Korean character, or three characters of JSON;
+each message adds four tokens. Measured against real usage this is as good as a vocabulary for guard rails;
+`factor` corrects families that count higher throughout (1.3 for Anthropic's). Source: wire notes on
+providers, §11.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dragoman.messages import (
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.wire.tool_outputs import read_multimodal_output
 
-ANTHROPIC_FACTOR = 1.3  # their tokens are shorter than others'
-IMAGE_TOKENS = 1500.0  # tokens of an image whose size is not known
-MAX_IMAGE_TOKENS = 1600.0  # larger ones are scaled down
+ANTHROPIC_FACTOR = 1.3  # Anthropic's tokens are shorter than those of other families
+IMAGE_TOKENS = 1500.0  # for an image of unknown size
+MAX_IMAGE_TOKENS = 1600.0  # larger images are scaled down
 _MESSAGE_OVERHEAD = 4.0
-_PIXELS_PER_TOKEN = 750  # of an image, for one token
-_BYTES_PER_TOKEN = 30  # of a document with pages, for one token
+_PIXELS_PER_TOKEN = 750
+_BYTES_PER_TOKEN = 30  # in a document with pages
 _CHARACTERS_PER_TOKEN = 4
 _JSON_CHARACTERS_PER_TOKEN = 3
 
@@ -49,7 +49,7 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def estimate_input(request: ModelRequest, *, factor: float = 1.0) -> int:
-    """About how many tokens the request is for a model; at least 1."""
+    """Estimate the input tokens of the request; at least 1."""
     tokens = _text_tokens(request.instructions or "")
     tokens += estimate_messages(request.messages)
     tokens += sum(_tool_tokens(tool) for tool in request.tools)
@@ -57,12 +57,12 @@ def estimate_input(request: ModelRequest, *, factor: float = 1.0) -> int:
 
 
 def estimate_messages(messages: Iterable[Message]) -> float:
-    """About how many tokens the messages are; 0 for none."""
+    """Estimate the tokens of the messages; 0 for none."""
     return sum(_message_tokens(message) for message in messages)
 
 
 def estimate_text(text: str) -> int:
-    """About how many tokens the text is; 0 for none."""
+    """Estimate the tokens of the text; 0 for an empty one."""
     return -int(-_text_tokens(text) // 1)
 
 
@@ -74,7 +74,7 @@ def _text_tokens(text: str) -> float:
 
 
 def _json_tokens(value: Any) -> float:
-    """Like a text, but denser: quotes and braces are tokens too."""
+    """Like text, but denser: quotes and braces are tokens too."""
     raw = msgspec.json.encode(value, enc_hook=_to_serializable).decode()
     if raw.isascii():
         return len(raw) / _JSON_CHARACTERS_PER_TOKEN
@@ -121,9 +121,9 @@ def _call_tokens(part: ToolPart) -> float:
         return tokens + _MESSAGE_OVERHEAD + _text_tokens(part.error_text or "")
     if part.output is UNSET:
         return tokens
-    pieces = read_multimodal_output(part)
-    if pieces is not None:
-        return tokens + _MESSAGE_OVERHEAD + sum(_part_tokens(piece) for piece in pieces)
+    output_parts = read_multimodal_output(part)
+    if output_parts is not None:
+        return tokens + _MESSAGE_OVERHEAD + sum(_part_tokens(output_part) for output_part in output_parts)
     return (
         tokens
         + _MESSAGE_OVERHEAD
@@ -132,23 +132,23 @@ def _call_tokens(part: ToolPart) -> float:
 
 
 def _file_tokens(part: FilePart) -> float:
-    """By the bytes where the URL holds them, else as an image of unknown size."""
+    """By the size of the data if the URL contains it, otherwise as an image of unknown size."""
     head = _DATA_URL.match(part.url)
     if head is None:
         return IMAGE_TOKENS
     size = len(part.url) - head.end()
-    packed = head[0].lower().endswith(";base64,")
-    if packed:
+    is_base64 = head[0].lower().endswith(";base64,")
+    if is_base64:
         size = size * 3 // 4
     if part.media_type.startswith("text/"):
         return size / _CHARACTERS_PER_TOKEN
     if part.media_type.startswith("image/"):
-        return _image_tokens(part.url[head.end() : head.end() + 32]) if packed else IMAGE_TOKENS
+        return _image_tokens(part.url[head.end() : head.end() + 32]) if is_base64 else IMAGE_TOKENS
     return max(IMAGE_TOKENS, size / _BYTES_PER_TOKEN)
 
 
 def _image_tokens(encoded_header: str) -> float:
-    """By width and height, which stand at the start of a PNG."""
+    """By width and height from the header of a PNG."""
     try:
         raw = base64.b64decode(encoded_header, validate=True)
     except (binascii.Error, ValueError):

@@ -1,11 +1,12 @@
-"""Tool calls: fragments in any of the orders and numberings that vendors use become whole calls.
+"""Assemble tool calls from fragments, in any order and numbering that vendors use.
 
-The algorithm is that of the wire notes on providers, §4.3; the numbers in the code are its rules.
+The rule numbers in the comments refer to the wire notes on providers, §4.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -18,8 +19,9 @@ UNKNOWN_TOOL_NAME = "unknown"
 
 
 class ToolCallFragment(msgspec.Struct, frozen=True):
-    """A fragment of a call. `complete`: its arguments are all of them; `freeform`: they are not JSON at
-    all.
+    """A fragment of a tool call.
+
+    `complete`: the fragment has all arguments. `freeform`: the arguments are plain text, not JSON.
     """
 
     index: int | str | None = None
@@ -32,9 +34,9 @@ class ToolCallFragment(msgspec.Struct, frozen=True):
 
 
 class ToolCallAssembler:
-    """The calls of one answer, in the order in which they began.
+    """The tool calls of one answer, in the order in which they began.
 
-    `new_id` gives ids for calls that come without one, or with one that is `taken` or used twice.
+    `new_id` creates ids for calls without an id, or with one in `used_ids` or used twice.
     """
 
     def __init__(self, *, new_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
@@ -44,14 +46,14 @@ class ToolCallAssembler:
         self._calls_by_index: dict[int | str, _PendingCall] = {}
         self._calls_with_pending: dict[
             _PendingCall, None
-        ] = {}  # with arguments that have not left yet, in order
+        ] = {}  # an ordered set: calls with arguments that were not emitted
         self._events: list[Event] = []
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def add(self, fragment: ToolCallFragment) -> None:
-        """Take one fragment."""
+        """Add one fragment."""
         call = self._find_call(fragment)
         if call.is_repeat(fragment):
             return
@@ -60,10 +62,10 @@ class ToolCallAssembler:
             return
         self._calls_with_pending[call] = None
         if call.name and not call.started:
-            self._start_call(call)  # now and not when it is drained: what comes later must not change it
+            self._start_call(call)  # at once: later fragments must not change the name
 
     def append_arguments(self, index: int | None, arguments: str) -> bool:
-        """Take a fragment that is nothing but arguments; False when that needs a closer look by `add`."""
+        """Append arguments to a started call; False if the fragment needs the full checks of `add`."""
         call = self._calls_by_index.get(index) if index is not None else None
         if call is None or not call.started or not arguments or arguments[0] in "{ \n":
             return False
@@ -72,19 +74,21 @@ class ToolCallAssembler:
         return True
 
     def take_events(self) -> list[Event]:
-        """What became sayable since the last time: calls that began, and what their arguments grew by."""
+        """Return new events: calls that started, and new arguments."""
         self._emit_arguments()
         events, self._events = self._events, []
         return events
 
     def flush(self) -> list[Event]:
-        """The same, and every call that has a name begins: something else comes after it."""
+        """Start the last call if it has a name, and return the new events; call before other content."""
         if self._calls and not self._calls[-1].started:
             self._start_call(self._calls[-1])
         return self.take_events()
 
     def finish(self, *, truncated: bool) -> list[Event]:
-        """The rest: every call with its input, or with what is wrong. `cut`: at the length limit."""
+        """Return the remaining events: for each call its input or its error. `truncated`: at the length
+        limit.
+        """
         for call in self._calls:
             if call.name or call.arguments_length:
                 call.ensure_name()
@@ -103,48 +107,53 @@ class ToolCallAssembler:
         self._calls_with_pending = {call: None for call in self._calls_with_pending if not call.started}
 
     def _find_call(self, fragment: ToolCallFragment) -> _PendingCall:
-        """The call that the fragment belongs to, a new one if need be (rules 1 to 3, 6)."""
-        slot = (
+        """Find the call that the fragment belongs to, or add a new one (rules 1 to 3, 6)."""
+        existing = (
             self._continued_call(fragment)
             if fragment.index is None
             else self._calls_by_index.get(fragment.index)
         )
-        if slot is not None and not slot.is_different_call(fragment):
-            return slot
+        if existing is not None and not existing.is_different_call(fragment):
+            return existing
         call = _PendingCall()
-        if slot is not None and not fragment.name and fragment.arguments:
-            call.name = slot.name
+        if existing is not None and not fragment.name and fragment.arguments:
+            call.name = existing.name
         self._calls.append(call)
         if fragment.index is not None:
             self._calls_by_index[fragment.index] = call
         return call
 
     def _continued_call(self, fragment: ToolCallFragment) -> _PendingCall | None:
-        """The call that a fragment without an index may go on with (rule 1)."""
+        """Find the call that a fragment without an index continues (rule 1)."""
         if not self._calls:
             return None
         if fragment.id:
-            known = next((call for call in self._calls if call.provider_id == fragment.id), None)
-            if known is not None:
-                return known
-        last = self._calls[-1]
-        if not fragment.name or not last.name:
-            return last
-        goes_on = (
-            not fragment.id and fragment.name == last.name and last.arguments_length and not last.complete
+            same_id = next((call for call in self._calls if call.provider_id == fragment.id), None)
+            if same_id is not None:
+                return same_id
+        last_call = self._calls[-1]
+        if not fragment.name or not last_call.name:
+            return last_call
+        continues = (
+            not fragment.id
+            and fragment.name == last_call.name
+            and last_call.arguments_length
+            and not last_call.complete
         )
-        return last if goes_on else None
+        return last_call if continues else None
 
     def _start_call(self, call: _PendingCall) -> None:
-        """Begin the call, after those before it."""
+        """Start the call and all named calls before it."""
         if call.started:
             return
         self._emit_arguments()
-        for other in self._calls[: self._calls.index(call) + 1]:
-            if other.name and not other.started:
-                other.started = True
-                other.id = self._unique_id(other.provider_id)
-                self._events.append(ToolInputStart(other.id, other.name, provider_metadata=other.metadata))
+        for earlier in self._calls[: self._calls.index(call) + 1]:
+            if earlier.name and not earlier.started:
+                earlier.started = True
+                earlier.id = self._unique_id(earlier.provider_id)
+                self._events.append(
+                    ToolInputStart(earlier.id, earlier.name, provider_metadata=earlier.metadata)
+                )
 
     def _unique_id(self, call_id: str) -> str:
         while not call_id or call_id in self._used_ids:
@@ -154,18 +163,18 @@ class ToolCallAssembler:
 
 
 class _PendingCall:
-    """A call under way."""
+    """A tool call whose arguments are still arriving."""
 
     def __init__(self) -> None:
-        self.id = ""  # the one that the hub uses
-        self.provider_id = ""  # the provider's
+        self.id = ""  # the hub's id
+        self.provider_id = ""  # the provider's id
         self.name = ""
-        self.arguments_length = 0  # of the arguments
+        self.arguments_length = 0  # characters
         self.started = False
         self.pending: list[str] = []
         self.metadata: ProviderMetadata | None = None
         self._sent: list[str] = []
-        self._last_fragment = ""  # the last fragment of the arguments that is not white space
+        self._last_fragment = ""  # that is not only white space
         self._lacks_name = False
         self._freeform = False
         self._surrogates = SurrogateJoiner()
@@ -177,33 +186,31 @@ class _PendingCall:
 
     @property
     def complete(self) -> bool:
-        """Whether the arguments are a whole JSON object."""
-        return self._last_fragment.rstrip().endswith("}") and isinstance(
-            _parse_arguments(self.arguments), dict
-        )
+        """Whether the arguments are a complete JSON object."""
+        return self._last_fragment.rstrip().endswith("}") and parse_arguments(self.arguments)[1] is None
 
     def is_different_call(self, fragment: ToolCallFragment) -> bool:
-        """Whether the fragment, although it has this call's place, begins another one."""
+        """Whether the fragment has this call's index but begins another call."""
         if fragment.id and self.provider_id and fragment.id != self.provider_id and self.name:
             return (
                 bool(fragment.name) or self.complete
-            )  # rule 2; a new id alone can be one of many for a call
+            )  # rule 2; some vendors send a new id with every fragment
         if self.is_repeat(fragment):
             return False
-        other = bool(fragment.name and self.name and fragment.name != self.name)
-        if fragment.id and not self.provider_id and other:
+        has_other_name = bool(fragment.name and self.name and fragment.name != self.name)
+        if fragment.id and not self.provider_id and has_other_name:
             return True
-        return (other or fragment.arguments.lstrip().startswith("{")) and self.complete  # rule 3
+        return (has_other_name or fragment.arguments.lstrip().startswith("{")) and self.complete  # rule 3
 
     def is_repeat(self, fragment: ToolCallFragment) -> bool:
-        """Whether the fragment only says the whole call again (rule 6: objects are taken once)."""
+        """Whether the fragment repeats the whole call (rule 6: a complete object is used once)."""
         if len(fragment.arguments) != self.arguments_length or fragment.name not in ("", self.name):
             return False
         same = fragment.id == self.provider_id if fragment.id else fragment.complete
         return same and fragment.arguments == self.arguments and self.complete
 
     def merge(self, fragment: ToolCallFragment) -> None:
-        """Take what the fragment says (rules 4 to 6)."""
+        """Merge the fragment into the call (rules 4 to 6)."""
         self.provider_id = self.provider_id or fragment.id
         if not self.name:
             self.name = fragment.name
@@ -215,19 +222,19 @@ class _PendingCall:
             self.append_arguments(fragment.arguments)
 
     def append_arguments(self, arguments: str) -> None:
-        """Add to the arguments."""
+        """Append to the arguments."""
         self.arguments_length += len(arguments)
         if not arguments.isspace():
             self._last_fragment = arguments
         self.pending.append(arguments)
 
     def ensure_name(self) -> None:
-        """Have a name, so that the call can be told."""
+        """Set a placeholder name if the call has none."""
         self._lacks_name = not self.name
         self.name = self.name or UNKNOWN_TOOL_NAME
 
     def emit_arguments(self, events: list[Event], *, last: bool = False) -> None:
-        """Say what the arguments grew by."""
+        """Emit an event for the pending arguments."""
         text = self._surrogates.join("".join(self.pending), last=last)
         self.pending = []
         if text:
@@ -235,35 +242,37 @@ class _PendingCall:
             events.append(ToolInputDelta(self.id, text))
 
     def final_event(self, *, truncated: bool) -> Event:
-        """The call with its input, or with the reason why it cannot be run (rule 7)."""
+        """Return the event with the input, or with the reason why the call cannot run (rule 7)."""
         arguments = self.arguments
-        value = arguments if self._freeform else _parse_arguments(arguments)
-        if isinstance(value, dict) or self._freeform:
-            if not self._lacks_name:
-                return ToolInputAvailable(self.id, self.name, value, provider_metadata=self.metadata)
+        value, problem = (arguments, None) if self._freeform else parse_arguments(arguments)
+        if problem is None and self._lacks_name:
             problem = "the call has no tool name"
-        elif isinstance(value, _InvalidJson):
-            problem = f"the arguments are not valid JSON: {value.reason}"
-            if truncated:
-                problem = f"the answer was cut at its length limit, so {problem}"
-        else:
-            problem = f"the arguments must be a JSON object, not {arguments.strip()!r:.80}"
+        if problem is None:
+            return ToolInputAvailable(self.id, self.name, value, provider_metadata=self.metadata)
+        if truncated and value is None:  # not valid JSON
+            problem = f"the answer was cut off at its length limit, so {problem}"
         return ToolInputError(
             self.id, self.name, arguments, f"{problem}; nothing was run", provider_metadata=self.metadata
         )
 
 
-class _InvalidJson(msgspec.Struct, frozen=True):
-    """Arguments that are no JSON."""
+def parse_arguments(arguments: str) -> tuple[Any, str | None]:
+    """Decode the arguments and check that they are an object; return the value and the problem, if any.
 
-    reason: str
-
-
-def _parse_arguments(arguments: str) -> Any:
-    """The arguments as a value; none at all are an empty object (rule 7)."""
+    Empty or `null` arguments are an empty object (rule 7).
+    """
     if arguments.strip() in ("", "null"):
-        return {}
+        return {}, None
     try:
-        return msgspec.json.decode(arguments)
+        value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return _InvalidJson(str(error))
+        return None, f"the arguments are not valid JSON: {error}"
+    if isinstance(value, dict):
+        return value, None
+    return value, f"the arguments must be a JSON object, not {arguments.strip()!r:.80}"
+
+
+def sequential_ids() -> Callable[[], str]:
+    """Ids for calls without one: unique within the answer, and the same every time it is decoded."""
+    numbers = count(1)
+    return lambda: f"call_{next(numbers)}"

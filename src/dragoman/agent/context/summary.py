@@ -14,7 +14,8 @@ from dragoman.events import Event, FinishStep, TextDelta, Usage
 from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
-from dragoman.wire.openai.messages import encode_json, tool_result_text
+from dragoman.wire.history import tool_result_text
+from dragoman.wire.json_codec import encode_json
 from dragoman.wire.token_estimate import estimate_text
 
 MAX_CALL_TEXT = 2_000  # characters of what one call took or gave

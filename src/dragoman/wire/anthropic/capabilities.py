@@ -1,18 +1,15 @@
-"""Models of Anthropic's: what a family can do and refuses, told by its name.
+"""What Anthropic's model families support, by model name.
 
-Source: wire notes on providers, §6.1. A model of a later version than those known is taken for the newest;
-one that is no Claude at all (behind a gateway) for one that takes all that is old.
+A version later than those known counts as the newest; a name that is not Claude (behind a gateway) counts as
+a model that supports only the oldest features. Source: wire notes on providers, §6.1.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-
-from dragoman.messages import ProviderMetadata
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
@@ -24,14 +21,14 @@ _NEWEST_FAMILIES = frozenset({"fable", "mythos"})
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model takes.
+    """What a model supports.
 
-    `sampling`: temperature, top_p and top_k; `temperature_with_top_p`: temperature together with top_p.
-    `adaptive_thinking`: it decides itself how much it thinks, else it is given a budget. `effort`:
-    output_config.effort; `xhigh_effort`: that effort too. `forced_tool_choice`: a tool choice that demands
-    a call. `structured_output`: output_config.format. `default_max_tokens`: the max_tokens of a request
-    that says none. Anthropic wants a number, and no price list tells how much a model can write: it is well
-    within what all of those models take, and more where thinking counts into it unbidden.
+    `sampling`: temperature, top_p and top_k; `temperature_with_top_p`: both together. `adaptive_thinking`:
+    the model decides how much it thinks, else it needs a budget. `effort`: output_config.effort;
+    `xhigh_effort`: that effort too. `forced_tool_choice`: a tool choice that requires a call.
+    `structured_output`: output_config.format. `default_max_tokens`: for requests without a limit. Anthropic
+    requires one, and no price list tells how much a model can write: the default is well within every model's
+    limit, and higher where thinking counts into it unasked.
     """
 
     sampling: bool = True
@@ -46,7 +43,7 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_capabilities(name: str) -> ModelCapabilities:
-    """The model of this name, in whichever way a vendor spells it."""
+    """The capabilities of the model with this name, in any vendor's spelling."""
     name = name.lower()
     if "claude" not in name:
         return ModelCapabilities(structured_output=False)
@@ -71,36 +68,17 @@ def model_capabilities(name: str) -> ModelCapabilities:
 
 
 def _parse_name(name: str) -> tuple[str, tuple[int, int]]:
-    """The family and the version; without a version it is the latest."""
-    old = _OLD_MODEL_NAME.search(name)
-    if old is not None:
-        return "", (int(old[1]), int(old[2] or 0))
-    found = _MODEL_NAME.search(name)
-    if found is None:
+    """Return the family and the version; without a version, the latest."""
+    old_match = _OLD_MODEL_NAME.search(name)
+    if old_match is not None:
+        return "", (int(old_match[1]), int(old_match[2] or 0))
+    match = _MODEL_NAME.search(name)
+    if match is None:
         return "", (99, 0)
-    family, major, minor = found.groups()
+    family, major, minor = match.groups()
     return family, (int(major), int(minor or 0)) if major else (99, 0)
 
 
 # ---- Metadata of Anthropic's: what a part must carry so that it can go back as it came, and to whom.
 # It stands under `anthropic` in a part's provider metadata. With a `provider` beside, it is of use to that
 # one only: another has other keys and cannot check its signatures.
-
-FAMILY = "anthropic"
-
-
-def bind_to_provider(metadata: Mapping[str, Any], provider: str | None) -> ProviderMetadata:
-    """Metadata that this provider gave."""
-    return {FAMILY: {**metadata, "provider": provider} if provider is not None else dict(metadata)}
-
-
-def own_metadata(metadata: ProviderMetadata | None, provider: str | None) -> Mapping[str, Any]:
-    """The metadata if it may go to this provider, else nothing."""
-    found = (metadata or {}).get(FAMILY, {})
-    return found if found.get("provider") in (None, provider) else {}
-
-
-def cache_control_field(metadata: ProviderMetadata | None) -> dict[str, Any]:
-    """The `cache_control` that a block or a tool was marked with."""
-    mark = (metadata or {}).get(FAMILY, {}).get("cacheControl")
-    return {"cache_control": dict(mark)} if isinstance(mark, Mapping) else {}

@@ -1,7 +1,7 @@
-"""Frames: one event of an Anthropic stream as a value, read from anything that gateways call one.
+"""The chunks (stream events) of an Anthropic answer, and lenient parsing for gateways' variants.
 
-`decode_chunks` is the quick way for well-behaved frames, `read_chunk` takes the rest. Source: wire notes on
-providers, §2 and §6.3: what an event is stands in its `type`; its name in the event stream is a fallback.
+`decode_chunks` is the fast path for regular events, `read_chunk` handles the rest. An event is identified by
+its `type`; its name in the event stream is a fallback. Source: wire notes on providers, §2 and §6.3.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.wire import provider_errors
-from dragoman.wire.openai.chunk import DECODE_ERRORS, parse_lenient_json, replace_surrogates
+from dragoman.wire.json_codec import DECODE_ERRORS, parse_lenient_json, replace_surrogates
 from dragoman.wire.sse import NamedFrame, SSEParser
 
 _EVENT_PREFIX, _DATA_PREFIX, _DATA_OBJECT = b"event: ", b"data: ", b"\ndata: {"
 
 
 class AnthropicDelta(msgspec.Struct, gc=False):
-    """What a block, or the message, grows by."""
+    """What a block, or the message, adds."""
 
     type: str | None = None
     text: str | None = None
@@ -28,7 +28,7 @@ class AnthropicDelta(msgspec.Struct, gc=False):
     partial_json: str | None = None
     signature: str | None = None
     citation: Any = None
-    content: Any = None  # of a compaction
+    content: Any = None  # of compaction deltas
     encrypted_content: Any = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -52,9 +52,9 @@ _decoder = msgspec.json.Decoder(AnthropicChunk)
 
 
 class AnthropicSSEParser(SSEParser):
-    """Cuts a byte stream into frames, quickly where each is an `event:` line and a `data:` line.
+    """An SSE parser with a fast path for frames of an `event:` line and a `data:` line.
 
-    The names are left out then, as the data says them too; an error's is kept.
+    Event names are dropped then, since the data repeats them; an error's name is kept.
     """
 
     def _split_frames(self, raw: bytes) -> list[bytes]:
@@ -65,7 +65,7 @@ class AnthropicSSEParser(SSEParser):
                 len(lines) == 3 * len(data) - 1
                 and raw.count(b"\n" + _EVENT_PREFIX) + 1 == len(data) == raw.count(_DATA_OBJECT)
                 and not any(lines[2::3])
-                and b"\n" + _DATA_OBJECT not in raw  # then each data line is the second of its frame
+                and b"\n" + _DATA_OBJECT not in raw  # so each data line is the second line of its frame
                 and b"event: error" not in lines
             ):
                 return [line[len(_DATA_PREFIX) :] for line in data]
@@ -73,16 +73,16 @@ class AnthropicSSEParser(SSEParser):
 
 
 def decode_chunks(payloads: Sequence[bytes]) -> list[AnthropicChunk]:
-    """The frames in well-behaved payloads; none when one of them needs a closer look by `read_chunk`."""
+    """Decode the chunks of regular payloads; none if one of them needs `read_chunk`."""
     try:
-        frames = _decoder.decode_lines(b"\n".join(payloads))
+        chunks = _decoder.decode_lines(b"\n".join(payloads))
     except DECODE_ERRORS:
         return []
-    return frames if len(frames) == len(payloads) else []
+    return chunks if len(chunks) == len(payloads) else []
 
 
 def read_chunk(payload: bytes) -> AnthropicChunk | None:
-    """The frame in a payload, whatever its quirks; None for `null`, ValueError when it is no JSON object."""
+    """Parse a chunk leniently; None for `null`, ValueError if it is not a JSON object."""
     try:
         return _decoder.decode(payload)
     except DECODE_ERRORS:
@@ -101,14 +101,14 @@ def read_chunk(payload: bytes) -> AnthropicChunk | None:
 
 
 def event_name(payload: bytes) -> str | None:
-    """The name of the frame in the event stream, if it was kept."""
+    """The frame's name in the event stream, if it was kept."""
     return payload.event if isinstance(payload, NamedFrame) else None
 
 
 def _lenient_chunk(value: Mapping[str, Any]) -> AnthropicChunk:
-    """The frame in an object of which any field may have a type of its own.
+    """Build a chunk from an object whose fields may have any type.
 
-    Halves of surrogate pairs stay in the texts that grow, where the other half may follow.
+    Lone surrogates stay in streamed texts, where the other half may follow.
     """
     index, delta = value.get("index"), value.get("delta")
     if isinstance(index, str) and index.isdecimal():
@@ -125,13 +125,15 @@ def _lenient_chunk(value: Mapping[str, Any]) -> AnthropicChunk:
 
 
 def _lenient_delta(value: Mapping[str, Any]) -> AnthropicDelta:
-    grown = {name: _as_text(value.get(name)) for name in ("text", "thinking", "partial_json")}
+    streamed = {name: _as_text(value.get(name)) for name in ("text", "thinking", "partial_json")}
     if isinstance(value.get("partial_json"), Mapping):
-        grown["partial_json"] = msgspec.json.encode(replace_surrogates(value["partial_json"])).decode()
+        streamed["partial_json"] = msgspec.json.encode(replace_surrogates(value["partial_json"])).decode()
     names = ("type", "signature", "stop_reason", "stop_sequence")
-    said = {name: _as_text(replace_surrogates(value.get(name))) for name in names}
-    kept = ("citation", "content", "encrypted_content", "stop_details", "container")
-    return AnthropicDelta(**grown, **said, **{name: replace_surrogates(value.get(name)) for name in kept})
+    strings = {name: _as_text(replace_surrogates(value.get(name))) for name in names}
+    opaque_names = ("citation", "content", "encrypted_content", "stop_details", "container")
+    return AnthropicDelta(
+        **streamed, **strings, **{name: replace_surrogates(value.get(name)) for name in opaque_names}
+    )
 
 
 def _as_text(value: Any) -> str | None:
@@ -157,8 +159,8 @@ _TYPE_STATUSES = {
 
 
 def anthropic_error(error: Any) -> ProviderError:
-    """The ProviderError for the `error` object of an error event."""
-    kind = error.get("type") if isinstance(error, Mapping) else None
+    """Create the ProviderError for the `error` object of an error event."""
+    error_type = error.get("type") if isinstance(error, Mapping) else None
     return provider_errors.provider_error(
-        error, status=_TYPE_STATUSES.get(kind) if isinstance(kind, str) else None
+        error, status=_TYPE_STATUSES.get(error_type) if isinstance(error_type, str) else None
     )

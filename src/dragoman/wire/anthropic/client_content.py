@@ -1,4 +1,4 @@
-"""Blocks that users and tools send to Anthropic's API, as texts and files: text, images, documents."""
+"""Parse the content blocks of users and tools in an Anthropic request: text, images, documents."""
 
 from __future__ import annotations
 
@@ -17,69 +17,70 @@ _FILE_HINT = "send the file itself, as base64 or by URL"
 
 
 def parse_block(block: RequestFields) -> list[ContentPart]:
-    """The texts and files in a block of one of `BLOCK_TYPES`; an empty text is none."""
+    """Parse a block of one of `BLOCK_TYPES` to texts and files; an empty text gives none."""
     match block.text("type"):
         case "text":
-            said = block.text("text", empty=True)
-            return [TextPart(said, provider_metadata=block.provider_metadata())] if said else []
+            text = block.text("text", empty=True)
+            return [TextPart(text, provider_metadata=block.provider_metadata())] if text else []
         case "image":
             return [_parse_image(block)]
         case "document":
             return _parse_document(block)
         case "search_result":
             return [_parse_search_result(block)]
-        case kind:
-            raise unsupported_block(block, kind)
+        case block_type:
+            raise unsupported_block(block, block_type)
 
 
-def unsupported_block(block: RequestFields, kind: str) -> BadRequest:
-    """The refusal of a block that has no neutral word."""
+def unsupported_block(block: RequestFields, block_type: str) -> BadRequest:
+    """The error for a block that has no neutral equivalent."""
     return invalid_field(
         block.path_of("type"),
-        f"a {kind!r:.60} block cannot be translated here; what can is {quoted_list(BLOCK_TYPES)}",
-        hint="only Anthropic's own API takes such a block",
+        f"a {block_type!r:.60} block is not supported by this model's provider; "
+        f"supported are {quoted_list(BLOCK_TYPES)}",
+        hint="only Anthropic's own API accepts this block",
     )
 
 
 def _parse_image(block: RequestFields) -> FilePart:
-    source, kept = block.nested("source"), block.provider_metadata("transformations")
+    source, metadata = block.nested("source"), block.provider_metadata("transformations")
     match source.text("type"):
         case "base64":
-            return _file_part(source, filename=None, metadata=kept)
+            return _file_part(source, filename=None, metadata=metadata)
         case "url":
             url = _parse_url(source)
-            return FilePart(media_type_from_url(url), url, provider_metadata=kept)
-        case kind:
-            raise _unsupported_source(source, kind)
+            return FilePart(media_type_from_url(url), url, provider_metadata=metadata)
+        case source_type:
+            raise _unsupported_source(source, source_type)
 
 
 def _parse_document(block: RequestFields) -> list[ContentPart]:
-    source, kept = block.nested("source"), block.provider_metadata("title", "context", "citations")
+    source, metadata = block.nested("source"), block.provider_metadata("title", "context", "citations")
     title = block.optional_text("title") or None
     match source.text("type"):
         case "base64":
-            return [_file_part(source, filename=title, metadata=kept)]
+            return [_file_part(source, filename=title, metadata=metadata)]
         case "url":
-            return [FilePart("application/pdf", _parse_url(source), title, kept)]
+            return [FilePart("application/pdf", _parse_url(source), title, metadata)]
         case "text":
-            packed = base64.b64encode(source.text("data").encode()).decode()
-            return [FilePart("text/plain", f"data:text/plain;base64,{packed}", title, kept)]
+            data = base64.b64encode(source.text("data").encode()).decode()
+            return [FilePart("text/plain", f"data:text/plain;base64,{data}", title, metadata)]
         case "content":
             return _parse_document_content(source, title)
-        case kind:
-            raise _unsupported_source(source, kind)
+        case source_type:
+            raise _unsupported_source(source, source_type)
 
 
 def _parse_document_content(source: RequestFields, title: str | None) -> list[ContentPart]:
-    """A document that is made of blocks, as these blocks below its title."""
-    found: list[ContentPart] = [TextPart(f"{title}:")] if title else []
+    """Parse a document made of blocks: its title, then the blocks."""
+    parts: list[ContentPart] = [TextPart(f"{title}:")] if title else []
     for block in source.content_blocks("content"):
         if block.text("type") not in ("text", "image"):
             raise invalid_field(
-                block.path_of("type"), "a document's content is made of text and image blocks"
+                block.path_of("type"), "a document's content must contain only text and image blocks"
             )
-        found += parse_block(block)
-    return found
+        parts += parse_block(block)
+    return parts
 
 
 def _parse_search_result(block: RequestFields) -> TextPart:
@@ -89,12 +90,12 @@ def _parse_search_result(block: RequestFields) -> TextPart:
 
 
 def _file_part(source: RequestFields, *, filename: str | None, metadata: ProviderMetadata | None) -> FilePart:
-    kind, data = source.text("media_type"), source.text("data")
-    if "/" not in kind or "," in kind or ";" in kind:
+    media_type, data = source.text("media_type"), source.text("data")
+    if "/" not in media_type or "," in media_type or ";" in media_type:
         raise invalid_field(
-            source.path_of("media_type"), f"must be a media type like 'image/png', got {kind!r:.40}"
+            source.path_of("media_type"), f"must be a media type like 'image/png', got {media_type!r:.40}"
         )
-    return FilePart(kind, f"data:{kind};base64,{data}", filename, metadata)
+    return FilePart(media_type, f"data:{media_type};base64,{data}", filename, metadata)
 
 
 def _parse_url(source: RequestFields) -> str:
@@ -104,8 +105,10 @@ def _parse_url(source: RequestFields) -> str:
     return url
 
 
-def _unsupported_source(source: RequestFields, kind: str) -> BadRequest:
-    if kind == "file":
-        problem = "ids of uploaded files are known to Anthropic only"
+def _unsupported_source(source: RequestFields, source_type: str) -> BadRequest:
+    if source_type == "file":
+        problem = "this provider cannot read files uploaded to Anthropic"
         return invalid_field(source.path_of("file_id"), problem, hint=_FILE_HINT)
-    return invalid_field(source.path_of("type"), f"the source {kind!r:.40} is not known", hint=_FILE_HINT)
+    return invalid_field(
+        source.path_of("type"), f"the source {source_type!r:.40} is not supported", hint=_FILE_HINT
+    )

@@ -1,4 +1,4 @@
-"""Fields of a request in Anthropic's manner: each read as what it must be, or refused by its path."""
+"""Read fields of an Anthropic request by type; BadRequest names the path of the invalid field."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CAMEL_NAMES = {
 
 
 class RequestFields:
-    """The fields of an object that stands at `path` in the body; the body itself stands at "".
+    """The fields of the object at `path` in the body; the body itself has the path "".
 
-    Every reader raises BadRequest, with the path of what is wrong. Null counts as missing.
+    Every method raises BadRequest with the path of the invalid field. Null counts as missing.
     """
 
     __slots__ = ("path", "raw")
@@ -37,100 +37,100 @@ class RequestFields:
         return f"{self.path}.{name}" if self.path else name
 
     def has(self, name: str) -> bool:
-        """Whether the field is there."""
+        """Whether the field is present and not null."""
         return self.raw.get(name) is not None
 
     def text(self, name: str, *, empty: bool = False) -> str:
-        """A string that must be there and, unless `empty`, say something."""
-        found = self.raw.get(name)
-        if found is None:
+        """A required string, not empty unless `empty`."""
+        value = self.raw.get(name)
+        if value is None:
             raise invalid_field(self.path_of(name), "this field is required")
-        if not isinstance(found, str):
-            raise invalid_field(self.path_of(name), f"must be a string, got {_describe_value(found)}")
-        if not found and not empty:
+        if not isinstance(value, str):
+            raise invalid_field(self.path_of(name), f"must be a string, got {_describe_value(value)}")
+        if not value and not empty:
             raise invalid_field(self.path_of(name), "must not be empty")
-        return found
+        return value
 
     def optional_text(self, name: str) -> str:
-        """A string; "" when it is missing."""
+        """An optional string; "" if missing."""
         return self.text(name, empty=True) if self.has(name) else ""
 
     def flag(self, name: str) -> bool:
-        """A boolean; False when it is missing."""
-        found = self.raw.get(name)
-        if found is None or isinstance(found, bool):
-            return bool(found)
-        raise invalid_field(self.path_of(name), f"must be true or false, got {_describe_value(found)}")
+        """An optional boolean; False if missing."""
+        value = self.raw.get(name)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise invalid_field(self.path_of(name), f"must be true or false, got {_describe_value(value)}")
 
     def number(self, name: str) -> float | None:
-        """A number; None when it is missing."""
-        found = self.raw.get(name)
-        if found is None or (isinstance(found, int | float) and not isinstance(found, bool)):
-            return found
-        raise invalid_field(self.path_of(name), f"must be a number, got {_describe_value(found)}")
+        """An optional number; None if missing."""
+        value = self.raw.get(name)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        raise invalid_field(self.path_of(name), f"must be a number, got {_describe_value(value)}")
 
     def count(self, name: str) -> int | None:
-        """An integer from 0 on; None when it is missing."""
-        found = self.raw.get(name)
-        if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
-            return found
+        """An optional integer of 0 or more; None if missing."""
+        value = self.raw.get(name)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+            return value
         raise invalid_field(
-            self.path_of(name), f"must be an integer of 0 or more, got {_describe_value(found)}"
+            self.path_of(name), f"must be an integer of 0 or more, got {_describe_value(value)}"
         )
 
     def nested(self, name: str) -> RequestFields:
-        """The object in the field `name`."""
+        """The required object in the field `name`."""
         return RequestFields(self.raw.get(name), self.path_of(name))
 
     def items(self, name: str) -> list[Any]:
-        """A list that must be there."""
-        found = self.raw.get(name)
-        if isinstance(found, list):
-            return found
-        raise invalid_field(self.path_of(name), f"must be a list, got {_describe_value(found)}")
+        """A required list."""
+        value = self.raw.get(name)
+        if isinstance(value, list):
+            return value
+        raise invalid_field(self.path_of(name), f"must be a list, got {_describe_value(value)}")
 
     def objects(self, name: str) -> list[RequestFields]:
-        """A list of objects that must be there."""
+        """A required list of objects."""
         return [
             RequestFields(item, f"{self.path_of(name)}[{index}]")
             for index, item in enumerate(self.items(name))
         ]
 
     def content_blocks(self, name: str) -> list[RequestFields]:
-        """The content blocks in the field; a string is one of text."""
-        found = self.raw.get(name)
-        if isinstance(found, str):
-            return [RequestFields({"type": "text", "text": found}, self.path_of(name))]
-        if isinstance(found, list):
+        """The content blocks in the field; a string is one text block."""
+        value = self.raw.get(name)
+        if isinstance(value, str):
+            return [RequestFields({"type": "text", "text": value}, self.path_of(name))]
+        if isinstance(value, list):
             return self.objects(name)
         raise invalid_field(
-            self.path_of(name), f"must be a string or a list of content blocks, got {_describe_value(found)}"
+            self.path_of(name), f"must be a string or a list of content blocks, got {_describe_value(value)}"
         )
 
     def provider_metadata(self, *names: str) -> ProviderMetadata | None:
-        """What only Anthropic knows of a block: its cache mark, and the fields `quoted_list` as they are."""
+        """Anthropic's own fields of a block: its cache breakpoint and the fields `names`, unchanged."""
         if self.has("cache_control"):
             self.nested("cache_control")
-        kept = {
+        fields = {
             _CAMEL_NAMES.get(name, name): self.raw[name]
             for name in ("cache_control", *names)
             if self.raw.get(name) not in (None, [])
         }
-        return {"anthropic": kept} if kept else None
+        return {"anthropic": fields} if fields else None
 
 
 def invalid_field(path: str, problem: str, *, hint: str | None = None) -> BadRequest:
-    """The refusal of a field; its message begins with the path, as Anthropic's do."""
+    """The error for an invalid field; its message begins with the path, as Anthropic's do."""
     return BadRequest(f"{path}: {problem}", field=path, hint=hint)
 
 
 def quoted_list(values: Iterable[str]) -> str:
-    """The names as a sentence lists them."""
+    """The names as a quoted, comma-separated list."""
     return ", ".join(repr(name) for name in values)
 
 
 def _describe_value(value: Any) -> str:
-    """A value as a message names it: short, and nothing of what a list or an object holds."""
+    """Describe a value briefly, without the contents of a list or an object."""
     match value:
         case None:
             return "nothing"

@@ -1,4 +1,4 @@
-"""Anthropic's door: the body of a POST to /v1/messages or /v1/messages/count_tokens as a model request."""
+"""Parse a client's request to /v1/messages or /v1/messages/count_tokens to a model request."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoi
 from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
 from dragoman.wire.anthropic.client_messages import AnthropicMessageParser
 from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.json_codec import is_deeper_than
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 # ---- Options: what else a request in Anthropic's manner asks for, in neutral words where there are some.
@@ -33,7 +34,7 @@ _HANDLED_FIELDS = frozenset(
 
 
 def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """The options, and the names of what is left out. `counting`: nothing is asked, so no limit need be."""
+    """Return the options and the names of dropped fields. `count_only`: max_tokens may be missing."""
     _check_types(body)
     options = {
         name: value for name, value in body.raw.items() if name not in _HANDLED_FIELDS and value is not None
@@ -43,7 +44,9 @@ def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dic
         options["max_tokens"] = limit
     elif not count_only:
         raise invalid_field(
-            "max_tokens", "this field is required", hint="it is the most that the answer may take"
+            "max_tokens",
+            "this field is required",
+            hint="set it to the maximum number of tokens of the answer",
         )
     if body.has("stop_sequences"):
         options |= _parse_stop_sequences(body)
@@ -56,7 +59,7 @@ def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dic
 
 
 def _check_types(body: RequestFields) -> None:
-    """Refuse settings that are not even of the right kind."""
+    """Reject settings of the wrong type."""
     for name in ("temperature", "top_p"):
         body.number(name)
     for name in ("thinking", "output_config", "context_management", "cache_control"):
@@ -72,29 +75,29 @@ def _parse_stop_sequences(body: RequestFields) -> dict[str, list[str]]:
     stops = body.items("stop_sequences")
     for index, stop in enumerate(stops):
         if not isinstance(stop, str) or not stop:
-            raise invalid_field(f"stop_sequences[{index}]", "must be a string that is not empty")
+            raise invalid_field(f"stop_sequences[{index}]", "must be a non-empty string")
     return {"stop": stops} if stops else {}
 
 
-MAX_DEPTH = 200  # levels of lists and objects in a body
+MAX_DEPTH = 200  # encoders add levels of their own to what the decoder just managed
 _CHOICE_TYPES = ("auto", "any", "tool", "none")
 _ANTHROPIC_TOOL_FIELDS = ("allowed_callers", "defer_loading", "eager_input_streaming", "input_examples")
 
 
 def parse_messages_request(raw: bytes) -> ClientRequest:
-    """What the body of a POST to /v1/messages asks; BadRequest names the field that is wrong."""
+    """Parse the body of a POST to /v1/messages; BadRequest names the invalid field."""
     body = _decode_body(raw)
     request, ignored = _parse_request(body, count_only=False)
     return ClientRequest(request=request, stream=body.flag("stream"), ignored_fields=ignored)
 
 
 def parse_count_tokens_request(raw: bytes) -> ModelRequest:
-    """The request whose tokens a POST to /v1/messages/count_tokens wants counted; it needs no max_tokens."""
+    """Parse the body of a POST to /v1/messages/count_tokens, which needs no max_tokens."""
     return _parse_request(_decode_body(raw), count_only=True)[0]
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:
-    """About how many input tokens Anthropic would count, for providers that cannot say."""
+    """Estimate the input tokens that Anthropic would count, for providers that cannot count."""
     return estimate_input(request, factor=ANTHROPIC_FACTOR)
 
 
@@ -105,24 +108,9 @@ def _decode_body(raw: bytes) -> RequestFields:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
-    if _is_too_deep(body):
+    if is_deeper_than(body, MAX_DEPTH):
         raise BadRequest(f"the body is nested deeper than {MAX_DEPTH} levels")
     return RequestFields(body, "")
-
-
-def _is_too_deep(body: Any) -> bool:
-    """Whether encoders, which wrap what they are given, would fail at what the decoder just managed."""
-    level = [body]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for outer in level
-            for item in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelRequest, tuple[str, ...]]:
@@ -148,21 +136,21 @@ def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelReque
 
 def _parse_tools(body: RequestFields) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
-    for said in body.objects("tools"):
-        tool = _parse_tool(said)
+    for tool_fields in body.objects("tools"):
+        tool = _parse_tool(tool_fields)
         if tool.name in tools:
-            raise invalid_field(said.path_of("name"), f"there is another tool {tool.name!r:.60}")
+            raise invalid_field(tool_fields.path_of("name"), f"duplicate tool name {tool.name!r:.60}")
         tools[tool.name] = tool
     return tuple(tools.values())
 
 
 def _parse_tool(tool_fields: RequestFields) -> Tool:
-    kind = tool_fields.optional_text("type") or "custom"
-    if kind != "custom":
+    tool_type = tool_fields.optional_text("type") or "custom"
+    if tool_type != "custom":
         raise invalid_field(
             tool_fields.path_of("type"),
-            f"{kind!r:.60} is a tool of Anthropic's own, and the model that answers here does not have it",
-            hint="only a provider of type anthropic runs it; ask one of its models, or bring your own tool",
+            f"{tool_type!r:.60} is an Anthropic server tool, which this model does not have",
+            hint="use a model of a provider of type anthropic, or define your own tool",
         )
     return Tool(
         tool_fields.text("name"),
@@ -182,13 +170,14 @@ def _parse_choice(choice: RequestFields, tools: tuple[Tool, ...]) -> ToolChoice:
         case "any" if tools:
             return "required"
         case "any":
-            raise invalid_field("tool_choice", "a call is demanded, but there are no tools")
+            raise invalid_field("tool_choice", "a call is required, but there are no tools")
         case "tool":
             name = choice.text("name")
             if not any(tool.name == name for tool in tools):
                 raise invalid_field(choice.path_of("name"), f"there is no tool {name!r:.60}")
             return NamedToolChoice(name)
-        case kind:
+        case choice_type:
             raise invalid_field(
-                choice.path_of("type"), f"must be one of {quoted_list(_CHOICE_TYPES)}, got {kind!r:.40}"
+                choice.path_of("type"),
+                f"must be one of {quoted_list(_CHOICE_TYPES)}, got {choice_type!r:.40}",
             )

@@ -1,8 +1,8 @@
-"""Anthropic's answer out: events as the frames of a streaming client, or as one whole message.
+"""Encode events as an Anthropic answer: stream events for a streaming client, or one message.
 
-A finish is never invented: an answer without one is an error. Files that a model made and sources that it
-names have no blocks here and are left out; citations of Anthropic's models are told as they came.
-Source: wire notes on providers, §3 and §6.3 to §6.5.
+A finish is never invented: an answer without one is an error. Generated files and sources have no block type
+and are omitted; citations of Anthropic's models are sent unchanged. Source: wire notes on providers, §3 and
+§6.3 to §6.5.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from dragoman.events import (
 )
 from dragoman.wire.anthropic.encoder_blocks import INVALID_JSON_KEY, BlockEncoder, parse_arguments
 from dragoman.wire.encoder import SSE_HEADERS
+from dragoman.wire.provider_errors import incomplete_answer_error
 
 # ---- Finishes out to an Anthropic client: why the answer stopped, and what it took.
 # The SDKs' types demand numbers, so where nobody has counted the input stays the estimate of the message's
 # start, and the output is one too, which `estimated` says. What is known is never an estimate of ours.
 
-_CHARACTERS_PER_TOKEN = 4  # of an answer, for one token
+_CHARACTERS_PER_TOKEN = 4
 _STOP_REASONS: Mapping[FinishReason, str] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -42,48 +43,58 @@ _STOP_REASONS: Mapping[FinishReason, str] = {
 
 
 def encode_stop(finish: FinishStep) -> dict[str, Any]:
-    """Stop reason and stop sequence; Anthropic's own where it gave them. ProviderError when there is none."""
-    known = (finish.provider_metadata or {}).get("anthropic", {})
-    sequence = known.get("stopSequence")
-    reason = known.get("stopReason")
-    if reason is None and sequence is not None:
-        reason = "stop_sequence"
-    if reason is None and finish.finish_reason is not None:
-        reason = _STOP_REASONS.get(finish.finish_reason)
-    if reason is None:
-        raise unfinished_error(f"ended with {finish.finish_reason!r}, which is no finish")
-    stop = {"stop_reason": reason, "stop_sequence": sequence, "stop_details": known.get("stopDetails")}
-    return {**stop, "container": known["container"]} if known.get("container") else stop
+    """Return stop reason and stop sequence; Anthropic's own if it gave them. ProviderError if there is
+    none.
+    """
+    metadata = (finish.provider_metadata or {}).get("anthropic", {})
+    stop_sequence = metadata.get("stopSequence")
+    stop_reason = metadata.get("stopReason")
+    if stop_reason is None and stop_sequence is not None:
+        stop_reason = "stop_sequence"
+    if stop_reason is None and finish.finish_reason is not None:
+        stop_reason = _STOP_REASONS.get(finish.finish_reason)
+    if stop_reason is None:
+        raise incomplete_answer_error(f"ended with {finish.finish_reason!r}, which is not a finish reason")
+    stop = {
+        "stop_reason": stop_reason,
+        "stop_sequence": stop_sequence,
+        "stop_details": metadata.get("stopDetails"),
+    }
+    return {**stop, "container": metadata["container"]} if metadata.get("container") else stop
 
 
 def encode_usage(usage: Usage | None) -> dict[str, Any]:
-    """The counts that are known, in Anthropic's words: the input without what the cache read or took in."""
+    """Encode the known counts in Anthropic's format: input tokens exclude cache reads and writes."""
     if usage is None:
         return {}
-    read, written, fresh = usage.cached_input_tokens, usage.cache_write_tokens, usage.input_tokens
-    if fresh is not None:
-        fresh = max(0, fresh - (read or 0) - (written or 0))
-    thoughts = usage.reasoning_tokens
-    said = {
-        "input_tokens": fresh,
-        "cache_creation_input_tokens": written,
-        "cache_read_input_tokens": read,
+    cache_read, cache_write, uncached = (
+        usage.cached_input_tokens,
+        usage.cache_write_tokens,
+        usage.input_tokens,
+    )
+    if uncached is not None:
+        uncached = max(0, uncached - (cache_read or 0) - (cache_write or 0))
+    reasoning = usage.reasoning_tokens
+    counts = {
+        "input_tokens": uncached,
+        "cache_creation_input_tokens": cache_write,
+        "cache_read_input_tokens": cache_read,
         "output_tokens": usage.output_tokens,
-        "output_tokens_details": None if thoughts is None else {"thinking_tokens": thoughts},
+        "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
     }
-    return {word: count for word, count in said.items() if count is not None}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def encode_usage_or_estimate(usage: Usage | None, text_length: int) -> dict[str, Any]:
-    """The counts with a number for the output, whoever knows it: `said` counts the answer's characters."""
-    known = encode_usage(usage)
-    if text_length and not known.get("output_tokens"):
-        return {**known, "output_tokens": -(-text_length // _CHARACTERS_PER_TOKEN), "estimated": True}
-    return {"output_tokens": 0, **known}
+    """Encode the counts; an unknown output count is estimated from `text_length`, in characters."""
+    counts = encode_usage(usage)
+    if text_length and not counts.get("output_tokens"):
+        return {**counts, "output_tokens": -(-text_length // _CHARACTERS_PER_TOKEN), "estimated": True}
+    return {"output_tokens": 0, **counts}
 
 
 def event_text_length(event: Event) -> int:
-    """How many characters an event adds to the answer."""
+    """The number of characters that an event adds to the answer."""
     match event:
         case TextDelta() | ReasoningDelta():
             return len(event.delta)
@@ -91,11 +102,6 @@ def event_text_length(event: Event) -> int:
             return len(event.input_text_delta)
         case _:
             return 0
-
-
-def unfinished_error(problem: str) -> ProviderError:
-    """The error for an answer that did not come to its end."""
-    return ProviderError(f"the provider's answer {problem}", category="network", transient=True)
 
 
 # ---- Errors out to an Anthropic client: the body and status that its SDK knows how to raise.
@@ -128,42 +134,42 @@ _TOO_LONG = "prompt is too long"
 
 
 def error_status(error: DragomanError) -> int:
-    """The HTTP status: the provider's own if it gave one, else what its category or the error stands for."""
+    """The HTTP status: the provider's own, else that of the error's category or class."""
     if not isinstance(error, ProviderError):
         return error.status
-    given = error.upstream_status
-    if given is not None and 400 <= given <= 599:
-        return given
+    upstream_status = error.upstream_status
+    if upstream_status is not None and 400 <= upstream_status <= 599:
+        return upstream_status
     return _CATEGORY_STATUSES.get(error.category, 502)
 
 
 def error_body(error: DragomanError, *, request_id: str | None) -> dict[str, object]:
-    """`{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error as it came."""
+    """Return `{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error unchanged."""
     inner = _upstream_error(error.details) if isinstance(error, ProviderError) else None
     return {"type": "error", "error": inner or _own_error(error), "request_id": request_id}
 
 
 def _upstream_error(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The error if it has Anthropic's shape; OpenAI's has other fields beside a type that can be the same."""
-    found = details or {}
-    if found.get("type") == "error" and isinstance(found.get("error"), Mapping):
-        found = found["error"]
-    if found.get("type") not in _ERROR_TYPES or not isinstance(found.get("message"), str):
+    fields = details or {}
+    if fields.get("type") == "error" and isinstance(fields.get("error"), Mapping):
+        fields = fields["error"]
+    if fields.get("type") not in _ERROR_TYPES or not isinstance(fields.get("message"), str):
         return None
-    return None if "code" in found or "param" in found else dict(found)
+    return None if "code" in fields or "param" in fields else dict(fields)
 
 
 def _own_error(error: DragomanError) -> dict[str, Any]:
     status = error_status(error)
-    kind = _STATUS_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    error_type = _STATUS_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     if isinstance(error, BudgetExhausted):
-        kind = "billing_error"
+        error_type = "billing_error"
     message = error.message
     if isinstance(error, ProviderError) and error.category == "context_limit" and _TOO_LONG not in message:
-        message = f"{_TOO_LONG}: {message}"  # by these words clients know that they have to shorten it
+        message = f"{_TOO_LONG}: {message}"  # clients recognise this text and shorten the conversation
     if isinstance(error, BadRequest) and error.field and error.field not in message:
         message = f"{error.field}: {message}"
-    return {"type": kind, "message": f"{message} ({error.hint})" if error.hint else message}
+    return {"type": error_type, "message": f"{message} ({error.hint})" if error.hint else message}
 
 
 __all__ = ["AnthropicStreamEncoder", "encode_document", "error_body", "error_status"]
@@ -174,9 +180,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AnthropicStreamEncoder:
-    """One message as frames; pure. `input_tokens` is what the start says until the finish knows better.
+    """Encodes one message as stream events; pure. `input_tokens` is reported until the finish knows better.
 
-    `request_id` goes into the frame of an error.
+    `request_id` goes into an error event.
     """
 
     headers: Mapping[str, str] = SSE_HEADERS
@@ -196,9 +202,9 @@ class AnthropicStreamEncoder:
         self._failed = False
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
-        """The frames for a batch; empty once the stream has failed.
+        """Return the frames for a batch; empty once the stream has failed.
 
-        ProviderError for a finish that is none, and OutOfOrder when blocks that were sent are taken back.
+        ProviderError for an invalid finish, and OutOfOrder if blocks that were sent are reset.
         """
         if self._failed or not batch:
             return b""
@@ -219,7 +225,7 @@ class AnthropicStreamEncoder:
         return frames.take_bytes()
 
     def encode_error(self, error: DragomanError, *, request_id: str | None = None) -> bytes:
-        """The frame that tells the client that the answer failed; nothing comes after it."""
+        """Return the frame that reports the failure of the answer; nothing follows it."""
         if self._failed:
             return b""
         self._failed = True
@@ -227,15 +233,15 @@ class AnthropicStreamEncoder:
         return self._frame_writer.take_bytes()
 
     def ping(self) -> bytes:
-        """The frame that keeps a quiet connection alive."""
+        """Return the frame that keeps an idle connection open."""
         return _PING_FRAME
 
     def end(self) -> bytes:
-        """`message_stop`; empty after a failure. ProviderError when the answer has no finish."""
+        """Return `message_stop`; empty after a failure. ProviderError if the answer has no finish."""
         if self._failed:
             return b""
         if not self._finished:
-            raise unfinished_error("ended without a finish")
+            raise incomplete_answer_error("ended without a finish")
         return _STOP_FRAME
 
     def _encode_event(self, event: e.Event) -> None:
@@ -243,7 +249,7 @@ class AnthropicStreamEncoder:
             case e.FinishStep():
                 self._encode_finish(event)
             case e.ResetStep() if self._block_encoder.started:
-                raise OutOfOrder("an Anthropic stream cannot take back what it has said")
+                raise OutOfOrder("an Anthropic stream cannot take back blocks that were sent")
             case e.ResetStep():
                 self._block_encoder = BlockEncoder(self._frame_writer)
             case e.ErrorEvent():
@@ -265,16 +271,16 @@ class AnthropicStreamEncoder:
 def encode_document(
     events: Iterable[e.Event], *, id: str, model: str, input_tokens: int | None = None
 ) -> bytes:
-    """The events as one message. ProviderError when they have no finish, or tell of a failure.
+    """Encode the events as one message. ProviderError if they have no finish, or contain an error.
 
-    `input_tokens` stands in where the finish does not know them.
+    `input_tokens` is used if the finish does not report them.
     """
     content = _MessageSink()
     blocks = BlockEncoder(content)
     finish: e.FinishStep | None = None
-    said = 0
+    text_length = 0
     for event in events:
-        said += event_text_length(event)
+        text_length += event_text_length(event)
         match event:
             case e.FinishStep():
                 finish = event
@@ -286,21 +292,21 @@ def encode_document(
             case _:
                 blocks.add_event(event)
     if finish is None:
-        raise unfinished_error("ended without a finish")
+        raise incomplete_answer_error("ended without a finish")
     blocks.finish()
-    usage = {"input_tokens": input_tokens or 0, **encode_usage_or_estimate(finish.usage, said)}
+    usage = {"input_tokens": input_tokens or 0, **encode_usage_or_estimate(finish.usage, text_length)}
     return _encode(
         {**_empty_message(id, model, usage=usage), "content": content.blocks, **encode_stop(finish)}
     )
 
 
 def error_from_event(event: e.ErrorEvent) -> ProviderError:
-    """The failure that an event tells of."""
+    """The ProviderError for an error event."""
     return ProviderError(event.error_text, category="api_error", transient=bool(event.transient))
 
 
 def _empty_message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without content yet."""
+    """A message without content."""
     return {
         "id": id,
         "type": "message",
@@ -315,7 +321,7 @@ def _empty_message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str
 
 
 class _FrameSink:
-    """Blocks as frames. `text_delta_prefix` is the start of the frames of the block that is open."""
+    """Writes blocks as stream events. `text_delta_prefix` is the start of a text delta of the open block."""
 
     def __init__(self) -> None:
         self.pending: list[bytes] = []
@@ -328,60 +334,60 @@ class _FrameSink:
         self.pending += (b"event: ", name, b"\ndata: ", _encode(body), b"\n\n")
 
     def take_bytes(self) -> bytes:
-        """What was written since the last time."""
-        written = b"".join(self.pending)
+        """Return the bytes since the last call."""
+        frames = b"".join(self.pending)
         self.pending.clear()
-        return written
+        return frames
 
     def start_block(self, block: Mapping[str, Any]) -> None:
-        """See `Sink.open`."""
+        """See `BlockSink.start_block`."""
         self._index += 1
-        head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
-        self._delta_prefix = head % self._index
+        prefix = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
+        self._delta_prefix = prefix % self._index
         self.text_delta_prefix = self._delta_prefix + b'{"type":"text_delta","text":'
         start = {"type": "content_block_start", "index": self._index, "content_block": block}
         self.write_frame(b"content_block_start", start)
 
     def add_delta(self, delta: Mapping[str, Any]) -> None:
-        """See `Sink.grow`."""
+        """See `BlockSink.add_delta`."""
         self.pending += (self._delta_prefix, _encode(delta), b"}\n\n")
 
     def end_block(self) -> None:
-        """See `Sink.close`."""
+        """See `BlockSink.end_block`."""
         self.write_frame(b"content_block_stop", {"type": "content_block_stop", "index": self._index})
 
 
 class _MessageSink:
-    """Blocks as the content of a message."""
+    """Collects blocks as the content of a message."""
 
     def __init__(self) -> None:
         self.blocks: list[dict[str, Any]] = []
-        self._deltas: list[str] = []  # of what the open block grows by
-        self._field = ""  # where they go
+        self._deltas: list[str] = []  # deltas of the open block
+        self._field = ""  # the field of the block that they belong to
 
     def start_block(self, block: Mapping[str, Any]) -> None:
-        """See `Sink.open`."""
+        """See `BlockSink.start_block`."""
         self.blocks.append(dict(block))
 
     def add_delta(self, delta: Mapping[str, Any]) -> None:
-        """See `Sink.grow`."""
+        """See `BlockSink.add_delta`."""
         match delta:
             case {"type": "citations_delta", "citation": citation}:
                 self.blocks[-1].setdefault("citations", []).append(citation)
             case {"type": "signature_delta", "signature": signature}:
                 self.blocks[-1]["signature"] = signature
-            case {"text": piece} | {"thinking": piece} | {"partial_json": piece}:
+            case {"text": text} | {"thinking": text} | {"partial_json": text}:
                 self._field = "input" if "partial_json" in delta else str(delta["type"]).split("_")[0]
-                self._deltas.append(piece)
+                self._deltas.append(text)
             case _:
                 pass
 
     def end_block(self) -> None:
-        """See `Sink.close`."""
-        said, self._deltas = "".join(self._deltas), []
+        """See `BlockSink.end_block`."""
+        text, self._deltas = "".join(self._deltas), []
         if self._field == "input":
-            value = parse_arguments(said)
-            self.blocks[-1]["input"] = value if isinstance(value, dict) else {INVALID_JSON_KEY: said}
+            value = parse_arguments(text)
+            self.blocks[-1]["input"] = value if isinstance(value, dict) else {INVALID_JSON_KEY: text}
         elif self._field:
-            self.blocks[-1][self._field] = said
+            self.blocks[-1][self._field] = text
         self._field = ""

@@ -1,9 +1,8 @@
-"""Blocks out to an Anthropic client: events become content blocks, one open at a time.
+"""Convert events to Anthropic content blocks, one open at a time.
 
-Anthropic's blocks follow one another, those of other families overlap (parallel calls): what comes for a
-block behind the open one waits until that is complete. Empty texts and thoughts are no blocks, for their API
-would refuse them when they come back. Calls that a provider of another family ran itself are left out, as
-they have no words here.
+Anthropic's blocks are sequential, those of other families overlap (parallel calls): events of a later block
+wait until the open one is complete. Empty texts and thinking are omitted, since Anthropic's API rejects them
+when they are sent back. Calls that another family's provider ran itself are omitted.
 """
 
 from __future__ import annotations
@@ -16,25 +15,23 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
 
-RAW_BLOCK_TYPE = "data-anthropic"
-INVALID_JSON_KEY = (
-    "INVALID_JSON"  # the name under which Anthropic's documents tell clients to say broken arguments back
-)
+INVALID_JSON_KEY = "INVALID_JSON"  # the key that Anthropic's documentation specifies for invalid arguments
 _BlockKey: TypeAlias = tuple[str, str]
 _START_EVENTS = (e.TextStart, e.ReasoningStart, e.ToolInputStart)
 _CALLER_FIELDS = {"caller": "caller", "toolsetName": "toolset_name"}
 
 
 class BlockSink(Protocol):
-    """Where blocks go: onto a stream, or into a message."""
+    """Receives blocks: writes them to a stream, or collects them in a message."""
 
     def start_block(self, block: Mapping[str, Any]) -> None:
-        """Begin a block, as its start shows it."""
+        """Start a block, as its start event shows it."""
         ...
 
     def add_delta(self, delta: Mapping[str, Any]) -> None:
-        """Let the open block grow."""
+        """Add a delta to the open block."""
         ...
 
     def end_block(self) -> None:
@@ -43,86 +40,86 @@ class BlockSink(Protocol):
 
 
 class _CurrentBlock:
-    """The block whose turn it is."""
+    """The block that is being encoded."""
 
     def __init__(self, key: _BlockKey) -> None:
         self.key = key
         self.is_open = False
-        self.provider_executed = False  # a call that the provider runs itself
-        self.arguments: list[str] = []  # of a call's arguments
-        self.is_streamed: bool | None = None  # whether they leave as they come, once that is clear
-        self.metadata: dict[str, Any] = {}  # Anthropic's
+        self.provider_executed = False  # the provider runs this call itself
+        self.arguments: list[str] = []  # fragments
+        self.is_streamed: bool | None = (
+            None  # whether fragments are sent as they arrive; None: not yet decided
+        )
+        self.metadata: dict[str, Any] = {}  # Anthropic's provider metadata
 
     def add_metadata(self, metadata: ProviderMetadata | None) -> None:
-        """Take what only Anthropic's clients are to know."""
+        """Merge Anthropic's provider metadata."""
         if metadata is not None:
             self.metadata |= metadata.get("anthropic", {})
 
     @property
     def complete(self) -> bool:
-        """Whether this is a call whose arguments are a whole object."""
+        """Whether this is a call whose arguments are a complete object."""
         if not self.is_streamed or not self.arguments[-1].rstrip().endswith("}"):
             return False
         return isinstance(parse_arguments("".join(self.arguments)), dict)
 
 
 class BlockEncoder:
-    """Turns the events of one answer into blocks. `open_text_id` is the id of the text block that is open
-    now.
-    """
+    """Converts the events of one answer to blocks. `open_text_id` is the id of the open text block."""
 
     def __init__(self, sink: BlockSink) -> None:
         self.open_text_id: str | None = None
-        self.started = False  # something was said
+        self.started = False  # at least one block was started
         self._sink = sink
         self._current: _CurrentBlock | None = None
         self._queue: list[e.Event] = []
-        self._ended_calls: set[str] = set()  # calls that are over
+        self._ended_calls: set[str] = set()  # ids
 
     def add_event(self, event: e.Event) -> None:
-        """Take any event; those without a word here say nothing."""
+        """Add any event; those without an equivalent are ignored."""
         self._encode_event(event)
         if self._current is None and self._queue:
             self._drain_queue()
 
     def finish(self) -> None:
-        """End what is open, and say what waits: the answer is over."""
+        """End the open block and encode all queued events: the answer is complete."""
         while self._current is not None:
             self._end_block(self._current)
             self._drain_queue()
 
     def _drain_queue(self) -> None:
-        """Take what waits, as far as it goes."""
-        todo = deque(self._queue)
+        """Encode queued events as far as possible."""
+        queue = deque(self._queue)
         self._queue = []
-        while todo:
-            self._encode_event(todo.popleft())
+        while queue:
+            self._encode_event(queue.popleft())
             if self._current is None and self._queue:
-                todo.extendleft(reversed(self._queue))
+                queue.extendleft(reversed(self._queue))
                 self._queue = []
 
     def _encode_event(self, event: e.Event) -> None:
-        find = _BLOCK_KEYS.get(type(event))
-        key = find(event) if find is not None else None
+        key_of = _BLOCK_KEYS.get(type(event))
+        key = key_of(event) if key_of is not None else None
         if key is None or (key[0] == "call" and key[1] in self._ended_calls):
             return
-        head = self._current
-        if head is not None and head.key != key:
+        current = self._current
+        if current is not None and current.key != key:
             self._queue.append(event)
-            if isinstance(event, _START_EVENTS) and head.complete:
-                self._end_block(head)
+            if isinstance(event, _START_EVENTS) and current.complete:
+                self._end_block(current)
             return
-        if head is None:
-            head = self._current = _CurrentBlock(key)
+        if current is None:
+            current = self._current = _CurrentBlock(key)
         match event:
             case e.TextStart() | e.TextDelta() | e.TextEnd():
-                self._encode_text(head, event)
+                self._encode_text(current, event)
             case e.ReasoningStart() | e.ReasoningDelta() | e.ReasoningEnd():
-                self._encode_reasoning(head, event)
+                self._encode_reasoning(current, event)
             case e.ToolOutputAvailable() | e.ToolOutputError() | e.Data():
-                self._pass_through(head, event)
+                self._pass_through(current, event)
             case _:
-                self._encode_call(head, event)
+                self._encode_call(current, event)
 
     def _encode_text(self, current: _CurrentBlock, event: e.TextStart | e.TextDelta | e.TextEnd) -> None:
         current.add_metadata(event.provider_metadata)
@@ -154,7 +151,7 @@ class BlockEncoder:
                 pass
 
     def _write_signature(self, current: _CurrentBlock) -> None:
-        """Say what a thought must go back with."""
+        """Send the signature or redacted data of a thinking block."""
         redacted, signature = current.metadata.get("redactedData"), current.metadata.get("signature")
         if redacted and not current.is_open:
             self._start_block(current, {"type": "redacted_thinking", "data": redacted})
@@ -181,15 +178,15 @@ class BlockEncoder:
                 pass
 
     def _write_arguments(self, current: _CurrentBlock, delta: str) -> None:
-        """Say a fragment of the arguments, once they begin as an object: `null` and bare text wait."""
+        """Send a fragment of the arguments once they begin as an object: `null` and plain text wait."""
         current.arguments.append(delta)
-        if current.is_streamed is None and (begun := delta.lstrip()):
-            current.is_streamed = current.is_open and begun.startswith("{")
+        if current.is_streamed is None and (beginning := delta.lstrip()):
+            current.is_streamed = current.is_open and beginning.startswith("{")
         if current.is_streamed:
             self._sink.add_delta({"type": "input_json_delta", "partial_json": delta})
 
     def _complete_call(self, current: _CurrentBlock, event: e.ToolInputAvailable | e.ToolInputError) -> None:
-        """Say the arguments, unless they were said as they came."""
+        """Send the arguments, unless they were streamed."""
         if current.provider_executed:
             block = current.metadata.get("block")
             if not isinstance(block, Mapping):
@@ -202,13 +199,13 @@ class BlockEncoder:
             )
             arguments = None if current.is_streamed else _input_object(event.input)
         if arguments:
-            written = msgspec.json.encode(arguments).decode()
-            self._sink.add_delta({"type": "input_json_delta", "partial_json": written})
+            json_text = msgspec.json.encode(arguments).decode()
+            self._sink.add_delta({"type": "input_json_delta", "partial_json": json_text})
 
     def _pass_through(
         self, current: _CurrentBlock, event: e.ToolOutputAvailable | e.ToolOutputError | e.Data
     ) -> None:
-        """A block that is Anthropic's own, as it is."""
+        """Send a block of Anthropic's own unchanged."""
         if isinstance(event, e.Data):
             block = event.data
         else:
@@ -218,7 +215,7 @@ class BlockEncoder:
         self._end_block(current)
 
     def _start_block(self, current: _CurrentBlock, block: Mapping[str, Any]) -> None:
-        """Open the block, unless it is."""
+        """Start the block, unless it is open."""
         if not current.is_open:
             current.is_open = self.started = True
             self._sink.start_block(block)
@@ -232,7 +229,7 @@ class BlockEncoder:
 
 
 def parse_arguments(arguments: str) -> Any:
-    """The arguments as a value; None when they are no JSON, and an empty object when there are none."""
+    """Decode the arguments; None if they are not JSON, an empty object if they are empty."""
     if not arguments.strip():
         return {}
     try:
@@ -242,14 +239,14 @@ def parse_arguments(arguments: str) -> Any:
 
 
 def _input_object(tool_input: Any) -> dict[str, Any]:
-    """The input of a call as the object that it has to be."""
+    """The input of a call as an object."""
     value = parse_arguments(tool_input) if isinstance(tool_input, str) else tool_input
     return dict(value) if isinstance(value, Mapping) else {INVALID_JSON_KEY: tool_input}
 
 
 def _tool_use_block(id: str, name: str, *, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    beside = {field: metadata[word] for word, field in _CALLER_FIELDS.items() if word in metadata}
-    return {"type": "tool_use", "id": id, "name": name, "input": {}, **beside}
+    caller_fields = {field: metadata[key] for key, field in _CALLER_FIELDS.items() if key in metadata}
+    return {"type": "tool_use", "id": id, "name": name, "input": {}, **caller_fields}
 
 
 def _text_key(event: e.TextStart | e.TextDelta | e.TextEnd) -> _BlockKey:
@@ -270,7 +267,7 @@ def _result_key(event: e.ToolOutputAvailable | e.ToolOutputError) -> _BlockKey |
     return ("result", event.tool_call_id) if event.provider_executed else None
 
 
-_BLOCK_KEYS: Mapping[type, Callable[[Any], _BlockKey | None]] = {  # the block that an event is for
+_BLOCK_KEYS: Mapping[type, Callable[[Any], _BlockKey | None]] = {  # the block that an event belongs to
     **dict.fromkeys((e.TextStart, e.TextDelta, e.TextEnd), _text_key),
     **dict.fromkeys((e.ReasoningStart, e.ReasoningDelta, e.ReasoningEnd), _reasoning_key),
     **dict.fromkeys((e.ToolInputStart, e.ToolInputDelta, e.ToolInputAvailable, e.ToolInputError), _call_key),

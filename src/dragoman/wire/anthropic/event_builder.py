@@ -1,7 +1,7 @@
-"""Answer: the frames of one Anthropic message become blocks, tool calls, sources and a finish.
+"""Build events from the chunks of one Anthropic message: blocks, tool calls, sources, finish.
 
-Blocks are told apart by their `index`. What Anthropic runs itself becomes calls that the provider executed;
-blocks of unknown kinds are kept as they are. Source: wire notes on providers, §6.3 to §6.5.
+Blocks are identified by their `index`. Server tools become calls that the provider executed; blocks of
+unknown types are kept unchanged. Source: wire notes on providers, §6.3 to §6.5.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from dragoman.wire.anthropic.block_decoders import (
     ThinkingBlockDecoder,
     ToolUseBlockDecoder,
 )
-from dragoman.wire.anthropic.capabilities import FAMILY, bind_to_provider
 from dragoman.wire.anthropic.chunk import AnthropicChunk, AnthropicDelta, anthropic_error
+from dragoman.wire.anthropic.metadata import FAMILY, bind_to_provider
 from dragoman.wire.anthropic.usage import AnthropicUsage
+from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.sources import SourceTracker
 
 # ---- Citations: what a text quotes, kept as it came, and each source told once.
@@ -36,29 +37,29 @@ _MEDIA_TYPES = {"page_location": "application/pdf"}
 
 
 class CitationTracker:
-    """Remembers which sources one answer has told."""
+    """Tracks which sources of one answer have been reported."""
 
     def __init__(self) -> None:
         self._urls = SourceTracker()
         self._documents: set[str] = set()
 
     def new_sources(self, citation: Mapping[str, Any]) -> list[Event]:
-        """The source of a citation, if it is new: a web page, or a document of the conversation."""
+        """Return the source of a citation if it is new: a web page, or a document of the conversation."""
         title = citation.get("title")
         for name in ("url", "source"):
             link = citation.get(name)
             if isinstance(link, str) and link.startswith(("http://", "https://")):
                 return self._urls.new_sources([{"url": link, "title": title}])
-        number = citation.get("document_index", citation.get("search_result_index"))
-        if type(number) is not int:
+        index = citation.get("document_index", citation.get("search_result_index"))
+        if type(index) is not int:
             return []
-        place = f"{'document' if 'document_index' in citation else 'search-result'}-{number}"
-        if place in self._documents:
+        source_id = f"{'document' if 'document_index' in citation else 'search-result'}-{index}"
+        if source_id in self._documents:
             return []
-        self._documents.add(place)
-        kind = _MEDIA_TYPES.get(str(citation.get("type")), "text/plain")
-        named = citation.get("document_title") or title or citation.get("source")
-        return [SourceDocument(place, kind, named if isinstance(named, str) else place)]
+        self._documents.add(source_id)
+        media_type = _MEDIA_TYPES.get(str(citation.get("type")), "text/plain")
+        label = citation.get("document_title") or title or citation.get("source")
+        return [SourceDocument(source_id, media_type, label if isinstance(label, str) else source_id)]
 
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -80,10 +81,10 @@ _IMPLIED_BLOCKS = {"text_delta": "text", "thinking_delta": "thinking"}
 
 
 class AnthropicEventBuilder:
-    """One answer under way. `anthropic_error` is set when it failed; nothing may be added then.
+    """Builds the events of one answer. `failure` is set when it failed; nothing may be added then.
 
-    `provider` goes into the finish, and `model` when the message does not name one. `new_id` gives ids for
-    tool calls that come without one, or with one that is `taken`.
+    `provider` goes into `finish-step`, and `model` if the message does not name one. `new_id` creates ids for
+    tool calls without an id, or with one in `used_ids`.
     """
 
     def __init__(
@@ -103,17 +104,17 @@ class AnthropicEventBuilder:
         self._used_ids = set(used_ids)
         self._events: list[Event] = []
         self._open_blocks: dict[int, BlockDecoder] = {}
-        self._unflushed: BlockDecoder | None = None  # the one that may hold pieces which have not left
+        self._unflushed: BlockDecoder | None = None  # the block that may have pending text
         self._server_calls: dict[
             str, ToolUseBlockDecoder
-        ] = {}  # Anthropic's own calls that wait for their result, by its ids
+        ] = {}  # server tool calls without a result, by Anthropic's id
         self._has_tool_calls = False
         self._citations = CitationTracker()
         self._usage = AnthropicUsage()
         self._metadata: dict[str, Any] = {}
 
     def add_delta(self, index: int | None, delta: AnthropicDelta) -> None:
-        """Add a delta to its block; who says no index means the first."""
+        """Add a delta to its block; a delta without an index belongs to the first."""
         index = index or 0
         block = self._open_blocks.get(index)
         if block is None:
@@ -123,13 +124,13 @@ class AnthropicEventBuilder:
         if block is not self._unflushed:
             self._flush()
             self._unflushed = block
-        if delta.type == "text_delta" and type(block) is TextBlockDecoder:  # as nearly all are
+        if delta.type == "text_delta" and type(block) is TextBlockDecoder:  # the common case
             block.pending.append(delta.text or "")
         elif events := block.add_delta(delta):
             self._append_events(events)
 
     def add_chunk(self, chunk: AnthropicChunk) -> None:
-        """Add any frame; one of an unknown type says nothing."""
+        """Add any chunk; one of an unknown type is ignored."""
         match chunk.type:
             case "content_block_delta":
                 if chunk.delta is not None:
@@ -147,34 +148,34 @@ class AnthropicEventBuilder:
                 pass
 
     def add_message(self, message: Any) -> None:
-        """Add the message as its start has it: empty, or whole already."""
+        """Add the message from `message_start`: empty, or complete."""
         self.started = True
         if not isinstance(message, Mapping):
             return
         if isinstance(model := message.get("model"), str) and model:
             self._model = model
         content = message.get("content")
-        for index, block in enumerate(content if isinstance(content, list) else ()):
-            self._start_block(index, block)
+        for index, content_block in enumerate(content if isinstance(content, list) else ()):
+            self._start_block(index, content_block)
             self._end_block(index)
         self._store_metadata(message)
         self._usage.start(message.get("usage"), complete=bool(self.stop_reason))
 
     def fail(self, error: Any) -> None:
-        """Note the provider's error; the first stays."""
+        """Record the provider's error; the first is kept."""
         if self.failure is None:
             self.failure = error if isinstance(error, ProviderError) else anthropic_error(error)
 
     def take_events(self) -> list[Event]:
-        """The events since the last time."""
+        """Return the events since the last call."""
         self._flush()
         events, self._events = self._events, []
         return events
 
     def finish(self) -> None:
-        """Close the answer: the message has stopped. It fails when nobody said why."""
+        """Close the answer at `message_stop`. It fails if there was no stop reason."""
         if self.stop_reason is None:
-            self.fail(unfinished_error("stopped without a stop reason", started=self.started))
+            self.fail(incomplete_answer_error("stopped without a stop reason", started=self.started))
             return
         for index in list(self._open_blocks):
             self._end_block(index)
@@ -199,14 +200,18 @@ class AnthropicEventBuilder:
         index = index or 0
         self.started = True
         self._end_block(index)
-        kind = content_block.get("type")
-        if isinstance(kind, str) and kind.endswith("_tool_result") and self._add_server_result(content_block):
+        block_type = content_block.get("type")
+        if (
+            isinstance(block_type, str)
+            and block_type.endswith("_tool_result")
+            and self._add_server_result(content_block)
+        ):
             return
         block = self._block_decoder(index, content_block)
         self._open_blocks[index] = block
         self._append_events(block.start(content_block))
         self._unflushed = block
-        if kind == "redacted_thinking":
+        if block_type == "redacted_thinking":
             self._end_block(index)
 
     def _block_decoder(self, index: int, content_block: Mapping[str, Any]) -> BlockDecoder:
@@ -233,22 +238,22 @@ class AnthropicEventBuilder:
                 return RawBlockDecoder()
 
     def _implied_block(self, index: int, delta: AnthropicDelta) -> BlockDecoder | None:
-        """The block that a delta without one belongs to: a new one, if its kind is plain."""
-        kind = _IMPLIED_BLOCKS.get(delta.type or "")
-        if kind is None:
+        """Open a block for a delta that has none, if the delta's type tells the block's type."""
+        block_type = _IMPLIED_BLOCKS.get(delta.type or "")
+        if block_type is None:
             return None
-        self._start_block(index, {"type": kind})
+        self._start_block(index, {"type": block_type})
         return self._open_blocks.get(index)
 
     def _add_server_result(self, result_block: Mapping[str, Any]) -> bool:
-        """Tell the result of one of Anthropic's own calls; False when its call is not of this answer."""
+        """Add the result of a server tool; False if its call is not part of this answer."""
         call = self._server_calls.pop(str(result_block.get("tool_use_id")), None)
         if call is None:
             return False
         for index, block in list(self._open_blocks.items()):
             if block is call:
                 self._end_block(index)
-        if call.is_invalid:  # it has failed already, and takes no result
+        if call.is_invalid:  # its error event is the result
             return True
         metadata = bind_to_provider({"block": result_block}, self._provider)
         content = result_block.get("content")
@@ -285,13 +290,13 @@ class AnthropicEventBuilder:
             )
 
     def _store_metadata(self, fields: Mapping[str, Any]) -> None:
-        """Keep what the finish tells; what is null says nothing."""
+        """Store the fields that `finish-step` reports; null values are skipped."""
         self._metadata |= {
-            word: fields[name] for name, word in _FINISH_METADATA.items() if fields.get(name) is not None
+            key: fields[name] for name, key in _FINISH_METADATA.items() if fields.get(name) is not None
         }
-        stop = fields.get("stop_reason")
-        if isinstance(stop, str) and stop:
-            self.stop_reason = stop
+        stop_reason = fields.get("stop_reason")
+        if isinstance(stop_reason, str) and stop_reason:
+            self.stop_reason = stop_reason
 
     def _unique_id(self, provider_id: Any) -> str:
         id = provider_id if isinstance(provider_id, str) else ""
@@ -301,7 +306,7 @@ class AnthropicEventBuilder:
         return id
 
     def _append_events(self, events: list[Event]) -> None:
-        """Put events in their place after what was said so far."""
+        """Append events after the text added so far."""
         if events:
             self._flush()
             self._events += events
@@ -309,13 +314,3 @@ class AnthropicEventBuilder:
     def _flush(self) -> None:
         if self._unflushed is not None and self._unflushed.pending:
             self._events += self._unflushed.flush()
-
-
-def unfinished_error(problem: str, *, started: bool) -> ProviderError:
-    """The error for an answer that did not come to its end."""
-    return ProviderError(
-        f"the provider's answer {problem if started else 'is empty'}",
-        category="network",
-        transient=True,
-        hint="the connection was cut, or the server hides its errors; look into its log",
-    )

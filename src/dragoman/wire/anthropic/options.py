@@ -1,6 +1,6 @@
-"""Options of a request in Anthropic's words; what has none is left out and named.
+"""Convert request options to Anthropic's fields; unsupported ones are dropped and named.
 
-Source: wire notes on providers, §6.1, §6.2 and §10.1. Anthropic's own options go along as they are.
+Anthropic's own options are included unchanged. Source: wire notes on providers, §6.1, §6.2 and §10.1.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.wire import strict_schema as schemas
+from dragoman.wire import strict_schema
 from dragoman.wire.anthropic.capabilities import Effort, ModelCapabilities
-from dragoman.wire.openai.messages import encode_json
+from dragoman.wire.json_codec import encode_json
 
 # ---- Thinking: how much a model of Anthropic's is to think, from the effort that is asked for.
 # Source: wire notes on providers, §10.1. Newer models decide themselves and take an effort; older ones take a
 # budget of tokens, which counts into max_tokens.
 
-MIN_BUDGET = 1024  # the smallest budget that is taken
+MIN_BUDGET = 1024  # the smallest budget that Anthropic accepts
 
 _EFFORT_BUDGETS = {
     "minimal": MIN_BUDGET,
@@ -40,7 +40,7 @@ _EFFORTS: dict[str, Effort] = {
 
 
 class ThinkingConfig(msgspec.Struct, frozen=True):
-    """The request's `thinking` and effort; None: not said. `left_out`: the effort asked for has no word."""
+    """The request's `thinking` and effort; None: not set. `effort_dropped`: the effort is not supported."""
 
     config: dict[str, Any] | None = None
     effort: Effort | None = None
@@ -48,13 +48,13 @@ class ThinkingConfig(msgspec.Struct, frozen=True):
 
     @property
     def budget(self) -> int:
-        """The tokens of max_tokens that it may take."""
+        """The tokens of max_tokens that thinking may use."""
         budget = (self.config or {}).get("budget_tokens")
         return budget if type(budget) is int else 0
 
 
 def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> ThinkingConfig:
-    """What a request says itself, in Anthropic's words. BadRequest for a budget that cannot be right."""
+    """The thinking that the request sets in Anthropic's format. BadRequest for an invalid budget."""
     budget = thinking.get("budget_tokens")
     if thinking.get("type") == "enabled" and type(budget) is int:
         field = "thinking.budget_tokens"
@@ -62,9 +62,9 @@ def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> Thin
             raise BadRequest(f"{field} must be at least {MIN_BUDGET}, got {budget!r}", field=field)
         if limit is not None and limit <= budget:
             raise BadRequest(
-                f"max_tokens ({limit}) must be above {field} ({budget}): thinking counts into it",
+                f"max_tokens ({limit}) must be above {field} ({budget}), since it includes thinking",
                 field="max_tokens",
-                hint=f"leave max_tokens out, and the answer gets its usual room beside the {budget}",
+                hint=f"omit max_tokens to add the default answer length to the budget of {budget}",
             )
     return ThinkingConfig(dict(thinking))
 
@@ -72,30 +72,30 @@ def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> Thin
 def thinking_for_effort(
     effort: Any, model: ModelCapabilities, *, limit: int | None, unsigned_calls: bool
 ) -> ThinkingConfig:
-    """What to say for this effort (OpenAI's `reasoning_effort`); BadRequest when there is no such.
+    """The thinking for an OpenAI `reasoning_effort`; BadRequest if there is no such effort.
 
-    `limit` is the max_tokens of the client's. `bare`: the history ends in calls without signed thinking
-    before them, which a model that thinks by budget refuses.
+    `limit` is the client's max_tokens. `unsigned_calls`: the history ends in calls without signed thinking
+    before them, which a model that thinks by budget rejects.
     """
     if effort is None:
         return ThinkingConfig()
     if effort == "none":
         return ThinkingConfig({"type": "disabled"}) if model.thinking else ThinkingConfig()
     if not isinstance(effort, str) or effort not in _EFFORTS:
-        known = ", ".join(["none", *_EFFORTS])
+        efforts = ", ".join(["none", *_EFFORTS])
         raise BadRequest(
-            f"reasoning_effort must be one of {known}, got {effort!r:.40}", field="reasoning_effort"
+            f"reasoning_effort must be one of {efforts}, got {effort!r:.40}", field="reasoning_effort"
         )
     if model.adaptive_thinking:
-        word = _EFFORTS[effort]
+        level = _EFFORTS[effort]
         return ThinkingConfig(
-            {"type": "adaptive"}, "max" if word == "xhigh" and not model.xhigh_effort else word
+            {"type": "adaptive"}, "max" if level == "xhigh" and not model.xhigh_effort else level
         )
-    word = "high" if effort in ("xhigh", "max") else _EFFORTS[effort]
+    level = "high" if effort in ("xhigh", "max") else _EFFORTS[effort]
     budget = _EFFORT_BUDGETS[effort] if limit is None else min(_EFFORT_BUDGETS[effort], limit * 3 // 4)
     if not model.thinking or unsigned_calls or budget < MIN_BUDGET:
-        return ThinkingConfig(None, word if model.effort else None, effort_dropped=not model.effort)
-    return ThinkingConfig({"type": "enabled", "budget_tokens": budget}, word if model.effort else None)
+        return ThinkingConfig(None, level if model.effort else None, effort_dropped=not model.effort)
+    return ThinkingConfig({"type": "enabled", "budget_tokens": budget}, level if model.effort else None)
 
 
 _ANTHROPIC_OPTIONS = frozenset(
@@ -155,12 +155,12 @@ _JSON_INSTRUCTION = (
 
 
 class AnthropicOptions:
-    """The options of one request: the body's `fields`, and what the `system_texts` must say in their place.
+    """The converted options of one request: body `fields`, and `system_texts` that replace unsupported ones.
 
-    `cache_control` is the mark for what is to be cached, where we find the places
-    (`wire/anthropic_cache.py`). `left_out` names the options that have no word here. `drop` names fields
-    that the server refused. `bare`: the history ends in calls without thinking before them. BadRequest for
-    what cannot be left out.
+    `cache_control` is set if the hub places the cache breakpoints (see `add_cache_breakpoints`).
+    `dropped_fields` names unsupported options. `drop` names fields that the server rejected.
+    `unsigned_calls`: the history ends in calls without thinking before them. BadRequest for what cannot be
+    dropped.
     """
 
     def __init__(
@@ -193,32 +193,35 @@ class AnthropicOptions:
 
     @property
     def uses_thinking_budget(self) -> bool:
-        """Whether the model thinks by a budget: it cannot be made to call a tool then."""
+        """Whether the model thinks by a budget: then it cannot be forced to call a tool."""
         return bool(self._thinking_type() == "enabled")
 
     def _reject_unsupported(self) -> None:
         options = self._options
         if options.get("n", 1) != 1:
-            raise BadRequest("n: Anthropic's models give one answer, not several", field="n")
+            raise BadRequest("n: Anthropic's models return one choice only", field="n")
         modalities = options.get("modalities", ["text"])
         if modalities != ["text"]:
-            raise BadRequest("modalities: Anthropic's models answer in text only", field="modalities")
+            raise BadRequest("modalities: Anthropic's models return text only", field="modalities")
 
     def _set_cache_control(self) -> None:
-        """Take out `cache_control`, unless it says in Anthropic's words that they find the places."""
-        asked = self.fields.get("cache_control")
-        if isinstance(asked, Mapping) and "type" in asked:
+        """Remove `cache_control`, unless it tells Anthropic to place the breakpoints itself."""
+        cache_control = self.fields.get("cache_control")
+        if isinstance(cache_control, Mapping) and "type" in cache_control:
             return
         self.fields.pop("cache_control", None)
-        if asked and "cache_control" not in self._drop:
-            self.cache_control = {"type": "ephemeral", **(asked if isinstance(asked, Mapping) else {})}
+        if cache_control and "cache_control" not in self._drop:
+            self.cache_control = {
+                "type": "ephemeral",
+                **(cache_control if isinstance(cache_control, Mapping) else {}),
+            }
 
     def _set_thinking(self, default_max_tokens: int, *, unsigned_calls: bool) -> None:
         """Set max_tokens, thinking and the effort."""
         name = "max_completion_tokens" if "max_completion_tokens" in self._options else "max_tokens"
         limit = self._options.get(name)
         if limit is not None and type(limit) is not int:
-            raise BadRequest(f"{name} must be a whole number, got {limit!r:.40}", field=name)
+            raise BadRequest(f"{name} must be an integer, got {limit!r:.40}", field=name)
         thinking = self._choose_thinking(limit, unsigned_calls=unsigned_calls)
         if thinking.config is not None:
             self.fields["thinking"] = thinking.config
@@ -229,26 +232,26 @@ class AnthropicOptions:
         self.fields["max_tokens"] = default_max_tokens + thinking.budget if limit is None else limit
 
     def _choose_thinking(self, limit: int | None, *, unsigned_calls: bool) -> ThinkingConfig:
-        """What to say of thinking: what the request says in Anthropic's words, else in OpenAI's."""
-        given = self.fields.pop("thinking", None)
-        if isinstance(given, Mapping) and "thinking" not in self._drop:
-            return explicit_thinking(given, limit=limit)
+        """Choose the thinking config: by Anthropic's `thinking` if present, else by `reasoning_effort`."""
+        requested = self.fields.pop("thinking", None)
+        if isinstance(requested, Mapping) and "thinking" not in self._drop:
+            return explicit_thinking(requested, limit=limit)
         thinking = thinking_for_effort(
             self._options.get("reasoning_effort"), self._model, limit=limit, unsigned_calls=unsigned_calls
         )
         return ThinkingConfig(None, thinking.effort) if "thinking" in self._drop else thinking
 
     def _set_sampling(self) -> None:
-        """Set temperature, top_p and top_k, as far as the model takes them."""
-        thinks = self._thinking_type() in ("enabled", "adaptive")
+        """Set temperature, top_p and top_k, as far as the model supports them."""
+        is_thinking = self._thinking_type() in ("enabled", "adaptive")
         temperature, top_p = self._number("temperature"), self._number("top_p")
-        if temperature is not None and not (thinks and temperature == 1):
-            self._set_field("temperature", min(max(temperature, 0), 1), supported=not thinks)
+        if temperature is not None and not (is_thinking and temperature == 1):
+            self._set_field("temperature", min(max(temperature, 0), 1), supported=not is_thinking)
         if top_p is not None:
-            beside = self._model.temperature_with_top_p or "temperature" not in self.fields
-            self._set_field("top_p", top_p, supported=beside and not (thinks and top_p < 0.95))
+            allowed = self._model.temperature_with_top_p or "temperature" not in self.fields
+            self._set_field("top_p", top_p, supported=allowed and not (is_thinking and top_p < 0.95))
         if "top_k" in self._options:
-            self._set_field("top_k", self._options["top_k"], supported=not thinks)
+            self._set_field("top_k", self._options["top_k"], supported=not is_thinking)
 
     def _set_field(self, name: str, value: Any, *, supported: bool) -> None:
         if supported and self._model.sampling and name not in self._drop:
@@ -259,46 +262,54 @@ class AnthropicOptions:
     def _set_stop(self) -> None:
         stop = self._options.get("stop")
         stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
-        kept = [text for text in stops if isinstance(text, str) and text.strip()]
-        if kept:
-            self.fields["stop_sequences"] = kept
-        if len(kept) < len(stops):
+        usable = [text for text in stops if isinstance(text, str) and text.strip()]
+        if usable:
+            self.fields["stop_sequences"] = usable
+        if len(usable) < len(stops):
             self.dropped_fields.append("stop")
 
     def _set_response_format(self) -> None:
-        """Set the form that the answer must have."""
-        form = self._options.get("response_format")
-        kind = form.get("type") if isinstance(form, Mapping) else None
-        schema = _response_schema(form) if kind == "json_schema" and isinstance(form, Mapping) else None
+        """Set the format of the answer."""
+        response_format = self._options.get("response_format")
+        format_type = response_format.get("type") if isinstance(response_format, Mapping) else None
+        schema = (
+            _response_schema(response_format)
+            if format_type == "json_schema" and isinstance(response_format, Mapping)
+            else None
+        )
         if schema is not None and self._model.structured_output and "format" not in self._drop:
             self._set_output_config(
-                "format", {"type": "json_schema", "schema": schemas.to_closed_schema(schema)}
+                "format", {"type": "json_schema", "schema": strict_schema.to_closed_schema(schema)}
             )
         elif schema is not None:
             self.system_texts.append(
                 f"{_JSON_INSTRUCTION} It must be valid for this JSON Schema:\n{encode_json(schema)}"
             )
             self.dropped_fields.append("response_format")
-        elif kind in ("json_object", "json_schema"):
+        elif format_type in ("json_object", "json_schema"):
             self.system_texts.append(_JSON_INSTRUCTION)
-        elif kind not in (None, "text"):
+        elif format_type not in (None, "text"):
             self.dropped_fields.append("response_format")
 
     def _set_output_config(self, name: str, value: Any) -> None:
-        """Set a field of output_config, unless the request says it in Anthropic's words."""
+        """Set a field of output_config, unless the request sets it."""
         config = self.fields.get("output_config", {})
         if name not in self._drop and isinstance(config, Mapping):
             self.fields["output_config"] = {name: value, **config}
 
     def _set_user_and_tier(self) -> None:
-        """Set who asks, and in which tier."""
-        said = self._options.get("metadata")
-        said = said if isinstance(said, Mapping) else {}
-        known = (said.get("user_id"), self._options.get("safety_identifier"), self._options.get("user"))
-        user = next((name for name in known if name), None)
+        """Set the user and the service tier."""
+        metadata = self._options.get("metadata")
+        metadata = metadata if isinstance(metadata, Mapping) else {}
+        candidates = (
+            metadata.get("user_id"),
+            self._options.get("safety_identifier"),
+            self._options.get("user"),
+        )
+        user = next((name for name in candidates if name), None)
         if user is not None:
             self.fields["metadata"] = {"user_id": user}
-        self.dropped_fields += [f"metadata.{name}" for name in said if name != "user_id"]
+        self.dropped_fields += [f"metadata.{name}" for name in metadata if name != "user_id"]
         tier = self._options.get("service_tier")
         if isinstance(tier, str) and tier in _SERVICE_TIERS:
             self.fields["service_tier"] = _SERVICE_TIERS[tier]
@@ -306,9 +317,9 @@ class AnthropicOptions:
             self.dropped_fields.append("service_tier")
 
     def _drop_unknown(self) -> None:
-        """Name what has no word here, unless it asks for nothing."""
+        """Record the options that have no equivalent, unless they have no effect."""
         for name in sorted(self._options.keys() - _ANTHROPIC_OPTIONS - _HANDLED_OPTIONS):
-            if self._options[name] or name == "seed":  # 0 is a seed like any other
+            if self._options[name] or name == "seed":  # a seed of 0 has an effect
                 self.dropped_fields.append(name)
 
     def _number(self, name: str) -> float | None:
@@ -324,6 +335,6 @@ class AnthropicOptions:
 
 def _response_schema(response_format: Mapping[str, Any]) -> Any:
     """The schema of a `response_format`, if it has one."""
-    said = response_format.get("json_schema")
-    schema = said.get("schema") if isinstance(said, Mapping) else None
+    json_schema = response_format.get("json_schema")
+    schema = json_schema.get("schema") if isinstance(json_schema, Mapping) else None
     return schema if isinstance(schema, Mapping) else None

@@ -1,4 +1,4 @@
-"""A tap on a relayed Messages answer. Source: wire notes on providers, §3 and §6."""
+"""Read usage and the finish from a relayed Messages answer. Source: wire notes on providers, §3 and §6."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
+from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.encoder import KEEP_ALIVE
-from dragoman.wire.openai import chunk as chunks
+from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.tap import invalid_frame_error, read_document
-from dragoman.wire.provider_errors import find_error, provider_error
+from dragoman.wire.provider_errors import find_error, incomplete_answer_error, provider_error
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
-from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames, unfinished_error
+from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
 
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EVENT_TYPES = frozenset(
@@ -27,16 +28,10 @@ _EVENT_TYPES = frozenset(
         "content_block_stop",
     }
 )
-_USAGE_FIELDS = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
-)
 
 
 class AnthropicTapDelta(msgspec.Struct, gc=False):
-    """What is looked at in a delta."""
+    """The fields of a delta that are read."""
 
     text: str | None = None
     thinking: str | None = None
@@ -45,7 +40,7 @@ class AnthropicTapDelta(msgspec.Struct, gc=False):
 
 
 class AnthropicTapMessage(msgspec.Struct, gc=False):
-    """What is looked at in the message that a stream begins with."""
+    """The fields of the message in `message_start` that are read."""
 
     model: str | None = None
     usage: Any = None
@@ -53,7 +48,7 @@ class AnthropicTapMessage(msgspec.Struct, gc=False):
 
 
 class AnthropicTapEvent(msgspec.Struct, gc=False):
-    """What is looked at in an event."""
+    """The fields of an event that are read."""
 
     type: str | None = None
     delta: AnthropicTapDelta | None = None
@@ -66,7 +61,7 @@ _decoder = msgspec.json.Decoder(AnthropicTapEvent)
 
 
 class AnthropicTap:
-    """See `Tap`. `message_stop` goes on only behind a stop reason."""
+    """See `AnswerTap`. `message_stop` is passed on only after a stop reason."""
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         self.done = False
@@ -80,66 +75,64 @@ class AnthropicTap:
 
     @property
     def usage(self) -> Usage | None:
-        """What was counted last; the counts of the beginning where the end is silent.
+        """The last counts; those of the start if the end has none.
 
-        Before the end, what the beginning counted of the output says nothing of what came since.
+        Before the end, the start's output count is ignored: it does not cover what followed.
         """
         if self.finish_reason is not None:
-            return usage_from_counts(self._counts)
-        return usage_from_counts(
-            {name: value for name, value in self._counts.items() if name != "output_tokens"}
-        )
+            return read_usage(self._counts)
+        return read_usage({name: value for name, value in self._counts.items() if name != "output_tokens"})
 
     @property
     def generation_finished(self) -> bool:
-        """See `Tap`."""
+        """See `AnswerTap`."""
         return self.finish_reason is not None
 
     def feed(self, raw: bytes) -> bytes:
-        """See `Tap`."""
+        """See `AnswerTap`."""
         if self.failure is not None or self.done:
             return b""
-        said = join_frames(self._inspect(self._frames.feed(raw)))
+        passed_bytes = join_frames(self._inspect(self._frames.feed(raw)))
         self._check_frame_failure()
-        return said or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
+        return passed_bytes or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
 
     def close(self) -> bytes:
-        """See `Tap`."""
-        said = b""
+        """See `AnswerTap`."""
+        passed_bytes = b""
         if self.failure is None and not self.done:
-            said = join_frames(self._inspect(self._frames.close()))
+            passed_bytes = join_frames(self._inspect(self._frames.close()))
             self._check_frame_failure()
         if self.failure is None and not self.done:
-            self.failure = unfinished_error(self._started)
-        return said
+            self.failure = incomplete_answer_error(started=self._started)
+        return passed_bytes
 
     def _check_frame_failure(self) -> None:
         if self.failure is None:
             self.failure = self._frames.failure
 
     def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
-        for at, frame in enumerate(frames):
+        for index, frame in enumerate(frames):
             event = read_event(frame)
             if event is None:
                 if not _is_ignorable(frame):
                     self.failure = invalid_frame_error(frame)
-                    return frames[:at]
+                    return frames[:index]
                 continue
             if has_wrong_name(frame, event):
-                frames = [*frames[:at], NamedFrame(frame, event.type or ""), *frames[at + 1 :]]
+                frames = [*frames[:index], NamedFrame(frame, event.type or ""), *frames[index + 1 :]]
             if event.type == "content_block_delta" and event.delta is not None:
                 delta = event.delta
                 self.text_length += len(delta.text or delta.thinking or delta.partial_json or "")
             elif not self._record(event, frame):
-                return frames[:at]
+                return frames[:index]
             elif self.done:
-                return frames[: at + 1]
+                return frames[: index + 1]
         return frames
 
     def _record(self, event: AnthropicTapEvent, frame: bytes) -> bool:
-        """Take an event in; False when it is an error, or an end that is none."""
-        kind = event.type
-        if event.error or kind == "error" or (isinstance(frame, NamedFrame) and frame.event == "error"):
+        """Record an event; False if it is an error, or an end without a stop reason."""
+        event_type = event.type
+        if event.error or event_type == "error" or (isinstance(frame, NamedFrame) and frame.event == "error"):
             self.failure = provider_error(event.error or frame_error(frame))
             return False
         if event.message is not None:
@@ -147,12 +140,12 @@ class AnthropicTap:
             self.model = event.message.model
             self._record_stop_reason(event.message.stop_reason)
             self._record_usage(event.message.usage)
-        if kind == "message_delta":
+        if event_type == "message_delta":
             self._record_stop_reason(event.delta.stop_reason if event.delta else None)
             self._record_usage(event.usage)
-        elif kind == "message_stop":
+        elif event_type == "message_stop":
             if self.finish_reason is None:
-                self.failure = unfinished_error(self._started)
+                self.failure = incomplete_answer_error(started=self._started)
                 return False
             self.done = True
         return True
@@ -166,7 +159,7 @@ class AnthropicTap:
 
 
 def read_event(frame: bytes) -> AnthropicTapEvent | None:
-    """The event in a frame; None when it is no JSON object."""
+    """The event in a frame; None if it is not a JSON object."""
     try:
         return _decoder.decode(frame)
     except _DECODE_ERRORS:
@@ -174,45 +167,45 @@ def read_event(frame: bytes) -> AnthropicTapEvent | None:
 
 
 def lenient_event(frame: bytes) -> AnthropicTapEvent | None:
-    """The same for fields of other types than they should have."""
+    """Parse an event whose fields may have any type."""
     try:
-        value = chunks.parse_lenient_json(frame)
+        value = parse_lenient_json(frame)
     except ValueError:
         return None
     if not isinstance(value, dict):
         return None
-    kind, delta, message = value.get("type"), value.get("delta"), value.get("message")
+    event_type, delta, message = value.get("type"), value.get("delta"), value.get("message")
     delta = delta if isinstance(delta, dict) else {}
     message = message if isinstance(message, dict) else None
     return AnthropicTapEvent(
-        type=kind if isinstance(kind, str) else None,
+        type=event_type if isinstance(event_type, str) else None,
         delta=AnthropicTapDelta(
-            text=chunks.as_text(delta.get("text")),
-            thinking=chunks.as_text(delta.get("thinking")),
-            partial_json=chunks.as_text(delta.get("partial_json")),
-            stop_reason=chunks.as_text(delta.get("stop_reason")),
+            text=as_text(delta.get("text")),
+            thinking=as_text(delta.get("thinking")),
+            partial_json=as_text(delta.get("partial_json")),
+            stop_reason=as_text(delta.get("stop_reason")),
         ),
         message=None
         if message is None
         else AnthropicTapMessage(
-            chunks.as_text(message.get("model")),
+            as_text(message.get("model")),
             message.get("usage"),
-            chunks.as_text(message.get("stop_reason")),
+            as_text(message.get("stop_reason")),
         ),
         usage=value.get("usage"),
-        error=value.get("error") or (find_error(value) if kind is None else None),
+        error=value.get("error") or (find_error(value) if event_type is None else None),
     )
 
 
 def has_wrong_name(frame: bytes, event: AnthropicTapEvent) -> bool:
-    """Whether an event has no name, or another one than its type: clients, which go by it, lose it."""
+    """Whether an event's name is missing or differs from its type: clients dispatch on the name."""
     return (
         event.type in _EVENT_TYPES and (frame.event if isinstance(frame, NamedFrame) else None) != event.type
     )
 
 
 def _is_ignorable(frame: bytes) -> bool:
-    """Whether a frame that is no JSON may be passed over: `[DONE]` of some gateways, or a heartbeat."""
+    """Whether invalid JSON can be skipped: `[DONE]` of some gateways, or a heartbeat."""
     if isinstance(frame, NamedFrame):
         return frame.event == "ping" or frame.strip() in (b"", b"[DONE]")
     return frame.strip() in (b"", b"[DONE]")
@@ -221,42 +214,18 @@ def _is_ignorable(frame: bytes) -> bool:
 def frame_error(frame: bytes) -> Any:
     """The error in a frame."""
     try:
-        value = chunks.parse_lenient_json(frame)
+        value = parse_lenient_json(frame)
     except ValueError:
         return frame.decode(errors="replace")
     return find_error(value) or value
 
 
-def usage_from_counts(usage: Any) -> Usage | None:
-    """A Messages `usage` in the hub's words: the prompt is the sum of what was cached and what was not."""
-    if not isinstance(usage, dict):
-        return None
-    read = {name: value for name in _USAGE_FIELDS if type(value := usage.get(name)) is int and value >= 0}
-    if not any(read.values()):
-        return None
-    parts = [read[name] for name in _USAGE_FIELDS if name != "output_tokens" and name in read]
-    details = usage.get("output_tokens_details")
-    thought = details.get("thinking_tokens") if isinstance(details, dict) else None
-    prompt = sum(parts) if "input_tokens" in read else None
-    output = read.get("output_tokens")
-    return Usage(
-        input_tokens=prompt,
-        output_tokens=output,
-        total_tokens=prompt + output if prompt is not None and output is not None else None,
-        reasoning_tokens=thought if type(thought) is int else None,
-        cached_input_tokens=read.get("cache_read_input_tokens"),
-        cache_write_tokens=read.get("cache_creation_input_tokens"),
-    )
-
-
 def read_message(raw: bytes) -> AnswerSummary:
-    """What a whole Message says of itself; ProviderError when it is none, or has no end."""
+    """Read a Message document; ProviderError if it is invalid or incomplete."""
     value = read_document(raw, "type")
     if value.get("type") == "error" or not isinstance(value.get("content"), list):
         raise provider_error(find_error(value) or "the answer has no content")
     model, reason = value.get("model"), value.get("stop_reason")
     if not isinstance(reason, str) or not reason:
-        raise unfinished_error(True)
-    return AnswerSummary(
-        usage_from_counts(value.get("usage")), model if isinstance(model, str) else None, reason
-    )
+        raise incomplete_answer_error()
+    return AnswerSummary(read_usage(value.get("usage")), model if isinstance(model, str) else None, reason)

@@ -1,9 +1,9 @@
-"""Claude Code's stream in: lines of JSON, as `claude --print --output-format stream-json` writes them.
+"""Decode Claude Code's stream: the lines of `claude --print --output-format stream-json` to events.
 
-One answer of it is a whole run: several messages, and the tools that it called itself between them. Those
-come out as calls that the provider executed. What its own sub-agents say is left out. A result need not be
-the end: the CLI waits for commands in the background, and tells what comes of them in another turn. Sources:
-its reference, and what version 2.1.197 writes (system, stream_event, assistant, user, result).
+One answer is a whole run: several messages, and the tools that Claude Code called between them, which become
+calls that the provider executed. Output of its sub-agents is omitted. A result need not be the end: the CLI
+waits for background commands and reports them in another turn. Sources: its reference, and the output of
+version 2.1.197 (system, stream_event, assistant, user, result).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.wire.provider_errors import provider_error
 
 
 class ClaudeCodeMessage(msgspec.Struct, frozen=True):
-    """A message of the CLI; `type` and `subtype` say which."""
+    """A message of the CLI; `type` and `subtype` identify it."""
 
     type: str
     subtype: str = ""
@@ -56,7 +56,7 @@ _decoder = msgspec.json.Decoder(ClaudeCodeMessage)
 
 
 def read_line(raw: bytes) -> ClaudeCodeMessage | None:
-    """The message in a line; None when it is noise."""
+    """Parse a line; None if it is not a message."""
     try:
         return _decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -65,7 +65,7 @@ def read_line(raw: bytes) -> ClaudeCodeMessage | None:
 
 # ---- How a run of Claude Code ended: the reason, what it used, or the error that its words stand for.
 
-LOGIN_HINT = "run the CLI once by hand and log in, or give it a key of its own (ANTHROPIC_API_KEY)"
+LOGIN_HINT = "run the CLI once and log in, or set an API key (ANTHROPIC_API_KEY)"
 _LOGIN_WORDS = re.compile(r"log ?in|api[_ -]?key|authenticat|unauthori[sz]ed|token|credential", re.IGNORECASE)
 _ERROR_KINDS: Mapping[str, tuple[ProviderCategory, bool]] = {
     "authentication_failed": ("auth", False),
@@ -74,9 +74,9 @@ _ERROR_KINDS: Mapping[str, tuple[ProviderCategory, bool]] = {
     "invalid_request": ("bad_request", False),
     "server_error": ("api_error", True),
 }
-_OUTPUT_LIMIT = "max_output_tokens"  # the CLI asked to go on a few times, and gave up
+_OUTPUT_LIMIT = "max_output_tokens"  # the CLI asked the model to continue a few times, then gave up
 _BUDGET_SUBTYPES = frozenset({"error_max_budget_usd"})
-_USAGE_FIELDS: Mapping[str, str] = {  # what a model's usage has, in the words of `usage`
+_USAGE_FIELDS: Mapping[str, str] = {  # fields of a model's usage to those of `usage`
     "inputTokens": "input_tokens",
     "outputTokens": "output_tokens",
     "cacheReadInputTokens": "cache_read_input_tokens",
@@ -84,64 +84,72 @@ _USAGE_FIELDS: Mapping[str, str] = {  # what a model's usage has, in the words o
 }
 
 
-def finish_reason(line: ClaudeCodeMessage, kind: str | None) -> FinishReason | None:
-    """Why it ended; None when it failed. `kind` is the error that its last message told."""
-    if line.subtype == "error_max_turns":
+def finish_reason(message: ClaudeCodeMessage, error_kind: str | None) -> FinishReason | None:
+    """The finish reason; None if the run failed. `kind` is the error of its last message."""
+    if message.subtype == "error_max_turns":
         return "max-steps"
-    if kind == _OUTPUT_LIMIT:
+    if error_kind == _OUTPUT_LIMIT:
         return "length"
-    if line.stop_reason == "refusal":
+    if message.stop_reason == "refusal":
         return "content-filter"
-    if line.is_error or line.subtype != "success":
+    if message.is_error or message.subtype != "success":
         return None
-    reason = FINISH_REASONS.get(line.stop_reason or "", "stop")
+    reason = FINISH_REASONS.get(message.stop_reason or "", "stop")
     return "stop" if reason == "tool-calls" else reason
 
 
-def read_usage(line: ClaudeCodeMessage) -> Usage | None:
-    """All that the process used, also for sub-agents and earlier turns; else what it tells of this turn."""
+def read_usage(message: ClaudeCodeMessage) -> Usage | None:
+    """The usage of the process, sub-agents and earlier turns included; else that of this turn."""
     tally = AnthropicUsage()
-    used = [each for each in line.models.values() if isinstance(each, Mapping)] if line.models else []
-    counts = {ours: sum(_count(each, theirs) for each in used) for theirs, ours in _USAGE_FIELDS.items()}
-    tally.start(counts if any(counts.values()) else line.usage, complete=True)
+    models = (
+        [model_usage for model_usage in message.models.values() if isinstance(model_usage, Mapping)]
+        if message.models
+        else []
+    )
+    counts = {
+        name: sum(_count(model_usage, key) for model_usage in models) for key, name in _USAGE_FIELDS.items()
+    }
+    tally.start(counts if any(counts.values()) else message.usage, complete=True)
     return tally.to_usage()
 
 
-def _count(used: Mapping[str, object], name: str) -> int:
-    value = used.get(name)
+def _count(model_usage: Mapping[str, object], name: str) -> int:
+    value = model_usage.get(name)
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def run_error(line: ClaudeCodeMessage, kind: str | None) -> ProviderError:
-    """Why the run failed: what the CLI says of it, in whichever of its ways, and what it took."""
-    error = _read_error(line, kind)
-    used = read_usage(line)
-    error.cost = line.total_cost_usd
-    error.usage = None if used is None else asdict(used)
+def run_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderError:
+    """The error of a failed run, with its cost and usage."""
+    error = _read_error(message, error_kind)
+    usage = read_usage(message)
+    error.cost = message.total_cost_usd
+    error.usage = None if usage is None else asdict(usage)
     return error
 
 
-def _read_error(line: ClaudeCodeMessage, kind: str | None) -> ProviderError:
-    errors = line.errors if isinstance(line.errors, list) else []
-    words = [text for text in (line.result, *errors) if isinstance(text, str) and text.strip()]
-    text = "; ".join(words) or f"Claude Code ended with {line.subtype or 'an error'} and said nothing more"
-    if line.subtype in _BUDGET_SUBTYPES:
+def _read_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderError:
+    errors = message.errors if isinstance(message.errors, list) else []
+    texts = [text for text in (message.result, *errors) if isinstance(text, str) and text.strip()]
+    text = "; ".join(texts) or f"Claude Code ended with {message.subtype or 'an error'}, without a message"
+    if message.subtype in _BUDGET_SUBTYPES:
         error = ProviderError(f"Claude Code stopped at its own budget: {text}", category="rate_limit")
         error.code = BudgetExhausted.code
         return error
-    return explain_error(text, kind=kind, status=line.api_error_status)
+    return explain_error(text, kind=error_kind, status=message.api_error_status)
 
 
 def explain_error(text: str, *, kind: str | None = None, status: int | None = None) -> ProviderError:
-    """The error that words of the CLI stand for; `kind` and `status` are what it says of it besides."""
+    """The error for a message of the CLI; `kind` and `status` are what it reports besides."""
     error = provider_error(text, status=status)
     if kind is not None and kind in _ERROR_KINDS and not (kind == "server_error" and status):
         category, transient = _ERROR_KINDS[kind]
         error = ProviderError(error.message, category=category, transient=transient, upstream_status=status)
     elif status is None and error.category == "api_error":
-        error.transient = False  # nothing says that it would go better
+        error.transient = False  # nothing indicates that a retry would help
     elif status is None and error.category == "auth" and not _LOGIN_WORDS.search(text):
-        return ProviderError(error.message, category="bad_request")  # such as a mode that root may not use
+        return ProviderError(
+            error.message, category="bad_request"
+        )  # for example a permission mode that root may not use
     if error.category == "auth":
         error.hint = LOGIN_HINT
     return error
@@ -149,7 +157,7 @@ def explain_error(text: str, *, kind: str | None = None, status: int | None = No
 
 FAMILY = "claude-code"
 SESSION_KEY = "sessionId"
-_SYNTHETIC_MODEL = "<synthetic>"  # the model of what the CLI says itself
+_SYNTHETIC_MODEL = "<synthetic>"  # the model name of the CLI's own messages
 _ENDED_STATUSES = frozenset({"completed", "failed", "killed", "stopped"})
 
 _BlockEvent: TypeAlias = (
@@ -159,152 +167,157 @@ _CallEvent: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputErr
 
 
 class ClaudeCodeDecoder:
-    """Reads one answer. `session_id` is known from the first line on.
+    """Decodes one answer. `session_id` is known after the first line.
 
-    `agent` is the one that must answer: the CLI takes another one, without a word, when it does not know it.
+    `agent` is the agent that must answer: the CLI silently uses another one if it does not know it.
     """
 
     def __init__(self, *, provider: str, model: str, agent: str | None = None) -> None:
         self.session_id: str | None = None
         self.unparsed_line = ""
-        """The last line that was no message."""
+        """The last line that is not a message."""
         self._provider = provider
         self._model = model
         self._agent = agent
         self._message_numbers = count(1)
         self._builder: AnthropicEventBuilder | None = None
         self._message_number = 0
-        self._streamed_ids: set[str] = set()  # messages that came in pieces
-        self._open_blocks: dict[str, type[e.TextEnd | e.ReasoningEnd]] = {}  # blocks without an end, by id
-        self._open_calls: dict[str, str] = {}  # calls whose arguments have not come whole, and their names
-        self._calls_without_output: dict[str, None] = {}  # calls without an output
-        self._early_calls: set[str] = set()  # calls that were told before their message came to them
-        self._background_tasks: set[str] = set()  # what runs in the background
-        self._error_kind: str | None = None  # of the error that a message told
+        self._streamed_ids: set[str] = set()  # ids of messages that were streamed
+        self._open_blocks: dict[
+            str, type[e.TextEnd | e.ReasoningEnd]
+        ] = {}  # end event types of open blocks, by id
+        self._open_calls: dict[str, str] = {}  # tool names of calls with incomplete arguments, by id
+        self._calls_without_output: dict[str, None] = {}  # an ordered set of ids
+        self._early_calls: set[str] = set()  # ids of calls emitted before their message reached them
+        self._background_tasks: set[str] = set()  # ids
+        self._error_kind: str | None = None  # from the last message
         self._turn_count = 0
         self._finish_event: e.FinishStep | None = None
 
     @property
     def done(self) -> bool:
-        """Whether there is a result, behind which nothing is known to come."""
+        """Whether there is a result and no background command is running."""
         return self._finish_event is not None and not self._background_tasks
 
     def close(self) -> list[e.Event]:
-        """The finish, once nothing more comes; nothing when there is no result."""
+        """Return the finish at the end of the output; nothing if there is no result."""
         self._background_tasks.clear()
         return [] if self._finish_event is None else [*self._close_calls(), self._finish_event]
 
     def feed(self, raw: bytes) -> list[e.Event]:
-        """The events of one line; ProviderError when it says that the run failed. Noise is passed over."""
-        line = read_line(raw)
-        if line is None:
+        """Return the events of one line; ProviderError if it reports a failure. Other output is ignored."""
+        message = read_line(raw)
+        if message is None:
             self.unparsed_line = raw.decode(errors="replace").strip() or self.unparsed_line
             return []
-        self.session_id = line.session_id or self.session_id
-        if line.parent_tool_use_id is not None:
+        self.session_id = message.session_id or self.session_id
+        if message.parent_tool_use_id is not None:
             return []
-        match line.type:
+        match message.type:
             case "system":
-                self._read_system(line)
+                self._read_system(message)
                 return []
             case "stream_event":
-                return self._read_stream_event(bytes(line.event))
+                return self._read_stream_event(bytes(message.event))
             case "assistant":
-                return self._read_message(line)
+                return self._read_message(message)
             case "user":
-                return self._read_tool_outputs(line.message)
+                return self._read_tool_outputs(message.message)
             case "result":
-                return self._finish(line)
+                return self._finish(message)
             case _:
                 return []
 
-    def _read_system(self, line: ClaudeCodeMessage) -> None:
-        """What the CLI says of itself: how a turn begins, and what goes on in the background."""
-        match line.subtype:
+    def _read_system(self, message: ClaudeCodeMessage) -> None:
+        """Handle a system message: the start of a turn, and background commands."""
+        match message.subtype:
             case "init":
-                self._start_turn(line)
-            case "task_started" if line.task_id is not None:
-                self._background_tasks.add(line.task_id)
+                self._start_turn(message)
+            case "task_started" if message.task_id is not None:
+                self._background_tasks.add(message.task_id)
             case "task_updated" if (
-                isinstance(line.patch, Mapping) and line.patch.get("status") in _ENDED_STATUSES
+                isinstance(message.patch, Mapping) and message.patch.get("status") in _ENDED_STATUSES
             ):
-                self._background_tasks.discard(line.task_id or "")
+                self._background_tasks.discard(message.task_id or "")
             case "task_notification":
-                self._background_tasks.discard(line.task_id or "")
+                self._background_tasks.discard(message.task_id or "")
             case _:
                 pass
 
-    def _start_turn(self, line: ClaudeCodeMessage) -> None:
-        self._model = line.model or self._model
+    def _start_turn(self, message: ClaudeCodeMessage) -> None:
+        self._model = message.model or self._model
         self._finish_event = None
-        if self._agent is not None and isinstance(line.agents, list) and self._agent not in line.agents:
+        if self._agent is not None and isinstance(message.agents, list) and self._agent not in message.agents:
             raise ProviderError(
-                f"Claude Code knows no agent {self._agent!r}",
+                f"Claude Code has no agent {self._agent!r}",
                 category="bad_request",
-                hint=f"it knows {', '.join(map(str, line.agents))}; its own are found by `cwd`",
+                hint=f"available agents: {', '.join(map(str, message.agents))}; "
+                "agents of a project are found by `cwd`",
             )
 
     def _read_stream_event(self, raw: bytes) -> list[e.Event]:
-        """An event of the message under way, in the words of Anthropic's API."""
+        """Handle a stream event in the format of Anthropic's API."""
         try:
-            frame = frames.read_chunk(raw)
+            chunk = frames.read_chunk(raw)
         except ValueError:
             return []
-        if frame is None or frame.type in ("message_stop", "ping"):
+        if chunk is None or chunk.type in ("message_stop", "ping"):
             return []
-        if frame.type == "error":
-            return []  # the CLI tries again itself, or says so in its result
-        cut: list[e.Event] = []
-        if frame.type == "message_start" or self._builder is None:
-            cut = self._close_open()
+        if chunk.type == "error":
+            return []  # the CLI retries by itself, or reports it in its result
+        closing: list[e.Event] = []
+        if chunk.type == "message_start" or self._builder is None:
+            closing = self._close_open()
             self._builder = self._new_builder()
-            if isinstance(frame.message, Mapping) and isinstance(frame.message.get("id"), str):
-                self._streamed_ids.add(frame.message["id"])
-        self._builder.add_chunk(frame)
-        return [*cut, *self._take_events(self._builder)]
+            if isinstance(chunk.message, Mapping) and isinstance(chunk.message.get("id"), str):
+                self._streamed_ids.add(chunk.message["id"])
+        self._builder.add_chunk(chunk)
+        return [*closing, *self._take_events(self._builder)]
 
     def _new_builder(self) -> AnthropicEventBuilder:
-        place = self._message_number = next(self._message_numbers)
+        message_number = self._message_number = next(self._message_numbers)
         numbers = count(1)
         return AnthropicEventBuilder(
             provider=self._provider,
             model=self._model,
-            new_id=lambda: f"call_{place}_{next(numbers)}",
+            new_id=lambda: f"call_{message_number}_{next(numbers)}",
             used_ids=(),
         )
 
-    def _read_message(self, line: ClaudeCodeMessage) -> list[e.Event]:
-        """A message that is whole: told already if it came in pieces."""
-        message = line.message if isinstance(line.message, Mapping) else {}
-        if isinstance(line.error, str):
-            self._error_kind = line.error
-        if line.error or message.get("model") == _SYNTHETIC_MODEL:
+    def _read_message(self, outer: ClaudeCodeMessage) -> list[e.Event]:
+        """Handle a complete message; it is ignored if it was streamed."""
+        message = outer.message if isinstance(outer.message, Mapping) else {}
+        if isinstance(outer.error, str):
+            self._error_kind = outer.error
+        if outer.error or message.get("model") == _SYNTHETIC_MODEL:
             return []
         if message.get("id") in self._streamed_ids:
             return self._early_inputs(message.get("content"))
-        self._builder = None  # whatever came in pieces was another message
-        cut, answer = self._close_open(), self._new_builder()
+        self._builder = None  # the streamed message was another one
+        closing, answer = self._close_open(), self._new_builder()
         answer.add_message(message)
-        return [*cut, *self._take_events(answer)]
+        return [*closing, *self._take_events(answer)]
 
     def _early_inputs(self, content: Any) -> list[e.Event]:
-        """Calls of a message that still comes in pieces: they run at once, so outputs may come first."""
+        """Return calls of a message that is still streaming: they run at once, so outputs may come first."""
         calls: list[e.Event] = []
         for block in content if isinstance(content, list) else ():
-            key = block.get("id") if isinstance(block, Mapping) and block.get("type") == "tool_use" else None
-            if isinstance(key, str) and key in self._open_calls:
-                name, given = self._open_calls[key], block.get("input")
-                calls.append(self._convert_call(e.ToolInputAvailable(key, name, given)))
-                self._early_calls.add(key)
+            call_id = (
+                block.get("id") if isinstance(block, Mapping) and block.get("type") == "tool_use" else None
+            )
+            if isinstance(call_id, str) and call_id in self._open_calls:
+                name, tool_input = self._open_calls[call_id], block.get("input")
+                calls.append(self._convert_call(e.ToolInputAvailable(call_id, name, tool_input)))
+                self._early_calls.add(call_id)
         return calls
 
     def _close_open(self) -> list[e.Event]:
-        """Ends for what a message has left open: the CLI gave it up, and asks again."""
-        text = "the answer was cut before the arguments were complete; nothing was run"
+        """Close what a message has left open: the CLI abandoned it and retries."""
+        error_text = "the answer was cut off before the arguments were complete; nothing was run"
         ends: list[e.Event] = [end(id) for id, end in self._open_blocks.items()]
         ends += [
-            e.ToolInputError(key, name, "", text, provider_executed=True, dynamic=True)
-            for key, name in self._open_calls.items()
+            e.ToolInputError(call_id, name, "", error_text, provider_executed=True, dynamic=True)
+            for call_id, name in self._open_calls.items()
         ]
         self._open_blocks.clear()
         self._open_calls.clear()
@@ -319,7 +332,7 @@ class ClaudeCodeDecoder:
         )
 
     def _convert(self, event: e.Event) -> e.Event:
-        """The event with ids that are unique in the run; calls are marked as run by the provider."""
+        """Make ids unique in the run and mark calls as executed by the provider."""
         match event:
             case e.TextStart() | e.TextDelta() | e.TextEnd():
                 return self._convert_block(event, e.TextEnd)
@@ -333,87 +346,87 @@ class ClaudeCodeDecoder:
             case _:
                 return event
 
-    def _convert_block(self, event: _BlockEvent, end: type[e.TextEnd | e.ReasoningEnd]) -> e.Event:
-        id = f"{self._message_number}-{event.id}"
+    def _convert_block(self, event: _BlockEvent, end_type: type[e.TextEnd | e.ReasoningEnd]) -> e.Event:
+        block_id = f"{self._message_number}-{event.id}"
         if isinstance(event, e.TextEnd | e.ReasoningEnd):
-            self._open_blocks.pop(id, None)
-            marked = {**(event.provider_metadata or {}), **self._session_metadata()}
-            return msgspec.structs.replace(event, id=id, provider_metadata=marked)
-        self._open_blocks[id] = end
-        return msgspec.structs.replace(event, id=id)
+            self._open_blocks.pop(block_id, None)
+            metadata = {**(event.provider_metadata or {}), **self._session_metadata()}
+            return msgspec.structs.replace(event, id=block_id, provider_metadata=metadata)
+        self._open_blocks[block_id] = end_type
+        return msgspec.structs.replace(event, id=block_id)
 
     def _convert_call(self, event: _CallEvent) -> e.Event:
-        key = event.tool_call_id
+        call_id = event.tool_call_id
         if isinstance(event, e.ToolInputStart):
-            self._open_calls[key] = event.tool_name
+            self._open_calls[call_id] = event.tool_name
             return msgspec.structs.replace(event, provider_executed=True, dynamic=True)
-        self._open_calls.pop(key, None)
+        self._open_calls.pop(call_id, None)
         if isinstance(event, e.ToolInputError):
             return msgspec.structs.replace(event, provider_executed=True, dynamic=True)
-        self._calls_without_output[key] = None
-        mark = self._session_metadata() or None
-        return msgspec.structs.replace(event, provider_executed=True, dynamic=True, provider_metadata=mark)
+        self._calls_without_output[call_id] = None
+        metadata = self._session_metadata() or None
+        return msgspec.structs.replace(
+            event, provider_executed=True, dynamic=True, provider_metadata=metadata
+        )
 
     def _session_metadata(self) -> dict[str, dict[str, Any]]:
-        """What a part keeps, so that the next request goes on with this session."""
+        """The metadata with which the next request resumes this session."""
         return {FAMILY: {SESSION_KEY: self.session_id, "provider": self._provider}} if self.session_id else {}
 
     def _read_tool_outputs(self, message: Any) -> list[e.Event]:
-        """What the tools gave that Claude Code ran."""
+        """Return the outputs of the tools that Claude Code ran."""
         content = message.get("content") if isinstance(message, Mapping) else None
-        found: list[e.Event] = []
+        events: list[e.Event] = []
         for block in content if isinstance(content, list) else ():
             if not isinstance(block, Mapping) or block.get("type") != "tool_result":
                 continue
-            key = block.get("tool_use_id")
-            if not isinstance(key, str) or key not in self._calls_without_output:
+            call_id = block.get("tool_use_id")
+            if not isinstance(call_id, str) or call_id not in self._calls_without_output:
                 continue
-            del self._calls_without_output[key]
+            del self._calls_without_output[call_id]
             output = _plain_output(block.get("content"))
             if block.get("is_error"):
-                text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-                found.append(e.ToolOutputError(key, text, provider_executed=True, dynamic=True))
+                error_text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+                events.append(e.ToolOutputError(call_id, error_text, provider_executed=True, dynamic=True))
             else:
-                found.append(e.ToolOutputAvailable(key, output, provider_executed=True, dynamic=True))
-        return found
+                events.append(e.ToolOutputAvailable(call_id, output, provider_executed=True, dynamic=True))
+        return events
 
-    def _finish(self, line: ClaudeCodeMessage) -> list[e.Event]:
-        """Take a result. What it counts is of the whole process, but for its turns."""
-        kind, self._error_kind = self._error_kind, None
-        reason = finish_reason(line, kind)
+    def _finish(self, result: ClaudeCodeMessage) -> list[e.Event]:
+        """Handle a result. Its counts cover the whole process, except `num_turns`."""
+        error_kind, self._error_kind = self._error_kind, None
+        reason = finish_reason(result, error_kind)
         if reason is None:
-            raise run_error(line, kind)
+            raise run_error(result, error_kind)
         if reason != "max-steps" and (self._open_blocks or self._open_calls):
-            raise ProviderError(
-                "Claude Code's answer was cut in the middle", category="network", transient=True
-            )
-        self._turn_count += line.num_turns or 0
+            raise ProviderError("Claude Code's answer is incomplete", category="network", transient=True)
+        self._turn_count += result.num_turns or 0
         self._finish_event = e.FinishStep(
             reason,
-            read_usage(line),
+            read_usage(result),
             self._model,
             self._provider,
-            provider_metadata={FAMILY: self._finish_metadata(line)},
+            provider_metadata={FAMILY: self._finish_metadata(result)},
         )
         return self._close_calls()
 
     def _close_calls(self) -> list[e.Event]:
-        """An end for calls that have none: the run was cut, or nobody told."""
-        text = "Claude Code told no output of this call"
-        left = [
-            e.ToolOutputError(key, text, provider_executed=True, dynamic=True)
-            for key in self._calls_without_output
+        """Close calls without an output: the run was cut, or the CLI did not report it."""
+        error_text = "Claude Code reported no output for this call"
+        errors = [
+            e.ToolOutputError(call_id, error_text, provider_executed=True, dynamic=True)
+            for call_id in self._calls_without_output
         ]
         self._calls_without_output.clear()
-        return [*self._close_open(), *left]
+        return [*self._close_open(), *errors]
 
-    def _finish_metadata(self, line: ClaudeCodeMessage) -> dict[str, Any]:
-        said = {SESSION_KEY: self.session_id, "costUsd": line.total_cost_usd, "turns": self._turn_count}
-        return {word: value for word, value in said.items() if value is not None}
+    def _finish_metadata(self, result: ClaudeCodeMessage) -> dict[str, Any]:
+        fields = {SESSION_KEY: self.session_id, "costUsd": result.total_cost_usd, "turns": self._turn_count}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def _plain_output(content: Any) -> Any:
-    """A tool's content: its text if it is nothing but text."""
+    """A tool's content; its text if it contains only text."""
     if not isinstance(content, list):
         return "" if content is None else content
     texts = [

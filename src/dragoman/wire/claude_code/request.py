@@ -1,7 +1,7 @@
-"""What Claude Code is told: the session to go on with, and a line of its input with what is new in it.
+"""Write the prompt for Claude Code: the session to resume, and an input line with the new messages.
 
-It keeps its own history: only what came after its last answer is sent. A conversation that it has no session
-of is written down in words before the question.
+Claude Code keeps its own history: only what follows its last answer is sent. A conversation for which it has
+no session is written as text before the question.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.messages import write_messages
 from dragoman.wire.claude_code.decoder import FAMILY, SESSION_KEY
-from dragoman.wire.openai.messages import mapping_enc_hook, tool_result_text
+from dragoman.wire.history import tool_result_text
+from dragoman.wire.json_codec import mapping_enc_hook
 
 CONTINUE_TEXT = "Go on."
 CLOSING_TEXT = "(The message ends here.)"
@@ -24,7 +25,7 @@ _NEW_MESSAGE_HEADING = "\n\nWhat is said now:"
 
 
 class ClaudeCodePrompt(msgspec.Struct, frozen=True):
-    """`input_line` is what goes to the CLI's input; `session_id` is the one to resume; `system` are
+    """`input_line` is written to the CLI's input; `session_id` is the session to resume; `system` has
     instructions.
     """
 
@@ -34,12 +35,12 @@ class ClaudeCodePrompt(msgspec.Struct, frozen=True):
 
 
 def write_prompt(request: ModelRequest, *, provider: str, resume: bool = True) -> ClaudeCodePrompt:
-    """The prompt for a request. Without `resume` the session is not gone on with, but told again."""
-    at, session = _last_session(request.messages, provider) if resume else (-1, None)
-    new = request.messages[at + 1 :]
-    written = write_messages(new, instructions=request.instructions, provider=provider)
-    system = "\n\n".join(block["text"] for block in written.system)
-    content = neutralise_commands(_write_content(new, written.messages)) or [
+    """Write the prompt for a request. Without `resume` the history is written as text instead."""
+    index, session = _last_session(request.messages, provider) if resume else (-1, None)
+    new = request.messages[index + 1 :]
+    conversation = write_messages(new, instructions=request.instructions, provider=provider)
+    system = "\n\n".join(block["text"] for block in conversation.system)
+    content = neutralise_commands(_write_content(new, conversation.messages)) or [
         {"type": "text", "text": CONTINUE_TEXT}
     ]
     message = {
@@ -52,10 +53,10 @@ def write_prompt(request: ModelRequest, *, provider: str, resume: bool = True) -
 
 
 def neutralise_commands(content: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks, so that the CLI takes them for words.
+    """Return the blocks such that the CLI reads them as text only.
 
-    It runs a last text such as `/config permissionMode=auto` as a command of its own, and reads the file of
-    `@/etc/passwd` in it without asking: whoever may chat could do both. Behind it stands another text, then.
+    The CLI runs a final text such as `/config permissionMode=auto` as a command, and reads the file of
+    `@/etc/passwd` without asking: anyone who can chat could do both. Another text after it prevents that.
     """
     texts = [block.get("text", "") for block in content if block["type"] == "text"]
     if any(text.lstrip().startswith("/") or "@" in text for text in texts):
@@ -64,12 +65,12 @@ def neutralise_commands(content: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def _last_session(messages: Sequence[Message], provider: str) -> tuple[int, str | None]:
-    """Where this provider has answered last, and in which session."""
-    for at in range(len(messages) - 1, -1, -1):
-        for part in reversed(messages[at].parts):
-            mark = _session_metadata(part)
-            if mark.get("provider") == provider and isinstance(mark.get(SESSION_KEY), str):
-                return at, mark[SESSION_KEY]
+    """Find this provider's last answer, and its session."""
+    for index in range(len(messages) - 1, -1, -1):
+        for part in reversed(messages[index].parts):
+            metadata = _session_metadata(part)
+            if metadata.get("provider") == provider and isinstance(metadata.get(SESSION_KEY), str):
+                return index, metadata[SESSION_KEY]
     return -1, None
 
 
@@ -82,35 +83,37 @@ def _session_metadata(part: Any) -> Mapping[str, Any]:
 
 
 def _write_content(messages: Sequence[Message], written: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks of what the user says, behind what others have answered meanwhile."""
+    """The blocks of the user's new messages, after a transcript of what others answered meanwhile."""
     if all(message["role"] == "user" for message in written):
         return [block for message in written for block in message["content"]]
-    last = max(at for at, message in enumerate(messages) if message.role == "assistant")
-    before = "\n\n".join(text for message in messages[: last + 1] for text in _message_text(message))
-    now = [block for message in written[_after_last_answer(written) :] for block in message["content"]]
-    said = [block for block in now if block["type"] != "tool_result"]
+    last_answer = max(index for index, message in enumerate(messages) if message.role == "assistant")
+    transcript = "\n\n".join(
+        text for message in messages[: last_answer + 1] for text in _message_text(message)
+    )
+    blocks = [block for message in written[_after_last_answer(written) :] for block in message["content"]]
+    new_blocks = [block for block in blocks if block["type"] != "tool_result"]
     return [
-        {"type": "text", "text": f"{_HISTORY_HEADING}{before}{_NEW_MESSAGE_HEADING}"},
-        *(said or [{"type": "text", "text": CONTINUE_TEXT}]),
+        {"type": "text", "text": f"{_HISTORY_HEADING}{transcript}{_NEW_MESSAGE_HEADING}"},
+        *(new_blocks or [{"type": "text", "text": CONTINUE_TEXT}]),
     ]
 
 
 def _after_last_answer(written: Sequence[Mapping[str, Any]]) -> int:
-    return max(at for at, message in enumerate(written) if message["role"] == "assistant") + 1
+    return max(index for index, message in enumerate(written) if message["role"] == "assistant") + 1
 
 
 def _message_text(message: Message) -> Iterator[str]:
-    """A message in words."""
+    """A message as text."""
     if message.role == "system":
         return
-    who = "User" if message.role == "user" else "Assistant"
+    speaker = "User" if message.role == "user" else "Assistant"
     for part in message.parts:
         if isinstance(part, TextPart) and part.text.strip():
-            yield f"{who}: {part.text}"
+            yield f"{speaker}: {part.text}"
         elif isinstance(part, ToolPart) and part.state != "input-streaming":
-            given = (
+            arguments = (
                 msgspec.json.encode(part.input, enc_hook=mapping_enc_hook).decode()
                 if part.input is not msgspec.UNSET
                 else "{}"
             )
-            yield f"{who} called {part.name} with {given} and got: {tool_result_text(part)}"
+            yield f"{speaker} called {part.name} with {arguments} and got: {tool_result_text(part)}"

@@ -1,7 +1,8 @@
-"""Constrained answers in: the JSON that a model was held to becomes text or a tool call while it is written.
+"""Decode constrained answers: JSON that the model was forced to write becomes text or a tool call, while it
+streams.
 
-The JSON is `{"answer": "…"}` or `{"call": "<tool>", "input": {…}}`, the keys in this order, as the schema of
-`constrained_schema.form` has them.
+The JSON is `{"answer": "…"}` or `{"call": "<tool>", "input": {…}}`, with the keys in this order, as in the
+schema of `answer_schema`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _STRING_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*'
 
 
 class ConstrainedDecoder:
-    """Reads one answer: the events of its JSON text go in, those of the text or call that it means come out.
+    """Decodes one answer: events of its JSON text to events of the text or call that it contains.
 
-    `new_id` makes the call's id, none that is `taken`. Other events pass as they are.
+    `new_id` creates the call's id, not in `used_ids`. Other events are passed through.
     """
 
     def __init__(self, *, new_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
@@ -34,14 +35,16 @@ class ConstrainedDecoder:
         self._tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
         self._nesting = BracketCounter()
         self._state: Literal["head", "answer", "input", "end"] = "head"
-        self._pending = ""  # was read, and means nothing yet
+        self._pending = ""  # text that cannot be interpreted yet
 
     def decode(self, batch: Sequence[Event]) -> list[Event]:
-        """What the batch means; may be nothing. ProviderError when the whole answer has not the form."""
+        """Return the events of the batch, maybe none. ProviderError if a complete answer does not fit the
+        schema.
+        """
         for event in batch:
             match event:
                 case TextStart() | TextEnd():
-                    pass  # they are of the JSON
+                    pass  # blocks of the JSON text itself
                 case TextDelta(delta=text):
                     self._read(text)
                 case FinishStep():
@@ -60,29 +63,29 @@ class ConstrainedDecoder:
             self._read_input()
 
     def _read_start(self) -> None:
-        """Find out which of the two it is."""
-        if found := _ANSWER_START.match(self._pending):
+        """Decide whether this is an answer or a call."""
+        if match := _ANSWER_START.match(self._pending):
             self._state = "answer"
             self._blocks.open("text")
-        elif found := _CALL_START.match(self._pending):
+        elif match := _CALL_START.match(self._pending):
             self._state = "input"
-            self._tool_calls.add(ToolCallFragment(index=0, name=json.loads(found[1], strict=False)))
+            self._tool_calls.add(ToolCallFragment(index=0, name=json.loads(match[1], strict=False)))
             self._blocks.insert(self._tool_calls.flush())
-        self._pending = self._pending[found.end() :] if found else self._pending
+        self._pending = self._pending[match.end() :] if match else self._pending
 
     def _read_answer(self) -> None:
-        """Say the letters of the answer that are whole; half an escape waits."""
-        found = _STRING_CHARACTERS.match(self._pending)
-        letters = found[0] if found else ""
-        self._pending = self._pending[len(letters) :]
-        if letters:
-            self._blocks.write("text", json.loads(f'"{letters}"', strict=False))
+        """Emit the complete characters of the answer; an incomplete escape waits."""
+        match = _STRING_CHARACTERS.match(self._pending)
+        characters = match[0] if match else ""
+        self._pending = self._pending[len(characters) :]
+        if characters:
+            self._blocks.write("text", json.loads(f'"{characters}"', strict=False))
         if self._pending.startswith('"'):
             self._blocks.close()
             self._state = "end"
 
     def _read_input(self) -> None:
-        """Let the input grow; what comes behind its last bracket is not of it."""
+        """Append to the input up to its last bracket."""
         end = self._nesting.find_end(self._pending)
         text = self._pending if end is None else self._pending[:end]
         self._pending = ""
@@ -94,8 +97,10 @@ class ConstrainedDecoder:
 
     def _finish(self, event: FinishStep) -> None:
         if event.finish_reason == "stop" and self._state != "end":
-            shown = f", at {self._pending[:80]!r}" if self._pending else ""
-            raise ProviderError(f"the model did not keep to the form{shown}", category="api_error")
+            excerpt = f", at {self._pending[:80]!r}" if self._pending else ""
+            raise ProviderError(
+                f"the model's answer does not match the required schema{excerpt}", category="api_error"
+            )
         self._blocks.close()
         self._blocks.insert(self._tool_calls.finish(truncated=event.finish_reason == "length"))
         if len(self._tool_calls) and self._state == "end":
@@ -104,7 +109,7 @@ class ConstrainedDecoder:
 
 
 class BracketCounter:
-    """Counts the brackets of a JSON value that comes in pieces."""
+    """Counts the brackets of a JSON value that arrives in parts."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -112,17 +117,17 @@ class BracketCounter:
         self._after_backslash = False
 
     def find_end(self, text: str) -> int | None:
-        """The place behind the bracket that ends the value, if it is in this piece."""
-        for at, letter in enumerate(text):
+        """The position after the bracket that ends the value, if it is in this text."""
+        for index, character in enumerate(text):
             if self._after_backslash:
                 self._after_backslash = False
             elif self._in_string:
-                self._after_backslash = letter == "\\"
-                self._in_string = letter != '"'
-            elif letter == '"':
+                self._after_backslash = character == "\\"
+                self._in_string = character != '"'
+            elif character == '"':
                 self._in_string = True
             else:
-                self._depth += (letter in "{[") - (letter in "}]")
+                self._depth += (character in "{[") - (character in "}]")
                 if not self._depth:
-                    return at + 1
+                    return index + 1
         return None

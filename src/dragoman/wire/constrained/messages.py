@@ -1,4 +1,4 @@
-"""Constrained history: what was said, as lines for a model that knows no tools; results are facts."""
+"""Write the conversation for a model that cannot call tools; tool results become facts in the text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 from dragoman.messages import Message, Part, Role, StepStartPart, TextPart, ToolPart
-from dragoman.wire.openai.messages import encode_json, tool_result_text, write_content
+from dragoman.wire.history import tool_result_text
+from dragoman.wire.json_codec import encode_json
+from dragoman.wire.openai.messages import write_content
 
 PromptLine = tuple[Role, str]
 
-MAX_RESULT_LENGTH = 2_000  # characters of what one call gave
+MAX_RESULT_LENGTH = 2_000  # characters of one call's result
 _EXAMPLE_QUESTION = """Facts from count_words(to be or not):
 4
 
@@ -23,11 +25,11 @@ RESULT_EXAMPLE: Sequence[PromptLine] = (
 
 
 def constrained_lines(history: Sequence[Message]) -> Iterator[PromptLine]:
-    """The history as it would read had all of it been constrained."""
+    """The history as constrained JSON: calls and answers as the model would have written them."""
     for message in history:
         match message.role:
             case "system":
-                pass  # with the instructions
+                pass  # sent with the instructions
             case "user":
                 yield ("user", parts_text(message.parts))
             case "assistant":
@@ -37,7 +39,7 @@ def constrained_lines(history: Sequence[Message]) -> Iterator[PromptLine]:
 
 
 def plain_lines(history: Sequence[Message]) -> list[PromptLine]:
-    """The history in plain words; what calls gave stands before the question that led to them."""
+    """The history as plain text; results come before the question that led to them."""
     lines: list[PromptLine] = []
     for message in history:
         match message.role:
@@ -58,28 +60,30 @@ def plain_lines(history: Sequence[Message]) -> list[PromptLine]:
 
 
 def to_messages(lines: Sequence[PromptLine]) -> list[Message]:
-    """The lines as messages; neighbours of one side become one, since chat templates want turns."""
-    taken: list[PromptLine] = []
-    for role, said in lines:
-        if taken and taken[-1][0] == role:
-            taken[-1] = (role, join_paragraphs(taken[-1][1], said))
-        elif said:
-            taken.append((role, said))
-    return [Message(str(at), role, (TextPart(said),)) for at, (role, said) in enumerate(taken)]
+    """Convert the lines to messages; adjacent lines of one role are merged, since chat templates need
+    turns.
+    """
+    merged: list[PromptLine] = []
+    for role, content in lines:
+        if merged and merged[-1][0] == role:
+            merged[-1] = (role, join_paragraphs(merged[-1][1], content))
+        elif content:
+            merged.append((role, content))
+    return [Message(str(index), role, (TextPart(content),)) for index, (role, content) in enumerate(merged)]
 
 
 def tool_rounds(history: Sequence[Message]) -> int:
-    """How many steps of the turn under way have called tools."""
-    last = history[-1] if history else None
-    if last is None or last.role != "assistant":
+    """How many steps of the current turn have called tools."""
+    message = history[-1] if history else None
+    if message is None or message.role != "assistant":
         return 0
-    calling: set[int] = set()
+    calling_steps: set[int] = set()
     step = 0
-    for part in last.parts:
+    for part in message.parts:
         step += isinstance(part, StepStartPart)
         if isinstance(part, ToolPart):
-            calling.add(step)
-    return len(calling)
+            calling_steps.add(step)
+    return len(calling_steps)
 
 
 def last_question(history: Sequence[Message]) -> str:
@@ -88,20 +92,20 @@ def last_question(history: Sequence[Message]) -> str:
 
 
 def parts_text(parts: Sequence[Part]) -> str:
-    """The text of the parts; a file that is no text is only mentioned."""
-    said = write_content(parts)
-    if isinstance(said, str):
-        return said
-    return "\n".join(part.get("text") or "[a file that this model cannot read]" for part in said)
+    """The text of the parts; a file that is not text is only mentioned."""
+    text_or_parts = write_content(parts)
+    if isinstance(text_or_parts, str):
+        return text_or_parts
+    return "\n".join(part.get("text") or "[a file that this model cannot read]" for part in text_or_parts)
 
 
 def join_paragraphs(*texts: str) -> str:
-    """The texts that say something, as paragraphs."""
+    """Join the non-empty texts as paragraphs."""
     return "\n\n".join(filter(None, texts))
 
 
 def write_json(value: Any) -> str:
-    """JSON as a small model writes it most easily: with spaces, and letters as they are."""
+    """JSON as a small model writes it most easily: with spaces and unescaped letters."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -115,15 +119,15 @@ def _assistant_lines(message: Message, *, last: bool) -> Iterator[PromptLine]:
 
 
 def _result_text(part: ToolPart) -> str:
-    """What a call gave, in words."""
-    told = (
+    """The result of a call as text."""
+    output = (
         "\n".join(_value_lines(part.output))
         if part.state == "output-available"
         else f"error: {tool_result_text(part)}"
     )
     values = ", ".join(_scalar_text(value) for value in _call_input(part).values())
-    short = told if len(told) <= MAX_RESULT_LENGTH else f"{told[:MAX_RESULT_LENGTH]}…"
-    return f"Facts from {part.name}({values}):\n{short}"
+    shortened = output if len(output) <= MAX_RESULT_LENGTH else f"{output[:MAX_RESULT_LENGTH]}…"
+    return f"Facts from {part.name}({values}):\n{shortened}"
 
 
 def _value_lines(value: Any, indent: str = "") -> Iterator[str]:
@@ -140,7 +144,7 @@ def _value_lines(value: Any, indent: str = "") -> Iterator[str]:
             pairs = item.items() if isinstance(item, Mapping) else ()
             yield (
                 f"{indent}- "
-                f"{', '.join(f'{name}: {_scalar_text(of)}' for name, of in pairs) or _scalar_text(item)}"
+                f"{', '.join(f'{key}: {_scalar_text(of)}' for key, of in pairs) or _scalar_text(item)}"
             )
     else:
         yield f"{indent}{_scalar_text(value)}"

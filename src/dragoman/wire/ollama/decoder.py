@@ -1,29 +1,30 @@
-"""Ollama's /api/chat stream in: lines of JSON as they come from the socket to batches of events.
+"""Decode Ollama's /api/chat stream: socket reads to batches of events.
 
-A finish is never invented: a stream without its `done` line is an error, however cleanly it ends.
-Source: wire notes on providers, §7 and §10.4.
+A finish is never invented: a stream without its `done` line is an error, however cleanly it ends. Source:
+wire notes on providers, §7 and §10.4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from itertools import count
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event
 from dragoman.wire.ndjson import BOM, NdjsonSplitter
-from dragoman.wire.ollama import event_builder as lines
-from dragoman.wire.ollama.event_builder import OllamaChunk, OllamaEventBuilder
+from dragoman.wire.ollama.chunk import OllamaChunk, decode_lines, read_chunk
+from dragoman.wire.ollama.event_builder import OllamaEventBuilder
+from dragoman.wire.provider_errors import invalid_json_error, nesting_error
 from dragoman.wire.sse import MAX_FRAME_BYTES
+from dragoman.wire.tool_calls import sequential_ids
 
 
 class OllamaDecoder:
-    """Decodes one answer. Feed it every socket read, then close it.
+    """Decodes one answer. Call `feed` with every socket read, then `close`.
 
-    What comes before a failure is given out first: `failure` is set then, and the next call raises it.
-    `done` is true once the `finish-step` is out; what follows is ignored. `provider` and `model` go into it,
-    the latter when the stream does not name one. `new_id` makes ids for tool calls that come without one, or
-    with one that is `taken`.
+    Events before a failure are returned first: `failure` is set then, and the next call raises it. `done` is
+    true once `finish-step` has been returned; later bytes are ignored. `provider` and `model` go into
+    `finish-step`, the latter if the stream does not name one. `new_id` creates ids for tool calls without an
+    id, or with one in `used_ids`.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class OllamaDecoder:
         self.done = False
         self._splitter = NdjsonSplitter(limit=limit)
         self._builder = OllamaEventBuilder(
-            provider=provider, model=model, new_id=new_id or _sequential_ids(), used_ids=used_ids
+            provider=provider, model=model, new_id=new_id or sequential_ids(), used_ids=used_ids
         )
 
     @property
@@ -48,11 +49,13 @@ class OllamaDecoder:
 
     @property
     def heartbeat_count(self) -> int:
-        """How many comments the server has sent: lines of JSON have none."""
+        """Always 0: NDJSON has no comments."""
         return 0
 
     def feed(self, raw: bytes) -> list[Event]:
-        """The events in one read; ProviderError when the answer failed and all before it is given out."""
+        """Return the events in one read; ProviderError once the answer has failed and all events before it
+        are returned.
+        """
         if self._builder.failure is not None:
             raise self._builder.failure
         if self.done:
@@ -64,7 +67,7 @@ class OllamaDecoder:
         return events
 
     def close(self) -> list[Event]:
-        """The last events, at the end of the stream; ProviderError when it ended before it was done."""
+        """Return the last events at the end of the stream; ProviderError if it ended before `done`."""
         if self._builder.failure is None and not self.done:
             self._decode_block(self._splitter.close(), last=True)
             self._builder.end()
@@ -73,59 +76,46 @@ class OllamaDecoder:
         return self._builder.take_events()
 
     def decode_document(self, raw: bytes) -> list[Event]:
-        """The events of an answer that came as one JSON document, or as a stream all the same."""
+        """Return the events of an answer that is one JSON document, or a stream after all."""
         raw = raw.removeprefix(BOM)
         try:
-            self._add_chunks([lines.read_chunk(raw)])
+            self._add_chunks([read_chunk(raw)])
         except ValueError as error:
             if b"\n" not in raw.strip():
-                raise _invalid_json_error(raw, error) from None
+                raise invalid_json_error(raw, error) from None
             self._decode_block(raw)
         return self.close()
 
     def _decode_block(self, block: bytes, *, last: bool = False) -> None:
-        """Take whole lines. The last one of a stream may be the stump of one."""
+        """Decode complete lines. The last line of a stream may be truncated."""
         if block:
-            decoded = lines.decode_lines(block)
-            self._add_chunks(self._decode_each(block, last=last) if decoded is None else decoded)
+            chunks = decode_lines(block)
+            self._add_chunks(self._decode_each(block, last=last) if chunks is None else chunks)
         if self._splitter.failure is not None and not self.done:
             error = self._splitter.failure
             self._builder.fail(ProviderError(error.message, category="api_error", hint=error.hint))
 
     def _decode_each(self, block: bytes, *, last: bool) -> Iterable[OllamaChunk]:
-        """The lines one by one, when they are not all well-behaved."""
+        """Decode lines one by one if some are irregular."""
         for payload in block.split(b"\n"):
-            bare = payload.strip()
-            if not bare:
+            stripped = payload.strip()
+            if not stripped:
                 continue
             try:
-                yield lines.read_chunk(bare)
+                yield read_chunk(stripped)
             except ValueError as error:
-                if not (last and bare.startswith(b"{")):  # else it is cut off, and the answer with it
-                    self._builder.fail(_invalid_json_error(bare, error))
+                if not (
+                    last and stripped.startswith(b"{")
+                ):  # else the line is truncated, and the answer is incomplete
+                    self._builder.fail(invalid_json_error(stripped, error))
                 return
 
-    def _add_chunks(self, decoded: Iterable[OllamaChunk]) -> None:
+    def _add_chunks(self, chunks: Iterable[OllamaChunk]) -> None:
         try:
-            for line in decoded:
-                self._builder.add_chunk(line)
+            for chunk in chunks:
+                self._builder.add_chunk(chunk)
                 self.done = self._builder.done
                 if self.done or self._builder.failure is not None:
                     return
         except RecursionError:
-            self._builder.fail(
-                ProviderError("the provider sent JSON that is nested too deeply", category="api_error")
-            )
-
-
-def _sequential_ids() -> Callable[[], str]:
-    """Ids for calls without one: unique within the answer, and the same every time it is decoded."""
-    numbers = count(1)
-    return lambda: f"call_{next(numbers)}"
-
-
-def _invalid_json_error(payload: bytes, error: ValueError) -> ProviderError:
-    shown = repr(payload[:80].decode(errors="replace"))
-    return ProviderError(
-        f"the provider sent what is no JSON ({error}): {shown}", category="api_error", transient=True
-    )
+            self._builder.fail(nesting_error())

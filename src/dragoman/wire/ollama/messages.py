@@ -1,7 +1,7 @@
-"""History: UI messages as the messages of an /api/chat request.
+"""Convert UI messages to the messages of an /api/chat request.
 
-Every call gets a result, as for every provider. Images go as bare base64; what Ollama has no place for is
-refused, with the message's id as the field.
+Every call gets a result, as for every provider. Images are sent as base64; other files are rejected, with the
+message's id as the field.
 """
 
 from __future__ import annotations
@@ -11,72 +11,71 @@ from typing import Any, assert_never
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, Message, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
-from dragoman.wire.openai.messages import (
-    base64_data,
-    base_media_type,
-    file_reference,
-    inline_text,
-    local_tool_calls,
-    split_steps,
-    tool_result_text,
-)
+from dragoman.wire.files import base64_data, base_media_type, file_reference, inline_text
+from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
 from dragoman.wire.tool_outputs import read_multimodal_output
 
 
 def write_messages(
     history: Sequence[Message], *, instructions: str | None, provider: str | None
 ) -> list[dict[str, Any]]:
-    """The messages in order; what another than this `provider` thought is not said to be the model's own."""
-    written: list[dict[str, Any]] = []
+    """Convert the messages in order; reasoning of another provider than `provider` is omitted."""
+    messages: list[dict[str, Any]] = []
     if instructions:
-        written.append({"role": "system", "content": instructions})
+        messages.append({"role": "system", "content": instructions})
     for message in history:
         match message.role:
             case "system":
                 text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
-                written += [{"role": "system", "content": text}] if text else []
+                messages += [{"role": "system", "content": text}] if text else []
             case "user":
-                said = _write_content(message.parts, field=message.id)
-                written += [{"role": "user", **said}] if any(said.values()) else []
+                content = _write_content(message.parts, field=message.id)
+                messages += [{"role": "user", **content}] if any(content.values()) else []
             case "assistant":
-                for block in split_steps(message.parts):
-                    written += _write_step(block, provider=provider, field=message.id)
+                for step in split_steps(message.parts):
+                    messages += _write_step(step, provider=provider, field=message.id)
             case _:
                 assert_never(message.role)
-    return written
+    return messages
 
 
 def _write_step(parts: Sequence[Part], *, provider: str | None, field: str) -> Iterator[dict[str, Any]]:
-    """What one model call said, if it said anything, and a tool message for each call in call order."""
+    """Yield the assistant message of one step, unless it is empty, and a tool message for each call in
+    order.
+    """
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
     calls = local_tool_calls(parts)
     if not text and not calls:
         return
-    said: dict[str, Any] = {"role": "assistant", "content": text}
+    answer: dict[str, Any] = {"role": "assistant", "content": text}
     thinking = "".join(
         part.text
         for part in parts
         if isinstance(part, ReasoningPart) and not _is_from_other_provider(part.provider_metadata, provider)
     )
     if thinking:
-        said["thinking"] = thinking
+        answer["thinking"] = thinking
     if calls:
-        said["tool_calls"] = [_write_call(part) for part in calls]
-    yield said
+        answer["tool_calls"] = [_write_call(part) for part in calls]
+    yield answer
     for part in calls:
-        pieces = read_multimodal_output(part)
-        told = (
+        output_parts = read_multimodal_output(part)
+        result_fields = (
             {"content": tool_result_text(part)}
-            if pieces is None
-            else _write_content(pieces, field=field, from_tool=True)
+            if output_parts is None
+            else _write_content(output_parts, field=field, from_tool=True)
         )
-        yield {"role": "tool", **told, "tool_name": part.name, "tool_call_id": part.tool_call_id}
+        yield {"role": "tool", **result_fields, "tool_name": part.name, "tool_call_id": part.tool_call_id}
 
 
 def _is_from_other_provider(metadata: ProviderMetadata | None, provider: str | None) -> bool:
     """Whether the metadata names another provider."""
-    names = [own["provider"] for own in (metadata or {}).values() if own.get("provider") is not None]
-    return bool(names) and provider not in names
+    providers = [
+        metadata_of_family["provider"]
+        for metadata_of_family in (metadata or {}).values()
+        if metadata_of_family.get("provider") is not None
+    ]
+    return bool(providers) and provider not in providers
 
 
 def _write_call(part: ToolPart) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _write_call(part: ToolPart) -> dict[str, Any]:
 
 
 def _write_content(parts: Sequence[Part], *, field: str, from_tool: bool = False) -> dict[str, Any]:
-    """Texts and images. Of any other file that a tool has `given` it is said that it was there."""
+    """Convert texts and images. Any other file that comes `from_tool` becomes a note."""
     texts: list[str] = []
     images: list[str] = []
     for part in parts:
@@ -101,7 +100,7 @@ def _write_content(parts: Sequence[Part], *, field: str, from_tool: bool = False
 
 
 def _file_note(part: FilePart) -> str | None:
-    """The words for a file that cannot go along as an image."""
+    """The note for a file that cannot be sent as an image."""
     if base64_data(part) is not None and base_media_type(part).startswith("image/"):
         return None
     if part.url.startswith("data:"):
@@ -110,17 +109,17 @@ def _file_note(part: FilePart) -> str | None:
 
 
 def _image_data(part: FilePart, field: str) -> str:
-    kind, data = base_media_type(part), base64_data(part)
-    if not kind.startswith("image/"):
+    file_type, data = base_media_type(part), base64_data(part)
+    if not file_type.startswith("image/"):
         raise BadRequest(
-            f"Ollama takes texts and images, not a file of type {kind!r}",
+            f"Ollama accepts text and images, not files of type {file_type!r}",
             field=field,
-            hint="send its text, or ask a provider that reads such files",
+            hint="send its text, or use a provider that reads such files",
         )
     if data is None:
         raise BadRequest(
-            "Ollama takes an image as base64 in a data: URL and fetches none by its address",
+            "Ollama accepts images only as base64 in a data: URL; it does not fetch URLs",
             field=field,
-            hint="send the image itself, or ask a provider that fetches it",
+            hint="send the image data, or use a provider that fetches URLs",
         )
     return data

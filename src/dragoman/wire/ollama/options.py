@@ -1,4 +1,4 @@
-"""Options: what an /api/chat request asks for beside its messages, in whichever family's words."""
+"""Convert request options, in any family's terms, to the fields of an /api/chat request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "service_tier": "auto",
     "store": False,
 }
-"""What other APIs do unless asked: to leave it out changes nothing."""
+"""Defaults of other APIs: dropping an option with this value changes nothing."""
 _THINK_LEVELS = {
     "none": None,
     "minimal": "low",
@@ -84,28 +84,28 @@ _LEVEL_MODELS = re.compile(r"gpt-?oss", re.IGNORECASE)
 
 
 def write_top_level_fields(options: Mapping[str, Any], *, model: str) -> dict[str, Any]:
-    """The fields of the request but `options`, in one order."""
+    """Return the top-level fields, in a fixed order."""
     fields = {"format": _response_format(options), "think": _think_level(options, model)}
     fields |= {name: options.get(name) for name in _TOP_LEVEL_OPTIONS}
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def write_runner_options(options: Mapping[str, Any], *, num_ctx: int | None) -> dict[str, Any]:
-    """The field `options`. The context's size is `num_ctx` unless the request says another."""
+    """Return the field `options`. The context size is `num_ctx` unless the request sets one."""
     limit, stop = _first(options, "max_completion_tokens", "max_tokens"), options.get("stop")
-    native = options.get("options")
-    said = {
+    native_options = options.get("options")
+    merged = {
         "num_ctx": num_ctx,
         "num_predict": limit,
         "stop": [stop] if isinstance(stop, str) else stop,
         **{name: value for name, value in options.items() if name in _RUNNER_OPTIONS and value is not None},
-        **(native if isinstance(native, Mapping) else {}),
+        **(native_options if isinstance(native_options, Mapping) else {}),
     }
-    return {name: said[name] for name in sorted(said) if said[name] is not None}
+    return {name: merged[name] for name in sorted(merged) if merged[name] is not None}
 
 
 def unsupported_options(options: Mapping[str, Any]) -> list[str]:
-    """The names of the options that Ollama has no word for; BadRequest for what cannot be left out."""
+    """The names of options that Ollama does not support; BadRequest for what cannot be dropped."""
     reject_unsupported(options)
     names = [
         name
@@ -119,44 +119,45 @@ def unsupported_options(options: Mapping[str, Any]) -> list[str]:
 
 
 def reject_unsupported(options: Mapping[str, Any]) -> None:
-    """BadRequest for what is another question when it is left out."""
-    number, modalities = options.get("n"), options.get("modalities")
-    if number not in (None, 1):
-        raise BadRequest(f"Ollama gives one answer to a request, not {number!r:.20}", field="n")
-    if isinstance(modalities, list) and any(kind != "text" for kind in modalities):
-        raise BadRequest("Ollama answers with text only", field="modalities")
+    """BadRequest for options without which the request means something else."""
+    choices, modalities = options.get("n"), options.get("modalities")
+    if choices not in (None, 1):
+        raise BadRequest(f"Ollama gives one answer to a request, not {choices!r:.20}", field="n")
+    if isinstance(modalities, list) and any(modality != "text" for modality in modalities):
+        raise BadRequest("modalities must be ['text'] for Ollama", field="modalities")
     if options.get("mcp_servers"):
-        raise BadRequest("Ollama calls no MCP servers by itself", field="mcp_servers")
+        raise BadRequest("Ollama does not call MCP servers", field="mcp_servers")
 
 
 def _response_format(options: Mapping[str, Any]) -> Any:
-    """What form the answer must have: "json", a JSON Schema, or none."""
-    asked = options.get("response_format")
-    native = _first(options, "format")
-    if native is not None or asked is None:
-        return anthropic_output_schema(options) if native is None else native
-    kind = asked.get("type") if isinstance(asked, Mapping) else asked
-    if kind == "text":
+    """The format of the answer: "json", a JSON Schema, or None."""
+    response_format = options.get("response_format")
+    native_format = _first(options, "format")
+    if native_format is not None or response_format is None:
+        return anthropic_output_schema(options) if native_format is None else native_format
+    format_type = response_format.get("type") if isinstance(response_format, Mapping) else response_format
+    if format_type == "text":
         return None
-    if kind == "json_object":
+    if format_type == "json_object":
         return "json"
-    holder = asked.get("json_schema") if isinstance(asked, Mapping) else None
-    schema = holder.get("schema") if isinstance(holder, Mapping) else None
-    if kind == "json_schema" and isinstance(schema, Mapping):
+    json_schema = response_format.get("json_schema") if isinstance(response_format, Mapping) else None
+    schema = json_schema.get("schema") if isinstance(json_schema, Mapping) else None
+    if format_type == "json_schema" and isinstance(schema, Mapping):
         return schema
     raise BadRequest(
-        f"Ollama knows the formats text, json_object and json_schema with a schema, not {kind!r:.40}",
+        "response_format.type must be text, json_object or json_schema with a schema for Ollama, "
+        f"got {format_type!r:.40}",
         field="response_format",
     )
 
 
 def _think_level(options: Mapping[str, Any], model: str) -> bool | str | None:
-    """Whether to think; models that are told how hard take a level instead."""
-    native = options.get("think")
-    if native is not None:
-        return native if isinstance(native, bool | str) else None
-    asked = options.get("reasoning_effort")
-    effort = anthropic_effort(options) if asked is None else asked
+    """Whether to think; models with thinking levels get a level instead."""
+    native_think = options.get("think")
+    if native_think is not None:
+        return native_think if isinstance(native_think, bool | str) else None
+    requested_effort = options.get("reasoning_effort")
+    effort = anthropic_effort(options) if requested_effort is None else requested_effort
     if effort not in _THINK_LEVELS:
         return anthropic_thinking_enabled(options)
     level = _THINK_LEVELS[effort]

@@ -1,6 +1,7 @@
-"""Ollama's /api/chat request out: a model request as a body, the same bytes for the same request.
+"""Encode a model request as an /api/chat body; the same request gives the same bytes.
 
-Source: wire notes on providers, §7 and §10.3. There is no tool choice: a forced call is asked for in words.
+Ollama has no tool choice: a required call is requested in the system message. Source: wire notes on
+providers, §7 and §10.3.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.json_codec import mapping_enc_hook
 from dragoman.wire.ollama.messages import write_messages
 from dragoman.wire.ollama.options import (
     reject_unsupported,
@@ -20,7 +22,6 @@ from dragoman.wire.ollama.options import (
     write_runner_options,
     write_top_level_fields,
 )
-from dragoman.wire.openai.messages import mapping_enc_hook
 from dragoman.wire.openai.options import extra_body_fields
 
 _THINKING_REJECTED = re.compile(r"does not support thinking|\bthink value\b", re.IGNORECASE)
@@ -34,10 +35,10 @@ def encode_request(
     stream: bool = True,
     drop: Collection[str] = (),
 ) -> bytes:
-    """The body. BadRequest, with the client's field, for what Ollama cannot be asked.
+    """Encode the body. BadRequest, with the client's field, for what Ollama does not support.
 
-    `num_ctx` is the context's size unless the request has one of its own: without, Ollama takes a small one
-    and drops old messages in silence. `drop` names fields and options that the model has refused.
+    `num_ctx` is the context size unless the request sets one: without it, Ollama uses a small one and
+    silently drops old messages. `drop` names fields and options that the model rejected.
     """
     runner = write_runner_options(request.options, num_ctx=num_ctx)
     body = {
@@ -45,14 +46,14 @@ def encode_request(
         "options": {name: value for name, value in runner.items() if name not in drop},
         "stream": stream,
     }
-    said = {name: value for name, value in body.items() if name not in drop and value not in ([], {})}
-    return msgspec.json.encode(said | extra_body_fields(request.options, said), enc_hook=mapping_enc_hook)
+    fields = {name: value for name, value in body.items() if name not in drop and value not in ([], {})}
+    return msgspec.json.encode(fields | extra_body_fields(request.options, fields), enc_hook=mapping_enc_hook)
 
 
 def check_request(request: ModelRequest) -> Sequence[str]:
-    """The names of what is left out, or asked for in words only (`tool_choice`).
+    """The names of what is dropped, or requested in words only (`tool_choice`).
 
-    BadRequest, with the client's field, for what cannot be left out without changing what is asked.
+    BadRequest, with the client's field, for what cannot be dropped without changing the request's meaning.
     """
     _request_fields(request, provider=None)
     names = unsupported_options(request.options)
@@ -64,12 +65,12 @@ def check_request(request: ModelRequest) -> Sequence[str]:
 
 
 def rejected_field(message: str) -> str | None:
-    """The field without which the same request may pass, by the words of a 400; None when there is none."""
+    """The field that a 400's message names and a request can do without; None if there is none."""
     return "think" if _THINKING_REJECTED.search(message) else None
 
 
 def _request_fields(request: ModelRequest, *, provider: str | None) -> dict[str, Any]:
-    """What is asked: all that may have to be refused."""
+    """The fields that may raise BadRequest."""
     reject_unsupported(request.options)
     return {
         "model": request.model,
@@ -80,33 +81,33 @@ def _request_fields(request: ModelRequest, *, provider: str | None) -> dict[str,
 
 
 def _write_request_messages(request: ModelRequest, *, provider: str | None) -> list[dict[str, Any]]:
-    written = write_messages(request.messages, instructions=request.instructions, provider=provider)
-    if not written:
-        raise BadRequest("there is nothing to answer: no message says anything", field="messages")
-    order = _tool_instruction(request)
-    if not order:
-        return written
-    if written[0]["role"] != "system":
-        return [{"role": "system", "content": order}, *written]
-    return [{**written[0], "content": f"{written[0]['content']}\n\n{order}"}, *written[1:]]
+    messages = write_messages(request.messages, instructions=request.instructions, provider=provider)
+    if not messages:
+        raise BadRequest("all messages are empty", field="messages")
+    instruction = _tool_instruction(request)
+    if not instruction:
+        return messages
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": instruction}, *messages]
+    return [{**messages[0], "content": f"{messages[0]['content']}\n\n{instruction}"}, *messages[1:]]
 
 
 def _visible_tools(request: ModelRequest) -> Sequence[Tool]:
-    """The tools that the model may see."""
+    """The tools that the model is shown."""
     match request.tool_choice:
         case "none":
             return ()
         case NamedToolChoice(name=name):
-            named = [tool for tool in request.tools if tool.name == name]
-            if not named:
-                raise BadRequest(f"there is no tool {name!r:.80} to choose", field="tool_choice")
-            return named
+            tools = [tool for tool in request.tools if tool.name == name]
+            if not tools:
+                raise BadRequest(f"there is no tool {name!r:.80}", field="tool_choice")
+            return tools
         case _:
             return request.tools
 
 
 def _tool_instruction(request: ModelRequest) -> str | None:
-    """The words that stand for a tool choice."""
+    """The instruction that replaces a tool choice."""
     match request.tool_choice:
         case NamedToolChoice(name=name):
             return f"Answer with a call of the tool {name}, and with nothing else."

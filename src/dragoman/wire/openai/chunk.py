@@ -1,8 +1,7 @@
-"""Chunks: one piece of a chat.completions stream as a value, read from anything that vendors call one.
+"""The chunks of a chat.completions stream, and lenient parsing for every vendor's variant.
 
-`decode_lines` is the quick way for well-behaved chunks. `read_chunks` takes the rest: fields of other
-types, NaN, halves of surrogate pairs, broken UTF-8, several documents in a frame. Source: wire notes on
-providers, §4.2.
+`decode_lines` is the fast path for regular chunks. `read_chunks` handles the rest: fields of other types,
+NaN, lone surrogates, invalid UTF-8, several documents in a frame. Source: wire notes on providers, §4.2.
 """
 
 from __future__ import annotations
@@ -13,16 +12,18 @@ from typing import Any
 
 import msgspec
 
+from dragoman.wire.json_codec import DECODE_ERRORS, as_text, parse_lenient_json, replace_surrogates
+
 
 class OpenAIFunctionCall(msgspec.Struct, gc=False):
-    """The function half of a tool-call fragment."""
+    """The function of a tool call, or a part of it."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
 class OpenAIToolCallDelta(msgspec.Struct, gc=False):
-    """A piece of a tool call. `extra_content` is opaque (Gemini's signatures) and goes back as it is."""
+    """A part of a tool call. `extra_content` is opaque (Gemini's signatures) and is sent back unchanged."""
 
     index: int | None = None
     id: str | None = None
@@ -32,7 +33,7 @@ class OpenAIToolCallDelta(msgspec.Struct, gc=False):
 
 
 class OpenAIDelta(msgspec.Struct, gc=False):
-    """What a chunk adds to the answer; a whole message has the same fields."""
+    """What a chunk adds to the answer; a complete message has the same fields."""
 
     content: str | list[Any] | None = None
     tool_calls: list[OpenAIToolCallDelta] | None = None
@@ -50,7 +51,7 @@ class OpenAIDelta(msgspec.Struct, gc=False):
 
 
 class OpenAIChoice(msgspec.Struct, gc=False):
-    """One of the answers; only the one with index 0 is read. `as_text` is of the old completions API."""
+    """One choice; only the one with index 0 is read. `text` belongs to the old completions API."""
 
     index: int | None = None
     delta: OpenAIDelta | None = None
@@ -61,7 +62,7 @@ class OpenAIChoice(msgspec.Struct, gc=False):
 
 
 class OpenAIChunk(msgspec.Struct, gc=False):
-    """One event of the stream. `choices` is None when the event has none at all: then it may be an error."""
+    """One event of the stream. `choices` is None if the event has none; then it may be an error."""
 
     choices: list[OpenAIChoice] | None = None
     model: str | None = None
@@ -75,11 +76,10 @@ class OpenAIChunk(msgspec.Struct, gc=False):
 
 _decoder = msgspec.json.Decoder(OpenAIChunk)
 decode_lines = _decoder.decode_lines
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def sole_delta(chunk: OpenAIChunk) -> OpenAIDelta | None:
-    """The delta when the chunk holds nothing else, as nearly all do; None when it holds more."""
+    """Return the delta if the chunk contains nothing else, as nearly all do; None otherwise."""
     choices = chunk.choices
     if (
         choices is None
@@ -99,7 +99,7 @@ def sole_delta(chunk: OpenAIChunk) -> OpenAIDelta | None:
 
 
 def has_only_content_and_calls(delta: OpenAIDelta) -> bool:
-    """Whether the delta holds nothing but content and tool calls."""
+    """Whether the delta contains only content and tool calls."""
     return (
         delta.reasoning_content is None
         and delta.reasoning is None
@@ -116,7 +116,7 @@ def has_only_content_and_calls(delta: OpenAIDelta) -> bool:
 
 
 def read_chunks(payload: bytes) -> list[OpenAIChunk]:
-    """The chunks in one frame, whatever its quirks; ValueError when it is no JSON, or no object."""
+    """Parse the chunks in one frame leniently; ValueError if it is not a JSON object."""
     try:
         return [_decoder.decode(payload)]
     except DECODE_ERRORS:
@@ -142,19 +142,10 @@ def read_chunks(payload: bytes) -> list[OpenAIChunk]:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def parse_lenient_json(payload: bytes) -> Any:
-    """The JSON value, also with NaN, control characters, lone surrogates or broken UTF-8; else ValueError."""
-    try:
-        return json.loads(payload.decode("utf-8", "replace"), strict=False)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
-
-
 def lenient_chunk(value: Mapping[str, Any]) -> OpenAIChunk:
-    """The chunk in a JSON object of which any field may have a type of its own.
+    """Build a chunk from a JSON object whose fields may have any type.
 
-    Halves of surrogate pairs stay in the texts that grow, where the other half may follow; elsewhere they
-    are replaced.
+    Lone surrogates stay in streamed texts, where the other half may follow; elsewhere they are replaced.
     """
     choices = value.get("choices")
     return OpenAIChunk(
@@ -165,28 +156,6 @@ def lenient_chunk(value: Mapping[str, Any]) -> OpenAIChunk:
         usage=value.get("usage"),
         **{name: replace_surrogates(value.get(name)) for name in _TOP_LEVEL_FIELDS},
     )
-
-
-def as_text(value: Any) -> str | None:
-    """A string as it is, a number as its digits, a list of text parts joined; anything else is none."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "".join(filter(None, map(as_text, value))) or None
-    if isinstance(value, Mapping):
-        return as_text(value.get("text") or value.get("content") or value.get("summary"))
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def replace_surrogates(value: Any) -> Any:
-    """The value with whole characters only: half of a surrogate pair becomes U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [replace_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
-    return value
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
@@ -245,10 +214,10 @@ def _lenient_tool_call(value: Mapping[str, Any]) -> OpenAIToolCallDelta:
 
 
 def lenient_function(value: Any) -> OpenAIFunctionCall | None:
-    """The function in a fragment, or in the `function_call` of old; a list of arguments becomes its JSON."""
+    """Parse the function of a call, or the old `function_call`; a list of arguments becomes its JSON."""
     if not isinstance(value, Mapping):
         return None
-    arguments = value.get("arguments") or None  # PHP says [] for no arguments
+    arguments = value.get("arguments") or None  # PHP encodes empty arguments as []
     if arguments is not None and not isinstance(arguments, str | dict):
         arguments = json.dumps(arguments)
     return OpenAIFunctionCall(name=as_text(replace_surrogates(value.get("name"))), arguments=arguments)

@@ -1,4 +1,4 @@
-"""Content in: the string or the parts of a chat.completions message as texts and files.
+"""Parse the content and reasoning of a chat.completions message to message parts.
 
 Source: wire notes on providers, §4.1 and §10.1.
 """
@@ -55,83 +55,96 @@ _COMMON_FIELDS = ("type", "cache_control", "prompt_cache_breakpoint")
 def parse_content(
     value: Any, field: str, *, kinds: tuple[ContentKind, ...], ignored: IgnoredFields
 ) -> list[ContentPart]:
-    """The content's pieces in order, without empty texts; `kinds` are the parts that may stand in it."""
+    """Parse the content to parts in order, without empty texts; `kinds` are the allowed part types."""
     if isinstance(value, str):
         return [TextPart(value)] if value else []
     if not isinstance(value, list):
         raise invalid_field(value, field, expected="a string or a list of parts")
-    read = [
+    parts = [
         _parse_part(part, f"{field}[{index}]", kinds=kinds, ignored=ignored)
         for index, part in enumerate(value)
     ]
-    return [part for part in read if isinstance(part, FilePart) or part.text]
+    return [part for part in parts if isinstance(part, FilePart) or part.text]
 
 
 def refusal_part(text: str, cache_metadata: ProviderMetadata | None = None) -> TextPart:
-    """What the model said when it refused."""
+    """A text part with the model's refusal."""
     return TextPart(text, provider_metadata={**(cache_metadata or {}), **REFUSAL_METADATA})
 
 
 def _parse_part(
     value: Any, field: str, *, kinds: tuple[ContentKind, ...], ignored: IgnoredFields
 ) -> ContentPart:
-    kind = read_object(value, field).get("type")
-    if kind not in kinds:
-        wanted = ", ".join(kinds)
+    part_type = read_object(value, field).get("type")
+    if part_type not in kinds:
+        allowed = ", ".join(kinds)
         raise BadRequest(
-            f"{field}.type must be one of {wanted}, got {describe_value(kind)}", field=f"{field}.type"
+            f"{field}.type must be one of {allowed}, got {describe_value(part_type)}", field=f"{field}.type"
         )
-    ignored.add_unknown(value, (*_COMMON_FIELDS, kind), field="messages[].content[]")
-    return _PARSERS[kind](value, field, mark=read_cache_control(value, field))
+    ignored.add_unknown(value, (*_COMMON_FIELDS, part_type), field="messages[].content[]")
+    return _PARSERS[part_type](value, field, cache_metadata=read_cache_control(value, field))
 
 
-def _parse_text(value: Mapping[str, Any], field: str, *, mark: ProviderMetadata | None) -> ContentPart:
-    return TextPart(read_string(value.get("text"), f"{field}.text"), provider_metadata=mark)
+def _parse_text(
+    value: Mapping[str, Any], field: str, *, cache_metadata: ProviderMetadata | None
+) -> ContentPart:
+    return TextPart(read_string(value.get("text"), f"{field}.text"), provider_metadata=cache_metadata)
 
 
-def _parse_refusal(value: Mapping[str, Any], field: str, *, mark: ProviderMetadata | None) -> ContentPart:
-    return refusal_part(read_string(value.get("refusal"), f"{field}.refusal"), mark)
+def _parse_refusal(
+    value: Mapping[str, Any], field: str, *, cache_metadata: ProviderMetadata | None
+) -> ContentPart:
+    return refusal_part(read_string(value.get("refusal"), f"{field}.refusal"), cache_metadata)
 
 
-def _parse_image(value: Mapping[str, Any], field: str, *, mark: ProviderMetadata | None) -> ContentPart:
+def _parse_image(
+    value: Mapping[str, Any], field: str, *, cache_metadata: ProviderMetadata | None
+) -> ContentPart:
     image, field = value.get("image_url"), f"{field}.image_url"
     if isinstance(image, str):
-        image = {"url": image}  # not OpenAI's, but widely taken
+        image = {"url": image}  # not in OpenAI's API, but widely accepted
     image = read_object(image, field)
     url = _parse_url(image.get("url"), f"{field}.url")
     detail = read_optional_string(image.get("detail"), f"{field}.detail")
-    metadata: ProviderMetadata = {**(mark or {}), **({"openai": {"imageDetail": detail}} if detail else {})}
+    metadata: ProviderMetadata = {
+        **(cache_metadata or {}),
+        **({"openai": {"imageDetail": detail}} if detail else {}),
+    }
     return FilePart(media_type_from_url(url), url, provider_metadata=metadata or None)
 
 
-def _parse_audio(value: Mapping[str, Any], field: str, *, mark: ProviderMetadata | None) -> ContentPart:
+def _parse_audio(
+    value: Mapping[str, Any], field: str, *, cache_metadata: ProviderMetadata | None
+) -> ContentPart:
     field = f"{field}.input_audio"
     audio = read_object(value.get("input_audio"), field)
     data = read_nonempty_string(audio.get("data"), f"{field}.data")
-    given = read_nonempty_string(audio.get("format"), f"{field}.format").lower()
-    kind = _AUDIO_TYPES.get(given, f"audio/{given}")
-    return FilePart(kind, f"data:{kind};base64,{data}", provider_metadata=mark)
+    audio_format = read_nonempty_string(audio.get("format"), f"{field}.format").lower()
+    audio_type = _AUDIO_TYPES.get(audio_format, f"audio/{audio_format}")
+    return FilePart(audio_type, f"data:{audio_type};base64,{data}", provider_metadata=cache_metadata)
 
 
-def _parse_file(value: Mapping[str, Any], field: str, *, mark: ProviderMetadata | None) -> ContentPart:
+def _parse_file(
+    value: Mapping[str, Any], field: str, *, cache_metadata: ProviderMetadata | None
+) -> ContentPart:
     field = f"{field}.file"
     file = read_object(value.get("file"), field)
-    called = read_optional_string(file.get("filename"), f"{field}.filename")
+    filename = read_optional_string(file.get("filename"), f"{field}.filename")
     if file.get("file_data") is None and file.get("file_id") is not None:
         raise BadRequest(
-            f"{field}.file_id: a file that another service keeps cannot be read from here",
+            f"{field}.file_id: this provider cannot read files uploaded to another service",
             field=f"{field}.file_id",
-            hint="send the file itself as file_data",
+            hint="send the file's data as file_data",
         )
     data = read_nonempty_string(file.get("file_data"), f"{field}.file_data")
-    guess = _FILE_TYPES.get(called.rpartition(".")[2].lower(), _UNKNOWN_TYPE)
+    guessed_type = _FILE_TYPES.get(filename.rpartition(".")[2].lower(), _UNKNOWN_TYPE)
     if data.startswith(("http://", "https://", "data:")):
         url = _parse_url(data, f"{field}.file_data")
-        found = _DATA_URL.match(url)
-        kind = found[1].lower() if found else _FILE_TYPES.get(_extension(url), guess)
+        match = _DATA_URL.match(url)
+        file_type = match[1].lower() if match else _FILE_TYPES.get(_extension(url), guessed_type)
     else:
-        kind, url = guess, f"data:{guess};base64,{data}"
-    return FilePart(kind, url, called or None, provider_metadata=mark)
+        file_type, url = guessed_type, f"data:{guessed_type};base64,{data}"
+    return FilePart(file_type, url, filename or None, provider_metadata=cache_metadata)
 
 
 def _parse_url(value: Any, field: str) -> str:
@@ -171,33 +184,33 @@ REASONING_FIELDS = (
 
 
 def parse_reasoning(message: Mapping[str, Any], field: str) -> list[ReasoningPart]:
-    """The reasoning in order; the text field is only heard when the details do not tell it already."""
+    """Parse the reasoning in order; the text field is used only if the details have no text."""
     if message.keys().isdisjoint(REASONING_FIELDS):
         return []
-    said = read_optional_string(message.get("reasoning_content"), f"{field}.reasoning_content")
-    said = said or read_optional_string(message.get("reasoning"), f"{field}.reasoning")
+    reasoning_text = read_optional_string(message.get("reasoning_content"), f"{field}.reasoning_content")
+    reasoning_text = reasoning_text or read_optional_string(message.get("reasoning"), f"{field}.reasoning")
     entries = _reasoning_entries(message, field)
-    if said and not any(map(_entry_text, entries)):
-        _insert_text(entries, said)
-    thoughts = [_reasoning_part(entry) for entry in entries]
-    opaque = message.get("reasoning_opaque")
-    if opaque:
-        thoughts.append(ReasoningPart("", provider_metadata={"openai": {"reasoning_opaque": opaque}}))
-    return [thought for thought in thoughts if thought.text or thought.provider_metadata]
+    if reasoning_text and not any(map(_entry_text, entries)):
+        _insert_text(entries, reasoning_text)
+    parts = [_reasoning_part(entry) for entry in entries]
+    opaque_reasoning = message.get("reasoning_opaque")
+    if opaque_reasoning:
+        parts.append(ReasoningPart("", provider_metadata={"openai": {"reasoning_opaque": opaque_reasoning}}))
+    return [part for part in parts if part.text or part.provider_metadata]
 
 
 def _reasoning_entries(message: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
-    """The details with the pieces of one entry put together."""
+    """The details, with the parts of one entry joined."""
     details = read_list(message.get("reasoning_details"), f"{field}.reasoning_details")
     blocks = read_list(message.get("thinking_blocks"), f"{field}.thinking_blocks")
-    given = [
+    raw_entries = [
         read_object(entry, f"{field}.reasoning_details[{index}]") for index, entry in enumerate(details)
     ] or [
         _entry_from_block(read_object(block, f"{field}.thinking_blocks[{index}]"))
         for index, block in enumerate(blocks)
     ]
     entries: list[dict[str, Any]] = []
-    for entry in given:
+    for entry in raw_entries:
         if entries and _is_continuation(entries[-1], entry):
             entries[-1] = {**entries[-1], **entry, "text": _entry_text(entries[-1]) + _entry_text(entry)}
         else:
@@ -206,16 +219,16 @@ def _reasoning_entries(message: Mapping[str, Any], field: str) -> list[dict[str,
 
 
 def _entry_from_block(block: Mapping[str, Any]) -> dict[str, Any]:
-    """An Anthropic block as an entry of `reasoning_details`."""
+    """Convert an Anthropic block to an entry of `reasoning_details`."""
     if block.get("type") == "redacted_thinking":
         return {"type": "reasoning.encrypted", "data": block.get("data")}
     return {"type": "reasoning.text", "text": block.get("thinking"), "signature": block.get("signature")}
 
 
 def _is_continuation(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    """Whether the new entry is a piece of the old one: a client kept the pieces of a stream as they came.
+    """Whether the later entry continues the earlier one: some clients keep the parts of a stream.
 
-    A signature ends its entry. Without an index, a text that has a signature beside it is whole.
+    A signature ends its entry. Without an index, a text with a signature is complete.
     """
     if (
         not (_is_text_entry(earlier) and _is_text_entry(later))
@@ -227,33 +240,33 @@ def _is_continuation(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bo
 
 
 def _insert_text(entries: list[dict[str, Any]], text: str) -> None:
-    """Put the text where it is missing: into the first entry that is there for one, else in front."""
-    for place, entry in enumerate(entries):
+    """Insert the text into the first text entry, or as a new first entry."""
+    for index, entry in enumerate(entries):
         if _is_text_entry(entry):
-            entries[place] = {**entry, "text": text}
+            entries[index] = {**entry, "text": text}
             return
     entries.insert(0, {"type": "reasoning.text", "text": text})
 
 
 def _reasoning_part(entry: Mapping[str, Any]) -> ReasoningPart:
-    told, signature, data = _entry_text(entry), entry.get("signature"), entry.get("data")
-    kept: dict[str, Any] | None = None
+    entry_text, signature, data = _entry_text(entry), entry.get("signature"), entry.get("data")
+    anthropic_metadata: dict[str, Any] | None = None
     if _is_anthropic_format(entry):
         if _is_text_entry(entry) and (signature is None or isinstance(signature, str)):
-            kept = {"signature": signature} if signature else {}
+            anthropic_metadata = {"signature": signature} if signature else {}
         elif entry.get("type") == "reasoning.encrypted" and isinstance(data, str) and data:
-            kept = {"redactedData": data}
-    if kept is None:
-        return ReasoningPart(told, provider_metadata={"openai": {"reasoning_details": [dict(entry)]}})
-    if kept and isinstance(entry.get("provider"), str):
-        kept["provider"] = entry["provider"]
-    metadata: ProviderMetadata | None = {"anthropic": kept} if kept else None
-    return ReasoningPart(told, provider_metadata=metadata)
+            anthropic_metadata = {"redactedData": data}
+    if anthropic_metadata is None:
+        return ReasoningPart(entry_text, provider_metadata={"openai": {"reasoning_details": [dict(entry)]}})
+    if anthropic_metadata and isinstance(entry.get("provider"), str):
+        anthropic_metadata["provider"] = entry["provider"]
+    metadata: ProviderMetadata | None = {"anthropic": anthropic_metadata} if anthropic_metadata else None
+    return ReasoningPart(entry_text, provider_metadata=metadata)
 
 
 def _is_anthropic_format(entry: Mapping[str, Any]) -> bool:
-    form = entry.get("format")
-    return form is None or (isinstance(form, str) and form.startswith("anthropic"))
+    format_name = entry.get("format")
+    return format_name is None or (isinstance(format_name, str) and format_name.startswith("anthropic"))
 
 
 def _is_text_entry(entry: Mapping[str, Any]) -> bool:
@@ -261,6 +274,6 @@ def _is_text_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def _entry_text(entry: Mapping[str, Any]) -> str:
-    """The entry's words, if it has any."""
-    told = entry.get("text") or entry.get("summary")
-    return told if isinstance(told, str) else ""
+    """The entry's text, if it has any."""
+    text = entry.get("text") or entry.get("summary")
+    return text if isinstance(text, str) else ""

@@ -1,4 +1,4 @@
-"""Fields of a client's JSON body, read by type; BadRequest names the field that has another one."""
+"""Read fields of a client's JSON body by type; BadRequest names the invalid field."""
 
 from __future__ import annotations
 
@@ -9,66 +9,53 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.json_codec import is_deeper_than
 
-MAX_DEPTH = 256  # levels of nesting: far beyond any schema, far below what the interpreter's stack takes
+MAX_DEPTH = 256  # more than any schema needs, and far below the interpreter's recursion limit
 _CACHE_TTLS = ("5m", "1h")
 
 
 def decode_json(raw: bytes) -> Any:
-    """The JSON value; ValueError says why there is none, also when it is nested too deeply."""
+    """Decode JSON; ValueError tells why it is invalid, also if it is nested too deeply."""
     try:
         value = msgspec.json.decode(raw)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from None
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and is_deeper_than(value, MAX_DEPTH):
         raise ValueError("it is nested too deeply")
     return value
 
 
-def _depth(value: Any) -> int:
-    """The levels of nesting, counted no further than one past DEEPEST."""
-    level, depth = [value], 0
-    while level and depth <= MAX_DEPTH:
-        level = [
-            item
-            for outer in level
-            for item in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(item, dict | list)
-        ]
-        depth += 1
-    return depth
-
-
 def read_string(value: Any, field: str) -> str:
-    """The string that must stand there."""
+    """Return a required string."""
     if not isinstance(value, str):
         raise invalid_field(value, field, expected="a string")
     return value
 
 
 def read_nonempty_string(value: Any, field: str) -> str:
-    """The string that must stand there and say something."""
+    """Return a required string that is not empty."""
     if not isinstance(value, str) or not value:
         raise invalid_field(value, field, expected="a non-empty string")
     return value
 
 
 def read_optional_string(value: Any, field: str) -> str:
-    """The string that may stand there; nothing and null are an empty one."""
+    """Return an optional string; absent and null count as empty."""
     return "" if value is None else read_string(value, field)
 
 
 def read_object(value: Any, field: str) -> dict[str, Any]:
-    """The object that must stand there."""
+    """Return a required object."""
     if not isinstance(value, dict):
         raise invalid_field(value, field, expected="an object")
     return value
 
 
 def read_list(value: Any, field: str) -> list[Any]:
-    """The list that may stand there; nothing and null are an empty one."""
+    """Return an optional list; absent and null count as empty."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -77,21 +64,21 @@ def read_list(value: Any, field: str) -> list[Any]:
 
 
 def read_boolean(value: Any, field: str) -> bool:
-    """The true or false that may stand there; nothing and null are false."""
+    """Return an optional boolean; absent and null count as false."""
     if value is not None and not isinstance(value, bool):
         raise invalid_field(value, field, expected="true or false")
     return bool(value)
 
 
 def invalid_field(value: Any, field: str, *, expected: str) -> BadRequest:
-    """The error for a value that is not what is wanted."""
+    """Create the error for a value that is not of the expected type."""
     if value is None:
         return BadRequest(f"{field} is missing: it must be {expected}", field=field)
     return BadRequest(f"{field} must be {expected}, got {describe_value(value)}", field=field)
 
 
 def describe_value(value: Any) -> str:
-    """A value in a few words, however long it is."""
+    """Describe a value briefly, for error messages."""
     match value:
         case dict():
             return "an object"
@@ -104,44 +91,46 @@ def describe_value(value: Any) -> str:
 
 
 def read_cache_control(value: Mapping[str, Any], field: str) -> ProviderMetadata | None:
-    """The mark that a prompt is cached up to here: Anthropic's `cache_control`, or OpenAI's breakpoint.
+    """Read the prompt cache breakpoint: Anthropic's `cache_control`, or OpenAI's `prompt_cache_breakpoint`.
 
-    Anthropic keeps five minutes or an hour: a breakpoint that asks for more than the former gets the latter.
+    Anthropic caches for five minutes or an hour: an OpenAI breakpoint with a longer time gets an hour.
     """
     control = value.get("cache_control")
     if control is not None:
         return {"anthropic": {"cacheControl": read_object(control, f"{field}.cache_control")}}
-    mark = value.get("prompt_cache_breakpoint")
-    if mark is None:
+    openai_breakpoint = value.get("prompt_cache_breakpoint")
+    if openai_breakpoint is None:
         return None
     field = f"{field}.prompt_cache_breakpoint"
-    ttl = read_optional_string(read_object(mark, field).get("ttl"), f"{field}.ttl")
-    kept: dict[str, Any] = {"type": "ephemeral"}
+    ttl = read_optional_string(read_object(openai_breakpoint, field).get("ttl"), f"{field}.ttl")
+    cache_control: dict[str, Any] = {"type": "ephemeral"}
     if ttl:
-        kept["ttl"] = ttl if ttl in _CACHE_TTLS else "1h"
-    return {"anthropic": {"cacheControl": kept}}
+        cache_control["ttl"] = ttl if ttl in _CACHE_TTLS else "1h"
+    return {"anthropic": {"cacheControl": cache_control}}
 
 
 class IgnoredFields:
-    """Notes the fields that are left out, each once: `messages[].name`."""
+    """Collects the fields that are dropped, each once: `messages[].name`."""
 
     def __init__(self) -> None:
         self._fields: dict[str, None] = {}
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields in the order in which they were met."""
+        """The fields in the order in which they occurred."""
         return tuple(self._fields)
 
     def add_unknown(self, value: Mapping[str, Any], supported: Collection[str], *, field: str) -> None:
-        """Note each field of the object that is not known and holds something."""
-        for key, held in value.items():
-            if key not in supported and not (held is None or held == [] or held == {} or held == ""):
+        """Add each field of the object that is not supported and not empty."""
+        for key, field_value in value.items():
+            if key not in supported and not (
+                field_value is None or field_value == [] or field_value == {} or field_value == ""
+            ):
                 self._fields[f"{field}.{key}" if field else key] = None
 
 
 def with_cache_control(parts: Sequence[Any], cache_metadata: ProviderMetadata | None) -> list[Any]:
-    """The parts with a message's own mark on the last of them; a mark that it has itself stays."""
+    """Add a message's cache breakpoint to the last of its parts, unless that has one."""
     if cache_metadata is None or not parts:
         return list(parts)
     metadata = {**cache_metadata, **(parts[-1].provider_metadata or {})}

@@ -1,7 +1,7 @@
-"""Messages in: the conversation of a chat.completions request as UI messages.
+"""Parse the messages of a chat.completions request to UI messages.
 
-An assistant message is one UI message, named after its place (`messages[3]`); the tool messages behind it
-are filled into its calls. Source: wire notes on providers, §4.1 and §10.1.
+Each assistant message becomes one UI message, with its position as id (`messages[3]`); later tool messages
+fill in the results of its calls. Source: wire notes on providers, §4.1 and §10.1.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _ROLE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "developer": _COMMON_FIELDS,
     "user": _COMMON_FIELDS,
     "assistant": (*_COMMON_FIELDS, *REASONING_FIELDS, "refusal", "tool_calls", "function_call"),
-    "tool": (*_COMMON_FIELDS, "tool_call_id", "name"),  # the name is that of the call's tool
+    "tool": (*_COMMON_FIELDS, "tool_call_id", "name"),  # `name` repeats the tool's name
     "function": (*_COMMON_FIELDS, "name"),
 }
 
 
 def parse_messages(value: Any, ignored: IgnoredFields) -> tuple[Message, ...]:
-    """The conversation; BadRequest names the message and field that is wrong."""
+    """Parse the conversation; BadRequest names the invalid message and field."""
     if value is None or value == []:
         raise BadRequest("messages must be a list with at least one message", field="messages")
     history = _OpenAIMessageParser(ignored)
@@ -60,7 +60,7 @@ def parse_messages(value: Any, ignored: IgnoredFields) -> tuple[Message, ...]:
 
 
 class _OpenAIDraftMessage(msgspec.Struct):
-    """A message that may still get the results of its calls."""
+    """A message whose calls may still get results."""
 
     id: str
     role: Role
@@ -68,28 +68,28 @@ class _OpenAIDraftMessage(msgspec.Struct):
 
 
 class _CallPosition(msgspec.Struct):
-    """Where a call without a result stands."""
+    """The position of a call without a result."""
 
     message: _OpenAIDraftMessage
     index: int
 
 
 class _OpenAIMessageParser:
-    """Reads messages one by one and remembers the calls that wait for their results."""
+    """Parses messages one by one and tracks the calls that wait for results."""
 
     def __init__(self, ignored: IgnoredFields) -> None:
         self._ignored = ignored
         self._drafts: list[_OpenAIDraftMessage] = []
-        self._open_calls: dict[str, list[_CallPosition]] = {}  # by the call's id
-        self._open_functions: list[_CallPosition] = []  # the same for calls of the old kind, which have none
+        self._open_calls: dict[str, list[_CallPosition]] = {}  # by call id
+        self._open_functions: list[_CallPosition] = []  # old function calls have no id
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What was read."""
-        return tuple(Message(turn.id, turn.role, tuple(turn.parts)) for turn in self._drafts)
+        """The messages parsed so far."""
+        return tuple(Message(draft.id, draft.role, tuple(draft.parts)) for draft in self._drafts)
 
     def add_message(self, message: Mapping[str, Any], field: str) -> None:
-        """Take the next message."""
+        """Add the next message."""
         role = message.get("role")
         if not isinstance(role, str) or role not in _ROLE_FIELDS:
             raise invalid_field(role, f"{field}.role", expected=f"one of {', '.join(_ROLE_FIELDS)}")
@@ -108,31 +108,31 @@ class _OpenAIMessageParser:
 
     def _parse_content(self, message: Mapping[str, Any], field: str) -> list[Any]:
         kinds = USER_KINDS if message["role"] == "user" else TEXT_KINDS
-        read = parse_content(message.get("content"), f"{field}.content", kinds=kinds, ignored=self._ignored)
-        return with_cache_control(read, read_cache_control(message, field))
+        parts = parse_content(message.get("content"), f"{field}.content", kinds=kinds, ignored=self._ignored)
+        return with_cache_control(parts, read_cache_control(message, field))
 
     def _add_assistant(self, message: Mapping[str, Any], field: str) -> None:
         content = message.get("content")
-        said: list[ContentPart] = []
+        parts: list[ContentPart] = []
         if content is not None:
-            said = parse_content(content, f"{field}.content", kinds=ASSISTANT_KINDS, ignored=self._ignored)
-        refused = read_optional_string(message.get("refusal"), f"{field}.refusal")
-        if refused:
-            said.append(refusal_part(refused))
-        spoken = with_cache_control(said, read_cache_control(message, field))
-        turn = _OpenAIDraftMessage(field, "assistant", [*parse_reasoning(message, field), *spoken])
-        self._drafts.append(turn)
+            parts = parse_content(content, f"{field}.content", kinds=ASSISTANT_KINDS, ignored=self._ignored)
+        refusal_text = read_optional_string(message.get("refusal"), f"{field}.refusal")
+        if refusal_text:
+            parts.append(refusal_part(refusal_text))
+        content_parts = with_cache_control(parts, read_cache_control(message, field))
+        draft = _OpenAIDraftMessage(field, "assistant", [*parse_reasoning(message, field), *content_parts])
+        self._drafts.append(draft)
         calls = read_list(message.get("tool_calls"), f"{field}.tool_calls")
-        begun: dict[str, list[_CallPosition]] = {}
+        new_calls: dict[str, list[_CallPosition]] = {}
         for index, call in enumerate(calls):
             part = _parse_call(call, f"{field}.tool_calls[{index}]", ignored=self._ignored)
-            begun.setdefault(part.tool_call_id, []).append(_CallPosition(turn, len(turn.parts)))
-            turn.parts.append(part)
-        self._open_calls |= begun  # an id that is used again is the new call's
-        called = message.get("function_call")
-        if called is not None:
-            self._open_functions.append(_CallPosition(turn, len(turn.parts)))
-            turn.parts.append(_parse_function_call(called, f"{field}.function_call"))
+            new_calls.setdefault(part.tool_call_id, []).append(_CallPosition(draft, len(draft.parts)))
+            draft.parts.append(part)
+        self._open_calls |= new_calls  # a reused id refers to the newest call
+        function_call = message.get("function_call")
+        if function_call is not None:
+            self._open_functions.append(_CallPosition(draft, len(draft.parts)))
+            draft.parts.append(_parse_function_call(function_call, f"{field}.function_call"))
 
     def _find_call(self, message: Mapping[str, Any], field: str) -> _CallPosition:
         field = f"{field}.tool_call_id"
@@ -148,39 +148,42 @@ class _OpenAIMessageParser:
 
     def _find_function(self, message: Mapping[str, Any], field: str) -> _CallPosition:
         field = f"{field}.name"
-        called = read_nonempty_string(message.get("name"), field)
-        for place in range(len(self._open_functions) - 1, -1, -1):
-            call = self._open_functions[place]
+        function_name = read_nonempty_string(message.get("name"), field)
+        for index in range(len(self._open_functions) - 1, -1, -1):
+            call = self._open_functions[index]
             part = call.message.parts[call.index]
-            if isinstance(part, ToolPart) and part.name == called:
-                return self._open_functions.pop(place)
+            if isinstance(part, ToolPart) and part.name == function_name:
+                return self._open_functions.pop(index)
         raise BadRequest(
-            f"{field}: no function call {describe_value(called)} before it waits for a result", field=field
+            f"{field}: no function call {describe_value(function_name)} before it waits for a result",
+            field=field,
         )
 
     def _add_result(self, call: _CallPosition, message: Mapping[str, Any], *, field: str) -> None:
         content = message.get("content")
-        said: list[ContentPart] = []
+        parts: list[ContentPart] = []
         if content is not None:
-            said = parse_content(content, f"{field}.content", kinds=USER_KINDS, ignored=self._ignored)
-        marks = [read_cache_control(message, field), *(_cache_control_of(part) for part in said)]
+            parts = parse_content(content, f"{field}.content", kinds=USER_KINDS, ignored=self._ignored)
+        cache_controls = [read_cache_control(message, field), *(_cache_control_of(part) for part in parts)]
         part = call.message.parts[call.index]
         if isinstance(part, ToolPart):
             call.message.parts[call.index] = replace(
                 part,
                 state="output-available",
-                output=_tool_output(said),
-                result_provider_metadata=next(filter(None, reversed(marks)), None),
+                output=_tool_output(parts),
+                result_provider_metadata=next(filter(None, reversed(cache_controls)), None),
             )
 
 
 def _cache_control_of(part: ContentPart) -> ProviderMetadata | None:
-    marks = {name: held for name, held in (part.provider_metadata or {}).items() if name == "anthropic"}
-    return marks or None
+    cache_metadata = {
+        name: values for name, values in (part.provider_metadata or {}).items() if name == "anthropic"
+    }
+    return cache_metadata or None
 
 
 def _tool_output(parts: list[ContentPart]) -> Any:
-    """A text, as most tools give; with files the pieces in order."""
+    """The text of an output; with files, its parts in order."""
     if any(isinstance(part, FilePart) for part in parts):
         return write_multimodal_output(parts)
     return "\n".join(part.text for part in parts if not isinstance(part, FilePart))
@@ -192,10 +195,18 @@ def _parse_call(value: Any, field: str, *, ignored: IgnoredFields) -> ToolPart:
         raise BadRequest(
             f"{field}.type must be 'function', got {describe_value(call['type'])}",
             field=f"{field}.type",
-            hint="calls of custom tools have no counterpart with other providers",
+            hint="custom tools are supported by OpenAI's own API only",
         )
-    known = ("id", "type", "function", "index", "extra_content", "cache_control", "prompt_cache_breakpoint")
-    ignored.add_unknown(call, known, field="messages[].tool_calls[]")
+    supported = (
+        "id",
+        "type",
+        "function",
+        "index",
+        "extra_content",
+        "cache_control",
+        "prompt_cache_breakpoint",
+    )
+    ignored.add_unknown(call, supported, field="messages[].tool_calls[]")
     metadata: ProviderMetadata = {**(read_cache_control(call, field) or {})}
     if call.get("extra_content"):
         metadata["openai"] = {"extra_content": call["extra_content"]}
@@ -204,25 +215,27 @@ def _parse_call(value: Any, field: str, *, ignored: IgnoredFields) -> ToolPart:
 
 
 def _parse_function_call(value: Any, field: str) -> ToolPart:
-    """A call of the old kind; it gets an id after its place."""
-    place = "".join(character for character in field if character.isdecimal())
-    return _call_part(value, field, id=f"function_call_{place}", metadata=None)
+    """Parse an old `function_call`; its id is made from its position."""
+    position = "".join(character for character in field if character.isdecimal())
+    return _call_part(value, field, id=f"function_call_{position}", metadata=None)
 
 
 def _call_part(value: Any, field: str, *, id: str, metadata: ProviderMetadata | None) -> ToolPart:
     function = read_object(value, field)
-    called = read_nonempty_string(function.get("name"), f"{field}.name")
+    function_name = read_nonempty_string(function.get("name"), f"{field}.name")
     arguments = function.get("arguments")
-    part = ToolPart(f"tool-{called}", id, "input-available", input={}, call_provider_metadata=metadata)
+    part = ToolPart(f"tool-{function_name}", id, "input-available", input={}, call_provider_metadata=metadata)
     if isinstance(arguments, dict):
         return replace(part, input=arguments)
-    written = read_optional_string(arguments, f"{field}.arguments")
-    if written.strip() in ("", "null", "{}"):
+    arguments_text = read_optional_string(arguments, f"{field}.arguments")
+    if arguments_text.strip() in ("", "null", "{}"):
         return part
     try:
-        read = decode_json(written.encode())
+        parsed = decode_json(arguments_text.encode())
     except ValueError:
-        read = None
-    if not isinstance(read, dict):
-        return replace(part, raw_input=written)  # what the model wrote is not lost, but no provider takes it
-    return replace(part, input=read)
+        parsed = None
+    if not isinstance(parsed, dict):
+        return replace(
+            part, raw_input=arguments_text
+        )  # keeps what the model wrote; providers would reject it
+    return replace(part, input=parsed)

@@ -1,7 +1,7 @@
-"""OpenAI's chat.completions request in: a client's body as a model request.
+"""Parse a client's chat.completions request to a model request.
 
-What has no neutral word goes along as an option under its own name; what cannot be said to any provider is
-refused by the name of its field. Source: wire notes on providers, §4.1 and §10.1.
+Fields without a neutral equivalent become options under their own name; a field that no provider supports is
+rejected by name. Source: wire notes on providers, §4.1 and §10.1.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _CHOICE_MODES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "requ
 def parse_tools(
     body: Mapping[str, Any], ignored: IgnoredFields
 ) -> tuple[tuple[Tool, ...], ToolChoice | None]:
-    """The tools and the choice among them; `functions` and `function_call` are their old names.
+    """Parse the tools and the tool choice; `functions` and `function_call` are their old names.
 
-    A choice of `allowed_tools` leaves the others out.
+    A choice of `allowed_tools` removes the other tools.
     """
     tools = [
         _parse_tool(tool, f"tools[{index}]", ignored=ignored)
@@ -47,35 +47,39 @@ def parse_tools(
         _parse_function(function, f"functions[{index}]", ignored=ignored)
         for index, function in enumerate(read_list(body.get("functions"), "functions"))
     ]
-    given = body.get("tool_choice")
-    if given is None:
+    choice = body.get("tool_choice")
+    if choice is None:
         return tuple(tools), _parse_function_call_choice(body.get("function_call"), tools)
-    if isinstance(given, dict) and given.get("type") == "allowed_tools":
-        return _parse_allowed_tools(given.get("allowed_tools"), tools)
-    return tuple(tools), _parse_choice(given, tools)
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _parse_allowed_tools(choice.get("allowed_tools"), tools)
+    return tuple(tools), _parse_choice(choice, tools)
 
 
 def _parse_tool(value: Any, field: str, *, ignored: IgnoredFields) -> Tool:
     tool = read_object(value, field)
-    kind = tool.get("type")
-    if kind not in (None, "function"):
+    tool_type = tool.get("type")
+    if tool_type not in (None, "function"):
         raise BadRequest(
-            f"{field}.type must be 'function', got {describe_value(kind)}",
+            f"{field}.type must be 'function', got {describe_value(tool_type)}",
             field=f"{field}.type",
-            hint="only function tools are understood by every provider",
+            hint="other tool types are not supported by every provider",
         )
     ignored.add_unknown(
         tool, ("type", "function", "cache_control", "prompt_cache_breakpoint"), field="tools[]"
     )
-    read = _parse_function(tool.get("function"), f"{field}.function", ignored=ignored)
-    mark = read_cache_control(tool, field)
-    return read if mark is None else Tool(read.name, read.description, read.input_schema, read.strict, mark)
+    parsed = _parse_function(tool.get("function"), f"{field}.function", ignored=ignored)
+    cache_metadata = read_cache_control(tool, field)
+    return (
+        parsed
+        if cache_metadata is None
+        else Tool(parsed.name, parsed.description, parsed.input_schema, parsed.strict, cache_metadata)
+    )
 
 
 def _parse_function(value: Any, field: str, *, ignored: IgnoredFields) -> Tool:
     function = read_object(value, field)
-    known = ("name", "description", "parameters", "strict", "cache_control")
-    ignored.add_unknown(function, known, field="tools[].function")
+    supported = ("name", "description", "parameters", "strict", "cache_control")
+    ignored.add_unknown(function, supported, field="tools[].function")
     schema, strict = function.get("parameters"), function.get("strict")
     return Tool(
         read_nonempty_string(function.get("name"), f"{field}.name"),
@@ -116,25 +120,25 @@ def _parse_mode(value: Any, field: str, *, tools: Sequence[Tool]) -> ToolChoice:
 
 
 def _parse_named_tool(value: Any, field: str, *, tools: Sequence[Tool]) -> NamedToolChoice:
-    called = read_nonempty_string(value, field)
-    if not any(tool.name == called for tool in tools):
-        raise BadRequest(f"{field}: {describe_value(called)} is not among the tools", field=field)
-    return NamedToolChoice(called)
+    tool_name = read_nonempty_string(value, field)
+    if not any(tool.name == tool_name for tool in tools):
+        raise BadRequest(f"{field}: {describe_value(tool_name)} is not among the tools", field=field)
+    return NamedToolChoice(tool_name)
 
 
 def _parse_allowed_tools(value: Any, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], ToolChoice]:
     field = "tool_choice.allowed_tools"
-    allowed = read_object(value, field)
+    allowed_tools = read_object(value, field)
     names = set()
-    for index, entry in enumerate(read_list(allowed.get("tools"), f"{field}.tools")):
-        place = f"{field}.tools[{index}]"
-        function = read_object(read_object(entry, place).get("function"), f"{place}.function")
-        names.add(_parse_named_tool(function.get("name"), f"{place}.function.name", tools=tools).name)
-    chosen = tuple(tool for tool in tools if tool.name in names)
-    mode = allowed.get("mode", "auto")
+    for index, entry in enumerate(read_list(allowed_tools.get("tools"), f"{field}.tools")):
+        entry_field = f"{field}.tools[{index}]"
+        function = read_object(read_object(entry, entry_field).get("function"), f"{entry_field}.function")
+        names.add(_parse_named_tool(function.get("name"), f"{entry_field}.function.name", tools=tools).name)
+    allowed_subset = tuple(tool for tool in tools if tool.name in names)
+    mode = allowed_tools.get("mode", "auto")
     if mode not in ("auto", "required"):
         raise _invalid_choice(mode, f"{field}.mode", expected="'auto' or 'required'")
-    return chosen, _parse_mode(mode, f"{field}.mode", tools=chosen)
+    return allowed_subset, _parse_mode(mode, f"{field}.mode", tools=allowed_subset)
 
 
 def _invalid_choice(value: Any, field: str, *, expected: str) -> BadRequest:
@@ -151,11 +155,11 @@ _HINT = 'send {"model": "provider/model", "messages": [{"role": "user", "content
 
 
 def parse_chat_completions_request(raw: bytes) -> ClientRequest:
-    """The request in a body; BadRequest names the field that is wrong."""
+    """Parse a body; BadRequest names the invalid field."""
     try:
         body = decode_json(raw)
     except ValueError as error:
-        raise BadRequest(f"the body cannot be read as JSON: {error}", hint=_HINT) from None
+        raise BadRequest(f"the body is not valid JSON: {error}", hint=_HINT) from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object", hint=_HINT)
     ignored = IgnoredFields()
@@ -175,13 +179,13 @@ def parse_chat_completions_request(raw: bytes) -> ClientRequest:
 def _parse_include_usage(value: Any, ignored: IgnoredFields) -> bool:
     if value is None:
         return False
-    asked = read_object(value, "stream_options")
-    ignored.add_unknown(asked, ("include_usage",), field="stream_options")
-    return read_boolean(asked.get("include_usage"), "stream_options.include_usage")
+    stream_options = read_object(value, "stream_options")
+    ignored.add_unknown(stream_options, ("include_usage",), field="stream_options")
+    return read_boolean(stream_options.get("include_usage"), "stream_options.include_usage")
 
 
 def _parse_options(body: Mapping[str, Any]) -> dict[str, Any]:
-    """All other fields; null is the same as nothing. Those that OpenAI knows have the type that it says."""
+    """All other fields; null counts as absent. The types of OpenAI's fields are checked."""
     options = {key: value for key, value in body.items() if key not in _HANDLED_FIELDS and value is not None}
     for key, value in options.items():
         check = _OPTION_TYPES.get(key)
@@ -193,12 +197,12 @@ def _parse_options(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_response_format(response_format: Mapping[str, Any]) -> None:
-    """A response format that names a schema has one."""
-    kind = read_nonempty_string(response_format.get("type"), "response_format.type")
-    if kind == "json_schema":
-        named = read_object(response_format.get("json_schema"), "response_format.json_schema")
-        if named.get("schema") is not None:
-            read_object(named["schema"], "response_format.json_schema.schema")
+    """Check a response format that has a schema."""
+    format_type = read_nonempty_string(response_format.get("type"), "response_format.type")
+    if format_type == "json_schema":
+        json_schema = read_object(response_format.get("json_schema"), "response_format.json_schema")
+        if json_schema.get("schema") is not None:
+            read_object(json_schema["schema"], "response_format.json_schema.schema")
 
 
 def _is_integer(value: Any) -> bool:
@@ -226,8 +230,8 @@ def _is_stop(value: Any) -> bool:
 
 
 TypeCheck = tuple[Callable[[Any], bool], str]
-_POSITIVE_INTEGER: TypeCheck = (_is_positive_integer, "a whole number of at least 1")
-_INTEGER: TypeCheck = (_is_integer, "a whole number")
+_POSITIVE_INTEGER: TypeCheck = (_is_positive_integer, "an integer of at least 1")
+_INTEGER: TypeCheck = (_is_integer, "an integer")
 _NUMBER: TypeCheck = (_is_number, "a number")
 _STRING: TypeCheck = (_is_string, "a string")
 _BOOLEAN: TypeCheck = (lambda value: isinstance(value, bool), "true or false")

@@ -1,8 +1,8 @@
-"""OpenAI's chat.completions answer out: events as chunks for a streaming client, or as one whole object.
+"""Encode events as a chat.completions answer: chunks for a streaming client, or one object.
 
-A finish, a usage or a `[DONE]` is never invented: an answer without its finish is an error. Of the hub's
-finish reasons `other` becomes `stop`, for the provider did end the answer; `error` and `aborted` are none.
-Source: wire notes on providers, §4.2, §10.2 and §10.5.
+A finish, usage or `[DONE]` is never invented: an answer without a finish is an error. The finish reason
+`other` becomes `stop`, since the provider ended the answer; `error` and `aborted` are not finishes. Source:
+wire notes on providers, §4.2, §10.2 and §10.5.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from dragoman.errors import (
     ProviderError,
     Unauthorized,
 )
-from dragoman.wire.encoder import DONE_FRAME, SSE_HEADERS
+from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.openai.encoder_deltas import FINISH_REASONS, CallFragment, DeltaEncoder, MessageDelta
+from dragoman.wire.sse import DONE_FRAME
 
 # ---- Errors out to an OpenAI client: the body and status that its SDK knows how to raise.
 # Source: wire notes on providers, §4.7 and §10.5.
@@ -54,17 +55,19 @@ _QUOTA = "insufficient_quota"
 
 
 def error_status(error: DragomanError) -> int:
-    """The HTTP status: the provider's own if it gave one, else what its category or the error stands for."""
+    """The HTTP status: the provider's own, else that of the error's category or class."""
     if not isinstance(error, ProviderError):
         return error.status
-    given = error.upstream_status
-    if given is not None and 400 <= given <= 599:
-        return given
+    upstream_status = error.upstream_status
+    if upstream_status is not None and 400 <= upstream_status <= 599:
+        return upstream_status
     return _CATEGORY_STATUSES.get(error.category, 502)
 
 
 def error_body(error: DragomanError) -> dict[str, object]:
-    """`{"error": {message, type, param, code}}`, strings or null; the provider's own words if it has them."""
+    """Return `{"error": {message, type, param, code}}`, strings or null; the provider's own fields if
+    known.
+    """
     details = error.details if isinstance(error, ProviderError) else None
     if details is not None and _is_openai_error(details):
         return {
@@ -73,10 +76,10 @@ def error_body(error: DragomanError) -> dict[str, object]:
                 **{key: _text_or_none(details.get(key)) for key in _DETAIL_FIELDS},
             }
         }
-    kind, code = _type_and_code(error)
+    error_type, code = _type_and_code(error)
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     param = error.field if isinstance(error, BadRequest) else None
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
 _DETAIL_FIELDS = ("type", "param", "code")
@@ -103,10 +106,10 @@ def _type_and_code(error: DragomanError) -> tuple[str, str | None]:
         case Unauthorized():
             return "authentication_error", "invalid_api_key"
         case NotFound():
-            return _INVALID_REQUEST, "model_not_found"  # there is nothing else to be found behind this door
+            return _INVALID_REQUEST, "model_not_found"  # models are the only resources of this endpoint
         case _:
-            other = _SERVER_ERROR if error.status >= 500 else _INVALID_REQUEST
-            return _STATUS_TYPES.get(error.status, other), error.code
+            default_type = _SERVER_ERROR if error.status >= 500 else _INVALID_REQUEST
+            return _STATUS_TYPES.get(error.status, default_type), error.code
 
 
 __all__ = ["OpenAIStreamEncoder", "encode_document", "error_body", "error_status"]
@@ -116,17 +119,17 @@ _NULL_USAGE = b',"usage":null'
 
 
 class OpenAIStreamEncoder:
-    """One answer as chunks; pure. `include_usage`: the client asked for the usage chunk."""
+    """Encodes one answer as chunks; pure. `include_usage`: the client asked for the usage chunk."""
 
     headers: Mapping[str, str] = SSE_HEADERS
 
     def __init__(self, *, id: str, model: str, created: int, include_usage: bool) -> None:
-        head = b'{"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
+        prefix = b'{"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
             _encode(id),
             created,
             _encode(model),
         )
-        self._chunk_prefix = b"data: " + head
+        self._chunk_prefix = b"data: " + prefix
         self._delta_prefix = self._chunk_prefix + b'{"index":0,"delta":'
         self._chunk_suffix = b',"finish_reason":null}]' + (_NULL_USAGE if include_usage else b"") + b"}\n\n"
         self._content_prefix = self._delta_prefix + b'{"content":'
@@ -137,7 +140,7 @@ class OpenAIStreamEncoder:
         self._failed = False
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
-        """The chunks for a batch; empty when the client has no words for it, or the stream is over."""
+        """Return the chunks for a batch; empty if the protocol has none for it, or the stream has failed."""
         if self._failed:
             return b""
         deltas = self._delta_encoder
@@ -151,14 +154,14 @@ class OpenAIStreamEncoder:
         return b"".join(frames)
 
     def encode_error(self, error: DragomanError) -> bytes:
-        """The frame that tells the client that the answer failed; nothing comes after it."""
+        """Return the frame that reports the failure of the answer; nothing follows it."""
         if self._failed:
             return b""
         self._failed = True
         return b"data: " + _encode(error_body(error)) + b"\n\n"
 
     def end(self) -> bytes:
-        """The usage, if it is asked for and known, and `[DONE]`; ProviderError when there was no finish."""
+        """Return the usage, if requested and known, and `[DONE]`; ProviderError if there was no finish."""
         finish = _require_finish(self._delta_encoder)
         if self._failed:
             return b""
@@ -168,33 +171,33 @@ class OpenAIStreamEncoder:
         return self._chunk_prefix + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE_FRAME
 
     def _encode_event(self, event: e.Event) -> Sequence[bytes]:
-        """The same for any event."""
+        """Encode any single event."""
         if type(event) is e.ReasoningDelta and self._delta_encoder.append_reasoning(event):
             return self._reasoning_prefix, _encode(event.delta), self._delta_suffix
         if (
             type(event) is e.ToolInputDelta
             and (index := self._delta_encoder.tool_calls.append_arguments(event)) is not None
         ):
-            begin = b'%b{"tool_calls":[{"index":%d,"function":{"arguments":' % (self._delta_prefix, index)
-            return begin, _encode(event.input_text_delta), b"}}]", self._delta_suffix
-        over = self._delta_encoder.finish is not None
+            prefix = b'%b{"tool_calls":[{"index":%d,"function":{"arguments":' % (self._delta_prefix, index)
+            return prefix, _encode(event.input_text_delta), b"}}]", self._delta_suffix
+        was_finished = self._delta_encoder.finish is not None
         delta = self._delta_encoder.encode(event)
         if delta is None:
             return ()
-        if self._delta_encoder.finish is None or over:
+        if self._delta_encoder.finish is None or was_finished:
             return self._delta_prefix, _encode(delta), self._chunk_suffix
         reason = b'"finish_reason":"%b"' % FINISH_REASONS[self._delta_encoder.finish.finish_reason].encode()
         return self._delta_prefix, _encode(delta), self._chunk_suffix.replace(b'"finish_reason":null', reason)
 
 
 def encode_document(events: Sequence[e.Event], *, id: str, model: str, created: int) -> bytes:
-    """The chat.completion object; ProviderError when the answer has no finish."""
+    """Encode the chat.completion object; ProviderError if the answer has no finish."""
     deltas = DeltaEncoder()
-    told = [delta for event in events if (delta := deltas.encode(event)) is not None]
+    message_deltas = [delta for event in events if (delta := deltas.encode(event)) is not None]
     finish = _require_finish(deltas)
     choice = {
         "index": 0,
-        "message": _join_deltas(told),
+        "message": _join_deltas(message_deltas),
         "logprobs": None,
         "finish_reason": FINISH_REASONS[finish.finish_reason],
     }
@@ -211,7 +214,7 @@ def encode_document(events: Sequence[e.Event], *, id: str, model: str, created: 
 
 
 def encode_usage(usage: e.Usage | None) -> dict[str, Any] | None:
-    """Usage in OpenAI's words. What is unknown is left out; None when nothing is known."""
+    """Encode usage in OpenAI's format. Unknown counts are omitted; None if nothing is known."""
     if usage is None or (usage.input_tokens is None and usage.output_tokens is None):
         return None
     total = usage.total_tokens
@@ -244,7 +247,7 @@ def _require_finish(deltas: DeltaEncoder) -> e.FinishStep:
 
 
 def _join_deltas(message_deltas: Sequence[MessageDelta]) -> dict[str, Any]:
-    """The sum of the deltas."""
+    """Join the deltas to one message."""
     texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
     lists: dict[str, list[dict[str, Any]]] = {}
     arguments: list[list[str]] = []

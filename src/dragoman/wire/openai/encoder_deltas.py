@@ -1,9 +1,9 @@
-"""Deltas: what each event of an answer adds to a chat.completions message.
+"""Convert events to the deltas of a chat.completions message.
 
-One telling for both kinds of client: a stream sends each delta, a whole answer is their sum. Every list in a
-delta holds objects with an `index`, counted from 0 without holes, because the SDKs add them up by it. What
-OpenAI has no word for (documents, files that are no images, calls that the provider ran itself) is left out.
-Source: wire notes on providers, §10.2 and §10.5.
+A stream sends each delta; a document is their sum. Each list in a delta has objects with an `index` that
+counts from 0 without gaps, since the SDKs merge by it. What OpenAI's format does not have (documents, files
+other than images, calls that the provider ran itself) is omitted. Source: wire notes on providers, §10.2 and
+§10.5.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _encoder = msgspec.json.Encoder()
 
 
 class ToolCallEncoder:
-    """Tells the calls of one answer. Those that the provider runs itself are not the client's to see."""
+    """Encodes the calls of one answer, except those that the provider runs itself."""
 
     def __init__(self) -> None:
         self._calls: list[_EncodedCall] = []
         self._by_id: dict[str, _EncodedCall] = {}
-        self._current = 0  # the index of the call that may speak
+        self._current = 0  # index of the call whose fragments are sent
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def encode(self, event: CallEvent) -> list[CallFragment]:
-        """The fragments that can be told now."""
+        """Return the fragments that can be sent now."""
         call = self._by_id.get(event.tool_call_id)
         if call is None:
             if isinstance(event, ToolInputDelta) or event.provider_executed:
@@ -53,7 +53,9 @@ class ToolCallEncoder:
         return call.take_fragments() if call.index < self._current else self._take_ready()
 
     def append_arguments(self, event: ToolInputDelta) -> int | None:
-        """Take more arguments of the call whose turn it is: its index; None when `tell` has to see it."""
+        """Append arguments to the current call and return its index; None if `encode` must handle the
+        event.
+        """
         call = self._by_id.get(event.tool_call_id)
         if call is None or call.is_blank or call.index != len(self._calls) - 1 or call.index != self._current:
             return None
@@ -61,7 +63,7 @@ class ToolCallEncoder:
         return call.index
 
     def flush(self) -> list[CallFragment]:
-        """What still waits, at the end of the answer."""
+        """Return all pending fragments, at the end of the answer."""
         waiting = self._calls[self._current :]
         self._current = len(self._calls)
         return [fragment for call in waiting for fragment in call.take_fragments()]
@@ -78,11 +80,11 @@ class ToolCallEncoder:
 
 
 class _EncodedCall:
-    """A call under way: what of its arguments was told, and what was not yet."""
+    """A call whose fragments are being sent."""
 
     def __init__(self, event: NamedCallEvent, *, index: int) -> None:
         self.index = index
-        self.is_blank = True  # nothing but white space yet
+        self.is_blank = True  # only white space so far
         self.is_ended = False
         self.sent: list[str] = []
         self._header: CallFragment | None = {"index": index, "id": event.tool_call_id, "type": "function"}
@@ -90,12 +92,12 @@ class _EncodedCall:
         self._unsent: list[str] = []
 
     def add_event(self, event: CallEvent) -> None:
-        """Take what happened to the call; the end says its arguments if nothing has said them yet."""
+        """Add an event of the call; the last event provides the arguments if none were streamed."""
         match event:
             case ToolInputStart():
                 pass
-            case ToolInputDelta(input_text_delta=piece):
-                self._append(piece)
+            case ToolInputDelta(input_text_delta=fragment):
+                self._append(fragment)
             case ToolInputAvailable():
                 self.is_ended = True
                 if self.is_blank:
@@ -106,7 +108,7 @@ class _EncodedCall:
                     self._append(_arguments_text("" if event.input is None else event.input))
 
     def take_fragments(self) -> list[CallFragment]:
-        """What was not told yet, in one fragment; the first says which call it is."""
+        """Return what has not been sent, as one fragment; the first has the call's id and name."""
         arguments = "".join(self._unsent)
         self.sent += self._unsent
         self._unsent = []
@@ -116,7 +118,7 @@ class _EncodedCall:
         return [{"index": self.index, "function": {"arguments": arguments}}] if arguments else []
 
     def is_complete(self) -> bool:
-        """Whether the arguments are all there, as far as one can see."""
+        """Whether the arguments are a complete JSON object, as far as can be seen."""
         text = "".join(self.sent)
         if not text.rstrip().endswith("}"):
             return False
@@ -126,14 +128,14 @@ class _EncodedCall:
             return False
         return True
 
-    def _append(self, piece: str) -> None:
-        if piece:
-            self._unsent.append(piece)
-            self.is_blank = self.is_blank and piece.isspace()
+    def _append(self, text: str) -> None:
+        if text:
+            self._unsent.append(text)
+            self.is_blank = self.is_blank and text.isspace()
 
 
 def _arguments_text(arguments: Any) -> str:
-    """Arguments as text; what cannot be read as JSON stays verbatim."""
+    """The arguments as JSON text; a string is used unchanged."""
     return arguments if isinstance(arguments, str) else _encoder.encode(arguments).decode()
 
 
@@ -154,12 +156,12 @@ class _ReasoningBlock(msgspec.Struct):
 
 
 class DeltaEncoder:
-    """Tells one answer. `finish` is set once the answer is over."""
+    """Converts the events of one answer. `finish` is set once the answer is complete."""
 
     def __init__(self) -> None:
         self.finish: e.FinishStep | None = None
-        self.text_length = 0  # of the text so far, in characters
-        self.open_text_id: str | None = None  # the open text block, if it is no refusal and has begun
+        self.text_length = 0  # characters so far
+        self.open_text_id: str | None = None  # the open text block, unless it is a refusal or still empty
         self._started = False
         self._refusal_ids: set[str] = set()
         self._has_refusal = False
@@ -168,7 +170,7 @@ class DeltaEncoder:
         self._list_lengths = {"reasoning_details": 0, "annotations": 0, "images": 0}
 
     def encode(self, event: e.Event) -> MessageDelta | None:
-        """What the event adds; None when that is nothing. The first delta names the role."""
+        """Return the delta of the event; None if it has none. The first delta has the role."""
         if self.finish is not None:
             return None
         delta = self._encode_block(event) if isinstance(event, _BLOCK_EVENTS) else self._encode_other(event)
@@ -178,7 +180,7 @@ class DeltaEncoder:
         return {"role": "assistant", "content": None} | delta
 
     def append_reasoning(self, event: e.ReasoningDelta) -> bool:
-        """Take more of an open reasoning block as it is; False when `tell` has to see it."""
+        """Append to an open reasoning block; False if `encode` must handle the event."""
         thought = self._reasoning_blocks.get(event.id)
         if thought is None or not self._started or not event.delta or event.provider_metadata is not None:
             return False
@@ -245,9 +247,9 @@ class DeltaEncoder:
         return {"reasoning_details": numbered} if numbered else None
 
     def _encode_source(self, event: e.SourceUrl) -> MessageDelta:
-        """The citation stands where the text has got to."""
-        place = {"start_index": self.text_length, "end_index": self.text_length}
-        citation = {"url": event.url, "title": event.title or event.url, **place}
+        """The citation's position is the current end of the text."""
+        position = {"start_index": self.text_length, "end_index": self.text_length}
+        citation = {"url": event.url, "title": event.title or event.url, **position}
         entry = {"type": "url_citation", "url_citation": citation}
         return {"annotations": [self._with_index("annotations", entry)]}
 
@@ -259,20 +261,20 @@ class DeltaEncoder:
         }
 
     def _encode_finish(self, event: e.FinishStep) -> MessageDelta | None:
-        """A finish; one that says that the answer is broken or not over is none."""
+        """Encode a finish; `error` and `aborted` are not finishes."""
         if event.finish_reason not in FINISH_REASONS:
             return None
         self.finish, self.open_text_id = event, None
         self._reasoning_blocks.clear()
-        rest = self.tool_calls.flush()
-        delta: MessageDelta = {"tool_calls": rest} if rest else {}
+        fragments = self.tool_calls.flush()
+        delta: MessageDelta = {"tool_calls": fragments} if fragments else {}
         if event.finish_reason == "content-filter" and not self._has_refusal:
             details = (event.provider_metadata or {}).get("anthropic", {}).get("stopDetails")
             reason = details.get("explanation") if isinstance(details, Mapping) else None
             if isinstance(reason, str) and reason:
                 self._has_refusal, delta["refusal"] = True, reason
         if not (self.text_length or self.tool_calls or self._has_refusal):
-            delta["content"] = ""  # an answer that says nothing is an empty one, not one without content
+            delta["content"] = ""  # an empty answer has empty content, not none
         return delta
 
     def _with_index(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,7 +289,7 @@ FINISH_REASONS: Mapping[str | None, str] = {
     "max-steps": "length",
     "content-filter": "content_filter",
     "tool-calls": "tool_calls",
-    "other": "stop",  # the provider did end the answer, with a word of its own
+    "other": "stop",  # the provider ended the answer with a reason of its own
 }
 
 
@@ -297,12 +299,17 @@ def _merge_metadata(metadata: ProviderMetadata, update: ProviderMetadata | None)
 
 
 def _reasoning_details(text: str, metadata: ProviderMetadata) -> list[dict[str, Any]]:
-    """What must come back unchanged with the block's text, as entries of `reasoning_details`."""
-    kept = metadata.get("anthropic", {})
-    origin = {"format": REASONING_FORMAT, **({"provider": kept["provider"]} if kept.get("provider") else {})}
-    if kept.get("redactedData"):
-        return [{"type": "reasoning.encrypted", "data": kept["redactedData"], **origin}]
-    if kept.get("signature"):
-        return [{"type": "reasoning.text", "text": text, "signature": kept["signature"], **origin}]
+    """The opaque parts that must be sent back with the block's text, as entries of `reasoning_details`."""
+    anthropic_metadata = metadata.get("anthropic", {})
+    origin = {
+        "format": REASONING_FORMAT,
+        **({"provider": anthropic_metadata["provider"]} if anthropic_metadata.get("provider") else {}),
+    }
+    if anthropic_metadata.get("redactedData"):
+        return [{"type": "reasoning.encrypted", "data": anthropic_metadata["redactedData"], **origin}]
+    if anthropic_metadata.get("signature"):
+        return [
+            {"type": "reasoning.text", "text": text, "signature": anthropic_metadata["signature"], **origin}
+        ]
     entries = metadata.get("openai", {}).get("reasoning_details")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

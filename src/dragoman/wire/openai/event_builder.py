@@ -1,31 +1,30 @@
-"""Answer: the chunks of one chat.completions answer become blocks, tool calls, sources and a finish.
+"""Build events from the chunks of one chat.completions answer: blocks, tool calls, sources, finish.
 
-Reasoning comes before text and text before calls when one chunk holds several. A refusal is a text block
-with the provider metadata `{"openai": {"refusal": true}}`; the finish reason stays what the provider says.
+If one chunk contains several, reasoning comes before text and text before calls. A refusal is a text block
+with the provider metadata `{"openai": {"refusal": true}}`; the finish reason stays the provider's.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishReason, FinishStep
+from dragoman.wire.json_codec import as_text, compact_json
 from dragoman.wire.openai.chunk import (
     OpenAIChoice,
     OpenAIChunk,
     OpenAIDelta,
     OpenAIFunctionCall,
     OpenAIToolCallDelta,
-    as_text,
     has_only_content_and_calls,
     lenient_function,
 )
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.reasoning import ReasoningAccumulator, bind_to_provider
 from dragoman.wire.openai.usage import has_counts, read_usage
-from dragoman.wire.provider_errors import provider_error
+from dragoman.wire.provider_errors import incomplete_answer_error, provider_error
 from dragoman.wire.sources import SourceTracker
 from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
@@ -70,10 +69,10 @@ _FINISH_REASON_RANKS: Mapping[FinishReason, int] = {
 
 
 class OpenAIEventBuilder:
-    """One answer under way. `provider_error` is set when it failed; nothing may be added then.
+    """Builds the events of one answer. `failure` is set when it failed; nothing may be added then.
 
-    `provider` goes into the finish, and `model` when no chunk names one. `new_id` gives ids for tool calls
-    that come without one, or with one that is `taken`.
+    `provider` goes into `finish-step`, and `model` if no chunk names one. `new_id` creates ids for tool calls
+    without an id, or with one in `used_ids`.
     """
 
     def __init__(
@@ -95,14 +94,14 @@ class OpenAIEventBuilder:
         self._reasoning = ReasoningAccumulator(provider)
         self._blocks = TextBlockWriter(self._reasoning.take_metadata)
         self._think_tags = ThinkTagSplitter(quirks.think_tags)
-        self._content: list[str] = []  # pieces that Thinking has not seen yet
+        self._content: list[str] = []  # text that ThinkTagSplitter has not read yet
         self._tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
         self._sources = SourceTracker()
         self._usage: Any = None
         self._requested_model = model
 
     def add_delta(self, delta: OpenAIDelta) -> None:
-        """Add what a chunk without anything else brings."""
+        """Add the delta of a chunk that contains nothing else."""
         if has_only_content_and_calls(delta):
             self._add_content(delta.content)
         else:
@@ -128,32 +127,34 @@ class OpenAIEventBuilder:
         self.fail(chunk.error)
 
     def fail(self, error: Any) -> None:
-        """Note the provider's error, if it is one; the first stays."""
+        """Record the provider's error, if there is one; the first is kept."""
         if error and self.failure is None:
             self.failure = error if isinstance(error, ProviderError) else provider_error(error)
 
     def take_events(self) -> list[Event]:
-        """The events since the last time."""
+        """Return the events since the last call."""
         self._split_content()
         if self.has_tool_calls:
             self._blocks.insert(self._tool_calls.take_events())
         return self._blocks.take_events()
 
     def end(self, *, done: bool) -> None:
-        """Close the answer, after `[DONE]` or without; it fails when the provider gave no finish reason."""
+        """Close the answer, after `[DONE]` or without; it fails if the provider gave no finish reason."""
         reason = self.finish_reason
         if reason is None and done and self._lenient_finish:
             reason = "stop"
         if reason is None:
-            self.fail(_unfinished_error(done, self._started))
+            self.fail(incomplete_answer_error(started=self._started, saw_done=done))
         elif reason == "error":
-            self.fail(provider_error({"message": "the provider broke the answer off: finish reason 'error'"}))
+            self.fail(
+                provider_error({"message": "the provider ended the answer with the finish reason 'error'"})
+            )
         if self.failure is not None or reason is None:
             return
         self._flush_content()
         self._blocks.insert(self._tool_calls.flush())
         if self._reasoning.has_opaque and self._blocks.kind != "reasoning":
-            self._blocks.open("reasoning")  # a signature that came late, in a block of its own
+            self._blocks.open("reasoning")  # a late signature gets a block of its own
         self._blocks.close()
         calls = self._tool_calls.finish(truncated=reason == "length")
         self._blocks.insert(calls)
@@ -167,7 +168,7 @@ class OpenAIEventBuilder:
         if choice.delta is not None:
             self.add_delta(choice.delta)
         if not self._started and (choice.delta is None or choice.finish_reason):
-            # a whole answer in one event, perhaps with an empty delta beside it, or the old completions API
+            # a complete answer in one event, perhaps with an empty delta, or the old completions API
             self.add_delta(
                 _with_indexes(choice.message)
                 if choice.message is not None
@@ -194,7 +195,7 @@ class OpenAIEventBuilder:
         self._content.append(content)
 
     def _add_all_content(self, delta: OpenAIDelta) -> None:
-        """Add all of the delta but its tool calls."""
+        """Add all of the delta except its tool calls."""
         self._add_reasoning(delta)
         self._add_content(delta.content)
         if delta.refusal:
@@ -209,26 +210,26 @@ class OpenAIEventBuilder:
             )
 
     def _add_reasoning(self, delta: OpenAIDelta) -> None:
-        details = delta.reasoning_details or delta.thinking_blocks or delta.reasoning_opaque
-        if details:
+        has_details = delta.reasoning_details or delta.thinking_blocks or delta.reasoning_opaque
+        if has_details:
             self._split_content()
-        piece = self._reasoning.add_delta(delta)
-        if piece:
-            self._write_block("reasoning", piece)
-        elif details and self._reasoning.has_opaque and not self._started:
+        reasoning = self._reasoning.add_delta(delta)
+        if reasoning:
+            self._write_block("reasoning", reasoning)
+        elif has_details and self._reasoning.has_opaque and not self._started:
             self._started = True
             self._blocks.open("reasoning")
 
     def _add_content_part(self, part: Any) -> None:
-        """Add one part of a content that is a list (Mistral, Databricks)."""
-        kind = part.get("type") if isinstance(part, Mapping) else "text"
-        if kind in ("thinking", "reasoning"):
+        """Add one part of a content list (Mistral, Databricks)."""
+        part_type = part.get("type") if isinstance(part, Mapping) else "text"
+        if part_type in ("thinking", "reasoning"):
             self._write_block(
                 "reasoning", as_text(part.get("thinking") or part.get("reasoning")) or as_text(part) or ""
             )
-        elif kind == "refusal":
+        elif part_type == "refusal":
             self._write_block("refusal", as_text(part.get("refusal")) or "")
-        elif kind == "image_url":
+        elif part_type == "image_url":
             self._insert_events(self._sources.new_images([part]))
         else:
             self._add_content(as_text(part) or "")
@@ -241,18 +242,18 @@ class OpenAIEventBuilder:
             self._add_content(as_text(delta.audio.get("transcript")) or "")
 
     def _append_arguments(self, fragment: OpenAIToolCallDelta) -> bool:
-        """Take a fragment that only brings more arguments, as most do; False for any other."""
-        called = fragment.function
+        """Append a fragment that contains only arguments, as most do; False for any other."""
+        function_delta = fragment.function
         return (
-            called is not None
-            and isinstance(called.arguments, str)
-            and not called.name
+            function_delta is not None
+            and isinstance(function_delta.arguments, str)
+            and not function_delta.name
             and not fragment.id
             and fragment.extra_content is None
             and not self._content
             and not self._think_tags.pending
             and self._blocks.kind is None
-            and self._tool_calls.append_arguments(fragment.index, called.arguments)
+            and self._tool_calls.append_arguments(fragment.index, function_delta.arguments)
         )
 
     def _add_call(self, fragment: ToolCallFragment) -> None:
@@ -264,26 +265,28 @@ class OpenAIEventBuilder:
         self._tool_calls.add(fragment)
 
     def _call_fragment(self, fragment: OpenAIToolCallDelta, *, index: str | None = None) -> ToolCallFragment:
-        called, custom, extra = (
+        function_delta, custom, extra_content = (
             fragment.function or OpenAIFunctionCall(),
             fragment.custom,
             fragment.extra_content,
         )
-        raw = isinstance(custom, Mapping)
-        if raw:
-            called = OpenAIFunctionCall(
+        is_freeform = isinstance(custom, Mapping)
+        if is_freeform:
+            function_delta = OpenAIFunctionCall(
                 name=as_text(custom.get("name")), arguments=as_text(custom.get("input"))
             )
-        arguments = called.arguments or ""
-        whole = isinstance(arguments, dict)
+        arguments = function_delta.arguments or ""
+        is_complete = isinstance(arguments, dict)
         return ToolCallFragment(
             index=fragment.index if index is None else index,
             id=fragment.id or "",
-            name=called.name or "",
-            arguments=_compact_json(arguments) if isinstance(arguments, dict) else arguments,
-            complete=whole,
-            freeform=raw,
-            metadata=bind_to_provider({"extra_content": extra}, self._provider) if extra else None,
+            name=function_delta.name or "",
+            arguments=compact_json(arguments) if isinstance(arguments, dict) else arguments,
+            complete=is_complete,
+            freeform=is_freeform,
+            metadata=bind_to_provider({"extra_content": extra_content}, self._provider)
+            if extra_content
+            else None,
         )
 
     def _write_block(self, kind: BlockKind, block_text: str) -> None:
@@ -296,7 +299,7 @@ class OpenAIEventBuilder:
         self._blocks.write(kind, block_text)
 
     def _insert_events(self, events: list[Event]) -> None:
-        """Put events where the stream has them."""
+        """Insert events at the current position."""
         if not events:
             return
         self._split_content()
@@ -305,47 +308,33 @@ class OpenAIEventBuilder:
         self._blocks.insert(events)
 
     def _split_content(self) -> None:
-        """Cut the text so far into text and reasoning; the beginning of a tag is held back."""
+        """Split the text so far into text and reasoning; keep back the beginning of a tag."""
         if self._content:
             pieces = self._think_tags.feed("".join(self._content))
             self._content.clear()
             self._write_tagged(pieces)
 
     def _flush_content(self) -> None:
-        """The same with nothing held back: something else comes."""
+        """Like `_split_content`, with nothing kept back: other content follows."""
         self._split_content()
         if self._think_tags.pending:
             self._write_tagged(self._think_tags.close())
 
     def _write_tagged(self, tagged: list[TaggedText]) -> None:
-        for kind, piece in tagged:
+        for kind, text in tagged:
             if kind == "border":
                 self._blocks.close()
             else:
-                self._blocks.write(kind, piece)
+                self._blocks.write(kind, text)
 
     def _set_usage(self, usage: Any) -> None:
-        """The last usage that counts anything is the true one, wherever it stands."""
+        """Keep the last usage that has counts, wherever the chunk has it."""
         if usage and has_counts(usage):
             self._usage = usage
 
 
-def _compact_json(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-
-
 def _with_indexes(message: OpenAIDelta) -> OpenAIDelta:
-    """The whole message, with numbers on its calls: each is one of its own."""
+    """Number the calls of a complete message, so that each is a call of its own."""
     for index, fragment in enumerate(message.tool_calls or ()):
         fragment.index = index if fragment.index is None else fragment.index
     return message
-
-
-def _unfinished_error(done: bool, started: bool) -> ProviderError:
-    what = "ended without a finish reason" if started else "is empty"
-    return ProviderError(
-        f"the provider's answer {what}{' although it said [DONE]' if done else ''}",
-        category="network",
-        transient=True,
-        hint="the connection was cut, or the server hides its errors; look into its log",
-    )

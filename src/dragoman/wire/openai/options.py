@@ -1,7 +1,7 @@
-"""Options: what a chat.completions request asks for beside its messages, also in Anthropic's words.
+"""Convert request options to chat.completions fields, including options in Anthropic's terms.
 
-`thinking`, `output_config` and what else only Anthropic knows would break a strict server: each is said in
-OpenAI's words or left out, and `unsupported_options` names it then.
+Strict servers reject `thinking`, `output_config` and other fields that only Anthropic supports: each is
+converted or dropped; `unsupported_options` names the dropped ones.
 """
 
 from __future__ import annotations
@@ -30,46 +30,51 @@ _ANTHROPIC_OPTIONS = frozenset(
     }
 )
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
-_LOW_BUDGET, _MEDIUM_BUDGET = 4096, 12_000  # thinking tokens of these efforts, at most
+_LOW_BUDGET, _MEDIUM_BUDGET = 4096, 12_000  # maximum thinking tokens of an effort
 _REASONING_MODEL = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d))")
 
 
 def write_options(options: Mapping[str, Any], *, model: str, quirks: Quirks) -> dict[str, Any]:
-    """The options under the names that the server knows, in one order."""
+    """Return the options under the names that the server supports, in a fixed order."""
     reject_mcp_servers(options)
-    said = {
+    fields = {
         name: options[name]
         for name in sorted(options)
         if name not in RESERVED_FIELDS and not _is_unsupported(name, quirks)
     }
-    thinking = said.get("thinking")
+    thinking = fields.get("thinking")
     if isinstance(thinking, Mapping):
-        said["thinking"] = {**thinking, "type": "disabled" if _is_thinking_disabled(options) else "enabled"}
-    elif said.get("reasoning_effort") is None:
+        fields["thinking"] = {**thinking, "type": "disabled" if _is_thinking_disabled(options) else "enabled"}
+    elif fields.get("reasoning_effort") is None:
         effort = _EFFORTS.get(anthropic_effort(options) or "")
-        said |= {"reasoning_effort": effort} if effort else {}
+        fields |= {"reasoning_effort": effort} if effort else {}
     schema = anthropic_output_schema(options)
-    if schema is not None and said.get("response_format") is None:
-        said["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    if said.get("service_tier") == "standard_only":
-        said["service_tier"] = "default"
+    if schema is not None and fields.get("response_format") is None:
+        fields["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema},
+        }
+    if fields.get("service_tier") == "standard_only":
+        fields["service_tier"] = "default"
     if (
         quirks.uses_max_completion_tokens
-        and said.get("max_tokens") is not None
+        and fields.get("max_tokens") is not None
         and _REASONING_MODEL.match(model)
     ):
-        limit = said.pop("max_tokens")
-        said.setdefault("max_completion_tokens", limit)
-    return said
+        limit = fields.pop("max_tokens")
+        fields.setdefault("max_completion_tokens", limit)
+    return fields
 
 
 def extra_body_fields(options: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that go into the body as they are, where ours say nothing: for what has no word here yet."""
+    """Return the fields of `extra_body` that the body does not set: for parameters that have no option
+    here.
+    """
     return {name: value for name, value in _mapping_field(options, "extra_body").items() if name not in body}
 
 
 def unsupported_options(options: Mapping[str, Any], quirks: Quirks) -> list[str]:
-    """The names of the options that the server has no word for."""
+    """The names of the options that the server does not support."""
     reject_mcp_servers(options)
     names = [
         name
@@ -78,14 +83,14 @@ def unsupported_options(options: Mapping[str, Any], quirks: Quirks) -> list[str]
         and _is_unsupported(name, quirks)
         and name not in ("thinking", "output_config")
     ]
-    foreign = "thinking" not in quirks.accepted_options and options.get("reasoning_effort") is None
-    if foreign and _is_thinking_disabled(options):
+    drops_thinking = "thinking" not in quirks.accepted_options and options.get("reasoning_effort") is None
+    if drops_thinking and _is_thinking_disabled(options):
         names.append("thinking")
     return names + unsupported_output_config(options, efforts=_EFFORTS)
 
 
 def anthropic_effort(options: Mapping[str, Any]) -> str | None:
-    """How hard the model shall think, in Anthropic's words for it; None when it is off or not said."""
+    """The thinking effort in Anthropic's terms; None if thinking is off or not set."""
     if _is_thinking_disabled(options):
         return None
     effort = _mapping_field(options, "output_config").get("effort")
@@ -99,30 +104,33 @@ def anthropic_effort(options: Mapping[str, Any]) -> str | None:
 
 
 def anthropic_thinking_enabled(options: Mapping[str, Any]) -> bool | None:
-    """Whether the model shall think, by Anthropic's `thinking`; None when that says nothing."""
+    """Whether Anthropic's `thinking` enables thinking; None if it is not set."""
     return None if "type" not in _mapping_field(options, "thinking") else not _is_thinking_disabled(options)
 
 
 def anthropic_output_schema(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The JSON Schema that Anthropic's `output_config` holds the answer to."""
+    """The JSON Schema in Anthropic's `output_config`."""
     schema = _mapping_field(_mapping_field(options, "output_config"), "format").get("schema")
     return schema if isinstance(schema, Mapping) else None
 
 
 def unsupported_output_config(options: Mapping[str, Any], *, efforts: Mapping[str, Any]) -> list[str]:
-    """The names of what `output_config` asks for and nobody else knows."""
+    """The names of `output_config` fields that other providers do not support."""
     config = _mapping_field(options, "output_config")
-    known = {
+    supported = {
         "format": anthropic_output_schema(options) is not None,
         "effort": config.get("effort") in efforts,
     }
-    return [f"output_config.{name}" for name in sorted(config) if not known.get(name, False)]
+    return [f"output_config.{name}" for name in sorted(config) if not supported.get(name, False)]
 
 
 def reject_mcp_servers(options: Mapping[str, Any]) -> None:
-    """BadRequest for MCP servers that the provider should call: without them another thing is asked."""
+    """BadRequest if the provider should call MCP servers: without them the request means something else."""
     if options.get("mcp_servers"):
-        raise BadRequest("only Anthropic's own API calls MCP servers by itself", field="mcp_servers")
+        raise BadRequest(
+            "MCP servers called by the provider are supported by Anthropic's own API only",
+            field="mcp_servers",
+        )
 
 
 def _is_unsupported(name: str, quirks: Quirks) -> bool:

@@ -1,4 +1,4 @@
-"""Quirks: in what one OpenAI-compatible vendor departs from the others, where guessing would be wrong."""
+"""Differences between OpenAI-compatible vendors that cannot be detected."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def safe_tool_name(name: str) -> str:
-    """The name with an underscore for every character that the wire forbids, at most 64 long."""
+    """Replace each forbidden character of the name by an underscore; at most 64 characters."""
     return _FORBIDDEN_CHARACTERS.sub("_", name)[:64] or "unknown"
 
 
 def safe_call_id(call_id: str, id_format: CallIdFormat) -> str:
-    """The id if it may be sent as it is, else a stand-in that is always the same for it."""
+    """Return the id if it is allowed, otherwise a replacement that is always the same for it."""
     if id_format == "any" and call_id:
         return call_id
     fitting = _NINE_CHARACTER_ID if id_format == "nine" else _PLAIN_ID
@@ -36,21 +36,21 @@ def safe_call_id(call_id: str, id_format: CallIdFormat) -> str:
 
 
 class Quirks(msgspec.Struct, frozen=True, kw_only=True):
-    """A vendor's habits. The default fits OpenAI and most others; decoding copes with the rest by itself."""
+    """A vendor's differences. The default fits OpenAI and most others; decoding detects the rest."""
 
     reasoning_field: Literal["none", "reasoning_content", "reasoning"] = "none"
-    """Under which name reasoning goes back with the tool calls that it led to."""
+    """The field in which reasoning is sent back with its tool calls."""
     include_usage: bool = True
     """Ask for usage with `stream_options`."""
     lenient_finish: bool = False
-    """Take `[DONE]` for a finish: for servers that never send a finish reason."""
+    """Treat `[DONE]` as a finish: for servers that never send a finish reason."""
     think_tags: ThinkTagMode = "auto"
-    """How `<think>` tags in the text are read."""
+    """How `<think>` tags in the text are handled."""
     call_id_format: CallIdFormat = "plain"
-    """Which tool-call ids may go back: [a-zA-Z0-9_-] up to 64, any, or Mistral's nine letters and digits."""
+    """The allowed tool call ids: up to 64 of [a-zA-Z0-9_-], any, or Mistral's nine letters and digits."""
     system_role: Literal["system", "developer"] = "system"
     """The role of instructions."""
     accepted_options: frozenset[str] = frozenset({"top_k"})
     """Which of `top_k` and `think_tags` it takes; the latter becomes `reasoning_effort` for others."""
     uses_max_completion_tokens: bool = False
-    """Reasoning models refuse `max_tokens` and want `max_completion_tokens` (OpenAI itself, Azure)."""
+    """Reasoning models require `max_completion_tokens` instead of `max_tokens` (OpenAI itself, Azure)."""

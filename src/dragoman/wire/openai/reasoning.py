@@ -1,4 +1,4 @@
-"""Reasoning: the fields in which vendors send it, told once, and the opaque parts that must go back.
+"""Accumulate reasoning from the fields that vendors send it in, and opaque parts that must be sent back.
 
 Source: wire notes on providers, §4.6.
 """
@@ -17,16 +17,16 @@ _IDENTITY_FIELDS = ("id", *_OPAQUE_FIELDS)
 
 
 class ReasoningAccumulator:
-    """Reads one answer's reasoning fields; what is opaque is marked as the provider's."""
+    """Reads the reasoning fields of one answer; opaque parts are bound to the provider."""
 
     def __init__(self, provider: str | None = None) -> None:
         self._provider = provider
-        self._has_text_field = False  # its text comes in a field of its own, so details only repeat it
+        self._has_text_field = False  # the text has a field of its own; the details repeat it
         self._entries: dict[str, list[dict[str, Any]]] = {"reasoning_details": [], "thinking_blocks": []}
         self._opaque: Any = None
 
     def add_delta(self, delta: OpenAIDelta) -> str:
-        """The text that this delta adds."""
+        """Return the text that this delta adds."""
         text = delta.reasoning_content or delta.reasoning or delta.reasoning_text or ""
         if (
             delta.reasoning_details is None
@@ -36,21 +36,21 @@ class ReasoningAccumulator:
             self._has_text_field = self._has_text_field or bool(text)
             return text
         self._opaque = delta.reasoning_opaque or self._opaque
-        told = self._merge_entries("reasoning_details", delta.reasoning_details)
-        told = self._merge_entries("thinking_blocks", delta.thinking_blocks) or told
+        entry_text = self._merge_entries("reasoning_details", delta.reasoning_details)
+        entry_text = self._merge_entries("thinking_blocks", delta.thinking_blocks) or entry_text
         if text:
             self._has_text_field = True
-        return text or ("" if self._has_text_field else told)
+        return text or ("" if self._has_text_field else entry_text)
 
     @property
     def has_opaque(self) -> bool:
-        """Whether something opaque waits for the end of its block."""
+        """Whether there are opaque parts for the block that is open."""
         return bool(self._opaque) or any(
             any(map(_is_opaque_entry, entries)) for entries in self._entries.values()
         )
 
     def take_metadata(self) -> ProviderMetadata | None:
-        """What must go back with the block that ends."""
+        """Return the metadata that must be sent back with the block that ends."""
         metadata: dict[str, Any] = {
             name: [_join_pieces(entry) for entry in entries]
             for name, entries in self._entries.items()
@@ -63,57 +63,57 @@ class ReasoningAccumulator:
         return bind_to_provider(metadata, self._provider) if metadata else None
 
     def _merge_entries(self, name: str, entries: Any) -> str:
-        """Merge the entries into those before; their text."""
+        """Merge the entries into earlier ones and return their text."""
         if not isinstance(entries, list):
             return ""
-        kept = self._entries[name]
-        told = [_merge_entry(kept, entry) for entry in entries if isinstance(entry, Mapping)]
-        return "".join(told)
+        merged = self._entries[name]
+        texts = [_merge_entry(merged, entry) for entry in entries if isinstance(entry, Mapping)]
+        return "".join(texts)
 
 
 class _TextPieces(list[str]):
-    """A text that still grows."""
+    """A text that is still growing."""
 
 
 def _merge_entry(entries: list[dict[str, Any]], entry: Mapping[str, Any]) -> str:
-    for old in reversed(entries):
-        if _is_continuation(old, entry):
+    for target in reversed(entries):
+        if _is_continuation(target, entry):
             break
     else:
-        old = {}
-        entries.append(old)
+        target = {}
+        entries.append(target)
     text = ""
     for key, value in entry.items():
         if key in _TEXT_FIELDS and isinstance(value, str):
-            before = old.get(key)
+            before = target.get(key)
             if isinstance(before, _TextPieces):
                 before.append(value)
             else:
-                old[key] = _TextPieces([value])
+                target[key] = _TextPieces([value])
             text = text or value
         elif value is not None:
-            old[key] = value
+            target[key] = value
     return text
 
 
 def _join_pieces(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry as it goes back."""
+    """The entry with its text joined."""
     return {key: "".join(value) if isinstance(value, _TextPieces) else value for key, value in entry.items()}
 
 
 def _is_continuation(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    """Whether both are pieces of one entry: same type and index, no other id, and no second secret."""
+    """Whether both are parts of one entry: same type and index, no different id, no second signature."""
     if earlier.get("type") != later.get("type") or earlier.get("index") != later.get("index"):
         return False
     for key in _IDENTITY_FIELDS:
-        known, said = earlier.get(key), later.get(key)
-        if known and said and known != said:
+        earlier_value, later_value = earlier.get(key), later.get(key)
+        if earlier_value and later_value and earlier_value != later_value:
             return False
     return True
 
 
 def bind_to_provider(metadata: Mapping[str, Any], provider: str | None) -> ProviderMetadata:
-    """Metadata that goes back to the provider that gave it, and to no other."""
+    """Metadata that is sent back to the provider that sent it, and to no other."""
     return {"openai": {**metadata, "provider": provider} if provider is not None else dict(metadata)}
 
 

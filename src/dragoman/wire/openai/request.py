@@ -1,4 +1,4 @@
-"""OpenAI's chat.completions request out: a model request as a body, the same bytes for the same request."""
+"""Encode a model request as a chat.completions body; the same request gives the same bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
-from dragoman.wire.openai.messages import mapping_enc_hook, write_messages
+from dragoman.wire.json_codec import mapping_enc_hook
+from dragoman.wire.openai.messages import write_messages
 from dragoman.wire.openai.options import extra_body_fields, unsupported_options, write_options
 from dragoman.wire.openai.quirks import Quirks, safe_tool_name
 
@@ -16,9 +17,9 @@ from dragoman.wire.openai.quirks import Quirks, safe_tool_name
 def encode_request(
     request: ModelRequest, *, quirks: Quirks | None = None, provider: str | None = None
 ) -> bytes:
-    """The body. The request's options go along, but for those that say what is asked and how it is answered.
+    """Encode the body. Options are included, except those that the request itself determines.
 
-    `provider` names the one that is asked: what it gave to be sent back (signatures) is.
+    `provider` names the provider that is called: opaque parts that it sent (signatures) are included.
     """
     quirks = quirks or Quirks()
     body: dict[str, Any] = {
@@ -41,7 +42,7 @@ def encode_request(
 
 
 def check_request(request: ModelRequest, quirks: Quirks) -> Sequence[str]:
-    """The names of the options that this server has no word for; BadRequest for what cannot be left out."""
+    """The names of options that this server does not support; BadRequest if one cannot be dropped."""
     return unsupported_options(request.options, quirks)
 
 

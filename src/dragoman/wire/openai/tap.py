@@ -1,4 +1,6 @@
-"""A tap on a relayed chat.completions answer. Source: wire notes on providers, §3 and §4."""
+"""Read usage and the finish from a relayed chat.completions answer. Source: wire notes on providers, §3 and
+§4.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +12,36 @@ import msgspec
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.wire.encoder import KEEP_ALIVE
+from dragoman.wire.json_codec import DECODE_ERRORS, as_text, parse_lenient_json
 from dragoman.wire.openai import chunk as chunks
 from dragoman.wire.openai.usage import OpenAIUsage, has_counts, read_standard_usage, read_usage
-from dragoman.wire.provider_errors import find_error, provider_error
-from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
+from dragoman.wire.provider_errors import (
+    find_error,
+    incomplete_answer_error,
+    invalid_json_error,
+    provider_error,
+)
+from dragoman.wire.sse import DONE_FRAME, MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import (
     AnswerSummary,
     RelayFrameReader,
-    invalid_json_error,
     join_frames,
-    unfinished_error,
 )
 
 _DONE = b"[DONE]"
-_DONE_FRAME = b"data: [DONE]\n\n"
 
 
 class OpenAITapDelta(msgspec.Struct, gc=False):
-    """What is counted of a delta."""
+    """The fields of a delta that are counted."""
 
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()  # `Raw | None` would take null only
+    tool_calls: msgspec.Raw = msgspec.Raw()  # `Raw | None` would decode only null
 
 
 class OpenAITapChoice(msgspec.Struct, gc=False):
-    """One of the answers."""
+    """One choice."""
 
     index: int | None = None
     delta: OpenAITapDelta | None = None
@@ -45,7 +50,7 @@ class OpenAITapChoice(msgspec.Struct, gc=False):
 
 
 class OpenAITapChunk(msgspec.Struct, gc=False):
-    """What is looked at in a chunk."""
+    """The fields of a chunk that are read."""
 
     choices: list[OpenAITapChoice] | None = None
     model: str | None = None
@@ -58,10 +63,10 @@ _decoder = msgspec.json.Decoder(OpenAITapChunk)
 
 
 class OpenAITap:
-    """See `Tap`. `[DONE]` goes on only behind a finish reason for every choice.
+    """See `AnswerTap`. `[DONE]` is passed on only after a finish reason for every choice.
 
-    `hide_usage`: the hub asked for usage and the client did not, so the chunk that holds nothing else is kept
-    back. `lenient`: the server never sends a finish reason, and means `[DONE]`.
+    `hide_usage`: the hub asked for usage and the client did not, so the chunk that contains only usage is
+    removed. `lenient`: the server never sends a finish reason, and `[DONE]` counts as one.
     """
 
     def __init__(
@@ -79,75 +84,79 @@ class OpenAITap:
         self._unfinished_choices: set[int] = set()  # choices without a finish reason
         self._finished_choices: set[int] = set()
         self._started = False
-        self._saw_done = False  # [DONE] was said
+        self._saw_done = False  # [DONE] was received
 
     @property
     def usage(self) -> Usage | None:
-        """The last usage that counts anything."""
+        """The last usage that has counts."""
         return read_usage(self._usage, model=self.model or "")
 
     @property
     def generation_finished(self) -> bool:
-        """See `Tap`."""
+        """See `AnswerTap`."""
         return self.finish_reason is not None and not self._unfinished_choices
 
     def feed(self, raw: bytes) -> bytes:
-        """See `Tap`."""
+        """See `AnswerTap`."""
         if self.failure is not None or self.done:
             return b""
         frames = self._frames.feed(raw)
         self.failure = self._frames.failure
-        said = self._forward(frames) if frames else b""
-        return said or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
+        passed_bytes = self._forward(frames) if frames else b""
+        return passed_bytes or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
 
     def close(self) -> bytes:
-        """See `Tap`. A server that ends without `[DONE]` behind its finish reason has finished."""
-        said = b""
+        """See `AnswerTap`. A stream that ends without `[DONE]` after its finish reason is complete."""
+        passed_bytes = b""
         if self.failure is None and not self.done:
             frames = self._frames.close()
             self.failure = self._frames.failure
-            said = self._forward(frames, last=True)
+            passed_bytes = self._forward(frames, last=True)
         if self.failure is None and not self.done:
             if not self.generation_finished:
-                self.failure = unfinished_error(self._started)
+                self.failure = incomplete_answer_error(started=self._started)
             else:
                 self.done = True
-        return said
+        return passed_bytes
 
     def _forward(self, frames: Sequence[bytes], *, last: bool = False) -> bytes:
-        """The frames that may go on."""
+        """Return the frames that may be passed on."""
         if _DONE in frames:
             self._saw_done = True
             frames = frames[: frames.index(_DONE)]
-        passed = self._inspect(frames, last=last)
+        passed_frames = self._inspect(frames, last=last)
         if self._saw_done and self.failure is None:
             if not (self.generation_finished or (self._lenient_finish and self._started)):
-                self.failure = unfinished_error(self._started, saw_done=True)
+                self.failure = incomplete_answer_error(started=self._started, saw_done=True)
             else:
                 self.done = True
-                return join_frames(passed) + _DONE_FRAME
-        return join_frames(passed)
+                return join_frames(passed_frames) + DONE_FRAME
+        return join_frames(passed_frames)
 
     def _inspect(self, frames: Sequence[bytes], *, last: bool) -> Sequence[bytes]:
         try:
-            decoded = _decoder.decode_lines(b"\n".join(frames))
-        except chunks.DECODE_ERRORS:
-            decoded = []
-        if len(decoded) != len(frames):
+            chunks_read = _decoder.decode_lines(b"\n".join(frames))
+        except DECODE_ERRORS:
+            chunks_read = []
+        if len(chunks_read) != len(frames):
             return self._inspect_each(frames, last=last)
-        hidden: list[int] = []
-        for at, chunk in enumerate(decoded):
+        hidden_indexes: list[int] = []
+        for index, chunk in enumerate(chunks_read):
             if self._count_delta(chunk):
                 continue
-            if not self._record(chunk, frames[at]):
-                frames = frames[:at]
+            if not self._record(chunk, frames[index]):
+                frames = frames[:index]
                 break
             if self._is_hidden(chunk):
-                hidden.append(at)
-        return [frame for at, frame in enumerate(frames) if at not in hidden] if hidden else frames
+                hidden_indexes.append(index)
+        return (
+            [frame for index, frame in enumerate(frames) if index not in hidden_indexes]
+            if hidden_indexes
+            else frames
+        )
 
     def _count_delta(self, chunk: OpenAITapChunk) -> bool:
-        """Count a chunk that only brings more of the answer, as most do; False for any other."""
+        """Count a chunk that has only a delta, as most have; False for any other."""
         choices = chunk.choices
         if not choices or len(choices) != 1 or chunk.usage is not None or chunk.error is not None:
             return False
@@ -164,29 +173,33 @@ class OpenAITap:
         return self._hide_usage and chunk.choices == [] and has_counts(chunk.usage)
 
     def _inspect_each(self, frames: Sequence[bytes], *, last: bool) -> Sequence[bytes]:
-        """The same, one by one, for frames that are not all well-behaved chunks."""
-        passed: list[bytes] = []
+        """Inspect frames one by one if some are irregular."""
+        passed_frames: list[bytes] = []
         for frame in frames:
-            bare = frame.strip()
-            if not bare:
+            stripped = frame.strip()
+            if not stripped:
                 continue
-            if bare == _DONE:
+            if stripped == _DONE:
                 self._saw_done = True
                 break
             try:
-                read = chunks.read_chunks(frame)
+                chunks_read = chunks.read_chunks(frame)
             except ValueError:
                 if not self._is_ignorable(frame, last=last):
                     break
-                read = []
-            if not all(self._record(to_tap_chunk(chunk), frame) for chunk in read):
+                chunks_read = []
+            if not all(self._record(to_tap_chunk(chunk), frame) for chunk in chunks_read):
                 break
-            if not (self._hide_usage and read and read[-1].choices == [] and read[-1].usage):
-                passed.append(frame)
-        return passed
+            if not (
+                self._hide_usage and chunks_read and chunks_read[-1].choices == [] and chunks_read[-1].usage
+            ):
+                passed_frames.append(frame)
+        return passed_frames
 
     def _is_ignorable(self, frame: bytes, *, last: bool) -> bool:
-        """Whether what is no JSON goes on: a heartbeat with a name. A stump behind the finish is left out."""
+        """Whether invalid JSON is passed on: a named heartbeat. A truncated frame after the finish is
+        removed.
+        """
         if isinstance(frame, NamedFrame) and frame.event != "error":
             return True
         if not (last and self.generation_finished):
@@ -194,7 +207,7 @@ class OpenAITap:
         return False
 
     def _record(self, chunk: OpenAITapChunk, frame: bytes) -> bool:
-        """Take a chunk in; False when it is an error."""
+        """Record a chunk; False if it is an error."""
         error = chunk.error or next((choice.error for choice in chunk.choices or () if choice.error), None)
         if isinstance(chunk.x_groq, dict):
             error = error or chunk.x_groq.get("error")
@@ -228,19 +241,19 @@ class OpenAITap:
 
 
 def delta_length(delta: OpenAITapDelta) -> int:
-    """About how many characters a delta has beside its content."""
-    calls = len(memoryview(delta.tool_calls)) // 3  # the rest is JSON
+    """About how many characters a delta has besides its content."""
+    calls = len(memoryview(delta.tool_calls)) // 3  # the rest is JSON syntax
     return len(delta.reasoning_content or delta.reasoning or "") + calls
 
 
 def to_tap_chunk(chunk: chunks.OpenAIChunk) -> OpenAITapChunk:
-    """What is looked at in a chunk that was read with more patience."""
+    """Convert a leniently parsed chunk to the fields that are read."""
     choices = None
     if chunk.choices is not None:
         choices = [
             OpenAITapChoice(
                 choice.index,
-                OpenAITapDelta(chunks.as_text(delta.content), delta.reasoning_content, delta.reasoning)
+                OpenAITapDelta(as_text(delta.content), delta.reasoning_content, delta.reasoning)
                 if delta
                 else None,
                 choice.finish_reason,
@@ -253,16 +266,16 @@ def to_tap_chunk(chunk: chunks.OpenAIChunk) -> OpenAITapChunk:
 
 
 def invalid_frame_error(frame: bytes) -> ProviderError:
-    """The error for a frame that is no JSON, or an error in plain words."""
+    """The error for a frame that is not JSON, or that is an error in plain text."""
     if isinstance(frame, NamedFrame) and frame.event == "error":
         return provider_error(frame.decode(errors="replace"))
     return invalid_json_error(frame)
 
 
 def frame_error(frame: bytes) -> Any:
-    """The error in a frame, if it is one."""
+    """The error in a frame, if it has one."""
     try:
-        value = chunks.parse_lenient_json(frame)
+        value = parse_lenient_json(frame)
     except ValueError:
         return None
     error = find_error(value)
@@ -272,14 +285,14 @@ def frame_error(frame: bytes) -> Any:
 
 
 class OpenAICompletionChoice(msgspec.Struct, gc=False):
-    """What is looked at in a choice of a whole answer."""
+    """The fields of a complete answer's choice that are read."""
 
     finish_reason: str
     error: Any = None
 
 
 class OpenAICompletion(msgspec.Struct, gc=False):
-    """What is looked at in a whole answer that is as OpenAI's are."""
+    """The fields of a complete answer that are read, if it is in OpenAI's format."""
 
     choices: list[OpenAICompletionChoice]
     usage: OpenAIUsage
@@ -291,50 +304,57 @@ _completion = msgspec.json.Decoder(OpenAICompletion)
 
 
 def read_completion(raw: bytes) -> AnswerSummary:
-    """What a whole chat.completion says of itself; ProviderError when it is none, or has no end."""
+    """Read a chat.completion document; ProviderError if it is invalid or incomplete."""
     try:
-        said = _completion.decode(raw)
-    except chunks.DECODE_ERRORS:
+        completion = _completion.decode(raw)
+    except DECODE_ERRORS:
         return _read_lenient_completion(raw)
-    usage = read_standard_usage(said.usage)
-    reason = said.choices[0].finish_reason if len(said.choices) == 1 else "error"
-    if usage is None or said.error is not None or reason == "error" or said.choices[0].error is not None:
+    usage = read_standard_usage(completion.usage)
+    finish_reason = completion.choices[0].finish_reason if len(completion.choices) == 1 else "error"
+    if (
+        usage is None
+        or completion.error is not None
+        or finish_reason == "error"
+        or completion.choices[0].error is not None
+    ):
         return _read_lenient_completion(raw)
-    return AnswerSummary(usage, said.model, reason)
+    return AnswerSummary(usage, completion.model, finish_reason)
 
 
 def _read_lenient_completion(raw: bytes) -> AnswerSummary:
-    """The same for any other answer, with more patience."""
+    """Read a document of any other vendor, leniently."""
     value = read_document(raw, "choices")
     choices = [choice for choice in value.get("choices") or () if isinstance(choice, dict)]
     reasons = [choice.get("finish_reason") for choice in choices]
     if "error" in reasons:
         raise provider_error(next((choice.get("error") for choice in choices if choice.get("error")), None))
     if None in reasons:
-        raise unfinished_error(True)
+        raise incomplete_answer_error()
     model = value.get("model")
-    named = model if isinstance(model, str) else None
+    model_name = model if isinstance(model, str) else None
     return AnswerSummary(
-        read_usage(value.get("usage"), model=named or ""), named, str(reasons[0]) if reasons else None
+        read_usage(value.get("usage"), model=model_name or ""),
+        model_name,
+        str(reasons[0]) if reasons else None,
     )
 
 
 def read_embeddings(raw: bytes) -> AnswerSummary:
-    """What an embeddings answer says of itself."""
+    """Read an embeddings document."""
     value = read_document(raw, "data")
     model = value.get("model")
     return AnswerSummary(read_usage(value.get("usage")), model if isinstance(model, str) else None, None)
 
 
 def read_document(raw: bytes, required_field: str) -> dict[str, Any]:
-    """The object in a body; ProviderError when it is garbage, an error, or lacks what is needed."""
+    """Decode the object in a body; ProviderError if it is invalid, an error, or lacks `required_field`."""
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            value = chunks.parse_lenient_json(raw)
+            value = parse_lenient_json(raw)
         except ValueError:
-            raise invalid_json_error(raw) if raw.strip() else unfinished_error(False) from None
+            raise invalid_json_error(raw) if raw.strip() else incomplete_answer_error(started=False) from None
     if isinstance(value, dict) and value.get(required_field) and not value.get("error"):
         return value
     raise provider_error(find_error(value) or f"the answer has no {required_field}")

@@ -1,6 +1,6 @@
-"""Usage: what a chat.completions `usage` object counts, in the hub's words.
+"""Convert a chat.completions `usage` object to Usage.
 
-Source: wire notes on providers, §4.4. Absent stays unknown; an object that counts nothing is no usage.
+Source: wire notes on providers, §4.4. Absent counts stay unknown; an object without counts is no usage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.events import Usage
 
 
 class OpenAIPromptDetails(msgspec.Struct, gc=False):
-    """What of the prompt was cached."""
+    """The cached part of the prompt."""
 
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
@@ -22,13 +22,13 @@ class OpenAIPromptDetails(msgspec.Struct, gc=False):
 
 
 class OpenAICompletionDetails(msgspec.Struct, gc=False):
-    """What of the answer was thought."""
+    """The reasoning part of the answer."""
 
     reasoning_tokens: int | None = None
 
 
 class OpenAIUsage(msgspec.Struct, gc=False):
-    """A usage object as OpenAI writes it; the fields at the end are those in which other vendors differ."""
+    """A usage object in OpenAI's format; the last fields are those of other vendors."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -43,9 +43,9 @@ class OpenAIUsage(msgspec.Struct, gc=False):
 
 
 def read_standard_usage(usage: OpenAIUsage) -> Usage | None:
-    """What `read_usage` gives, at once; None where that has to look closer."""
+    """The fast path of `read_usage`; None if that has to handle the object."""
     total = usage.prompt_tokens + usage.completion_tokens
-    others = (
+    vendor_counts = (
         usage.prompt_cache_hit_tokens,
         usage.cache_read_input_tokens,
         usage.cache_creation_input_tokens,
@@ -54,22 +54,22 @@ def read_standard_usage(usage: OpenAIUsage) -> Usage | None:
     )
     if total != usage.total_tokens or not total or min(usage.prompt_tokens, usage.completion_tokens) < 0:
         return None
-    if others != _NO_VENDOR_FIELDS:
+    if vendor_counts != _NO_VENDOR_FIELDS:
         return None
-    prompted = usage.prompt_tokens_details or _NO_PROMPT_DETAILS
-    completed = usage.completion_tokens_details
+    prompt_details = usage.prompt_tokens_details or _NO_PROMPT_DETAILS
+    completion_details = usage.completion_tokens_details
     return Usage(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         total_tokens=total,
-        reasoning_tokens=completed.reasoning_tokens if completed is not None else None,
-        cached_input_tokens=prompted.cached_tokens,
-        cache_write_tokens=_first(prompted.cache_write_tokens, prompted.cache_creation_tokens),
+        reasoning_tokens=completion_details.reasoning_tokens if completion_details is not None else None,
+        cached_input_tokens=prompt_details.cached_tokens,
+        cache_write_tokens=_first(prompt_details.cache_write_tokens, prompt_details.cache_creation_tokens),
     )
 
 
 def has_counts(value: Any) -> bool:
-    """Whether a usage object counts anything."""
+    """Whether a usage object has any count."""
     if not isinstance(value, dict):
         return False
     return bool(
@@ -80,43 +80,50 @@ def has_counts(value: Any) -> bool:
 
 
 def read_usage(value: Any, *, model: str = "") -> Usage | None:
-    """The usage in a JSON value; `model` is the one that answered: two families count in their own way."""
+    """Convert a usage object; `model` is the answering model, since two families count differently."""
     if not isinstance(value, dict):
         return None
-    prompt = _token_count(value, "prompt_tokens", "input_tokens")
-    completion = _token_count(value, "completion_tokens", "output_tokens")
+    input_tokens = _token_count(value, "prompt_tokens", "input_tokens")
+    output_tokens = _token_count(value, "completion_tokens", "output_tokens")
     total = _token_count(value, "total_tokens")
-    if not (prompt or completion or total):
+    if not (input_tokens or output_tokens or total):
         return None
-    prompted, completed = _details(value, "prompt", "input"), _details(value, "completion", "output")
-    reasoning = _first(_token_count(completed, "reasoning_tokens"), _token_count(value, "reasoning_tokens"))
-    read = _token_count(value, "cache_read_input_tokens")
-    written = _token_count(value, "cache_creation_input_tokens")
-    if prompt is not None and completion is not None:
-        gap = (total or 0) - prompt - completion
-        beside = (read or 0) + (written or 0)
-        if beside and (gap == beside or prompt < beside):
-            prompt += beside  # Anthropic's way: the cached part is not in the prompt
+    prompt_details, completion_details = (
+        _details(value, "prompt", "input"),
+        _details(value, "completion", "output"),
+    )
+    reasoning = _first(
+        _token_count(completion_details, "reasoning_tokens"), _token_count(value, "reasoning_tokens")
+    )
+    cache_read = _token_count(value, "cache_read_input_tokens")
+    cache_write = _token_count(value, "cache_creation_input_tokens")
+    if input_tokens is not None and output_tokens is not None:
+        gap = (total or 0) - input_tokens - output_tokens
+        cache_tokens = (cache_read or 0) + (cache_write or 0)
+        if cache_tokens and (gap == cache_tokens or input_tokens < cache_tokens):
+            input_tokens += cache_tokens  # as in Anthropic's usage: the prompt excludes cached tokens
         elif gap > 0 and (gap == reasoning or _omits_reasoning(model)):
-            completion += gap
+            output_tokens += gap
     return Usage(
-        input_tokens=prompt,
-        output_tokens=completion,
-        total_tokens=total if prompt is None or completion is None else max(total or 0, prompt + completion),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=total
+        if input_tokens is None or output_tokens is None
+        else max(total or 0, input_tokens + output_tokens),
         reasoning_tokens=reasoning,
         cached_input_tokens=_first(
-            _token_count(prompted, "cached_tokens"),
+            _token_count(prompt_details, "cached_tokens"),
             _token_count(value, "prompt_cache_hit_tokens", "cached_tokens"),
-            read,
+            cache_read,
         ),
         cache_write_tokens=_first(
-            _token_count(prompted, "cache_write_tokens", "cache_creation_tokens"), written
+            _token_count(prompt_details, "cache_write_tokens", "cache_creation_tokens"), cache_write
         ),
     )
 
 
 def _omits_reasoning(model: str) -> bool:
-    """Gemini's thinking, and xAI's, is in the total only."""
+    """Whether reasoning tokens are only in the total, as for Gemini and xAI."""
     name = model.lower()
     return "gemini" in name or "grok" in name
 

@@ -1,1 +1,1 @@
-"""The AI SDK's UI message stream."""
+"""The AI SDK's chat protocol: requests of `useChat` clients, and the UI message stream."""

@@ -1,4 +1,4 @@
-"""The AI SDK's chat request in: what a `useChat` client wants, told apart. Source: wire notes, section d."""
+"""Parse the AI SDK's chat request: what a `useChat` client asks for. Source: wire notes, section d."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from dragoman.model_request import Tool
 
 
 class NewMessage(msgspec.Struct, frozen=True):
-    """A user message to answer. One that the session holds already is answered again (a retry or an edit)."""
+    """A user message to answer. One that the session already has is answered again (a retry or an edit)."""
 
     message: Message
 
 
 class EditMessage(msgspec.Struct, frozen=True):
-    """A user message takes the place of the stored one; what came after it goes."""
+    """A user message that replaces the stored one; later messages are deleted."""
 
     message: Message
 
 
 class RegenerateAnswer(msgspec.Struct, frozen=True):
-    """Answer this user message once more; what came after it goes."""
+    """Answer this user message again; later messages are deleted."""
 
     message: Message
 
 
 class ClientToolOutput(msgspec.Struct, frozen=True):
-    """What the front end says a client-side tool gave."""
+    """The output of a client-side tool, as the front end reports it."""
 
     tool_call_id: str
     output: Any = None
@@ -39,7 +39,7 @@ class ClientToolOutput(msgspec.Struct, frozen=True):
 
 
 class ClientApprovalAnswer(msgspec.Struct, frozen=True):
-    """What the front end says the user answered."""
+    """The user's answer to an approval, as the front end reports it."""
 
     approval_id: str
     tool_call_id: str
@@ -48,7 +48,7 @@ class ClientApprovalAnswer(msgspec.Struct, frozen=True):
 
 
 class ContinueAnswer(msgspec.Struct, frozen=True):
-    """Go on with this assistant message; outputs and answers are the client's word, to be checked."""
+    """Continue this assistant message. Outputs and answers are the client's claims and must be checked."""
 
     message_id: str
     outputs: tuple[ClientToolOutput, ...] = ()
@@ -59,7 +59,7 @@ ChatAction: TypeAlias = NewMessage | EditMessage | RegenerateAnswer | ContinueAn
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request: the session, what to do in it, and what the app set for this request."""
+    """A chat request: the session, the action, and the app's settings for this request."""
 
     session_id: str
     action: ChatAction
@@ -70,7 +70,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatBody(msgspec.Struct, rename="camel"):
-    """The JSON body as it comes."""
+    """The JSON body."""
 
     id: str | None = None
     messages: list[dict[str, Any]] | None = None
@@ -90,21 +90,21 @@ MAX_ID_LENGTH = 200
 def parse_chat_request(
     raw: bytes, *, session_id: str | None = None, max_part: int = 1_000_000
 ) -> ChatRequest:
-    """The request in a body; BadRequest names the wrong field, TooLarge the part over `max_part` characters.
+    """Parse a body; BadRequest names the invalid field, TooLarge the part of more than `max_part` characters.
 
-    `session_id` is the one of the path, if it has one; a different `id` in the body is refused.
+    `session_id` comes from the path, if it has one; a different `id` in the body is rejected.
     """
     try:
         body = _decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is no chat request: {error}", hint=_HINT) from None
+        raise BadRequest(f"the body is not a valid chat request: {error}", hint=_HINT) from None
     session = _session_id(body.id, session_id)
-    sent = body.messages if body.messages is not None else [body.message] if body.message else []
-    if not sent:
-        raise BadRequest("the body holds no messages", field="messages", hint=_HINT)
+    messages = body.messages if body.messages is not None else [body.message] if body.message else []
+    if not messages:
+        raise BadRequest("the body has no messages", field="messages", hint=_HINT)
     return ChatRequest(
         session_id=session,
-        action=_parse_action(body, sent, max_part=max_part),
+        action=_parse_action(body, messages, max_part=max_part),
         model=body.model,
         agent=body.agent,
         tools=parse_client_tools(body.tools or ()),
@@ -115,13 +115,15 @@ def parse_chat_request(
 def parse_client_tools(
     declared: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]],
 ) -> tuple[Tool, ...]:
-    """Tools that run in the front end: a list of `{name, description, inputSchema}`, or a map by name."""
-    named = (
+    """Parse tools that run in the front end: a list of `{name, description, inputSchema}`, or a map by
+    name.
+    """
+    tools = (
         [{"name": name, **tool} for name, tool in declared.items()]
         if isinstance(declared, Mapping)
         else list(declared)
     )
-    return tuple(_parse_tool(tool, f"tools[{index}]") for index, tool in enumerate(named))
+    return tuple(_parse_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
 
 
 def _parse_tool(declared: Mapping[str, Any], field: str) -> Tool:
@@ -137,7 +139,7 @@ def _parse_tool(declared: Mapping[str, Any], field: str) -> Tool:
 def _session_id(body_id: str | None, path_id: str | None) -> str:
     if path_id is not None and body_id is not None and body_id != path_id:
         raise BadRequest(
-            f"the body's id {body_id!r} is not the session {path_id!r} of the address", field="id"
+            f"the body's id {body_id!r} does not match the session {path_id!r} in the path", field="id"
         )
     session = path_id if path_id is not None else body_id
     if not session or len(session) > MAX_ID_LENGTH or not session.isprintable():
@@ -148,14 +150,14 @@ def _session_id(body_id: str | None, path_id: str | None) -> str:
 
 
 def _parse_action(body: ChatBody, messages: Sequence[Mapping[str, Any]], *, max_part: int) -> ChatAction:
-    at = len(messages) - 1
+    index = len(messages) - 1
     if body.trigger == "regenerate-message":
-        return RegenerateAnswer(_parse_user_message(messages[at], f"messages[{at}]", max_part=max_part))
+        return RegenerateAnswer(_parse_user_message(messages[index], f"messages[{index}]", max_part=max_part))
     if body.message_id is not None:
-        at = _message_index(messages, body.message_id)
-    if messages[at].get("role") == "assistant":
-        return _parse_continuation(messages[at], f"messages[{at}]")
-    message = _parse_user_message(messages[at], f"messages[{at}]", max_part=max_part)
+        index = _message_index(messages, body.message_id)
+    if messages[index].get("role") == "assistant":
+        return _parse_continuation(messages[index], f"messages[{index}]")
+    message = _parse_user_message(messages[index], f"messages[{index}]", max_part=max_part)
     return NewMessage(message) if body.message_id is None else EditMessage(message)
 
 
@@ -173,13 +175,17 @@ def _parse_user_message(raw_message: Mapping[str, Any], field: str, *, max_part:
     if not message.parts or not message.id or len(message.id) > MAX_ID_LENGTH:
         raise BadRequest(f"{field} needs an id and at least one part", field=field)
     for index, part in enumerate(message.parts):
-        where = f"{field}.parts[{index}]"
+        part_field = f"{field}.parts[{index}]"
         if not isinstance(part, TextPart | FilePart | DataPart):
-            raise BadRequest(f"{where}: a user message holds text, file and data parts only", field=where)
+            raise BadRequest(
+                f"{part_field}: a user message may contain only text, file and data parts", field=part_field
+            )
         if isinstance(part, FilePart) and not part.url.startswith(("data:", "https:", "http:")):
-            raise BadRequest(f"{where}.url must be a data:, https: or http: URL", field=f"{where}.url")
+            raise BadRequest(
+                f"{part_field}.url must be a data:, https: or http: URL", field=f"{part_field}.url"
+            )
         if _part_length(part) > max_part:
-            raise TooLarge(f"{where} has {_part_length(part)} characters, {max_part} are allowed")
+            raise TooLarge(f"{part_field} has {_part_length(part)} characters; the limit is {max_part}")
     return message
 
 
@@ -194,8 +200,8 @@ def _part_length(part: TextPart | FilePart | DataPart) -> int:
 
 
 def _parse_continuation(raw_message: Mapping[str, Any], field: str) -> ContinueAnswer:
-    key, parts = raw_message.get("id"), raw_message.get("parts")
-    if not isinstance(key, str) or not isinstance(parts, list):
+    message_id, parts = raw_message.get("id"), raw_message.get("parts")
+    if not isinstance(message_id, str) or not isinstance(parts, list):
         raise BadRequest(f"{field} needs a string id and a list of parts", field=field)
     calls = [part for part in parts if isinstance(part, dict) and isinstance(part.get("toolCallId"), str)]
     outputs = [
@@ -204,7 +210,7 @@ def _parse_continuation(raw_message: Mapping[str, Any], field: str) -> ContinueA
         if part.get("state") in ("output-available", "output-error")
     ]
     answers = [_parse_approval_answer(part) for part in calls if part.get("state") == "approval-responded"]
-    return ContinueAnswer(key, tuple(outputs), tuple(answer for answer in answers if answer))
+    return ContinueAnswer(message_id, tuple(outputs), tuple(answer for answer in answers if answer))
 
 
 def _parse_tool_output(part: Mapping[str, Any]) -> ClientToolOutput:

@@ -1,7 +1,7 @@
-"""The AI SDK's UI message stream out. Source: wire notes on the AI SDK, sections a and c.
+"""Encode events as the AI SDK's UI message stream.
 
-Speaks the subset that every v6 and v7 client takes, with the keys of 6.0.1 only, unless the client
-asked for `sdk=7`.
+Uses the subset that every v6 and v7 client accepts, with the keys of 6.0.1 only, unless the client asked for
+`sdk=7`. Source: wire notes on the AI SDK, sections a and c.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.wire.encoder import DONE_FRAME, SSE_HEADERS
+from dragoman.wire.encoder import SSE_HEADERS
+from dragoman.wire.sse import DONE_FRAME
 
 SdkVersion = Literal[6, 7]
 FINISH_REASONS = frozenset({"stop", "length", "content-filter", "tool-calls", "error", "other"})
@@ -22,7 +23,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class UIStreamEncoder:
-    """One response in the UI dialect."""
+    """Encodes one response as a UI message stream."""
 
     headers: Mapping[str, str] = {**SSE_HEADERS, "x-vercel-ai-ui-message-stream": "v1"}
 
@@ -30,26 +31,26 @@ class UIStreamEncoder:
         self._converters = _SDK7_CONVERTERS if sdk == 7 else _SDK6_CONVERTERS
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
-        """The batch as `data:` frames."""
+        """Return the batch as `data:` frames."""
         frames = bytearray()
         for event in batch:
-            spell = self._converters.get(type(event))
-            spoken = spell(event) if spell else event
-            if spoken is None:
+            convert = self._converters.get(type(event))
+            converted = convert(event) if convert else event
+            if converted is None:
                 continue
-            payload = _encoder.encode(spoken)
+            payload = _encoder.encode(converted)
             if b"__proto__" in payload or b'"prototype"' in payload:
                 payload = _encoder.encode(remove_unsafe_keys(msgspec.json.decode(payload)))
             frames += b"data: " + payload + b"\n\n"
         return bytes(frames)
 
     def end(self) -> bytes:
-        """`[DONE]`, as the SDK's own server ends."""
+        """Return `[DONE]`, as the SDK's own server does."""
         return DONE_FRAME
 
 
 def remove_unsafe_keys(value: Any) -> Any:
-    """The value without the keys that the SDK's JSON reader refuses: `__proto__`, `constructor.prototype`."""
+    """Remove the keys that the SDK's JSON parser rejects: `__proto__` and `constructor.prototype`."""
     if isinstance(value, list):
         return [remove_unsafe_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -62,9 +63,9 @@ def _is_unsafe(key: str, value: Any) -> bool:
 
 
 def _convert_finish(event: e.Finish) -> e.Finish:
-    reason = event.finish_reason
-    spoken = reason if reason is None or reason in FINISH_REASONS else "other"
-    return e.Finish(finish_reason=spoken, message_metadata=event.message_metadata)
+    event_reason = event.finish_reason
+    finish_reason = event_reason if event_reason is None or event_reason in FINISH_REASONS else "other"
+    return e.Finish(finish_reason=finish_reason, message_metadata=event.message_metadata)
 
 
 def _without_provider_metadata(event: Any) -> Any:

@@ -1,0 +1,77 @@
+"""Read and write JSON where msgspec's defaults do not fit.
+
+Providers send JSON that is almost valid: with NaN, control characters, lone surrogates or invalid
+UTF-8. Requests contain mappings that are not dicts, and must give the same bytes every time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def parse_lenient_json(payload: bytes) -> Any:
+    """Parse JSON that may have NaN, control characters, lone surrogates or invalid UTF-8; else ValueError."""
+    try:
+        return json.loads(payload.decode("utf-8", "replace"), strict=False)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def as_text(value: Any) -> str | None:
+    """Convert to text: numbers to digits, lists of text parts joined; None for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(filter(None, map(as_text, value))) or None
+    if isinstance(value, Mapping):
+        return as_text(value.get("text") or value.get("content") or value.get("summary"))
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def replace_surrogates(value: Any) -> Any:
+    """Replace lone surrogates by U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [replace_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def encode_json(value: Any) -> str:
+    """Encode the value as JSON text, the same for the same value."""
+    return msgspec.json.encode(value, enc_hook=mapping_enc_hook).decode()
+
+
+def mapping_enc_hook(value: Any) -> Any:
+    """An `enc_hook` for msgspec that encodes any mapping as an object."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
+
+
+def compact_json(value: Any) -> str:
+    """Encode the value without white space; unlike msgspec, this accepts lone surrogates."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def is_deeper_than(value: Any, limit: int) -> bool:
+    """Whether objects and lists are nested more than `limit` levels deep."""
+    level = [value]
+    for _ in range(limit):
+        level = [
+            item
+            for parent in level
+            for item in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
