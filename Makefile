@@ -60,7 +60,7 @@ soak: setup ## many examples of each property, all kill and swap loops, with cov
 quick: $(MADE)/wheel ## some tests against the wheel, at once: make quick TESTS=tests/wire
 	@$(PYTEST) -x -q $(TESTS) $(ARGS)
 
-check: $(MADE)/dev ## lint, format, types, layers, house rules
+check: $(MADE)/dev ## lint, format, types, layers, project rules
 	@broken=; \
 	$(BIN)/ruff check --quiet --output-format concise . || broken+=" lint"; \
 	$(BIN)/ruff format --quiet --check --output-format concise . || broken+=" format"; \
@@ -70,12 +70,12 @@ check: $(MADE)/dev ## lint, format, types, layers, house rules
 	[ -z "$$broken" ] || { echo "make check: FAILED:$$broken"; exit 1; }
 	@echo "make check: all kept"
 
-format: $(MADE)/dev ## put the code into the house's format
+format: $(MADE)/dev ## put the code into the project's format
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 
 map: $(MADE)/dev ## docs/map.md, from the docstrings
-	@$(BIN)/python -m tools.checks.house_map
+	@$(BIN)/python -m tools.checks.package_map
 
 docs: map ## everything in docs/ that is made from the code
 

@@ -1,4 +1,4 @@
-"""The vocabulary: what can happen in a run, as frozen values. The only currency between the rooms.
+"""The vocabulary: what can happen in a run, as frozen structs.
 
 The names and fields are the AI SDK's UI message chunks (docs/design.md §1). Fields that only the process
 knows (`FinishStep.usage`, `Finish.steps`, `ErrorEvent.code`, ...) are never put on a wire as they are;

@@ -1,4 +1,4 @@
-"""Folding events into a message: the only way in which history comes about.
+"""Fold events into a message: the only way in which history is made.
 
 `fold(message, events)` is pure. A `Fold` does the same piece by piece for a run under way; it checks the
 grammar of docs/design.md §1 and refuses what is out of order. Telling a message again is `retell.py`.

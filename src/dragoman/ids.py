@@ -1,4 +1,4 @@
-"""Ids: short, random, safe in URLs. They name things; none of them is a secret."""
+"""Short random ids, safe in URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits: how much a key or an owner may ask of models."""
+"""Limits of a key or an owner: requests, tokens and money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages and parts: what is kept of a conversation. The shapes are the AI SDK's `UIMessage`.
+"""Messages and their parts, in the shapes of the AI SDK's `UIMessage`.
 
 Source: wire notes on the AI SDK, section "UIMessage and parts". Snake case in Python, camelCase as JSON.
 `encode(message)` and `decode(raw)` are inverse; unknown part types are refused by name.

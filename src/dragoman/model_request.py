@@ -1,4 +1,4 @@
-"""What a model is asked: the request, and the tools that it is shown."""
+"""A request to a model, and the tools that it offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts as they grow: text and reasoning blocks, tool calls, and parts that stand."""
+"""Builders of message parts from deltas: text, reasoning, tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling a message again as events: whole for a resume, or from a mark for a follower who fell behind.
+"""Turn a stored message back into events, whole or from a position.
 
 The compact rule (docs/design.md §4.7): one delta a block; a finished tool call as start, delta and output,
 the form that does not re-fire a client's callbacks.

@@ -1,17 +1,17 @@
-"""Runs the house's own checks: `python -m tools.checks [sizes shape words map places dead promises]`."""
+"""Runs the project's own checks: `python -m tools.checks [sizes shape words map places dead promises]`."""
 
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.checks import dead, house_map, places, promises, shape, sizes, words
+from tools.checks import dead, package_map, places, promises, shape, sizes, words
 from tools.checks.findings import Finding
 
 CHECKS: dict[str, Callable[[Path], Iterator[Finding]]] = {
     "sizes": sizes.check,
     "shape": shape.check,
     "words": words.check,
-    "map": house_map.check,
+    "map": package_map.check,
     "places": places.check,
     "dead": dead.check,
     "promises": promises.check,
@@ -27,7 +27,7 @@ def main(names: list[str]) -> int:
     found = sorted(finding for name in names or CHECKS for finding in CHECKS[name](root))
     for finding in found:
         print(finding)
-    print(f"house rules: {len(found)} broken" if found else "house rules: all kept")
+    print(f"project rules: {len(found)} broken" if found else "project rules: all kept")
     return 1 if found else 0
 
 

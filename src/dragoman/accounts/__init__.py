@@ -1,1 +1,1 @@
-"""What models cost, who may spend how much, and what was spent."""
+"""Prices, limits and budgets, and what was spent."""

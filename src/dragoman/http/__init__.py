@@ -1,1 +1,1 @@
-"""HTTP on our own transport: connections, addresses, responses, signed webhooks."""
+"""HTTP on our own transport: client, server exchange, webhooks."""

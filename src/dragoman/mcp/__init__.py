@@ -1,1 +1,1 @@
-"""MCP: the hub as a server for MCP clients, and other people's servers as operations."""
+"""Model Context Protocol: the hub as a server, and other servers as operations."""

@@ -1,4 +1,4 @@
-"""Anything that can be called: registry, call protocol, search, and the four meta-tools."""
+"""Registry, call protocol, approvals, ledger and the four meta-tools."""
 
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, current

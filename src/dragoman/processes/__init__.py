@@ -1,1 +1,1 @@
-"""Child processes: start, watch, end with all that they started."""
+"""Child processes: start, watch, and end with everything they started."""

@@ -1,1 +1,1 @@
-"""Who answers: model providers behind one protocol."""
+"""Model providers behind one protocol."""

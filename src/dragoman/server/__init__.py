@@ -1,1 +1,1 @@
-"""Who may ask, and the doors."""
+"""HTTP endpoints, and who may use them."""

@@ -1,4 +1,4 @@
-"""Other processes that bring operations over a WebSocket: the protocol, the hub's end, and the client."""
+"""Processes that serve operations over a WebSocket: the protocol, the hub's end and the client."""
 
 from dragoman.spokes.client.spoke import Capacity, Spoke
 

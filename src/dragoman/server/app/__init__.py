@@ -1,4 +1,4 @@
-"""The wiring of one hub: the only place that knows every room. Two hubs can live in one process."""
+"""Wire one hub: the only package that knows every other. Two hubs can live in one process."""
 
 from dragoman.server.app.hub import Hub, build_app
 

@@ -1,1 +1,1 @@
-"""The spoke's end of the connection."""
+"""The client of the spoke protocol: register operations, serve calls."""

@@ -1,1 +1,1 @@
-"""The hub's end of a spoke's connection."""
+"""The hub's end of the spoke protocol."""

@@ -1,1 +1,1 @@
-"""Hooks that are ready to use."""
+"""Ready-made hooks: paths, secrets, redaction, rate limits, audit."""
