@@ -7,11 +7,11 @@ import sys
 
 FORK = """
 import os, sys
-from dragoman.ids import new_id, ordered_id
+from dragoman.ids import new_id, sortable_id
 new_id("a")
 if os.fork():
     os.wait()
-print(new_id("a"), ordered_id("a")[12:], flush=True)
+print(new_id("a"), sortable_id("a")[12:], flush=True)
 """
 
 

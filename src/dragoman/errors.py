@@ -112,10 +112,14 @@ class Unauthorized(DragomanError):
 
 
 class Forbidden(DragomanError):
-    """The key is good, but not for this."""
+    """The key is valid but does not allow this. `scope` is the scope that the key lacks, if one would do."""
 
     code = "forbidden"
     status = 403
+
+    def __init__(self, message: str, *, hint: str | None = None, scope: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.scope = scope
 
 
 class NotFound(DragomanError):

@@ -152,10 +152,10 @@ def test_a_price_that_depends_on_the_time_of_day_is_asked_again() -> None:
 
 async def test_the_library_is_loaded_when_it_is_needed_and_not_before() -> None:
     program = (
-        "import sys, asyncio; from dragoman.accounts.price_list import Prices, PriceOverride\n"
-        "prices = Prices({'m': PriceOverride(input=1, output=1)}); prices.find('p', 'm')\n"
+        "import sys, asyncio; from dragoman.accounts.price_list import PriceList, PriceOverride\n"
+        "prices = PriceList({'m': PriceOverride(input=1, output=1)}); prices.find('p', 'm')\n"
         "prices.find('local', 'qwen'); print('genai_prices' in sys.modules)\n"
-        "asyncio.run(prices.warm()); print('genai_prices' in sys.modules)"
+        "asyncio.run(prices.preload()); print('genai_prices' in sys.modules)"
     )
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True

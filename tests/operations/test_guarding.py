@@ -90,7 +90,7 @@ def with_approval(id: str, **changes: Any) -> Context:
     ("input", "changes", "said"),
     [
         ({"to": "eve"}, {}, "is for another call, or for other arguments"),
-        ({"to": "bob"}, {"identity": BOB}, "was given to somebody else"),
+        ({"to": "bob"}, {"identity": BOB}, "belongs to another owner"),
         ({"to": "bob"}, {"id": "apr_nothing"}, "no approval"),
         ({"to": "bob"}, {"tool_call_id": "tc_2"}, "is for another tool call"),
     ],

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
+from dragoman.operations.access import require_owner
 from dragoman.operations.identity import Identity
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
@@ -287,8 +288,7 @@ def apply_answer(
 def apply_use(approval: ApprovalRequest, use: ApprovalUse, *, now: float) -> ApprovalRequest:
     """The approval, used up. Forbidden, Conflict."""
     current = approval.as_of(now)
-    if current.owner != use.owner:
-        raise Forbidden(f"approval {approval.id!r} was given to somebody else")
+    require_owner(use.owner, current.owner, resource=f"approval {approval.id!r}")
     if (current.operation, current.input_hash) != (use.operation, use.input_hash):
         raise Conflict(f"approval {approval.id!r} is for another call, or for other arguments")
     if None not in (use.tool_call_id, current.tool_call_id) and use.tool_call_id != current.tool_call_id:

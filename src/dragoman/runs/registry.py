@@ -32,6 +32,7 @@ from dragoman.fold import Fold
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
 from dragoman.model_request import Tool
+from dragoman.operations.access import require_owner
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
@@ -197,8 +198,8 @@ class RunRegistry:
     async def _stored_session(self, request: ChatRequest, identity: Identity) -> Session | None:
         """The session as it is stored; Forbidden when it is another's."""
         known = await self._store.sessions.get(request.session_id)
-        if known is not None and known.owner != identity.owner:
-            raise Forbidden(f"session {request.session_id!r} belongs to somebody else")
+        if known is not None:
+            require_owner(identity.owner, known.owner, resource=f"session {request.session_id!r}")
         return known
 
     async def _wait_until_free(self, request: ChatRequest) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Protocol, get_args
 
 import msgspec
 
-from dragoman.errors import BadRequest, Forbidden, NotFound
+from dragoman.errors import BadRequest, NotFound
+from dragoman.operations.access import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
     ApprovalItem,
@@ -21,7 +22,7 @@ from dragoman.operations.approval import (
 )
 from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.operations.identity import Identity
-from dragoman.server.calls import LIMIT, require_any_scope
+from dragoman.server.calls import LIMIT
 from dragoman.server.exchange import Exchange
 
 MAX_BODY = 131_072
@@ -68,17 +69,17 @@ class ApprovalHandlers:
         if not LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_PAGE:
             raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {limit[:20]!r}", field="limit")
         caller = exchange.identity
-        require_any_scope(caller)
-        owner = None if caller.may("admin") else caller.owner
+        require_scope(caller, *RUN_DATA_SCOPES)
+        owner = visible_owner(caller)
         found = await self._approvals.list(owner=owner, status=status, limit=int(limit))
         await exchange.respond(200, {"approvals": [approval_to_json(approval, caller) for approval in found]})
 
     async def get(self, exchange: Exchange) -> None:
         """One of them. NotFound, also for what is none of the caller's business."""
         caller = exchange.identity
-        require_any_scope(caller)
+        require_scope(caller, *RUN_DATA_SCOPES)
         found = await self._approvals.get(exchange.path_params["id"])
-        if not (caller.may("admin") or involves_owner(found, caller.owner)):
+        if visible_owner(caller) is not None and not involves_owner(found, caller.owner):
             raise NotFound(f"no approval {found.id!r}")
         await exchange.respond(200, approval_to_json(found, caller))
 
@@ -88,11 +89,8 @@ class ApprovalHandlers:
         Each takes one answer.
         """
         caller = exchange.identity
-        if not may_answer_approvals(caller):
-            raise Forbidden(
-                "a key that is for calling operations cannot approve what it calls",
-                hint="answer with a key that has the scope chat or admin",
-            )
+        # A key that may only call operations would approve its own calls.
+        require_scope(caller, "chat", "admin")
         try:
             said = msgspec.convert(await exchange.read_json(MAX_BODY), ApprovalBody)
         except msgspec.ValidationError as error:

@@ -6,9 +6,9 @@ import re
 from typing import NamedTuple
 
 from dragoman.errors import BadRequest
+from dragoman.operations.access import RUN_DATA_SCOPES, require_scope
 from dragoman.operations.artifact import Artifact
 from dragoman.operations.artifact import ArtifactStore as Kept
-from dragoman.server.calls import require_any_scope
 from dragoman.server.exchange import Exchange
 from dragoman.server.streaming import DisconnectWatch
 
@@ -91,7 +91,7 @@ class ArtifactHandlers:
                 )
 
     async def _find(self, exchange: Exchange) -> Artifact:
-        require_any_scope(exchange.identity)
+        require_scope(exchange.identity, *RUN_DATA_SCOPES)
         return await self._artifacts.get(exchange.path_params["id"], owner=exchange.identity.owner)
 
 

@@ -10,7 +10,14 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from dragoman.errors import BadRequest, Forbidden, NotFound
+from dragoman.errors import BadRequest, NotFound
+from dragoman.operations.access import (
+    RUN_DATA_SCOPES,
+    is_visible,
+    require_scope,
+    restrict_owner,
+    visible_owner,
+)
 from dragoman.operations.call_tree import (
     CallRow,
     CallTreeBuilder,
@@ -24,7 +31,6 @@ from dragoman.operations.call_tree import (
     failure_json,
     is_running,
 )
-from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
 from dragoman.server.exchange import Exchange
@@ -87,9 +93,10 @@ class CallReader:
 
     async def list(self, query: Mapping[str, str]) -> Json:
         """Calls that match, the newest first; `next` is where the next page begins. BadRequest, NotFound."""
-        filters = {name: query[asked] for asked, name in FILTERS.items() if asked in query}
-        if self._owner is not None and filters.setdefault("owner", self._owner) != self._owner:
-            raise Forbidden(f"the calls of {filters['owner']!r} are not yours to see")
+        filters: Mapping[str, str] = {
+            column: query[parameter] for parameter, column in FILTERS.items() if parameter in query
+        }
+        filters = restrict_owner(filters, self._owner)
         if filters.get("status", "done") not in get_args(CallStatus):
             known = ", ".join(get_args(CallStatus))
             raise BadRequest(f"there is no status {filters['status']!r}; there are {known}", field="status")
@@ -160,7 +167,7 @@ class CallReader:
         return entry.record.started_at, entry.record.id
 
     def _may_see(self, owner: str) -> bool:
-        return self._owner is None or owner == self._owner
+        return is_visible(owner, to=self._owner)
 
 
 class CallHandlers:
@@ -210,18 +217,8 @@ class CallHandlers:
 
     def _reader(self, exchange: Exchange) -> CallReader:
         caller = exchange.identity
-        require_any_scope(caller)
-        owner = None if caller.may("admin") else caller.owner
-        return CallReader(self._store, owner=owner, source=self._source)
-
-
-def require_any_scope(caller: Identity) -> None:
-    """Forbidden, unless sessions, operations or everything is open to the caller."""
-    if not (caller.may("chat") or caller.may("operations") or caller.may("admin")):
-        raise Forbidden(
-            "this needs a key with the scope 'chat' or 'operations'",
-            hint=f"`dragoman keys change {caller.key_id} --scope operations` gives it",
-        )
+        require_scope(caller, *RUN_DATA_SCOPES)
+        return CallReader(self._store, owner=visible_owner(caller), source=self._source)
 
 
 def parse_limit(text: str) -> int:

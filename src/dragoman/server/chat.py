@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.errors import Forbidden, NotFound
+from dragoman.errors import NotFound
+from dragoman.operations.access import require_owner
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.exchange import Exchange
 from dragoman.server.streaming import response_dialect, stream_run
@@ -69,6 +70,6 @@ class ChatHandlers:
     async def _check_owner(self, exchange: Exchange, session_id: str) -> bool:
         """True when the session is the caller's, False when there is none; Forbidden when it is another's."""
         session = await self._store.sessions.get(session_id)
-        if session is not None and session.owner != exchange.identity.owner:
-            raise Forbidden(f"session {session_id!r} belongs to somebody else")
+        if session is not None:
+            require_owner(exchange.identity.owner, session.owner, resource=f"session {session_id!r}")
         return session is not None

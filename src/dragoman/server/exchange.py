@@ -10,8 +10,9 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from dragoman.errors import BadRequest, DragomanError, Forbidden, TooLarge, Unavailable
+from dragoman.errors import BadRequest, DragomanError, TooLarge, Unavailable
 from dragoman.operations import identity
+from dragoman.operations.access import require_scope
 from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.auth import Auth
 from dragoman.server.request_log import assign_request_id
@@ -141,16 +142,6 @@ class HttpEndpoint:
         except Exception:
             log.exception("%s %s failed", exchange.method, exchange.path)
             await self._on_error(exchange, DragomanError("an internal error of the hub; its log says more"))
-
-
-def require_scope(caller: Identity, scope: identity.Scope) -> None:
-    """Forbidden, unless the doors of this scope are open to the caller."""
-    if not caller.may(scope):
-        has = ", ".join(sorted(caller.scopes)) or "all but admin"
-        raise Forbidden(
-            f"this needs a key with the scope {scope!r}; this one's are {has}",
-            hint=f"`dragoman keys change {caller.key_id} --scope {scope}` gives it",
-        )
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

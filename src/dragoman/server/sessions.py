@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, Forbidden, NotFound
+from dragoman.errors import BadRequest, NotFound
 from dragoman.ids import new_id
 from dragoman.messages import to_json
+from dragoman.operations.access import require_owner
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.exchange import Exchange
 from dragoman.store.sessions import Session
@@ -120,8 +121,7 @@ class SessionHandlers:
         session = await self._store.sessions.get(id)
         if session is None:
             raise NotFound(f"there is no session {id!r}")
-        if session.owner != exchange.identity.owner:
-            raise Forbidden(f"session {session.id!r} belongs to somebody else")
+        require_owner(exchange.identity.owner, session.owner, resource=f"session {id!r}")
         return session
 
     def _to_json(self, session: Session) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, Forbidden
+from dragoman.errors import BadRequest
+from dragoman.operations.access import restrict_owner, visible_owner
 from dragoman.operations.identity import Identity
 from dragoman.server.exchange import Exchange
 from dragoman.server.streaming import DisconnectWatch
@@ -68,15 +69,8 @@ class UsageHandlers:
 
 
 def restrict_to_caller(query: UsageQuery, identity: Identity) -> UsageQuery:
-    """The question, about the caller's own usage unless more is open to it. Forbidden."""
-    owner = query.filters.get("owner", identity.owner)
-    if identity.may("admin"):
-        return query
-    if owner != identity.owner:
-        raise Forbidden(
-            f"the usage of {owner!r} is not yours to see", hint="it needs a key with the scope admin"
-        )
-    return replace(query, filters={**query.filters, "owner": identity.owner})
+    """Return the query restricted to usage that the caller may see. Raises Forbidden."""
+    return replace(query, filters=restrict_owner(query.filters, visible_owner(identity)))
 
 
 def accepted_format(exchange: Exchange) -> str:

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import bindparam, update
 
-from dragoman.errors import Forbidden, NotFound, RunActive, StoreError, Unavailable
+from dragoman.errors import NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.messages import Message
+from dragoman.operations.access import require_owner
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -169,8 +170,8 @@ class RunRepository:
             if session is None:
                 raise NotFound(f"there is no session {run.session_id!r}")
             self._sessions.insert(connection, session)
-        elif session is not None and session.owner != known.owner:
-            raise Forbidden(f"session {run.session_id!r} belongs to somebody else")
+        elif session is not None:
+            require_owner(session.owner, known.owner, resource=f"session {run.session_id!r}")
         if not connection.execute(self._sql.insert, run_params(run)):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")

@@ -16,6 +16,7 @@ from dragoman.http.origin_policy import OriginPolicy
 from dragoman.mcp.server import sdk_server, stateless
 from dragoman.mcp.server.sdk_server import BuildSdkServer, SdkServer
 from dragoman.mcp.server.server import ToolServer
+from dragoman.operations.access import require_scope
 from dragoman.operations.identity import Identity
 
 log = logging.getLogger(__name__)
@@ -88,11 +89,7 @@ class McpEndpoint:
             await send_response(send, 204, headers={"allow": METHODS})
             return
         identity = await self._identify(headers)
-        if not identity.may("operations"):
-            raise Forbidden(
-                "this needs a key with the scope 'operations'",
-                hint=f"`dragoman keys change {identity.key_id} --scope operations` gives it",
-            )
+        require_scope(identity, "operations")
         if scope["method"] != "POST":
             await self._sdk_server.serve(scope, receive, send, identity=identity, stateless=False)
             return
@@ -161,8 +158,8 @@ async def send_error(send: HeaderSender, error: DragomanError) -> None:
     headers = {"content-type": "application/json", "content-length": str(len(body))}
     if error.status == 401:
         headers["www-authenticate"] = 'Bearer realm="dragoman"'
-    if isinstance(error, Forbidden) and "scope" in error.message:
-        headers["www-authenticate"] = 'Bearer error="insufficient_scope", scope="operations"'
+    if isinstance(error, Forbidden) and error.scope is not None:
+        headers["www-authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope}"'
     await send_response(send, error.status, headers=headers, body=body)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError, Forbidden, Unauthorized, Unavailable, WireError
+from dragoman.operations.access import require_scope
 from dragoman.operations.identity import Identity
 from dragoman.operations.outcome import to_failure
 from dragoman.spokes.hub.connection import Socket, SocketClosed, send_and_close
@@ -117,8 +118,7 @@ class SpokeEndpoint:
 
     async def _authenticate(self, headers: Headers) -> Identity:
         identity = await self._identify(headers)
-        if not identity.may("operations"):
-            raise Forbidden("this key is not for operations", hint="a spoke needs the scope `operations`")
+        require_scope(identity, "operations")
         return identity
 
     async def _serve(self, socket: Socket, headers: Headers, *, identity: Identity | None) -> None:

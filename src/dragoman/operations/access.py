@@ -1,0 +1,63 @@
+"""Access checks: which endpoints a caller's key may use, and whose data a caller may see.
+
+Every endpoint, the runs and the store's own transactions ask here, so that the same key gets the same
+answer at each of them. A key with the scope "admin" sees the data of all owners, any other key its owner's.
+Whether a refusal is a 403 (`require_owner`) or a 404 that does not tell that the resource exists
+(`is_visible`) is the endpoint's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.errors import Forbidden
+from dragoman.operations.identity import Identity, Scope
+
+RUN_DATA_SCOPES: tuple[Scope, ...] = ("operations", "chat", "admin")
+"""Any of these opens the lists of calls, approvals and artifacts."""
+
+
+def require_scope(caller: Identity, *scopes: Scope) -> None:
+    """Raise Forbidden, with `scope` set to the first of `scopes`, unless the caller has one of them."""
+    if any(map(caller.may, scopes)):
+        return
+    wanted = " or ".join(map(repr, scopes))
+    granted = ", ".join(sorted(caller.scopes)) or "all but admin"
+    raise Forbidden(
+        f"this needs a key with the scope {wanted}; this one's are {granted}",
+        hint=f"`dragoman keys change {caller.key_id} --scope {scopes[0]}` gives it",
+        scope=scopes[0],
+    )
+
+
+def require_owner(caller: str, owner: str, *, resource: str) -> None:
+    """Raise Forbidden unless the caller is the owner. `resource` names it for the message: "session 's1'"."""
+    if caller != owner:
+        raise Forbidden(f"{resource} belongs to another owner")
+
+
+def visible_owner(caller: Identity) -> str | None:
+    """Return the only owner whose data the caller may see; None for a caller who may see everybody's."""
+    return None if caller.may("admin") else caller.owner
+
+
+def is_visible(owner: str, *, to: str | None) -> bool:
+    """Whether an owner's data may be shown. `to` is a `visible_owner`."""
+    return to is None or to == owner
+
+
+def restrict_owner(filters: Mapping[str, str], visible: str | None) -> Mapping[str, str]:
+    """Return list filters that match only data of a `visible_owner`.
+
+    Raises Forbidden when `filters` names another owner.
+    """
+    if visible is None:
+        return filters
+    owner = filters.get("owner", visible)
+    if owner != visible:
+        raise Forbidden(
+            f"this key may not see the data of the owner {owner!r}",
+            hint="use a key with the scope admin",
+            scope="admin",
+        )
+    return {**filters, "owner": visible}
