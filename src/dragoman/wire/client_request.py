@@ -101,9 +101,6 @@ def reject_constant(name: str) -> None:
     raise ValueError(name)
 
 
-# ---- Asked: what a gateway client wants of a model, and how it wants to be answered.
-
-
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A gateway client's parsed request.
 

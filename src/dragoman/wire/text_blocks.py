@@ -33,7 +33,6 @@ class TextBlockWriter:
 
     def __init__(self, reasoning_metadata: Callable[[], ProviderMetadata | None]) -> None:
         self.kind: BlockKind | None = None  # of the open block
-        self.has_blocks = False
         self._reasoning_metadata = reasoning_metadata
         self._events: list[Event] = []
         self._pending_text: list[str] = []
@@ -52,7 +51,6 @@ class TextBlockWriter:
         """Open a new block without text."""
         self.close()
         self.kind = kind
-        self.has_blocks = True
         if kind == "reasoning":
             self._reasoning_count += 1
             self._block_id = f"reasoning-{self._reasoning_count}"

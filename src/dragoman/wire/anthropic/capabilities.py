@@ -77,8 +77,3 @@ def _parse_name(name: str) -> tuple[str, tuple[int, int]]:
         return "", (99, 0)
     family, major, minor = match.groups()
     return family, (int(major), int(minor or 0)) if major else (99, 0)
-
-
-# ---- Metadata of Anthropic's: what a part must carry so that it can go back as it came, and to whom.
-# It stands under `anthropic` in a part's provider metadata. With a `provider` beside, it is of use to that
-# one only: another has other keys and cannot check its signatures.

@@ -140,8 +140,8 @@ def _as_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# ---- Failures as Anthropic tells them: an error's type says what its HTTP status would have been.
-# Source: wire notes on providers, §6.6. In a stream the status is that of the answer, 200, and says nothing.
+# ---- Errors: the type implies the HTTP status, which in a stream is 200 and tells nothing
+# Source: wire notes on providers, §6.6.
 
 _TYPE_STATUSES = {
     "invalid_request_error": 400,

@@ -14,71 +14,6 @@ from dragoman.wire.client_request import ClientRequest
 from dragoman.wire.json_codec import is_deeper_than
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
-# ---- Options: what else a request in Anthropic's manner asks for, in neutral words where there are some.
-# Anthropic's own settings keep their names; a provider of another family says what it makes of them.
-
-_HANDLED_FIELDS = frozenset(
-    {
-        "model",
-        "messages",
-        "system",
-        "tools",
-        "tool_choice",
-        "stream",
-        "max_tokens",
-        "stop_sequences",
-        "metadata",
-        "extra_body",
-    }
-)
-
-
-def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Return the options and the names of dropped fields. `count_only`: max_tokens may be missing."""
-    _check_types(body)
-    options = {
-        name: value for name, value in body.raw.items() if name not in _HANDLED_FIELDS and value is not None
-    }
-    limit = body.count("max_tokens")
-    if limit is not None:
-        options["max_tokens"] = limit
-    elif not count_only:
-        raise invalid_field(
-            "max_tokens",
-            "this field is required",
-            hint="set it to the maximum number of tokens of the answer",
-        )
-    if body.has("stop_sequences"):
-        options |= _parse_stop_sequences(body)
-    if not body.has("metadata"):
-        return options, []
-    metadata = body.nested("metadata")
-    if metadata.optional_text("user_id"):
-        options["user"] = metadata.text("user_id")
-    return options, [metadata.path_of(name) for name in metadata.raw if name != "user_id"]
-
-
-def _check_types(body: RequestFields) -> None:
-    """Reject settings of the wrong type."""
-    for name in ("temperature", "top_p"):
-        body.number(name)
-    for name in ("thinking", "output_config", "context_management", "cache_control"):
-        if body.has(name):
-            body.nested(name)
-    if body.has("thinking"):
-        body.nested("thinking").text("type")
-    body.count("top_k")
-    body.optional_text("service_tier")
-
-
-def _parse_stop_sequences(body: RequestFields) -> dict[str, list[str]]:
-    stops = body.items("stop_sequences")
-    for index, stop in enumerate(stops):
-        if not isinstance(stop, str) or not stop:
-            raise invalid_field(f"stop_sequences[{index}]", "must be a non-empty string")
-    return {"stop": stops} if stops else {}
-
-
 MAX_DEPTH = 200  # encoders add levels of their own to what the decoder just managed
 _CHOICE_TYPES = ("auto", "any", "tool", "none")
 _ANTHROPIC_TOOL_FIELDS = ("allowed_callers", "defer_loading", "eager_input_streaming", "input_examples")
@@ -181,3 +116,68 @@ def _parse_choice(choice: RequestFields, tools: tuple[Tool, ...]) -> ToolChoice:
                 choice.path_of("type"),
                 f"must be one of {quoted_list(_CHOICE_TYPES)}, got {choice_type!r:.40}",
             )
+
+
+# ---- Options
+# Anthropic's own settings keep their names; a provider of another family converts or drops them.
+
+_HANDLED_FIELDS = frozenset(
+    {
+        "model",
+        "messages",
+        "system",
+        "tools",
+        "tool_choice",
+        "stream",
+        "max_tokens",
+        "stop_sequences",
+        "metadata",
+        "extra_body",
+    }
+)
+
+
+def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """Return the options and the names of dropped fields. `count_only`: max_tokens may be missing."""
+    _check_types(body)
+    options = {
+        name: value for name, value in body.raw.items() if name not in _HANDLED_FIELDS and value is not None
+    }
+    limit = body.count("max_tokens")
+    if limit is not None:
+        options["max_tokens"] = limit
+    elif not count_only:
+        raise invalid_field(
+            "max_tokens",
+            "this field is required",
+            hint="set it to the maximum number of tokens of the answer",
+        )
+    if body.has("stop_sequences"):
+        options |= _parse_stop_sequences(body)
+    if not body.has("metadata"):
+        return options, []
+    metadata = body.nested("metadata")
+    if metadata.optional_text("user_id"):
+        options["user"] = metadata.text("user_id")
+    return options, [metadata.path_of(name) for name in metadata.raw if name != "user_id"]
+
+
+def _check_types(body: RequestFields) -> None:
+    """Reject settings of the wrong type."""
+    for name in ("temperature", "top_p"):
+        body.number(name)
+    for name in ("thinking", "output_config", "context_management", "cache_control"):
+        if body.has(name):
+            body.nested(name)
+    if body.has("thinking"):
+        body.nested("thinking").text("type")
+    body.count("top_k")
+    body.optional_text("service_tier")
+
+
+def _parse_stop_sequences(body: RequestFields) -> dict[str, list[str]]:
+    stops = body.items("stop_sequences")
+    for index, stop in enumerate(stops):
+        if not isinstance(stop, str) or not stop:
+            raise invalid_field(f"stop_sequences[{index}]", "must be a non-empty string")
+    return {"stop": stops} if stops else {}

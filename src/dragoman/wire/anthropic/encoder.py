@@ -14,165 +14,9 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, OutOfOrder, ProviderError
-from dragoman.events import (
-    Event,
-    FinishReason,
-    FinishStep,
-    ReasoningDelta,
-    TextDelta,
-    ToolInputDelta,
-    Usage,
-)
 from dragoman.wire.anthropic.encoder_blocks import INVALID_JSON_KEY, BlockEncoder, parse_arguments
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
-
-# ---- Finishes out to an Anthropic client: why the answer stopped, and what it took.
-# The SDKs' types demand numbers, so where nobody has counted the input stays the estimate of the message's
-# start, and the output is one too, which `estimated` says. What is known is never an estimate of ours.
-
-_CHARACTERS_PER_TOKEN = 4
-_STOP_REASONS: Mapping[FinishReason, str] = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool-calls": "tool_use",
-    "content-filter": "refusal",
-    "max-steps": "end_turn",
-    "other": "end_turn",
-}
-
-
-def encode_stop(finish: FinishStep) -> dict[str, Any]:
-    """Return stop reason and stop sequence; Anthropic's own if it gave them. ProviderError if there is
-    none.
-    """
-    metadata = (finish.provider_metadata or {}).get("anthropic", {})
-    stop_sequence = metadata.get("stopSequence")
-    stop_reason = metadata.get("stopReason")
-    if stop_reason is None and stop_sequence is not None:
-        stop_reason = "stop_sequence"
-    if stop_reason is None and finish.finish_reason is not None:
-        stop_reason = _STOP_REASONS.get(finish.finish_reason)
-    if stop_reason is None:
-        raise incomplete_answer_error(f"ended with {finish.finish_reason!r}, which is not a finish reason")
-    stop = {
-        "stop_reason": stop_reason,
-        "stop_sequence": stop_sequence,
-        "stop_details": metadata.get("stopDetails"),
-    }
-    return {**stop, "container": metadata["container"]} if metadata.get("container") else stop
-
-
-def encode_usage(usage: Usage | None) -> dict[str, Any]:
-    """Encode the known counts in Anthropic's format: input tokens exclude cache reads and writes."""
-    if usage is None:
-        return {}
-    cache_read, cache_write, uncached = (
-        usage.cached_input_tokens,
-        usage.cache_write_tokens,
-        usage.input_tokens,
-    )
-    if uncached is not None:
-        uncached = max(0, uncached - (cache_read or 0) - (cache_write or 0))
-    reasoning = usage.reasoning_tokens
-    counts = {
-        "input_tokens": uncached,
-        "cache_creation_input_tokens": cache_write,
-        "cache_read_input_tokens": cache_read,
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
-    }
-    return {name: count for name, count in counts.items() if count is not None}
-
-
-def encode_usage_or_estimate(usage: Usage | None, text_length: int) -> dict[str, Any]:
-    """Encode the counts; an unknown output count is estimated from `text_length`, in characters."""
-    counts = encode_usage(usage)
-    if text_length and not counts.get("output_tokens"):
-        return {**counts, "output_tokens": -(-text_length // _CHARACTERS_PER_TOKEN), "estimated": True}
-    return {"output_tokens": 0, **counts}
-
-
-def event_text_length(event: Event) -> int:
-    """The number of characters that an event adds to the answer."""
-    match event:
-        case TextDelta() | ReasoningDelta():
-            return len(event.delta)
-        case ToolInputDelta():
-            return len(event.input_text_delta)
-        case _:
-            return 0
-
-
-# ---- Errors out to an Anthropic client: the body and status that its SDK knows how to raise.
-# Source: wire notes on providers, §6.6.
-
-_CATEGORY_STATUSES: Mapping[str, int] = {  # by category
-    "rate_limit": 429,
-    "overloaded": 529,
-    "auth": 401,
-    "bad_request": 400,
-    "context_limit": 400,
-    "content_filter": 400,
-    "timeout": 504,
-}
-_STATUS_TYPES: Mapping[int, str] = {  # by status
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
-_ERROR_TYPES = frozenset({*_STATUS_TYPES.values(), "api_error"})
-_TOO_LONG = "prompt is too long"
-
-
-def error_status(error: DragomanError) -> int:
-    """The HTTP status: the provider's own, else that of the error's category or class."""
-    if not isinstance(error, ProviderError):
-        return error.status
-    upstream_status = error.upstream_status
-    if upstream_status is not None and 400 <= upstream_status <= 599:
-        return upstream_status
-    return _CATEGORY_STATUSES.get(error.category, 502)
-
-
-def error_body(error: DragomanError, *, request_id: str | None) -> dict[str, object]:
-    """Return `{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error unchanged."""
-    inner = _upstream_error(error.details) if isinstance(error, ProviderError) else None
-    return {"type": "error", "error": inner or _own_error(error), "request_id": request_id}
-
-
-def _upstream_error(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The error if it has Anthropic's shape; OpenAI's has other fields beside a type that can be the same."""
-    fields = details or {}
-    if fields.get("type") == "error" and isinstance(fields.get("error"), Mapping):
-        fields = fields["error"]
-    if fields.get("type") not in _ERROR_TYPES or not isinstance(fields.get("message"), str):
-        return None
-    return None if "code" in fields or "param" in fields else dict(fields)
-
-
-def _own_error(error: DragomanError) -> dict[str, Any]:
-    status = error_status(error)
-    error_type = _STATUS_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    if isinstance(error, BudgetExhausted):
-        error_type = "billing_error"
-    message = error.message
-    if isinstance(error, ProviderError) and error.category == "context_limit" and _TOO_LONG not in message:
-        message = f"{_TOO_LONG}: {message}"  # clients recognise this text and shorten the conversation
-    if isinstance(error, BadRequest) and error.field and error.field not in message:
-        message = f"{error.field}: {message}"
-    return {"type": error_type, "message": f"{message} ({error.hint})" if error.hint else message}
-
-
-__all__ = ["AnthropicStreamEncoder", "encode_document", "error_body", "error_status"]
 
 _PING_FRAME = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP_FRAME = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -391,3 +235,148 @@ class _MessageSink:
         elif self._field:
             self.blocks[-1][self._field] = text
         self._field = ""
+
+
+# ---- Errors: the body and status that Anthropic's SDK recognises
+# Source: wire notes on providers, §6.6.
+
+_CATEGORY_STATUSES: Mapping[str, int] = {  # by category
+    "rate_limit": 429,
+    "overloaded": 529,
+    "auth": 401,
+    "bad_request": 400,
+    "context_limit": 400,
+    "content_filter": 400,
+    "timeout": 504,
+}
+_STATUS_TYPES: Mapping[int, str] = {  # by status
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_ERROR_TYPES = frozenset({*_STATUS_TYPES.values(), "api_error"})
+_TOO_LONG = "prompt is too long"
+
+
+def error_status(error: DragomanError) -> int:
+    """The HTTP status: the provider's own, else that of the error's category or class."""
+    if not isinstance(error, ProviderError):
+        return error.status
+    upstream_status = error.upstream_status
+    if upstream_status is not None and 400 <= upstream_status <= 599:
+        return upstream_status
+    return _CATEGORY_STATUSES.get(error.category, 502)
+
+
+def error_body(error: DragomanError, *, request_id: str | None) -> dict[str, object]:
+    """Return `{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error unchanged."""
+    inner = _upstream_error(error.details) if isinstance(error, ProviderError) else None
+    return {"type": "error", "error": inner or _own_error(error), "request_id": request_id}
+
+
+def _upstream_error(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The error if it has Anthropic's shape; OpenAI's has other fields beside a type that can be the same."""
+    fields = details or {}
+    if fields.get("type") == "error" and isinstance(fields.get("error"), Mapping):
+        fields = fields["error"]
+    if fields.get("type") not in _ERROR_TYPES or not isinstance(fields.get("message"), str):
+        return None
+    return None if "code" in fields or "param" in fields else dict(fields)
+
+
+def _own_error(error: DragomanError) -> dict[str, Any]:
+    status = error_status(error)
+    error_type = _STATUS_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if isinstance(error, BudgetExhausted):
+        error_type = "billing_error"
+    message = error.message
+    if isinstance(error, ProviderError) and error.category == "context_limit" and _TOO_LONG not in message:
+        message = f"{_TOO_LONG}: {message}"  # clients recognise this text and shorten the conversation
+    if isinstance(error, BadRequest) and error.field and error.field not in message:
+        message = f"{error.field}: {message}"
+    return {"type": error_type, "message": f"{message} ({error.hint})" if error.hint else message}
+
+
+# ---- Stop reason and usage
+# The SDKs require numbers: without a count, the input is the estimate from the message's start, and the
+# output is estimated too and marked `estimated`. A known count is never replaced by an estimate.
+
+_CHARACTERS_PER_TOKEN = 4
+_STOP_REASONS: Mapping[e.FinishReason, str] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool-calls": "tool_use",
+    "content-filter": "refusal",
+    "max-steps": "end_turn",
+    "other": "end_turn",
+}
+
+
+def encode_stop(finish: e.FinishStep) -> dict[str, Any]:
+    """Return stop reason and stop sequence; Anthropic's own if it gave them. ProviderError if there is
+    none.
+    """
+    metadata = (finish.provider_metadata or {}).get("anthropic", {})
+    stop_sequence = metadata.get("stopSequence")
+    stop_reason = metadata.get("stopReason")
+    if stop_reason is None and stop_sequence is not None:
+        stop_reason = "stop_sequence"
+    if stop_reason is None and finish.finish_reason is not None:
+        stop_reason = _STOP_REASONS.get(finish.finish_reason)
+    if stop_reason is None:
+        raise incomplete_answer_error(f"ended with {finish.finish_reason!r}, which is not a finish reason")
+    stop = {
+        "stop_reason": stop_reason,
+        "stop_sequence": stop_sequence,
+        "stop_details": metadata.get("stopDetails"),
+    }
+    return {**stop, "container": metadata["container"]} if metadata.get("container") else stop
+
+
+def encode_usage(usage: e.Usage | None) -> dict[str, Any]:
+    """Encode the known counts in Anthropic's format: input tokens exclude cache reads and writes."""
+    if usage is None:
+        return {}
+    cache_read, cache_write, uncached = (
+        usage.cached_input_tokens,
+        usage.cache_write_tokens,
+        usage.input_tokens,
+    )
+    if uncached is not None:
+        uncached = max(0, uncached - (cache_read or 0) - (cache_write or 0))
+    reasoning = usage.reasoning_tokens
+    counts = {
+        "input_tokens": uncached,
+        "cache_creation_input_tokens": cache_write,
+        "cache_read_input_tokens": cache_read,
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
+    }
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def encode_usage_or_estimate(usage: e.Usage | None, text_length: int) -> dict[str, Any]:
+    """Encode the counts; an unknown output count is estimated from `text_length`, in characters."""
+    counts = encode_usage(usage)
+    if text_length and not counts.get("output_tokens"):
+        return {**counts, "output_tokens": -(-text_length // _CHARACTERS_PER_TOKEN), "estimated": True}
+    return {"output_tokens": 0, **counts}
+
+
+def event_text_length(event: e.Event) -> int:
+    """The number of characters that an event adds to the answer."""
+    match event:
+        case e.TextDelta() | e.ReasoningDelta():
+            return len(event.delta)
+        case e.ToolInputDelta():
+            return len(event.input_text_delta)
+        case _:
+            return 0

@@ -31,37 +31,6 @@ from dragoman.wire.anthropic.usage import AnthropicUsage
 from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.sources import SourceTracker
 
-# ---- Citations: what a text quotes, kept as it came, and each source told once.
-
-_MEDIA_TYPES = {"page_location": "application/pdf"}
-
-
-class CitationTracker:
-    """Tracks which sources of one answer have been reported."""
-
-    def __init__(self) -> None:
-        self._urls = SourceTracker()
-        self._documents: set[str] = set()
-
-    def new_sources(self, citation: Mapping[str, Any]) -> list[Event]:
-        """Return the source of a citation if it is new: a web page, or a document of the conversation."""
-        title = citation.get("title")
-        for name in ("url", "source"):
-            link = citation.get(name)
-            if isinstance(link, str) and link.startswith(("http://", "https://")):
-                return self._urls.new_sources([{"url": link, "title": title}])
-        index = citation.get("document_index", citation.get("search_result_index"))
-        if type(index) is not int:
-            return []
-        source_id = f"{'document' if 'document_index' in citation else 'search-result'}-{index}"
-        if source_id in self._documents:
-            return []
-        self._documents.add(source_id)
-        media_type = _MEDIA_TYPES.get(str(citation.get("type")), "text/plain")
-        label = citation.get("document_title") or title or citation.get("source")
-        return [SourceDocument(source_id, media_type, label if isinstance(label, str) else source_id)]
-
-
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -314,3 +283,34 @@ class AnthropicEventBuilder:
     def _flush(self) -> None:
         if self._unflushed is not None and self._unflushed.pending:
             self._events += self._unflushed.flush()
+
+
+# ---- Citations
+
+_MEDIA_TYPES = {"page_location": "application/pdf"}
+
+
+class CitationTracker:
+    """Tracks which sources of one answer have been reported."""
+
+    def __init__(self) -> None:
+        self._urls = SourceTracker()
+        self._documents: set[str] = set()
+
+    def new_sources(self, citation: Mapping[str, Any]) -> list[Event]:
+        """Return the source of a citation if it is new: a web page, or a document of the conversation."""
+        title = citation.get("title")
+        for name in ("url", "source"):
+            link = citation.get(name)
+            if isinstance(link, str) and link.startswith(("http://", "https://")):
+                return self._urls.new_sources([{"url": link, "title": title}])
+        index = citation.get("document_index", citation.get("search_result_index"))
+        if type(index) is not int:
+            return []
+        source_id = f"{'document' if 'document_index' in citation else 'search-result'}-{index}"
+        if source_id in self._documents:
+            return []
+        self._documents.add(source_id)
+        media_type = _MEDIA_TYPES.get(str(citation.get("type")), "text/plain")
+        label = citation.get("document_title") or title or citation.get("source")
+        return [SourceDocument(source_id, media_type, label if isinstance(label, str) else source_id)]

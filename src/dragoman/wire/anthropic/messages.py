@@ -32,92 +32,6 @@ from dragoman.wire.anthropic.metadata import FAMILY, cache_control_field, own_me
 from dragoman.wire.history import split_steps, tool_result_text
 from dragoman.wire.tool_outputs import read_multimodal_output
 
-# ---- Files as the blocks of an Anthropic message: images and documents, by their data or by URL.
-# Source: wire notes on providers, §6.2 and §10.1. What Anthropic cannot take is None; `unsupported_file`
-# says so.
-
-_DATA_URL = re.compile(r"data:([^,;]*)[^,]*?(;base64)?,(.*)", re.DOTALL | re.IGNORECASE)
-_PERCENT_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-_PDF_URL = re.compile(r"https?://[^/?#]*/[^?#]*\.pdf(?:[?#].*)?", re.DOTALL | re.IGNORECASE)
-_IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-_PDF_TYPE = "application/pdf"
-_UNSPECIFIC_TYPES = ("", "application/octet-stream", "image/*", "*/*")
-_TEXT_TYPES = re.compile(
-    r"text/.*|application/(json|xml|ya?ml|x-ya?ml|toml|javascript|sql|x-sh)|.*\+(json|xml|yaml)"
-)
-_FILE_EXTRAS = ("title", "context", "citations", "transformations")
-
-
-def write_file(part: FilePart) -> dict[str, Any] | None:
-    """Convert a file to a block, with its cache breakpoint; None if Anthropic does not accept the type."""
-    block = _file_block(part)
-    if block is None:
-        return None
-    metadata = (part.provider_metadata or {}).get(FAMILY, {})
-    extras = {name: metadata[name] for name in _FILE_EXTRAS if metadata.get(name) is not None}
-    if part.filename and block["type"] == "document":
-        extras.setdefault("title", part.filename)
-    return {**block, **extras, **cache_control_field(part.provider_metadata)}
-
-
-def unsupported_file(part: FilePart, field: str) -> BadRequest:
-    """The error for a file that Anthropic does not accept."""
-    return BadRequest(
-        f"{field}: Anthropic's models do not accept files of type {part.media_type!r:.80}",
-        field=field,
-        hint="they accept PNG, JPEG, GIF and WebP images, PDF as data or URL, and text as data",
-    )
-
-
-def _file_block(part: FilePart) -> dict[str, Any] | None:
-    media_type = part.media_type.partition(";")[0].strip().lower()
-    data = _DATA_URL.fullmatch(part.url)
-    if data is None:
-        return _url_block(media_type, part.url)
-    if media_type in _UNSPECIFIC_TYPES:
-        media_type = data[1].strip().lower()
-    media_type = "image/jpeg" if media_type == "image/jpg" else media_type
-    is_base64, text = bool(data[2]), data[3]
-    if media_type in _IMAGE_TYPES or media_type == _PDF_TYPE:
-        source = {"type": "base64", "media_type": media_type, "data": text if is_base64 else _to_base64(text)}
-        return {"type": "document" if media_type == _PDF_TYPE else "image", "source": source}
-    if not _TEXT_TYPES.fullmatch(media_type):
-        return None
-    document_text = _decode_text(text, is_base64=is_base64)
-    if not document_text:
-        return None
-    return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": document_text}}
-
-
-def _url_block(media_type: str, url: str) -> dict[str, Any] | None:
-    if not url.startswith(("http://", "https://")):
-        return None
-    if media_type in _UNSPECIFIC_TYPES and media_type != "image/*" and _PDF_URL.fullmatch(url):
-        media_type = _PDF_TYPE
-    source: Mapping[str, str] = {"type": "url", "url": url}
-    if media_type == _PDF_TYPE:
-        return {"type": "document", "source": source}
-    return {"type": "image", "source": source} if media_type.startswith("image/") else None
-
-
-def _to_base64(text: str) -> str:
-    return base64.b64encode(_percent_decode(text)).decode()
-
-
-def _decode_text(text: str, *, is_base64: bool) -> str | None:
-    """Decode the text of a data: URL; None if it is not text."""
-    raw = _percent_decode(text)
-    try:
-        return (base64.b64decode(raw, validate=True) if is_base64 else raw).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return None
-
-
-def _percent_decode(text: str) -> bytes:
-    """Decode the percent-escapes of a data: URL that is not base64."""
-    return _PERCENT_ESCAPE.sub(lambda escape: bytes((int(escape[1], 16),)), text.encode())
-
-
 _FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _CALL_METADATA_FIELDS = {"caller": "caller", "toolset_name": "toolsetName"}
 
@@ -325,3 +239,87 @@ def _result_blocks(part: TextPart | FilePart) -> list[dict[str, Any]]:
     location = "" if part.url.startswith("data:") else f" at {part.url}"
     note = {"type": "text", "text": f"[a file of the type {part.media_type}{location}]"}
     return [write_file(part) or note]
+
+
+# ---- Files: images and documents, by data or URL
+
+_DATA_URL = re.compile(r"data:([^,;]*)[^,]*?(;base64)?,(.*)", re.DOTALL | re.IGNORECASE)
+_PERCENT_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_PDF_URL = re.compile(r"https?://[^/?#]*/[^?#]*\.pdf(?:[?#].*)?", re.DOTALL | re.IGNORECASE)
+_IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+_PDF_TYPE = "application/pdf"
+_UNSPECIFIC_TYPES = ("", "application/octet-stream", "image/*", "*/*")
+_TEXT_TYPES = re.compile(
+    r"text/.*|application/(json|xml|ya?ml|x-ya?ml|toml|javascript|sql|x-sh)|.*\+(json|xml|yaml)"
+)
+_FILE_EXTRAS = ("title", "context", "citations", "transformations")
+
+
+def write_file(part: FilePart) -> dict[str, Any] | None:
+    """Convert a file to a block, with its cache breakpoint; None if Anthropic does not accept the type."""
+    block = _file_block(part)
+    if block is None:
+        return None
+    metadata = (part.provider_metadata or {}).get(FAMILY, {})
+    extras = {name: metadata[name] for name in _FILE_EXTRAS if metadata.get(name) is not None}
+    if part.filename and block["type"] == "document":
+        extras.setdefault("title", part.filename)
+    return {**block, **extras, **cache_control_field(part.provider_metadata)}
+
+
+def unsupported_file(part: FilePart, field: str) -> BadRequest:
+    """The error for a file that Anthropic does not accept."""
+    return BadRequest(
+        f"{field}: Anthropic's models do not accept files of type {part.media_type!r:.80}",
+        field=field,
+        hint="they accept PNG, JPEG, GIF and WebP images, PDF as data or URL, and text as data",
+    )
+
+
+def _file_block(part: FilePart) -> dict[str, Any] | None:
+    media_type = part.media_type.partition(";")[0].strip().lower()
+    data = _DATA_URL.fullmatch(part.url)
+    if data is None:
+        return _url_block(media_type, part.url)
+    if media_type in _UNSPECIFIC_TYPES:
+        media_type = data[1].strip().lower()
+    media_type = "image/jpeg" if media_type == "image/jpg" else media_type
+    is_base64, text = bool(data[2]), data[3]
+    if media_type in _IMAGE_TYPES or media_type == _PDF_TYPE:
+        source = {"type": "base64", "media_type": media_type, "data": text if is_base64 else _to_base64(text)}
+        return {"type": "document" if media_type == _PDF_TYPE else "image", "source": source}
+    if not _TEXT_TYPES.fullmatch(media_type):
+        return None
+    document_text = _decode_text(text, is_base64=is_base64)
+    if not document_text:
+        return None
+    return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": document_text}}
+
+
+def _url_block(media_type: str, url: str) -> dict[str, Any] | None:
+    if not url.startswith(("http://", "https://")):
+        return None
+    if media_type in _UNSPECIFIC_TYPES and media_type != "image/*" and _PDF_URL.fullmatch(url):
+        media_type = _PDF_TYPE
+    source: Mapping[str, str] = {"type": "url", "url": url}
+    if media_type == _PDF_TYPE:
+        return {"type": "document", "source": source}
+    return {"type": "image", "source": source} if media_type.startswith("image/") else None
+
+
+def _to_base64(text: str) -> str:
+    return base64.b64encode(_percent_decode(text)).decode()
+
+
+def _decode_text(text: str, *, is_base64: bool) -> str | None:
+    """Decode the text of a data: URL; None if it is not text."""
+    raw = _percent_decode(text)
+    try:
+        return (base64.b64decode(raw, validate=True) if is_base64 else raw).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _percent_decode(text: str) -> bytes:
+    """Decode the percent-escapes of a data: URL that is not base64."""
+    return _PERCENT_ESCAPE.sub(lambda escape: bytes((int(escape[1], 16),)), text.encode())

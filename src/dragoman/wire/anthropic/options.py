@@ -15,89 +15,6 @@ from dragoman.wire import strict_schema
 from dragoman.wire.anthropic.capabilities import Effort, ModelCapabilities
 from dragoman.wire.json_codec import encode_json
 
-# ---- Thinking: how much a model of Anthropic's is to think, from the effort that is asked for.
-# Source: wire notes on providers, §10.1. Newer models decide themselves and take an effort; older ones take a
-# budget of tokens, which counts into max_tokens.
-
-MIN_BUDGET = 1024  # the smallest budget that Anthropic accepts
-
-_EFFORT_BUDGETS = {
-    "minimal": MIN_BUDGET,
-    "low": 2048,
-    "medium": 10_000,
-    "high": 16_384,
-    "xhigh": 32_768,
-    "max": 32_768,
-}
-_EFFORTS: dict[str, Effort] = {
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "xhigh",
-    "max": "max",
-}
-
-
-class ThinkingConfig(msgspec.Struct, frozen=True):
-    """The request's `thinking` and effort; None: not set. `effort_dropped`: the effort is not supported."""
-
-    config: dict[str, Any] | None = None
-    effort: Effort | None = None
-    effort_dropped: bool = False
-
-    @property
-    def budget(self) -> int:
-        """The tokens of max_tokens that thinking may use."""
-        budget = (self.config or {}).get("budget_tokens")
-        return budget if type(budget) is int else 0
-
-
-def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> ThinkingConfig:
-    """The thinking that the request sets in Anthropic's format. BadRequest for an invalid budget."""
-    budget = thinking.get("budget_tokens")
-    if thinking.get("type") == "enabled" and type(budget) is int:
-        field = "thinking.budget_tokens"
-        if budget < MIN_BUDGET:
-            raise BadRequest(f"{field} must be at least {MIN_BUDGET}, got {budget!r}", field=field)
-        if limit is not None and limit <= budget:
-            raise BadRequest(
-                f"max_tokens ({limit}) must be above {field} ({budget}), since it includes thinking",
-                field="max_tokens",
-                hint=f"omit max_tokens to add the default answer length to the budget of {budget}",
-            )
-    return ThinkingConfig(dict(thinking))
-
-
-def thinking_for_effort(
-    effort: Any, model: ModelCapabilities, *, limit: int | None, unsigned_calls: bool
-) -> ThinkingConfig:
-    """The thinking for an OpenAI `reasoning_effort`; BadRequest if there is no such effort.
-
-    `limit` is the client's max_tokens. `unsigned_calls`: the history ends in calls without signed thinking
-    before them, which a model that thinks by budget rejects.
-    """
-    if effort is None:
-        return ThinkingConfig()
-    if effort == "none":
-        return ThinkingConfig({"type": "disabled"}) if model.thinking else ThinkingConfig()
-    if not isinstance(effort, str) or effort not in _EFFORTS:
-        efforts = ", ".join(["none", *_EFFORTS])
-        raise BadRequest(
-            f"reasoning_effort must be one of {efforts}, got {effort!r:.40}", field="reasoning_effort"
-        )
-    if model.adaptive_thinking:
-        level = _EFFORTS[effort]
-        return ThinkingConfig(
-            {"type": "adaptive"}, "max" if level == "xhigh" and not model.xhigh_effort else level
-        )
-    level = "high" if effort in ("xhigh", "max") else _EFFORTS[effort]
-    budget = _EFFORT_BUDGETS[effort] if limit is None else min(_EFFORT_BUDGETS[effort], limit * 3 // 4)
-    if not model.thinking or unsigned_calls or budget < MIN_BUDGET:
-        return ThinkingConfig(None, level if model.effort else None, effort_dropped=not model.effort)
-    return ThinkingConfig({"type": "enabled", "budget_tokens": budget}, level if model.effort else None)
-
-
 _ANTHROPIC_OPTIONS = frozenset(
     {
         "billing_policy",
@@ -338,3 +255,86 @@ def _response_schema(response_format: Mapping[str, Any]) -> Any:
     json_schema = response_format.get("json_schema")
     schema = json_schema.get("schema") if isinstance(json_schema, Mapping) else None
     return schema if isinstance(schema, Mapping) else None
+
+
+# ---- Thinking
+# Newer models decide themselves how much to think and accept an effort; older ones need a token budget, which
+# counts into max_tokens. Source: wire notes on providers, §10.1.
+
+MIN_BUDGET = 1024  # the smallest budget that Anthropic accepts
+
+_EFFORT_BUDGETS = {
+    "minimal": MIN_BUDGET,
+    "low": 2048,
+    "medium": 10_000,
+    "high": 16_384,
+    "xhigh": 32_768,
+    "max": 32_768,
+}
+_EFFORTS: dict[str, Effort] = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "max",
+}
+
+
+class ThinkingConfig(msgspec.Struct, frozen=True):
+    """The request's `thinking` and effort; None: not set. `effort_dropped`: the effort is not supported."""
+
+    config: dict[str, Any] | None = None
+    effort: Effort | None = None
+    effort_dropped: bool = False
+
+    @property
+    def budget(self) -> int:
+        """The tokens of max_tokens that thinking may use."""
+        budget = (self.config or {}).get("budget_tokens")
+        return budget if type(budget) is int else 0
+
+
+def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> ThinkingConfig:
+    """The thinking that the request sets in Anthropic's format. BadRequest for an invalid budget."""
+    budget = thinking.get("budget_tokens")
+    if thinking.get("type") == "enabled" and type(budget) is int:
+        field = "thinking.budget_tokens"
+        if budget < MIN_BUDGET:
+            raise BadRequest(f"{field} must be at least {MIN_BUDGET}, got {budget!r}", field=field)
+        if limit is not None and limit <= budget:
+            raise BadRequest(
+                f"max_tokens ({limit}) must be above {field} ({budget}), since it includes thinking",
+                field="max_tokens",
+                hint=f"omit max_tokens to add the default answer length to the budget of {budget}",
+            )
+    return ThinkingConfig(dict(thinking))
+
+
+def thinking_for_effort(
+    effort: Any, model: ModelCapabilities, *, limit: int | None, unsigned_calls: bool
+) -> ThinkingConfig:
+    """The thinking for an OpenAI `reasoning_effort`; BadRequest if there is no such effort.
+
+    `limit` is the client's max_tokens. `unsigned_calls`: the history ends in calls without signed thinking
+    before them, which a model that thinks by budget rejects.
+    """
+    if effort is None:
+        return ThinkingConfig()
+    if effort == "none":
+        return ThinkingConfig({"type": "disabled"}) if model.thinking else ThinkingConfig()
+    if not isinstance(effort, str) or effort not in _EFFORTS:
+        efforts = ", ".join(["none", *_EFFORTS])
+        raise BadRequest(
+            f"reasoning_effort must be one of {efforts}, got {effort!r:.40}", field="reasoning_effort"
+        )
+    if model.adaptive_thinking:
+        level = _EFFORTS[effort]
+        return ThinkingConfig(
+            {"type": "adaptive"}, "max" if level == "xhigh" and not model.xhigh_effort else level
+        )
+    level = "high" if effort in ("xhigh", "max") else _EFFORTS[effort]
+    budget = _EFFORT_BUDGETS[effort] if limit is None else min(_EFFORT_BUDGETS[effort], limit * 3 // 4)
+    if not model.thinking or unsigned_calls or budget < MIN_BUDGET:
+        return ThinkingConfig(None, level if model.effort else None, effort_dropped=not model.effort)
+    return ThinkingConfig({"type": "enabled", "budget_tokens": budget}, level if model.effort else None)

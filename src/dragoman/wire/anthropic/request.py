@@ -21,70 +21,6 @@ from dragoman.wire.anthropic.prompt_cache import add_cache_breakpoints
 from dragoman.wire.json_codec import mapping_enc_hook
 from dragoman.wire.openai.options import extra_body_fields
 
-# ---- Caching: where the marks go by which Anthropic keeps the beginning of a request for the next one.
-# A mark says that all before it may be kept, in the order tools, system, messages. There are at most four:
-# behind the tools, behind the system, behind the newest message, and where the request before this one ended,
-# so that what it wrote is found again however much an answer has added. Nothing but the marks ever moves.
-
-
-# ---- Tools and the choice among them, as Anthropic's API takes them.
-# Source: wire notes on providers, §6.2 and §10.1.
-
-_TOOL_METADATA_FIELDS = {
-    "allowed_callers": "allowedCallers",
-    "defer_loading": "deferLoading",
-    "eager_input_streaming": "eagerInputStreaming",
-    "input_examples": "inputExamples",
-}
-_CHOICE_TYPES = {"auto": "auto", "none": "none", "required": "any"}
-
-
-def write_tools(request: ModelRequest, *, can_force: bool, drop: Collection[str]) -> dict[str, Any]:
-    """Return `tools` and `tool_choice`. `can_force`: the model accepts a required call; else it is only
-    allowed.
-    """
-    if not request.tools:
-        return {}
-    fields: dict[str, Any] = {
-        "tools": [_write_tool(tool, strict="strict" not in drop) for tool in request.tools]
-    }
-    one_call_only = request.options.get("parallel_tool_calls") is False
-    choice = request.tool_choice
-    if "tool_choice" in drop or (choice is None and not one_call_only):
-        return fields
-    tool_choice = _write_tool_choice(
-        "auto" if choice is None or (forces_call(choice) and not can_force) else choice
-    )
-    if one_call_only and tool_choice["type"] != "none":
-        tool_choice["disable_parallel_tool_use"] = True
-    return {**fields, "tool_choice": tool_choice}
-
-
-def forces_call(choice: ToolChoice | None) -> bool:
-    """Whether the choice requires a call."""
-    return isinstance(choice, NamedToolChoice) or choice == "required"
-
-
-def _write_tool(tool: Tool, *, strict: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": safe_tool_name(tool.name)}
-    if tool.description:
-        fields["description"] = tool.description
-    fields["input_schema"] = {"type": "object", "properties": {}, **tool.input_schema}
-    if tool.strict is not None and strict:
-        fields["strict"] = tool.strict
-    metadata: Mapping[str, Any] = (tool.metadata or {}).get(FAMILY, {})
-    extras = {
-        name: metadata[key] for name, key in _TOOL_METADATA_FIELDS.items() if metadata.get(key) is not None
-    }
-    return {**fields, **extras, **cache_control_field(tool.metadata)}
-
-
-def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
-    if isinstance(choice, NamedToolChoice):
-        return {"type": "tool", "name": safe_tool_name(choice.name)}
-    return {"type": _CHOICE_TYPES[choice]}
-
-
 _REJECTION_PATTERNS = tuple(
     (re.compile(pattern, re.IGNORECASE), field)
     for pattern, field in (
@@ -216,3 +152,60 @@ def _ends_in_unsigned_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
     if answer is None or not any(block["type"] == "tool_use" for block in answer["content"]):
         return False
     return answer["content"][0]["type"] not in ("thinking", "redacted_thinking")
+
+
+# ---- Tools and the tool choice
+
+_TOOL_METADATA_FIELDS = {
+    "allowed_callers": "allowedCallers",
+    "defer_loading": "deferLoading",
+    "eager_input_streaming": "eagerInputStreaming",
+    "input_examples": "inputExamples",
+}
+_CHOICE_TYPES = {"auto": "auto", "none": "none", "required": "any"}
+
+
+def write_tools(request: ModelRequest, *, can_force: bool, drop: Collection[str]) -> dict[str, Any]:
+    """Return `tools` and `tool_choice`. `can_force`: the model accepts a required call; else it is only
+    allowed.
+    """
+    if not request.tools:
+        return {}
+    fields: dict[str, Any] = {
+        "tools": [_write_tool(tool, strict="strict" not in drop) for tool in request.tools]
+    }
+    one_call_only = request.options.get("parallel_tool_calls") is False
+    choice = request.tool_choice
+    if "tool_choice" in drop or (choice is None and not one_call_only):
+        return fields
+    tool_choice = _write_tool_choice(
+        "auto" if choice is None or (forces_call(choice) and not can_force) else choice
+    )
+    if one_call_only and tool_choice["type"] != "none":
+        tool_choice["disable_parallel_tool_use"] = True
+    return {**fields, "tool_choice": tool_choice}
+
+
+def forces_call(choice: ToolChoice | None) -> bool:
+    """Whether the choice requires a call."""
+    return isinstance(choice, NamedToolChoice) or choice == "required"
+
+
+def _write_tool(tool: Tool, *, strict: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": safe_tool_name(tool.name)}
+    if tool.description:
+        fields["description"] = tool.description
+    fields["input_schema"] = {"type": "object", "properties": {}, **tool.input_schema}
+    if tool.strict is not None and strict:
+        fields["strict"] = tool.strict
+    metadata: Mapping[str, Any] = (tool.metadata or {}).get(FAMILY, {})
+    extras = {
+        name: metadata[key] for name, key in _TOOL_METADATA_FIELDS.items() if metadata.get(key) is not None
+    }
+    return {**fields, **extras, **cache_control_field(tool.metadata)}
+
+
+def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
+    if isinstance(choice, NamedToolChoice):
+        return {"type": "tool", "name": safe_tool_name(choice.name)}
+    return {"type": _CHOICE_TYPES[choice]}

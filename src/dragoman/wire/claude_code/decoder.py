@@ -18,13 +18,10 @@ from msgspec.structs import asdict
 
 from dragoman import events as e
 from dragoman.errors import BudgetExhausted, ProviderCategory, ProviderError
-from dragoman.events import FinishReason, Usage
 from dragoman.wire.anthropic import chunk as frames
 from dragoman.wire.anthropic.event_builder import FINISH_REASONS, AnthropicEventBuilder
 from dragoman.wire.anthropic.usage import AnthropicUsage
 from dragoman.wire.provider_errors import provider_error
-
-# ---- A line of Claude Code's stream, as far as it is read.
 
 
 class ClaudeCodeMessage(msgspec.Struct, frozen=True):
@@ -61,98 +58,6 @@ def read_line(raw: bytes) -> ClaudeCodeMessage | None:
         return _decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
-
-
-# ---- How a run of Claude Code ended: the reason, what it used, or the error that its words stand for.
-
-LOGIN_HINT = "run the CLI once and log in, or set an API key (ANTHROPIC_API_KEY)"
-_LOGIN_WORDS = re.compile(r"log ?in|api[_ -]?key|authenticat|unauthori[sz]ed|token|credential", re.IGNORECASE)
-_ERROR_KINDS: Mapping[str, tuple[ProviderCategory, bool]] = {
-    "authentication_failed": ("auth", False),
-    "billing_error": ("rate_limit", False),
-    "rate_limit": ("rate_limit", True),
-    "invalid_request": ("bad_request", False),
-    "server_error": ("api_error", True),
-}
-_OUTPUT_LIMIT = "max_output_tokens"  # the CLI asked the model to continue a few times, then gave up
-_BUDGET_SUBTYPES = frozenset({"error_max_budget_usd"})
-_USAGE_FIELDS: Mapping[str, str] = {  # fields of a model's usage to those of `usage`
-    "inputTokens": "input_tokens",
-    "outputTokens": "output_tokens",
-    "cacheReadInputTokens": "cache_read_input_tokens",
-    "cacheCreationInputTokens": "cache_creation_input_tokens",
-}
-
-
-def finish_reason(message: ClaudeCodeMessage, error_kind: str | None) -> FinishReason | None:
-    """The finish reason; None if the run failed. `kind` is the error of its last message."""
-    if message.subtype == "error_max_turns":
-        return "max-steps"
-    if error_kind == _OUTPUT_LIMIT:
-        return "length"
-    if message.stop_reason == "refusal":
-        return "content-filter"
-    if message.is_error or message.subtype != "success":
-        return None
-    reason = FINISH_REASONS.get(message.stop_reason or "", "stop")
-    return "stop" if reason == "tool-calls" else reason
-
-
-def read_usage(message: ClaudeCodeMessage) -> Usage | None:
-    """The usage of the process, sub-agents and earlier turns included; else that of this turn."""
-    tally = AnthropicUsage()
-    models = (
-        [model_usage for model_usage in message.models.values() if isinstance(model_usage, Mapping)]
-        if message.models
-        else []
-    )
-    counts = {
-        name: sum(_count(model_usage, key) for model_usage in models) for key, name in _USAGE_FIELDS.items()
-    }
-    tally.start(counts if any(counts.values()) else message.usage, complete=True)
-    return tally.to_usage()
-
-
-def _count(model_usage: Mapping[str, object], name: str) -> int:
-    value = model_usage.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def run_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderError:
-    """The error of a failed run, with its cost and usage."""
-    error = _read_error(message, error_kind)
-    usage = read_usage(message)
-    error.cost = message.total_cost_usd
-    error.usage = None if usage is None else asdict(usage)
-    return error
-
-
-def _read_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderError:
-    errors = message.errors if isinstance(message.errors, list) else []
-    texts = [text for text in (message.result, *errors) if isinstance(text, str) and text.strip()]
-    text = "; ".join(texts) or f"Claude Code ended with {message.subtype or 'an error'}, without a message"
-    if message.subtype in _BUDGET_SUBTYPES:
-        error = ProviderError(f"Claude Code stopped at its own budget: {text}", category="rate_limit")
-        error.code = BudgetExhausted.code
-        return error
-    return explain_error(text, kind=error_kind, status=message.api_error_status)
-
-
-def explain_error(text: str, *, kind: str | None = None, status: int | None = None) -> ProviderError:
-    """The error for a message of the CLI; `kind` and `status` are what it reports besides."""
-    error = provider_error(text, status=status)
-    if kind is not None and kind in _ERROR_KINDS and not (kind == "server_error" and status):
-        category, transient = _ERROR_KINDS[kind]
-        error = ProviderError(error.message, category=category, transient=transient, upstream_status=status)
-    elif status is None and error.category == "api_error":
-        error.transient = False  # nothing indicates that a retry would help
-    elif status is None and error.category == "auth" and not _LOGIN_WORDS.search(text):
-        return ProviderError(
-            error.message, category="bad_request"
-        )  # for example a permission mode that root may not use
-    if error.category == "auth":
-        error.hint = LOGIN_HINT
-    return error
 
 
 FAMILY = "claude-code"
@@ -434,3 +339,95 @@ def _plain_output(content: Any) -> Any:
         for block in content
     ]
     return "\n".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else content
+
+
+# ---- Results: finish reason, usage, errors
+
+LOGIN_HINT = "run the CLI once and log in, or set an API key (ANTHROPIC_API_KEY)"
+_LOGIN_WORDS = re.compile(r"log ?in|api[_ -]?key|authenticat|unauthori[sz]ed|token|credential", re.IGNORECASE)
+_ERROR_KINDS: Mapping[str, tuple[ProviderCategory, bool]] = {
+    "authentication_failed": ("auth", False),
+    "billing_error": ("rate_limit", False),
+    "rate_limit": ("rate_limit", True),
+    "invalid_request": ("bad_request", False),
+    "server_error": ("api_error", True),
+}
+_OUTPUT_LIMIT = "max_output_tokens"  # the CLI asked the model to continue a few times, then gave up
+_BUDGET_SUBTYPES = frozenset({"error_max_budget_usd"})
+_USAGE_FIELDS: Mapping[str, str] = {  # fields of a model's usage to those of `usage`
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "cacheReadInputTokens": "cache_read_input_tokens",
+    "cacheCreationInputTokens": "cache_creation_input_tokens",
+}
+
+
+def finish_reason(message: ClaudeCodeMessage, error_kind: str | None) -> e.FinishReason | None:
+    """The finish reason; None if the run failed. `kind` is the error of its last message."""
+    if message.subtype == "error_max_turns":
+        return "max-steps"
+    if error_kind == _OUTPUT_LIMIT:
+        return "length"
+    if message.stop_reason == "refusal":
+        return "content-filter"
+    if message.is_error or message.subtype != "success":
+        return None
+    reason = FINISH_REASONS.get(message.stop_reason or "", "stop")
+    return "stop" if reason == "tool-calls" else reason
+
+
+def read_usage(message: ClaudeCodeMessage) -> e.Usage | None:
+    """The usage of the process, sub-agents and earlier turns included; else that of this turn."""
+    tally = AnthropicUsage()
+    models = (
+        [model_usage for model_usage in message.models.values() if isinstance(model_usage, Mapping)]
+        if message.models
+        else []
+    )
+    counts = {
+        name: sum(_count(model_usage, key) for model_usage in models) for key, name in _USAGE_FIELDS.items()
+    }
+    tally.start(counts if any(counts.values()) else message.usage, complete=True)
+    return tally.to_usage()
+
+
+def _count(model_usage: Mapping[str, object], name: str) -> int:
+    value = model_usage.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def run_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderError:
+    """The error of a failed run, with its cost and usage."""
+    error = _read_error(message, error_kind)
+    usage = read_usage(message)
+    error.cost = message.total_cost_usd
+    error.usage = None if usage is None else asdict(usage)
+    return error
+
+
+def _read_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderError:
+    errors = message.errors if isinstance(message.errors, list) else []
+    texts = [text for text in (message.result, *errors) if isinstance(text, str) and text.strip()]
+    text = "; ".join(texts) or f"Claude Code ended with {message.subtype or 'an error'}, without a message"
+    if message.subtype in _BUDGET_SUBTYPES:
+        error = ProviderError(f"Claude Code stopped at its own budget: {text}", category="rate_limit")
+        error.code = BudgetExhausted.code
+        return error
+    return explain_error(text, kind=error_kind, status=message.api_error_status)
+
+
+def explain_error(text: str, *, kind: str | None = None, status: int | None = None) -> ProviderError:
+    """The error for a message of the CLI; `kind` and `status` are what it reports besides."""
+    error = provider_error(text, status=status)
+    if kind is not None and kind in _ERROR_KINDS and not (kind == "server_error" and status):
+        category, transient = _ERROR_KINDS[kind]
+        error = ProviderError(error.message, category=category, transient=transient, upstream_status=status)
+    elif status is None and error.category == "api_error":
+        error.transient = False  # nothing indicates that a retry would help
+    elif status is None and error.category == "auth" and not _LOGIN_WORDS.search(text):
+        return ProviderError(
+            error.message, category="bad_request"
+        )  # for example a permission mode that root may not use
+    if error.category == "auth":
+        error.hint = LOGIN_HINT
+    return error

@@ -23,13 +23,6 @@ from dragoman.wire.text_blocks import TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
 from dragoman.wire.tool_calls import ToolCallAssembler, ToolCallFragment
 
-# ---- Lines of Ollama's /api/chat: one piece of an answer as a value.
-# `decode_lines` is the quick way for what Ollama itself sends; `read_chunk` takes what comes through
-# proxies and
-# from
-# servers that only resemble it: fields of other types, NaN, broken UTF-8, halves of surrogate pairs.
-
-
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "stop",  # old servers send none
     "stop": "stop",

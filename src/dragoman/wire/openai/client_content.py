@@ -169,9 +169,9 @@ _PARSERS: Mapping[str, Callable[..., ContentPart]] = {
 }
 
 
-# ---- Thoughts in: what an assistant message of a chat.completions request says of its reasoning.
-# The text comes as `reasoning_content` or `reasoning`. What must go back to the model unchanged (signatures,
-# encrypted reasoning) comes in `reasoning_details`, or in LiteLLM's `thinking_blocks`. Source: wire notes on
+# ---- Reasoning
+# The text is in `reasoning_content` or `reasoning`. What must go back to the model unchanged (signatures,
+# encrypted reasoning) is in `reasoning_details`, or in LiteLLM's `thinking_blocks`. Source: wire notes on
 # providers, §4.6.
 
 REASONING_FIELDS = (

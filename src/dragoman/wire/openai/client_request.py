@@ -26,125 +26,6 @@ from dragoman.wire.openai.client_fields import (
 )
 from dragoman.wire.openai.client_messages import parse_messages
 
-# ---- Tools in: the tools of a chat.completions request, and which of them the model may or must call.
-
-_EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
-_CHOICE_MODES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required": "required"}
-
-
-def parse_tools(
-    body: Mapping[str, Any], ignored: IgnoredFields
-) -> tuple[tuple[Tool, ...], ToolChoice | None]:
-    """Parse the tools and the tool choice; `functions` and `function_call` are their old names.
-
-    A choice of `allowed_tools` removes the other tools.
-    """
-    tools = [
-        _parse_tool(tool, f"tools[{index}]", ignored=ignored)
-        for index, tool in enumerate(read_list(body.get("tools"), "tools"))
-    ]
-    tools += [
-        _parse_function(function, f"functions[{index}]", ignored=ignored)
-        for index, function in enumerate(read_list(body.get("functions"), "functions"))
-    ]
-    choice = body.get("tool_choice")
-    if choice is None:
-        return tuple(tools), _parse_function_call_choice(body.get("function_call"), tools)
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return _parse_allowed_tools(choice.get("allowed_tools"), tools)
-    return tuple(tools), _parse_choice(choice, tools)
-
-
-def _parse_tool(value: Any, field: str, *, ignored: IgnoredFields) -> Tool:
-    tool = read_object(value, field)
-    tool_type = tool.get("type")
-    if tool_type not in (None, "function"):
-        raise BadRequest(
-            f"{field}.type must be 'function', got {describe_value(tool_type)}",
-            field=f"{field}.type",
-            hint="other tool types are not supported by every provider",
-        )
-    ignored.add_unknown(
-        tool, ("type", "function", "cache_control", "prompt_cache_breakpoint"), field="tools[]"
-    )
-    parsed = _parse_function(tool.get("function"), f"{field}.function", ignored=ignored)
-    cache_metadata = read_cache_control(tool, field)
-    return (
-        parsed
-        if cache_metadata is None
-        else Tool(parsed.name, parsed.description, parsed.input_schema, parsed.strict, cache_metadata)
-    )
-
-
-def _parse_function(value: Any, field: str, *, ignored: IgnoredFields) -> Tool:
-    function = read_object(value, field)
-    supported = ("name", "description", "parameters", "strict", "cache_control")
-    ignored.add_unknown(function, supported, field="tools[].function")
-    schema, strict = function.get("parameters"), function.get("strict")
-    return Tool(
-        read_nonempty_string(function.get("name"), f"{field}.name"),
-        read_optional_string(function.get("description"), f"{field}.description"),
-        dict(_EMPTY_SCHEMA) if schema is None else read_object(schema, f"{field}.parameters"),
-        None if strict is None else read_boolean(strict, f"{field}.strict"),
-        read_cache_control(function, field),
-    )
-
-
-def _parse_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
-    if isinstance(value, dict):
-        if value.get("type") != "function":
-            raise _invalid_choice(
-                value.get("type"), "tool_choice.type", expected="'function' or 'allowed_tools'"
-            )
-        function = read_object(value.get("function"), "tool_choice.function")
-        return _parse_named_tool(function.get("name"), "tool_choice.function.name", tools=tools)
-    return _parse_mode(value, "tool_choice", tools=tools)
-
-
-def _parse_function_call_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice | None:
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        return _parse_named_tool(value.get("name"), "function_call.name", tools=tools)
-    return _parse_mode(value, "function_call", tools=tools)
-
-
-def _parse_mode(value: Any, field: str, *, tools: Sequence[Tool]) -> ToolChoice:
-    if not isinstance(value, str) or value not in _CHOICE_MODES:
-        raise _invalid_choice(
-            value, field, expected="'auto', 'none', 'required' or an object that names a tool"
-        )
-    if value == "required" and not tools:
-        raise BadRequest(f"{field} is 'required', but there are no tools", field=field)
-    return _CHOICE_MODES[value]
-
-
-def _parse_named_tool(value: Any, field: str, *, tools: Sequence[Tool]) -> NamedToolChoice:
-    tool_name = read_nonempty_string(value, field)
-    if not any(tool.name == tool_name for tool in tools):
-        raise BadRequest(f"{field}: {describe_value(tool_name)} is not among the tools", field=field)
-    return NamedToolChoice(tool_name)
-
-
-def _parse_allowed_tools(value: Any, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], ToolChoice]:
-    field = "tool_choice.allowed_tools"
-    allowed_tools = read_object(value, field)
-    names = set()
-    for index, entry in enumerate(read_list(allowed_tools.get("tools"), f"{field}.tools")):
-        entry_field = f"{field}.tools[{index}]"
-        function = read_object(read_object(entry, entry_field).get("function"), f"{entry_field}.function")
-        names.add(_parse_named_tool(function.get("name"), f"{entry_field}.function.name", tools=tools).name)
-    allowed_subset = tuple(tool for tool in tools if tool.name in names)
-    mode = allowed_tools.get("mode", "auto")
-    if mode not in ("auto", "required"):
-        raise _invalid_choice(mode, f"{field}.mode", expected="'auto' or 'required'")
-    return allowed_subset, _parse_mode(mode, f"{field}.mode", tools=allowed_subset)
-
-
-def _invalid_choice(value: Any, field: str, *, expected: str) -> BadRequest:
-    return BadRequest(f"{field} must be {expected}, got {describe_value(value)}", field=field)
-
-
 _HANDLED_FIELDS = frozenset(
     {
         *("model", "messages", "stream", "stream_options", "tools", "tool_choice", "functions"),
@@ -268,3 +149,122 @@ _OPTION_TYPES: Mapping[str, TypeCheck] = {
     "thinking": _OBJECT,
     "modalities": (lambda value: isinstance(value, list), "a list"),
 }
+
+
+# ---- Tools and the tool choice
+
+_EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
+_CHOICE_MODES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required": "required"}
+
+
+def parse_tools(
+    body: Mapping[str, Any], ignored: IgnoredFields
+) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+    """Parse the tools and the tool choice; `functions` and `function_call` are their old names.
+
+    A choice of `allowed_tools` removes the other tools.
+    """
+    tools = [
+        _parse_tool(tool, f"tools[{index}]", ignored=ignored)
+        for index, tool in enumerate(read_list(body.get("tools"), "tools"))
+    ]
+    tools += [
+        _parse_function(function, f"functions[{index}]", ignored=ignored)
+        for index, function in enumerate(read_list(body.get("functions"), "functions"))
+    ]
+    choice = body.get("tool_choice")
+    if choice is None:
+        return tuple(tools), _parse_function_call_choice(body.get("function_call"), tools)
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _parse_allowed_tools(choice.get("allowed_tools"), tools)
+    return tuple(tools), _parse_choice(choice, tools)
+
+
+def _parse_tool(value: Any, field: str, *, ignored: IgnoredFields) -> Tool:
+    tool = read_object(value, field)
+    tool_type = tool.get("type")
+    if tool_type not in (None, "function"):
+        raise BadRequest(
+            f"{field}.type must be 'function', got {describe_value(tool_type)}",
+            field=f"{field}.type",
+            hint="other tool types are not supported by every provider",
+        )
+    ignored.add_unknown(
+        tool, ("type", "function", "cache_control", "prompt_cache_breakpoint"), field="tools[]"
+    )
+    parsed = _parse_function(tool.get("function"), f"{field}.function", ignored=ignored)
+    cache_metadata = read_cache_control(tool, field)
+    return (
+        parsed
+        if cache_metadata is None
+        else Tool(parsed.name, parsed.description, parsed.input_schema, parsed.strict, cache_metadata)
+    )
+
+
+def _parse_function(value: Any, field: str, *, ignored: IgnoredFields) -> Tool:
+    function = read_object(value, field)
+    supported = ("name", "description", "parameters", "strict", "cache_control")
+    ignored.add_unknown(function, supported, field="tools[].function")
+    schema, strict = function.get("parameters"), function.get("strict")
+    return Tool(
+        read_nonempty_string(function.get("name"), f"{field}.name"),
+        read_optional_string(function.get("description"), f"{field}.description"),
+        dict(_EMPTY_SCHEMA) if schema is None else read_object(schema, f"{field}.parameters"),
+        None if strict is None else read_boolean(strict, f"{field}.strict"),
+        read_cache_control(function, field),
+    )
+
+
+def _parse_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
+    if isinstance(value, dict):
+        if value.get("type") != "function":
+            raise _invalid_choice(
+                value.get("type"), "tool_choice.type", expected="'function' or 'allowed_tools'"
+            )
+        function = read_object(value.get("function"), "tool_choice.function")
+        return _parse_named_tool(function.get("name"), "tool_choice.function.name", tools=tools)
+    return _parse_mode(value, "tool_choice", tools=tools)
+
+
+def _parse_function_call_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice | None:
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return _parse_named_tool(value.get("name"), "function_call.name", tools=tools)
+    return _parse_mode(value, "function_call", tools=tools)
+
+
+def _parse_mode(value: Any, field: str, *, tools: Sequence[Tool]) -> ToolChoice:
+    if not isinstance(value, str) or value not in _CHOICE_MODES:
+        raise _invalid_choice(
+            value, field, expected="'auto', 'none', 'required' or an object that names a tool"
+        )
+    if value == "required" and not tools:
+        raise BadRequest(f"{field} is 'required', but there are no tools", field=field)
+    return _CHOICE_MODES[value]
+
+
+def _parse_named_tool(value: Any, field: str, *, tools: Sequence[Tool]) -> NamedToolChoice:
+    tool_name = read_nonempty_string(value, field)
+    if not any(tool.name == tool_name for tool in tools):
+        raise BadRequest(f"{field}: {describe_value(tool_name)} is not among the tools", field=field)
+    return NamedToolChoice(tool_name)
+
+
+def _parse_allowed_tools(value: Any, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], ToolChoice]:
+    field = "tool_choice.allowed_tools"
+    allowed_tools = read_object(value, field)
+    names = set()
+    for index, entry in enumerate(read_list(allowed_tools.get("tools"), f"{field}.tools")):
+        entry_field = f"{field}.tools[{index}]"
+        function = read_object(read_object(entry, entry_field).get("function"), f"{entry_field}.function")
+        names.add(_parse_named_tool(function.get("name"), f"{entry_field}.function.name", tools=tools).name)
+    allowed_subset = tuple(tool for tool in tools if tool.name in names)
+    mode = allowed_tools.get("mode", "auto")
+    if mode not in ("auto", "required"):
+        raise _invalid_choice(mode, f"{field}.mode", expected="'auto' or 'required'")
+    return allowed_subset, _parse_mode(mode, f"{field}.mode", tools=allowed_subset)
+
+
+def _invalid_choice(value: Any, field: str, *, expected: str) -> BadRequest:
+    return BadRequest(f"{field} must be {expected}, got {describe_value(value)}", field=field)

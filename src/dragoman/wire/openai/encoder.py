@@ -26,94 +26,6 @@ from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.openai.encoder_deltas import FINISH_REASONS, CallFragment, DeltaEncoder, MessageDelta
 from dragoman.wire.sse import DONE_FRAME
 
-# ---- Errors out to an OpenAI client: the body and status that its SDK knows how to raise.
-# Source: wire notes on providers, §4.7 and §10.5.
-
-_INVALID_REQUEST = "invalid_request_error"
-_SERVER_ERROR = "server_error"
-_CATEGORY_STATUSES: Mapping[str, int] = {
-    "rate_limit": 429,
-    "overloaded": 503,
-    "auth": 401,
-    "bad_request": 400,
-    "context_limit": 400,
-    "content_filter": 400,
-    "timeout": 504,
-}
-_CATEGORY_TYPES: Mapping[str, tuple[str, str | None]] = {  # by category: type and code
-    "rate_limit": ("rate_limit_error", "rate_limit_exceeded"),
-    "overloaded": (_SERVER_ERROR, "overloaded"),
-    "api_error": (_SERVER_ERROR, "api_error"),
-    "auth": ("authentication_error", "provider_auth"),
-    "bad_request": (_INVALID_REQUEST, None),
-    "context_limit": (_INVALID_REQUEST, "context_length_exceeded"),
-    "content_filter": (_INVALID_REQUEST, "content_filter"),
-    "timeout": (_SERVER_ERROR, "timeout"),
-}
-_STATUS_TYPES: Mapping[int, str] = {403: "permission_error", 429: "rate_limit_error"}
-_QUOTA = "insufficient_quota"
-
-
-def error_status(error: DragomanError) -> int:
-    """The HTTP status: the provider's own, else that of the error's category or class."""
-    if not isinstance(error, ProviderError):
-        return error.status
-    upstream_status = error.upstream_status
-    if upstream_status is not None and 400 <= upstream_status <= 599:
-        return upstream_status
-    return _CATEGORY_STATUSES.get(error.category, 502)
-
-
-def error_body(error: DragomanError) -> dict[str, object]:
-    """Return `{"error": {message, type, param, code}}`, strings or null; the provider's own fields if
-    known.
-    """
-    details = error.details if isinstance(error, ProviderError) else None
-    if details is not None and _is_openai_error(details):
-        return {
-            "error": {
-                "message": error.message,
-                **{key: _text_or_none(details.get(key)) for key in _DETAIL_FIELDS},
-            }
-        }
-    error_type, code = _type_and_code(error)
-    message = f"{error.message} ({error.hint})" if error.hint else error.message
-    param = error.field if isinstance(error, BadRequest) else None
-    return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
-
-
-_DETAIL_FIELDS = ("type", "param", "code")
-
-
-def _is_openai_error(details: Mapping[str, Any]) -> bool:
-    return "type" in details and ("code" in details or "param" in details)
-
-
-def _text_or_none(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _type_and_code(error: DragomanError) -> tuple[str, str | None]:
-    match error:
-        case ProviderError(category="rate_limit", transient=False) | BudgetExhausted():
-            return _QUOTA, _QUOTA
-        case ProviderError():
-            return _CATEGORY_TYPES.get(error.category, (_SERVER_ERROR, error.category))
-        case LimitReached():
-            return _CATEGORY_TYPES["rate_limit"]
-        case Unauthorized():
-            return "authentication_error", "invalid_api_key"
-        case NotFound():
-            return _INVALID_REQUEST, "model_not_found"  # models are the only resources of this endpoint
-        case _:
-            default_type = _SERVER_ERROR if error.status >= 500 else _INVALID_REQUEST
-            return _STATUS_TYPES.get(error.status, default_type), error.code
-
-
-__all__ = ["OpenAIStreamEncoder", "encode_document", "error_body", "error_status"]
-
 _encode = msgspec.json.Encoder().encode
 _NULL_USAGE = b',"usage":null'
 
@@ -275,3 +187,89 @@ def _merge_call(
             calls.append({key: value for key, value in fragment.items() if key != "index"})
             arguments.append([])
         arguments[index].append(fragment["function"]["arguments"])
+
+
+# ---- Errors: the body and status that OpenAI's SDK recognises
+# Source: wire notes on providers, §4.7 and §10.5.
+
+_INVALID_REQUEST = "invalid_request_error"
+_SERVER_ERROR = "server_error"
+_CATEGORY_STATUSES: Mapping[str, int] = {
+    "rate_limit": 429,
+    "overloaded": 503,
+    "auth": 401,
+    "bad_request": 400,
+    "context_limit": 400,
+    "content_filter": 400,
+    "timeout": 504,
+}
+_CATEGORY_TYPES: Mapping[str, tuple[str, str | None]] = {  # by category: type and code
+    "rate_limit": ("rate_limit_error", "rate_limit_exceeded"),
+    "overloaded": (_SERVER_ERROR, "overloaded"),
+    "api_error": (_SERVER_ERROR, "api_error"),
+    "auth": ("authentication_error", "provider_auth"),
+    "bad_request": (_INVALID_REQUEST, None),
+    "context_limit": (_INVALID_REQUEST, "context_length_exceeded"),
+    "content_filter": (_INVALID_REQUEST, "content_filter"),
+    "timeout": (_SERVER_ERROR, "timeout"),
+}
+_STATUS_TYPES: Mapping[int, str] = {403: "permission_error", 429: "rate_limit_error"}
+_QUOTA = "insufficient_quota"
+
+
+def error_status(error: DragomanError) -> int:
+    """The HTTP status: the provider's own, else that of the error's category or class."""
+    if not isinstance(error, ProviderError):
+        return error.status
+    upstream_status = error.upstream_status
+    if upstream_status is not None and 400 <= upstream_status <= 599:
+        return upstream_status
+    return _CATEGORY_STATUSES.get(error.category, 502)
+
+
+def error_body(error: DragomanError) -> dict[str, object]:
+    """Return `{"error": {message, type, param, code}}`, strings or null; the provider's own fields if
+    known.
+    """
+    details = error.details if isinstance(error, ProviderError) else None
+    if details is not None and _is_openai_error(details):
+        return {
+            "error": {
+                "message": error.message,
+                **{key: _text_or_none(details.get(key)) for key in _DETAIL_FIELDS},
+            }
+        }
+    error_type, code = _type_and_code(error)
+    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    param = error.field if isinstance(error, BadRequest) else None
+    return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
+
+
+_DETAIL_FIELDS = ("type", "param", "code")
+
+
+def _is_openai_error(details: Mapping[str, Any]) -> bool:
+    return "type" in details and ("code" in details or "param" in details)
+
+
+def _text_or_none(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _type_and_code(error: DragomanError) -> tuple[str, str | None]:
+    match error:
+        case ProviderError(category="rate_limit", transient=False) | BudgetExhausted():
+            return _QUOTA, _QUOTA
+        case ProviderError():
+            return _CATEGORY_TYPES.get(error.category, (_SERVER_ERROR, error.category))
+        case LimitReached():
+            return _CATEGORY_TYPES["rate_limit"]
+        case Unauthorized():
+            return "authentication_error", "invalid_api_key"
+        case NotFound():
+            return _INVALID_REQUEST, "model_not_found"  # models are the only resources of this endpoint
+        case _:
+            default_type = _SERVER_ERROR if error.status >= 500 else _INVALID_REQUEST
+            return _STATUS_TYPES.get(error.status, default_type), error.code

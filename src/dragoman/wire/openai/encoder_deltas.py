@@ -14,130 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman import events as e
-from dragoman.events import ToolInputAvailable, ToolInputDelta, ToolInputError, ToolInputStart
 from dragoman.messages import ProviderMetadata
-
-# ---- Calls out: the tool calls of an answer as fragments for an OpenAI client, one call after the other.
-# OpenAI's SDK takes a call for complete once a fragment of another one comes. So what a model writes of a
-# second call waits until the first is whole. Indexes count the calls that the client sees, from 0 on.
-# Source: wire notes on providers, §4.3 and §10.5.
-
-CallFragment = dict[str, Any]
-NamedCallEvent: TypeAlias = ToolInputStart | ToolInputAvailable | ToolInputError
-CallEvent: TypeAlias = NamedCallEvent | ToolInputDelta
-
-CALL_EVENTS = (ToolInputStart, ToolInputDelta, ToolInputAvailable, ToolInputError)
-_encoder = msgspec.json.Encoder()
-
-
-class ToolCallEncoder:
-    """Encodes the calls of one answer, except those that the provider runs itself."""
-
-    def __init__(self) -> None:
-        self._calls: list[_EncodedCall] = []
-        self._by_id: dict[str, _EncodedCall] = {}
-        self._current = 0  # index of the call whose fragments are sent
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def encode(self, event: CallEvent) -> list[CallFragment]:
-        """Return the fragments that can be sent now."""
-        call = self._by_id.get(event.tool_call_id)
-        if call is None:
-            if isinstance(event, ToolInputDelta) or event.provider_executed:
-                return []
-            call = self._by_id[event.tool_call_id] = _EncodedCall(event, index=len(self._calls))
-            self._calls.append(call)
-        call.add_event(event)
-        return call.take_fragments() if call.index < self._current else self._take_ready()
-
-    def append_arguments(self, event: ToolInputDelta) -> int | None:
-        """Append arguments to the current call and return its index; None if `encode` must handle the
-        event.
-        """
-        call = self._by_id.get(event.tool_call_id)
-        if call is None or call.is_blank or call.index != len(self._calls) - 1 or call.index != self._current:
-            return None
-        call.sent.append(event.input_text_delta)
-        return call.index
-
-    def flush(self) -> list[CallFragment]:
-        """Return all pending fragments, at the end of the answer."""
-        waiting = self._calls[self._current :]
-        self._current = len(self._calls)
-        return [fragment for call in waiting for fragment in call.take_fragments()]
-
-    def _take_ready(self) -> list[CallFragment]:
-        fragments: list[CallFragment] = []
-        while self._current < len(self._calls):
-            call = self._calls[self._current]
-            fragments += call.take_fragments()
-            if not call.is_ended and (call is self._calls[-1] or not call.is_complete()):
-                break
-            self._current += 1
-        return fragments
-
-
-class _EncodedCall:
-    """A call whose fragments are being sent."""
-
-    def __init__(self, event: NamedCallEvent, *, index: int) -> None:
-        self.index = index
-        self.is_blank = True  # only white space so far
-        self.is_ended = False
-        self.sent: list[str] = []
-        self._header: CallFragment | None = {"index": index, "id": event.tool_call_id, "type": "function"}
-        self._name = event.tool_name
-        self._unsent: list[str] = []
-
-    def add_event(self, event: CallEvent) -> None:
-        """Add an event of the call; the last event provides the arguments if none were streamed."""
-        match event:
-            case ToolInputStart():
-                pass
-            case ToolInputDelta(input_text_delta=fragment):
-                self._append(fragment)
-            case ToolInputAvailable():
-                self.is_ended = True
-                if self.is_blank:
-                    self._append(_arguments_text({} if event.input is None else event.input))
-            case ToolInputError():
-                self.is_ended = True
-                if not (self.sent or self._unsent):
-                    self._append(_arguments_text("" if event.input is None else event.input))
-
-    def take_fragments(self) -> list[CallFragment]:
-        """Return what has not been sent, as one fragment; the first has the call's id and name."""
-        arguments = "".join(self._unsent)
-        self.sent += self._unsent
-        self._unsent = []
-        header, self._header = self._header, None
-        if header is not None:
-            return [{**header, "function": {"name": self._name, "arguments": arguments}}]
-        return [{"index": self.index, "function": {"arguments": arguments}}] if arguments else []
-
-    def is_complete(self) -> bool:
-        """Whether the arguments are a complete JSON object, as far as can be seen."""
-        text = "".join(self.sent)
-        if not text.rstrip().endswith("}"):
-            return False
-        try:
-            msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError):
-            return False
-        return True
-
-    def _append(self, text: str) -> None:
-        if text:
-            self._unsent.append(text)
-            self.is_blank = self.is_blank and text.isspace()
-
-
-def _arguments_text(arguments: Any) -> str:
-    """The arguments as JSON text; a string is used unchanged."""
-    return arguments if isinstance(arguments, str) else _encoder.encode(arguments).decode()
-
 
 REASONING_FORMAT = "anthropic-claude-v1"
 
@@ -313,3 +190,125 @@ def _reasoning_details(text: str, metadata: ProviderMetadata) -> list[dict[str, 
         ]
     entries = metadata.get("openai", {}).get("reasoning_details")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+# ---- Tool calls, one after the other
+# OpenAI's SDK treats a call as complete once a fragment of another call arrives, so a second call's fragments
+# wait until the first call is complete. Indexes count the calls that the client sees, from 0.
+# Source: wire notes on providers, §4.3 and §10.5.
+
+CallFragment = dict[str, Any]
+NamedCallEvent: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
+CallEvent: TypeAlias = NamedCallEvent | e.ToolInputDelta
+
+CALL_EVENTS = (e.ToolInputStart, e.ToolInputDelta, e.ToolInputAvailable, e.ToolInputError)
+_encoder = msgspec.json.Encoder()
+
+
+class ToolCallEncoder:
+    """Encodes the calls of one answer, except those that the provider runs itself."""
+
+    def __init__(self) -> None:
+        self._calls: list[_EncodedCall] = []
+        self._by_id: dict[str, _EncodedCall] = {}
+        self._current = 0  # index of the call whose fragments are sent
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def encode(self, event: CallEvent) -> list[CallFragment]:
+        """Return the fragments that can be sent now."""
+        call = self._by_id.get(event.tool_call_id)
+        if call is None:
+            if isinstance(event, e.ToolInputDelta) or event.provider_executed:
+                return []
+            call = self._by_id[event.tool_call_id] = _EncodedCall(event, index=len(self._calls))
+            self._calls.append(call)
+        call.add_event(event)
+        return call.take_fragments() if call.index < self._current else self._take_ready()
+
+    def append_arguments(self, event: e.ToolInputDelta) -> int | None:
+        """Append arguments to the current call and return its index; None if `encode` must handle the
+        event.
+        """
+        call = self._by_id.get(event.tool_call_id)
+        if call is None or call.is_blank or call.index != len(self._calls) - 1 or call.index != self._current:
+            return None
+        call.sent.append(event.input_text_delta)
+        return call.index
+
+    def flush(self) -> list[CallFragment]:
+        """Return all pending fragments, at the end of the answer."""
+        waiting = self._calls[self._current :]
+        self._current = len(self._calls)
+        return [fragment for call in waiting for fragment in call.take_fragments()]
+
+    def _take_ready(self) -> list[CallFragment]:
+        fragments: list[CallFragment] = []
+        while self._current < len(self._calls):
+            call = self._calls[self._current]
+            fragments += call.take_fragments()
+            if not call.is_ended and (call is self._calls[-1] or not call.is_complete()):
+                break
+            self._current += 1
+        return fragments
+
+
+class _EncodedCall:
+    """A call whose fragments are being sent."""
+
+    def __init__(self, event: NamedCallEvent, *, index: int) -> None:
+        self.index = index
+        self.is_blank = True  # only white space so far
+        self.is_ended = False
+        self.sent: list[str] = []
+        self._header: CallFragment | None = {"index": index, "id": event.tool_call_id, "type": "function"}
+        self._name = event.tool_name
+        self._unsent: list[str] = []
+
+    def add_event(self, event: CallEvent) -> None:
+        """Add an event of the call; the last event provides the arguments if none were streamed."""
+        match event:
+            case e.ToolInputStart():
+                pass
+            case e.ToolInputDelta(input_text_delta=fragment):
+                self._append(fragment)
+            case e.ToolInputAvailable():
+                self.is_ended = True
+                if self.is_blank:
+                    self._append(_arguments_text({} if event.input is None else event.input))
+            case e.ToolInputError():
+                self.is_ended = True
+                if not (self.sent or self._unsent):
+                    self._append(_arguments_text("" if event.input is None else event.input))
+
+    def take_fragments(self) -> list[CallFragment]:
+        """Return what has not been sent, as one fragment; the first has the call's id and name."""
+        arguments = "".join(self._unsent)
+        self.sent += self._unsent
+        self._unsent = []
+        header, self._header = self._header, None
+        if header is not None:
+            return [{**header, "function": {"name": self._name, "arguments": arguments}}]
+        return [{"index": self.index, "function": {"arguments": arguments}}] if arguments else []
+
+    def is_complete(self) -> bool:
+        """Whether the arguments are a complete JSON object, as far as can be seen."""
+        text = "".join(self.sent)
+        if not text.rstrip().endswith("}"):
+            return False
+        try:
+            msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return True
+
+    def _append(self, text: str) -> None:
+        if text:
+            self._unsent.append(text)
+            self.is_blank = self.is_blank and text.isspace()
+
+
+def _arguments_text(arguments: Any) -> str:
+    """The arguments as JSON text; a string is used unchanged."""
+    return arguments if isinstance(arguments, str) else _encoder.encode(arguments).decode()

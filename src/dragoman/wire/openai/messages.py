@@ -25,51 +25,6 @@ from dragoman.wire.json_codec import encode_json
 from dragoman.wire.openai.quirks import Quirks, safe_call_id, safe_tool_name
 from dragoman.wire.tool_outputs import read_multimodal_output
 
-# ---- Files: what a user says and attaches, as the content of a chat.completions message.
-
-_AUDIO_FORMATS = {
-    "audio/wav": "wav",
-    "audio/x-wav": "wav",
-    "audio/wave": "wav",
-    "audio/mpeg": "mp3",
-    "audio/mp3": "mp3",
-}
-
-
-def write_content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Convert texts and files in order; one string if all are text, as older servers require."""
-    content_parts = [
-        write_part(part)
-        for part in parts
-        if (isinstance(part, TextPart) and part.text) or isinstance(part, FilePart)
-    ]
-    if all(part["type"] == "text" for part in content_parts):
-        return "\n".join(part["text"] for part in content_parts)
-    return content_parts
-
-
-def write_part(part: TextPart | FilePart) -> dict[str, Any]:
-    """Convert a text or a file to one content part. A file without a matching type becomes text."""
-    if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
-    file_type, text = base_media_type(part), inline_text(part)
-    if text is not None:
-        return {"type": "text", "text": text}
-    if file_type.startswith("image/"):
-        return {"type": "image_url", "image_url": {"url": part.url, **_image_detail(part)}}
-    data = base64_data(part)
-    if file_type in _AUDIO_FORMATS and data is not None:
-        return {"type": "input_audio", "input_audio": {"data": data, "format": _AUDIO_FORMATS[file_type]}}
-    if _DATA_URL.fullmatch(part.url) is None:
-        return {"type": "text", "text": file_reference(part)}
-    return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.url}}
-
-
-def _image_detail(part: FilePart) -> dict[str, Any]:
-    detail = (part.provider_metadata or {}).get("openai", {}).get("imageDetail")
-    return {"detail": detail} if isinstance(detail, str) else {}
-
-
 _OPAQUE_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
 
 
@@ -178,3 +133,48 @@ def _tool_content(part: ToolPart, files: list[dict[str, Any]]) -> str:
                 content_part,
             ]
     return "\n".join(texts)
+
+
+# ---- Content: texts and files
+
+_AUDIO_FORMATS = {
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+}
+
+
+def write_content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+    """Convert texts and files in order; one string if all are text, as older servers require."""
+    content_parts = [
+        write_part(part)
+        for part in parts
+        if (isinstance(part, TextPart) and part.text) or isinstance(part, FilePart)
+    ]
+    if all(part["type"] == "text" for part in content_parts):
+        return "\n".join(part["text"] for part in content_parts)
+    return content_parts
+
+
+def write_part(part: TextPart | FilePart) -> dict[str, Any]:
+    """Convert a text or a file to one content part. A file without a matching type becomes text."""
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    file_type, text = base_media_type(part), inline_text(part)
+    if text is not None:
+        return {"type": "text", "text": text}
+    if file_type.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": part.url, **_image_detail(part)}}
+    data = base64_data(part)
+    if file_type in _AUDIO_FORMATS and data is not None:
+        return {"type": "input_audio", "input_audio": {"data": data, "format": _AUDIO_FORMATS[file_type]}}
+    if _DATA_URL.fullmatch(part.url) is None:
+        return {"type": "text", "text": file_reference(part)}
+    return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.url}}
+
+
+def _image_detail(part: FilePart) -> dict[str, Any]:
+    detail = (part.provider_metadata or {}).get("openai", {}).get("imageDetail")
+    return {"detail": detail} if isinstance(detail, str) else {}

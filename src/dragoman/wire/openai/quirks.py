@@ -10,9 +10,31 @@ import msgspec
 
 from dragoman.wire.think_tags import ThinkTagMode
 
-# ---- Names and ids as OpenAI-compatible servers take them.
-
 CallIdFormat = Literal["plain", "any", "nine"]
+
+
+class Quirks(msgspec.Struct, frozen=True, kw_only=True):
+    """A vendor's differences. The default fits OpenAI and most others; decoding detects the rest."""
+
+    reasoning_field: Literal["none", "reasoning_content", "reasoning"] = "none"
+    """The field in which reasoning is sent back with its tool calls."""
+    include_usage: bool = True
+    """Ask for usage with `stream_options`."""
+    lenient_finish: bool = False
+    """Treat `[DONE]` as a finish: for servers that never send a finish reason."""
+    think_tags: ThinkTagMode = "auto"
+    """How `<think>` tags in the text are handled."""
+    call_id_format: CallIdFormat = "plain"
+    """The allowed tool call ids: up to 64 of [a-zA-Z0-9_-], any, or Mistral's nine letters and digits."""
+    system_role: Literal["system", "developer"] = "system"
+    """The role of instructions."""
+    accepted_options: frozenset[str] = frozenset({"top_k"})
+    """Which of `top_k` and `thinking` the server accepts; else `thinking` becomes `reasoning_effort`."""
+    uses_max_completion_tokens: bool = False
+    """Reasoning models require `max_completion_tokens` instead of `max_tokens` (OpenAI itself, Azure)."""
+
+
+# ---- Tool names and call ids
 
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NINE_CHARACTER_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -33,24 +55,3 @@ def safe_call_id(call_id: str, id_format: CallIdFormat) -> str:
         return call_id
     digest = hashlib.sha256(call_id.encode(errors="replace")).hexdigest()
     return digest[:9] if id_format == "nine" else f"call_{digest[:24]}"
-
-
-class Quirks(msgspec.Struct, frozen=True, kw_only=True):
-    """A vendor's differences. The default fits OpenAI and most others; decoding detects the rest."""
-
-    reasoning_field: Literal["none", "reasoning_content", "reasoning"] = "none"
-    """The field in which reasoning is sent back with its tool calls."""
-    include_usage: bool = True
-    """Ask for usage with `stream_options`."""
-    lenient_finish: bool = False
-    """Treat `[DONE]` as a finish: for servers that never send a finish reason."""
-    think_tags: ThinkTagMode = "auto"
-    """How `<think>` tags in the text are handled."""
-    call_id_format: CallIdFormat = "plain"
-    """The allowed tool call ids: up to 64 of [a-zA-Z0-9_-], any, or Mistral's nine letters and digits."""
-    system_role: Literal["system", "developer"] = "system"
-    """The role of instructions."""
-    accepted_options: frozenset[str] = frozenset({"top_k"})
-    """Which of `top_k` and `think_tags` it takes; the latter becomes `reasoning_effort` for others."""
-    uses_max_completion_tokens: bool = False
-    """Reasoning models require `max_completion_tokens` instead of `max_tokens` (OpenAI itself, Azure)."""

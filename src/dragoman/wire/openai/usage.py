@@ -1,6 +1,6 @@
 """Convert a chat.completions `usage` object to Usage.
 
-Source: wire notes on providers, §4.4. Absent counts stay unknown; an object without counts is no usage.
+Source: wire notes on providers, §4.4. Absent counts stay unknown; an object without counts gives None.
 """
 
 from __future__ import annotations
