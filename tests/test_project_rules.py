@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from tools.checks import package_map, places, promises, shape, sizes
+from tools.checks import package_map, places, promises, shape, sizes, words
 from tools.checks.findings import Finding
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +66,14 @@ BROKEN: dict[str, tuple[Check, str, str, str]] = {
     "no docstring": (shape.check, "runs.py", "a = 1\n", "no docstring"),
     "code in __init__": (shape.check, "__init__.py", '"""Runs."""\n\na = 1\n', "re-exports"),
     "a hidden import": (shape.check, "runs.py", function("    import mcp"), "import inside a body"),
+    "a name that says nothing": (words.check, "runs.py", function("    said = 1"), "'said'"),
+    "a phrase": (words.check, "runs.py", '"""Runs."""\n\nTEXT = "x is no rate"\n', "write 'is not a …'"),
+    "a class name twice": (
+        words.check,
+        "runs.py",
+        '"""Runs."""\n\n\nclass Run: ...\n\n\nclass Other:\n    class Run: ...\n',
+        "class Run is also in",
+    ),
     "an old map": (package_map.check, "runs.py", '"""Runs."""\n', "make map"),
 }
 
