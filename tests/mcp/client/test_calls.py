@@ -37,7 +37,7 @@ async def test_what_a_tool_gives_arrives_in_one_shape(
     open_hub: Any, raw: Any, tool: str, result: Any
 ) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         assert (await hub.call(f"raw.{tool}")).result == result
 
 
@@ -53,7 +53,7 @@ async def test_a_tool_that_fails_or_answers_garbage_fails_at_once_and_says_so(
     open_hub: Any, raw: Any, tool: str, said: str
 ) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         failed = await hub.call(f"raw.{tool}")
         assert (failed.status, failed.error.message) == ("failed", said)
         assert (await hub.call("raw.echo")).ok
@@ -61,15 +61,15 @@ async def test_a_tool_that_fails_or_answers_garbage_fails_at_once_and_says_so(
 
 async def test_progress_is_told_as_it_comes(open_hub: Any, raw: Any) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         heard: list[Any] = []
         assert (await hub.call("raw.progress", on_progress=heard.append)).result == "done"
         assert heard == [{"progress": n, "total": 2.0, "message": f"step {n}"} for n in (1, 2)]
 
 
 async def test_a_huge_result_passes_up_to_the_limit_and_is_refused_above_it(open_hub: Any, raw: Any) -> None:
-    async with open_hub(raw(), limit=5_000_000) as hub:
-        await hub.servers.settled()
+    async with open_hub(raw(), message_limit=5_000_000) as hub:
+        await hub.servers.wait_until_started()
         assert len((await hub.call("raw.huge", {"size": 4_900_000})).result) == 4_900_000
         refused = await hub.call("raw.huge", {"size": 6_000_000})
         assert "more than 5,000,000 bytes" in refused.error.message
@@ -80,7 +80,7 @@ async def test_a_server_that_never_answers_ends_in_a_timeout_and_is_told(
     open_hub: Any, raw: Any, until: Any, tmp_path: Path
 ) -> None:
     async with open_hub(raw(timeout=0.3)) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         outcome = await hub.call("raw.hang")
         assert outcome.error.code == "call_timeout"
         await until(lambda: "cancelled" in (tmp_path / "raw.txt").read_text())
@@ -90,7 +90,7 @@ async def test_an_aborted_call_ends_at_once_and_the_server_is_told(
     open_hub: Any, raw: Any, until: Any, tmp_path: Path
 ) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         took = []
         for turn in range(1, 6):
             task = asyncio.create_task(hub.call("raw.hang"))
@@ -106,7 +106,7 @@ async def test_an_aborted_call_ends_at_once_and_the_server_is_told(
 
 async def test_an_aborted_call_ends_though_the_server_reads_nothing_any_more(open_hub: Any, raw: Any) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         tasks = [asyncio.create_task(hub.call("raw.huge", {"size": 30_000_000})) for _ in range(3)]
         tasks.append(asyncio.create_task(hub.call("raw.echo", {"pad": "x" * 5_000_000})))
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def test_a_crash_in_mid_call_leaves_an_action_uncertain(
     open_hub: Any, raw: Any, tmp_path: Path
 ) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         outcome = await hub.call("raw.crash")
         assert outcome.status == "uncertain"
         assert "exit code 3, and said last: token is / giving up" in outcome.error.message
@@ -133,7 +133,7 @@ async def test_a_crash_in_mid_call_leaves_an_action_uncertain(
 @pytest.mark.promise("mcp-crash")
 async def test_a_read_whose_server_crashed_is_repeated_once(open_hub: Any, raw: Any, tmp_path: Path) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         assert (await hub.call("raw.flaky")).result == "second time"
         failed = await hub.call("raw.crash_again")
         assert (failed.error.transient, failed.status) == (True, "failed")
@@ -145,7 +145,7 @@ async def test_a_server_that_asks_for_input_is_refused_and_the_call_says_what_it
     open_hub: Any, raw: Any, tmp_path: Path, tool: str
 ) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         async with asyncio.timeout(10):
             outcome = await hub.call(f"raw.{tool}")
         assert "What is your mother's name?" in outcome.error.message
@@ -160,7 +160,7 @@ async def test_a_server_gets_the_named_variables_only_and_secrets_show_nowhere(
     caplog.set_level("DEBUG")
     spec = raw(env={"PLAIN": "yes"}, secrets={"API_TOKEN": "s3cret-value"})
     async with open_hub(spec) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         seen = json.loads((await hub.call("raw.env")).result)
         assert seen.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own
         assert seen.pop("DRAGOMAN_MCP_SERVER").startswith("mcp_")  # by which what it starts is found
@@ -181,7 +181,7 @@ async def test_a_call_that_comes_while_the_server_starts_waits_for_it(
 ) -> None:
     pins = MemoryPinStore()
     async with open_hub(raw(), pins=pins) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
     async with open_hub(raw(), pins=pins) as hub:
         await until(hub.ids)
         assert hub.servers.status("raw").state == "starting"
@@ -192,7 +192,7 @@ async def test_resources_and_prompts_are_operations_of_servers_that_have_them(
     open_hub: Any, raw: Any
 ) -> None:
     async with open_hub(raw("has", "extras"), raw("not")) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         assert [id for id in hub.ids() if "resources" in id or "prompts" in id] == [
             "has.prompts.get",
             "has.prompts.list",
@@ -208,7 +208,7 @@ async def test_resources_and_prompts_are_operations_of_servers_that_have_them(
 
 async def test_calls_of_one_server_run_side_by_side(open_hub: Any, raw: Any) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         hung = asyncio.create_task(hub.call("raw.hang"))
         outcomes = await asyncio.gather(*(hub.call("raw.echo", {"n": n}) for n in range(50)))
         assert [json.loads(each.result)["n"] for each in outcomes] == list(range(50))
@@ -220,7 +220,7 @@ async def test_calls_of_one_server_run_side_by_side(open_hub: Any, raw: Any) -> 
 async def test_what_servers_claim_of_effects_yields_to_the_spec(open_hub: Any, raw: Any) -> None:
     spec = raw(effects={"echo": "idempotent", "crash_*": "once"})
     async with open_hub(raw("claims"), spec) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         effects = {each.id: each.effect for each in hub.registry.list()}
         assert [effects[f"claims.{name}"] for name in ("echo", "crash_read", "crash_again")] == [
             "once",

@@ -38,7 +38,7 @@ async def test_fifty_servers_start_in_parallel_beside_dead_and_mute_ones(open_hu
     async with open_hub(*bad, *good) as hub:
         states = {hub.servers.status(spec.name).state for spec in good}
         assert states == {"starting"}, "nothing waits for them"
-        await asyncio.gather(*(hub.servers.settled(spec.name) for spec in good))
+        await asyncio.gather(*(hub.servers.wait_until_started(spec.name) for spec in good))
         assert [hub.servers.status(spec.name).state for spec in good] == ["ready"] * 50
         assert (await hub.call("s49.echo")).ok
         assert hub.servers.status("mute").state == "starting"
@@ -48,7 +48,7 @@ async def test_a_server_that_cannot_start_says_why(open_hub: Any, raw: Any) -> N
     mute = raw("mute", "mute", connect_timeout=0.3)
     missing = ServerSpec(name="none", command=("/no/such",))
     async with open_hub(raw("dies", "dies"), missing, mute) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         assert [(each.name, each.state, each.error) for each in hub.servers.list()] == [
             (
                 "dies",
@@ -65,9 +65,9 @@ async def test_a_call_to_a_failed_server_fails_at_once_and_has_it_tried_again(
 ) -> None:
     pins = MemoryPinStore()
     async with open_hub(raw(), pins=pins) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
     async with open_hub(raw("raw", "dies"), pins=pins) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         attempts = hub.servers.status("raw").attempts
         failed = await hub.call("raw.echo")
         assert failed.error.transient
@@ -80,12 +80,12 @@ async def test_a_lazy_server_is_known_from_its_pins_and_starts_at_its_first_call
 ) -> None:
     pins = MemoryPinStore()
     async with open_hub(raw("raw", lazy=True), pins=pins) as hub:
-        (status,) = await hub.servers.settled()
+        (status,) = await hub.servers.wait_until_started()
         assert (status.state, "raw.echo" in hub.ids()) == ("lazy", True)  # it was asked once what it offers
         assert not any(map(alive, pids(tmp_path / "raw.txt")))
     started = len(pids(tmp_path / "raw.txt"))
     async with open_hub(raw("raw", lazy=True), pins=pins) as hub:
-        (status,) = await hub.servers.settled()
+        (status,) = await hub.servers.wait_until_started()
         assert (status.state, len(pids(tmp_path / "raw.txt"))) == ("lazy", started)
         assert (await hub.call("raw.echo")).ok
         assert hub.servers.status("raw").state == "ready"
@@ -97,7 +97,7 @@ async def test_a_server_that_is_let_go_leaves_no_process(
     open_hub: Any, raw: Any, until: Any, tmp_path: Path, mode: str
 ) -> None:
     async with open_hub(raw("raw", mode)) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         running = pids(tmp_path / "raw.txt")
         assert [alive(pid) for pid in running] == [True] * (2 if mode == "litter" else 1)
     assert not alive(running[0])
@@ -112,7 +112,7 @@ async def test_a_server_that_is_let_go_while_it_connects_is_over_at_once(
         url = f"http://127.0.0.1:{gone.getsockname()[1]}/"
     spec = ServerSpec(name="gone", url=url, transport=transport)
     async with open_hub(spec) as hub:
-        await hub.servers.settled()  # the SDK is loaded
+        await hub.servers.wait_until_started()  # the SDK is loaded
         await hub.servers.remove("gone")
         for turns in range(200):
             hub.servers.add(spec)
@@ -127,7 +127,7 @@ async def test_a_server_that_is_killed_is_started_again(
     open_hub: Any, raw: Any, until: Any, tmp_path: Path
 ) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         os.kill(pids(tmp_path / "raw.txt")[0], 9)
         await until(lambda: len(pids(tmp_path / "raw.txt")) == 2)
         assert (await hub.call("raw.echo")).ok
@@ -137,9 +137,9 @@ async def test_new_specs_replace_old_ones_and_leave_the_same_alone(
     open_hub: Any, raw: Any, tmp_path: Path
 ) -> None:
     async with open_hub(raw("same"), raw("other"), raw("gone")) as hub:
-        await hub.servers.settled()
-        await hub.servers.replace([raw("same"), raw("other", tools=("echo",)), raw("new")])
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
+        await hub.servers.replace_all([raw("same"), raw("other", tools=("echo",)), raw("new")])
+        await hub.servers.wait_until_started()
         assert [each.name for each in hub.servers.list()] == ["new", "other", "same"]
         assert hub.registry.namespaces() == {"new": 20, "other": 1, "same": 20}
         assert [len(pids(tmp_path / f"{name}.txt")) for name in ("same", "other")] == [1, 2]
@@ -147,16 +147,16 @@ async def test_new_specs_replace_old_ones_and_leave_the_same_alone(
 
 async def test_reconnect_opens_another_connection(open_hub: Any, raw: Any, tmp_path: Path) -> None:
     async with open_hub(raw()) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         assert hub.servers.reconnect("raw").state == "starting"
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         assert len(pids(tmp_path / "raw.txt")) == 2
         assert (await hub.call("raw.echo")).ok
 
 
 async def test_a_disabled_server_is_listed_and_not_started(open_hub: Any, raw: Any, tmp_path: Path) -> None:
     async with open_hub(raw(enabled=False)) as hub:
-        (status,) = await hub.servers.settled()
+        (status,) = await hub.servers.wait_until_started()
         assert (status.state, pids(tmp_path / "raw.txt"), hub.ids()) == ("disabled", [], [])
 
 
@@ -174,10 +174,10 @@ async def test_names_are_taken_once_and_wrong_specs_are_refused(open_hub: Any, r
 def test_a_hub_without_mcp_servers_does_not_load_the_sdk() -> None:
     code = (
         "import asyncio, sys\n"
-        "from dragoman.mcp.client.client import Servers\n"
+        "from dragoman.mcp.client.client import McpClient\n"
         "from dragoman.operations import Registry\n"
         "async def main():\n"
-        "    async with Servers(Registry()): pass\n"
+        "    async with McpClient(Registry()): pass\n"
         "asyncio.run(main())\n"
         "assert 'mcp' not in sys.modules\n"
     )
@@ -186,7 +186,7 @@ def test_a_hub_without_mcp_servers_does_not_load_the_sdk() -> None:
 
 async def test_the_operations_of_a_server_share_one_gate(open_hub: Any, raw: Any) -> None:
     async with open_hub(raw("one", rate="2/minute"), raw("two")) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         gates = {each.namespace: each.gate for each in hub.registry.list()}
         assert all(each.gate is gates[each.namespace] for each in hub.registry.list())
         assert gates["one"] is not gates["two"]

@@ -66,7 +66,7 @@ async def spec_of(way: str, **more: Any) -> AsyncIterator[ServerSpec]:
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_real_server_answers_alike_over_every_transport(open_hub: Any, way: str) -> None:
     async with spec_of(way) as spec, open_hub(spec) as hub:
-        (status,) = await hub.servers.settled()
+        (status,) = await hub.servers.wait_until_started()
         assert (status.state, status.tools, status.error) == ("ready", 13, None)
         assert hub.registry.get("sdk.add").effect == "read"
         assert (await hub.call("sdk.add", {"a": 1, "b": 2})).result == {"sum": 3}
@@ -84,7 +84,7 @@ async def test_a_tool_that_a_server_adds_is_heard_of_in_every_revision(
     open_hub: Any, until: Any, way: str
 ) -> None:
     async with spec_of(way) as spec, open_hub(spec) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         assert (await hub.call("sdk.grow")).ok
         await until(hub.servers.changes)
         assert [change.name for change in hub.servers.changes()] == ["grown_0"]
@@ -94,7 +94,7 @@ async def test_a_tool_that_a_server_adds_is_heard_of_in_every_revision(
 async def test_a_server_gets_its_own_headers_and_nothing_of_the_caller(open_hub: Any, way: str) -> None:
     headers = {"Authorization": "Bearer of-the-server", "X-Plain": "abc"}
     async with spec_of(way, headers=headers) as spec, open_hub(spec) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
         seen = (await hub.call("sdk.headers")).result
         assert (seen["authorization"], seen["x-plain"]) == ("***", "abc")
         assert "cookie" not in seen
@@ -111,7 +111,7 @@ async def test_a_server_that_went_away_fails_calls_at_once_and_is_found_again(
             hub.servers.reconnect("sdk")
             async with asyncio.timeout(20):
                 while hub.servers.status("sdk").state != "ready":
-                    await hub.servers.settled()
+                    await hub.servers.wait_until_started()
             process.kill()
             await process.wait()
         async with asyncio.timeout(120):
@@ -122,7 +122,7 @@ async def test_a_server_that_went_away_fails_calls_at_once_and_is_found_again(
         )
         async with serving(way, port):
             hub.servers.reconnect("sdk")
-            await hub.servers.settled()
+            await hub.servers.wait_until_started()
             assert (await hub.call("sdk.headers")).ok
 
 
@@ -204,8 +204,8 @@ def asking(message: dict[str, Any]) -> bytes:
 async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
     open_hub: Any, respond: Respond, status: str, said: str
 ) -> None:
-    async with misbehaving(respond) as spec, open_hub(spec, limit=2_000_000) as hub:
-        (ready,) = await hub.servers.settled()
+    async with misbehaving(respond) as spec, open_hub(spec, message_limit=2_000_000) as hub:
+        (ready,) = await hub.servers.wait_until_started()
         assert (ready.state, ready.protocol, hub.ids()) == ("ready", "2026-07-28", ["web.go"])
         assert "'deep' is left out" in ready.problems[0]
         outcome = await hub.call("web.go")
@@ -227,7 +227,7 @@ async def test_a_server_that_never_answers_over_http_ends_in_a_timeout_and_lets_
     spec = ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", connect_timeout=0.3)
     async with asyncio.timeout(10):
         async with open_hub(spec) as hub:
-            (status,) = await hub.servers.settled()
+            (status,) = await hub.servers.wait_until_started()
             assert (status.state, status.error) == ("failed", "it did not start within 0.3 seconds")
     server.close()
 
@@ -238,7 +238,7 @@ async def test_an_aborted_call_stops_what_the_server_does_over_every_transport(
     open_hub: Any, way: str
 ) -> None:
     async with spec_of(way) as spec, open_hub(spec) as hub:
-        await hub.servers.settled()
+        await hub.servers.wait_until_started()
 
         async def see(*wanted: str) -> None:
             async with asyncio.timeout(10):

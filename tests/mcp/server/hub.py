@@ -101,7 +101,7 @@ class Hub:
 @asynccontextmanager
 async def served(*, build: BuildSdkServer | None = None, **options: Any) -> AsyncIterator[Hub]:
     """A hub that answers at `hub.url`."""
-    hub = Hub(build=build, **options)
+    hub = Hub(build_sdk_server=build, **options)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()

@@ -96,8 +96,8 @@ async def test_a_session_that_the_hub_forgot_is_opened_anew() -> None:
 async def forget(hub: Hub) -> None:
     """End all sessions of the hub, as a restart does."""
     sessions = await hub.door._sdk_server._started_sessions()
-    for id, transport in list(sessions._kept._server_instances.items()):
-        await sessions._kept._discard_session(id, transport)
+    for id, transport in list(sessions._stateful._server_instances.items()):
+        await sessions._stateful._discard_session(id, transport)
 
 
 async def test_a_refusal_names_the_request_that_it_is_for() -> None:

@@ -60,7 +60,7 @@ async def test_an_unknown_method_is_an_error_of_the_protocol() -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
-    async with served(body=10_000) as hub:
+    async with served(body_limit=10_000) as hub:
         answer = await post(hub, b" " * 10_001)
         small = await post(hub, body("tools/call", modern=True, **ADD))
     assert (answer.status_code, small.status_code) == (413, 200)

@@ -54,7 +54,7 @@ class SdkServer:
             return message
 
         try:
-            await sessions.serve(scope, heard, send, identity=identity, single=stateless)
+            await sessions.serve(scope, heard, send, identity=identity, stateless=stateless)
         finally:
             self._request_tasks = [each for each in self._request_tasks if each is not held]
 
