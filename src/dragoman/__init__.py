@@ -115,6 +115,7 @@ from dragoman.events import Usage as Usage
 from dragoman.http.connection import Timeouts as Timeouts
 from dragoman.http.webhook import Webhook as Webhook
 from dragoman.http.webhook import verify_webhook as verify_webhook
+from dragoman.identity import Identity as Identity
 from dragoman.mcp.server_spec import ServerSpec as ServerSpec
 from dragoman.messages import Approval as Approval
 from dragoman.messages import DataPart as DataPart
@@ -132,7 +133,6 @@ from dragoman.model_request import Tool as Tool
 from dragoman.operations.budget import Budget as Budget
 from dragoman.operations.context import Context as Context
 from dragoman.operations.decorator import operation as operation
-from dragoman.operations.identity import Identity as Identity
 from dragoman.operations.operation import Operation as Operation
 from dragoman.operations.permission.policy import Policy as Policy
 from dragoman.operations.permission.policy import Rule as Rule

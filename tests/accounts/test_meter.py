@@ -17,8 +17,8 @@ from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.spool import Spool
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached
 from dragoman.events import Usage
+from dragoman.identity import Identity
 from dragoman.limits import Limits
-from dragoman.operations.identity import Identity
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord
 from tests.accounts.conftest import NOON, Clock

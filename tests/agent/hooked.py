@@ -10,9 +10,9 @@ from typing import Any
 
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.errors import CallError
+from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.approval import MemoryApprovalStore
-from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.permission.access_control import AccessControl

@@ -14,10 +14,10 @@ from dragoman.agent.context.policy import ContextFitter, ContextPolicy, Dropped,
 from dragoman.agent.context.summary import Summariser, Summary, transcript
 from dragoman.errors import BudgetExhausted, ConfigError, ProviderError
 from dragoman.fold import Fold
+from dragoman.identity import LOCAL
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.operations.context import Context
-from dragoman.operations.identity import LOCAL
 from dragoman.providers.provider import Provider
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
 from dragoman.wire.anthropic import request as anthropic_request

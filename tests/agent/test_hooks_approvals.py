@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.agent.hooks.events import Ask, Modify
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.operations.identity import Identity
+from dragoman.identity import Identity
 from dragoman.operations.permission.policy import Rule
 from tests.agent.hooked import ANN, SEND, Post, context_of
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest
-from dragoman.operations.identity import LOCAL
 from dragoman.store.store import Store
 from tests.cli.conftest import Run
 from tests.cli.program import Hub, Terminal

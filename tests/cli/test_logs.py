@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman import identity
 from dragoman.cli.logs import configure_logging
 from dragoman.config import ProviderConfig
 from dragoman.events import Usage
-from dragoman.operations import identity
 from dragoman.server.request_log import assign_request_id, log_request
 from dragoman.store.usage import UsageRecord
 

@@ -19,8 +19,8 @@ from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.spool import Spool
 from dragoman.errors import BudgetExhausted
 from dragoman.events import Usage
+from dragoman.identity import Identity
 from dragoman.limits import Limits
-from dragoman.operations.identity import Identity
 from dragoman.store import sqlite
 from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.store.usage import UsageRecord

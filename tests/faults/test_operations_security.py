@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import websockets
 
-from dragoman.operations.identity import Identity
+from dragoman.identity import Identity
 from dragoman.spokes.client.dial import endpoint_url
 from dragoman.spokes.hub.settings import SpokeSettings
 from tests.serving import Served, ask, frames_in, serving, types

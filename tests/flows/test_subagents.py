@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.config import parse_config
 from dragoman.errors import ConfigError
+from dragoman.identity import Identity
 from dragoman.operations.context import Context
-from dragoman.operations.identity import Identity
 from tests.serving import Served, ask, serving, text_of, usage, write_script
 
 BENCH = str(Path(__file__).parent / "bench.py")

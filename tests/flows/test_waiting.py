@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.agent.loop import Loop
+from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.identity import LOCAL
 from tests.faults.asking import ASK, CLERK, configure
 from tests.serving import Served, ask, frames_in, hub_of, text_of
 from tests.serving import serving as serve

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, Forbidden, NotFound
+from dragoman.identity import Identity
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, ApprovalStore, MemoryApprovalStore
-from dragoman.operations.identity import Identity
 from dragoman.store.store import Store
 
 ANN, BOB = Identity("ann"), Identity("bob")

@@ -15,9 +15,9 @@ import pytest
 from pydantic import BaseModel
 
 from dragoman.errors import CallError, NotFound, StoreError
+from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Operation, Registry, current, operation
 from dragoman.operations.calls import CallSettings
-from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry, MemoryLedger, hash_input
 from dragoman.operations.outcome import CallOutcome
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ConfigError, Forbidden, Unavailable
+from dragoman.identity import LOCAL, Identity
 from dragoman.operations import Calls, Context, Operation, Registry, operation
 from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.budget import Budget
-from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.identity import LOCAL
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.budget import Budget
-from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.loader import load_operations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.errors import ConfigError
-from dragoman.operations.identity import Identity
+from dragoman.identity import Identity
 from dragoman.operations.operation import Effect, Operation
 from dragoman.operations.permission.policy import Decision, Policy, Rule, Verdict
 

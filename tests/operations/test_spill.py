@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dragoman.errors import NotFound
+from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.artifact_overflow import ArtifactOverflow
-from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dragoman.config.sections import McpServerConfig
+from dragoman.identity import LOCAL
 from dragoman.mcp.server_spec import ServerStatus
 from dragoman.operations import Registry
 from dragoman.operations import operation as mark
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.artifact import Artifact
 from dragoman.operations.call_tree import CallTreeNode
-from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.server.approvals import approval_to_json

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import Unauthorized, Unavailable
+from dragoman.identity import LOCAL, Identity
 from dragoman.limits import Limits
-from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.auth import MAX_AGE, MAX_KEYS, RECHECK_INTERVAL, Auth, KeyCache
 from dragoman.store.store import Store
 

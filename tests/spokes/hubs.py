@@ -12,8 +12,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dragoman.errors import Unauthorized
+from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Registry
-from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import LedgerEntry, MemoryLedger
 from dragoman.operations.outcome import CallOutcome
 from dragoman.spokes.hub.endpoint import SpokeEndpoint

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, NotFound
+from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
-from dragoman.operations.identity import LOCAL
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.samples import session

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.identity import LOCAL
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.artifact import Artifact, MemoryArtifactStore
-from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.builtin import builtin_operations
 

@@ -21,8 +21,8 @@ from dragoman.accounts.spool import Settlement, Spool
 from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, StoreError, Unavailable
 from dragoman.events import Usage
+from dragoman.identity import Identity
 from dragoman.limits import Limits
-from dragoman.operations.identity import Identity
 from dragoman.store.budgets import BudgetRefusal, ChargedBudget
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord

@@ -16,13 +16,13 @@ from dragoman import events as e
 from dragoman.agent.tool_execution import failure_text
 from dragoman.agent.toolbox import Toolbox
 from dragoman.agent.turn import FindModel
+from dragoman.identity import Identity
 from dragoman.mcp.server.results import tool_result as result_of
 from dragoman.mcp.server.server import ToolCall, UnknownTool
 from dragoman.mcp.server.tool_list import ALWAYS_LOAD
 from dragoman.messages import ToolPart
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.context import Context
-from dragoman.operations.identity import Identity
 from dragoman.operations.outcome import CallOutcome
 from dragoman.providers.claude_code.provider import BORROWED_SERVER, ClaudeCodeProvider
 from dragoman.providers.model import Model

@@ -14,10 +14,10 @@ from dragoman.agent.mcp_servers import McpServer
 from dragoman.agent.stop_conditions import StopCondition
 from dragoman.agent.turn import OnPrepareStep
 from dragoman.errors import ConfigError
+from dragoman.identity import LOCAL, Identity
 from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalStore
 from dragoman.operations.context import Context
-from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.ledger import Ledger
 from dragoman.operations.permission.policy import Policy
 from dragoman.operations.registry import OperationSource

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import Conflict, NotFound
+from dragoman.identity import Identity
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, ProgressCallback
-from dragoman.operations.identity import Identity
 from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallOutcome

@@ -27,7 +27,7 @@ from dragoman.cli.terminal import (
     truncate,
 )
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
-from dragoman.operations.identity import LOCAL, Identity
+from dragoman.identity import LOCAL, Identity
 from dragoman.operations.ledger import CallCompletion
 from dragoman.operations.permission.access_control import denied_failure
 from dragoman.server.approvals import ApprovalBody, approval_to_json, parse_answer, parse_status

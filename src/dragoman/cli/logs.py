@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from typing_extensions import override
 
-from dragoman.operations import identity
+from dragoman import identity
 from dragoman.providers.retry import MASK, MIN_SECRET, redact
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]

@@ -21,11 +21,11 @@ from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
 from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
 from dragoman.config import read_config
 from dragoman.errors import BadRequest
+from dragoman.identity import LOCAL
 from dragoman.operations.approval import MemoryApprovalStore, validate_answer
 from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context
-from dragoman.operations.identity import LOCAL
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.message_search import MemoryMessageSearch
 from dragoman.operations.operation import Operation

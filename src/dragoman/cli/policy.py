@@ -75,7 +75,7 @@ def check(
 def find_matches(
     policy: Policy, operation: Operation, *, identities: Sequence[str], agent: str | None
 ) -> Sequence[RuleMatch]:
-    from dragoman.operations.identity import LOCAL, Identity  # late: as above
+    from dragoman.identity import LOCAL, Identity  # late: as above
 
     owners = [each for each in identities if not each.startswith(KEY_PREFIX)] or [LOCAL.owner]
     key = next((each.removeprefix(KEY_PREFIX) for each in identities if each.startswith(KEY_PREFIX)), None)

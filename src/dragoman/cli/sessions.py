@@ -17,8 +17,8 @@ from dragoman.cli.keys import require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, make_console, print_json, print_note, print_table
 from dragoman.errors import BadRequest, NotFound
+from dragoman.identity import LOCAL
 from dragoman.messages import Message
-from dragoman.operations.identity import LOCAL
 from dragoman.operations.message_search import IndexingProgress
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store

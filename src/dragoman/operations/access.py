@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.errors import Forbidden
-from dragoman.operations.identity import Identity, Scope
+from dragoman.identity import Identity, Scope
 
 RUN_DATA_SCOPES: tuple[Scope, ...] = ("operations", "chat", "admin")
 """Any of these opens the lists of calls, approvals and artifacts."""

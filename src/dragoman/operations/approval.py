@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
+from dragoman.identity import Identity
 from dragoman.operations.access import require_owner
-from dragoman.operations.identity import Identity
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
 OWNER = "owner"  # in `answerers`: whoever the call is for

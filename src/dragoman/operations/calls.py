@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, NotFound, StoreError, Unavailable
+from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.operations.approval import ApprovalRequest, MemoryApprovalStore, SuspendedCall
 from dragoman.operations.arguments.validation import invalid_input, make_problem
@@ -29,7 +30,6 @@ from dragoman.operations.execution import (
     PreparedCall,
     is_meta_call,
 )
-from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import CallCompletion, CallRecord, CallTracer, Ledger, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure

@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from dragoman.errors import CallError
+from dragoman.identity import LOCAL, Identity
 from dragoman.operations.approval import Grant
 from dragoman.operations.budget import Budget
 from dragoman.operations.call_hooks import CallHooks, Ruling
-from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.outcome import CallOutcome, to_jsonable
 
 T = TypeVar("T")

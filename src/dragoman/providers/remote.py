@@ -7,11 +7,11 @@ from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
+from dragoman import identity
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response, Sender
 from dragoman.model_request import ModelRequest
-from dragoman.operations import identity
 from dragoman.providers.adapter import Family, ProviderAdapter
 from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedResponse
 from dragoman.providers.key_pool import NO_KEY, KeyLease, KeyPool, ProviderKey

@@ -13,11 +13,11 @@ from dragoman.agent.approvals import ApprovalAnswer, pending_questions, response
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.turn import StepPreparer
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, ProviderError
+from dragoman.identity import Identity
 from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
 from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, validate_reason
 from dragoman.operations.budget import Budget
 from dragoman.operations.execution import is_meta_call
-from dragoman.operations.identity import Identity
 from dragoman.providers.model import Model
 from dragoman.providers.routing import require_model_access
 from dragoman.runs.metered import Metered

@@ -29,6 +29,7 @@ from dragoman.agent.turn import TurnSpec
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, ToolApprovalResponse
 from dragoman.fold import Fold
+from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
 from dragoman.model_request import Tool
@@ -36,7 +37,6 @@ from dragoman.operations.access import require_owner
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
-from dragoman.operations.identity import Identity
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import require_model_access
 from dragoman.runs.metered import Till

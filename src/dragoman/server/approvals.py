@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
+from dragoman.identity import Identity
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
@@ -21,7 +22,6 @@ from dragoman.operations.approval import (
     validate_reason,
 )
 from dragoman.operations.approval import ApprovalStore as Kept
-from dragoman.operations.identity import Identity
 from dragoman.server.calls import LIMIT
 from dragoman.server.exchange import Exchange
 

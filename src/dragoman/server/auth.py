@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.errors import StoreError, Unauthorized, Unavailable
 from dragoman.http.origin_policy import OriginPolicy
-from dragoman.operations.identity import LOCAL, Identity
+from dragoman.identity import LOCAL, Identity
 from dragoman.store.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret
 
 # ---- Known keys: who asked before, kept in a file, so that they may go on while the database is down.

@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from dragoman import identity
 from dragoman.errors import BadRequest, DragomanError, TooLarge, Unavailable
-from dragoman.operations import identity
+from dragoman.identity import LOCAL, Identity
 from dragoman.operations.access import require_scope
-from dragoman.operations.identity import LOCAL, Identity
 from dragoman.server.auth import Auth
 from dragoman.server.request_log import assign_request_id
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman import identity
 from dragoman.events import Usage
 from dragoman.ids import new_id
-from dragoman.operations import identity
 from dragoman.store.usage import UsageRecord
 
 REQUEST_ID_HEADER = "x-request-id"

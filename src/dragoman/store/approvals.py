@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Update, bindparam, delete, insert, literal_column, or_, update
 
 from dragoman.errors import Conflict, NotFound
+from dragoman.identity import Identity
 from dragoman.operations.approval import (
     ApprovalItem,
     ApprovalRequest,
@@ -18,7 +19,6 @@ from dragoman.operations.approval import (
     apply_use,
     involves_owner,
 )
-from dragoman.operations.identity import Identity
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,

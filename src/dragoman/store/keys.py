@@ -13,8 +13,8 @@ import msgspec
 from sqlalchemy import ColumnElement, bindparam, insert, update
 
 from dragoman.errors import BadRequest, NotFound, Unavailable
+from dragoman.identity import Identity, Scope
 from dragoman.limits import Limits
-from dragoman.operations.identity import Identity, Scope
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,

@@ -19,10 +19,10 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dragoman import identity
 from dragoman.errors import DragomanError
 from dragoman.events import FinishStep, Usage
 from dragoman.model_request import ModelRequest
-from dragoman.operations import identity
 from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider

@@ -10,7 +10,7 @@ import pytest
 from mcp.client import Client
 from mcp_types import ElicitResult
 
-from dragoman.operations.identity import Identity
+from dragoman.identity import Identity
 from tests.mcp.server.hub import Hub, batch, body, post, served
 
 pytestmark = pytest.mark.anyio

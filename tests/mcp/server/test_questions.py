@@ -12,8 +12,8 @@ from mcp.client import Client
 from mcp_types import ElicitResult
 
 from dragoman import Agent, ScriptedModel, operation
+from dragoman.identity import Identity
 from dragoman.messages import ToolPart
-from dragoman.operations.identity import Identity
 from dragoman.providers.scripted import ScriptedStep
 from dragoman.tools.question import question
 from tests.mcp.server.hub import Hub, batch, body, post, served

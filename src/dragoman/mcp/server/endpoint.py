@@ -13,11 +13,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.errors import DragomanError, Forbidden, TooLarge
 from dragoman.http.origin_policy import OriginPolicy
+from dragoman.identity import Identity
 from dragoman.mcp.server import sdk_server, stateless
 from dragoman.mcp.server.sdk_server import BuildSdkServer, SdkServer
 from dragoman.mcp.server.server import ToolServer
 from dragoman.operations.access import require_scope
-from dragoman.operations.identity import Identity
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import BadRequest, Unavailable
+from dragoman.identity import LOCAL, Identity
 from dragoman.mcp.server.server import NAME, Elicit, ToolCall, ToolServer, UnknownTool
 from dragoman.mcp.server.stateless import IDENTITY_KEY, TASKS_KEY, ProgressUpdate, RunningCall
-from dragoman.operations.identity import LOCAL, Identity
 
 CACHE_TTL_MS = 60_000  # how long a client need not ask for the tools again
 SdkRequest = ServerRequestContext[Any, Any]

@@ -14,9 +14,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dragoman.errors import Unauthorized
+from dragoman.identity import LOCAL, Identity
 from dragoman.mcp.server.endpoint import McpEndpoint
 from dragoman.mcp.server.server import ToolServer
-from dragoman.operations.identity import LOCAL, Identity
 
 HOST = "127.0.0.1"
 BACKLOG = 16

@@ -10,9 +10,9 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.errors import Unavailable
+from dragoman.identity import Identity
 from dragoman.mcp.client import sdk
 from dragoman.mcp.server.stateless import IDENTITY_KEY, TASKS_KEY
-from dragoman.operations.identity import Identity
 
 log = logging.getLogger(__name__)
 BuildSdkServer = Callable[[], Any]

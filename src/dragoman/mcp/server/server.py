@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from dragoman.errors import BadRequest, CallDenied, Conflict, DragomanError, NotFound
+from dragoman.identity import LOCAL, Identity
 from dragoman.mcp.server.elicitation import (
     APPROVAL_INPUT,
     STATE_MISMATCH,
@@ -24,7 +25,6 @@ from dragoman.mcp.server.tool_list import ToolList, meta_tool_id
 from dragoman.operations.approval import ApprovalRequest, may_answer
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, ProgressCallback
-from dragoman.operations.identity import LOCAL, Identity
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallOutcome

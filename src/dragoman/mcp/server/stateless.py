@@ -15,11 +15,11 @@ import msgspec
 from starlette.types import Receive, Send
 
 from dragoman.errors import BadRequest, DragomanError, Unavailable
+from dragoman.identity import Identity
 from dragoman.mcp.server.results import progress_text
 from dragoman.mcp.server.server import NAME, ToolCall, ToolServer
 from dragoman.mcp.server.tool_list import meta_tool_id
 from dragoman.operations.context import ProgressCallback
-from dragoman.operations.identity import Identity
 
 # ---- Underway: a tool call in a task of its own, and what it says until it ends.
 

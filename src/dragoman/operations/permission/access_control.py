@@ -8,6 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded, CallDenied, Conflict, NotFound, StoreError, Unavailable
+from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.operations.approval import (
     EXPIRED_REASON,
@@ -19,7 +20,6 @@ from dragoman.operations.approval import (
 )
 from dragoman.operations.context import Context
 from dragoman.operations.execution import PreparedCall, is_meta_call
-from dragoman.operations.identity import Identity
 from dragoman.operations.ledger import CallCompletion, CallRecord, Ledger
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure

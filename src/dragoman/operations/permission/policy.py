@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from dragoman.operations.identity import Identity
+from dragoman.identity import Identity
 from dragoman.operations.operation import Effect, Operation
 from dragoman.operations.permission.patterns import (
     Matcher,

@@ -17,9 +17,9 @@ from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
 from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
+from dragoman.identity import Identity
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.identity import Identity
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.metered import Till
 from dragoman.runs.registry import RunRegistry

@@ -15,10 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman.accounts.meter import Meter
 from dragoman.config import Config
 from dragoman.http.origin_policy import OriginPolicy
+from dragoman.identity import Identity
 from dragoman.mcp.server.endpoint import McpEndpoint
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.identity import Identity
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.services import HubServices

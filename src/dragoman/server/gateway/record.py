@@ -14,8 +14,8 @@ from dragoman.accounts.meter import Admission
 from dragoman.accounts.price import Price, usage_of_error
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import Usage
+from dragoman.identity import Identity
 from dragoman.ids import sortable_id
-from dragoman.operations.identity import Identity
 from dragoman.providers.routing import Route, Routing
 from dragoman.server.gateway.answer import AnswerProgress
 from dragoman.store.usage import UsageRecord

@@ -14,10 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound, RateLimited, TooLarge
+from dragoman.identity import Identity
 from dragoman.operations.budget import Budget
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context
-from dragoman.operations.identity import Identity
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallOutcome, to_failure, to_jsonable
 from dragoman.operations.registry import Registry

@@ -10,8 +10,8 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError, Forbidden, Unauthorized, Unavailable, WireError
+from dragoman.identity import Identity
 from dragoman.operations.access import require_scope
-from dragoman.operations.identity import Identity
 from dragoman.operations.outcome import to_failure
 from dragoman.spokes.hub.connection import Socket, SocketClosed, send_and_close
 from dragoman.spokes.hub.server import SpokeServer

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, RateLimited, Unavailable
+from dragoman.identity import Identity
 from dragoman.operations.context import Context
-from dragoman.operations.identity import Identity
 from dragoman.spokes.hub.call import SpokeCall, SpokeLost, SpokeOutcome, calling_spokes
 from dragoman.spokes.hub.connection import SpokeConnection
 from dragoman.spokes.hub.settings import SpokeSettings

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.errors import Conflict, Unavailable, WireError
-from dragoman.operations.identity import Identity
+from dragoman.identity import Identity
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.connection import Socket, SpokeConnection
 from dragoman.spokes.hub.operations import SpokeOperations

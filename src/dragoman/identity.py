@@ -1,0 +1,47 @@
+"""Identity of a caller (key, owner, scopes, limits), and the context variables of its request.
+
+At the root because the HTTP exchange carries an identity and the store, the operations and the spokes read it.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dragoman.limits import Limits
+
+Scope: TypeAlias = Literal["gateway", "chat", "operations", "admin"]
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A caller. `key_id` is None without keys (`--no-auth`, library use).
+
+    `scopes` grant access: "gateway" (the models under `/v1`), "chat" (sessions and their runs), "operations",
+    and "admin" (the data of others). An empty set grants all but "admin". `models` are patterns (`openai/*`, an
+    alias) of the models that the key may use; None allows all. `limits` are the key's own; None means the
+    hub's defaults.
+    """
+
+    owner: str
+    key_id: str | None = None
+    scopes: frozenset[str] = frozenset()
+    models: tuple[str, ...] | None = None
+    limits: Limits | None = None
+
+    def may(self, scope: Scope) -> bool:
+        """Return whether the scope is granted. "admin" must be granted by name, or the caller has no key."""
+        if self.scopes:
+            return scope in self.scopes
+        return scope != "admin" or self.key_id is None
+
+
+LOCAL = Identity(owner="local")
+
+# What runs on behalf of a request inherits both: a run's late log line still names its request.
+request_id: ContextVar[str | None] = ContextVar("dragoman_request_id", default=None)
+"""The request's id, as log lines, spans and the client's `x-dragoman-request-id` have it."""
+
+traceparent: ContextVar[str | None] = ContextVar("dragoman_traceparent", default=None)
+"""The W3C `traceparent` of outgoing requests; None when nothing is traced."""
