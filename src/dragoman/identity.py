@@ -1,6 +1,6 @@
 """Identity of a caller (key, owner, scopes, limits), and the context variables of its request.
 
-At the root because the HTTP exchange carries an identity and the store, the operations and the spokes read it.
+It is at the root because the HTTP exchange carries an identity, and store, operations and spokes read it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Identity(msgspec.Struct, frozen=True):
     """A caller. `key_id` is None without keys (`--no-auth`, library use).
 
     `scopes` grant access: "gateway" (the models under `/v1`), "chat" (sessions and their runs), "operations",
-    and "admin" (the data of others). An empty set grants all but "admin". `models` are patterns (`openai/*`, an
-    alias) of the models that the key may use; None allows all. `limits` are the key's own; None means the
-    hub's defaults.
+    and "admin" (the data of others). An empty set grants all but "admin". `models` are patterns
+    (`openai/*`, an alias) of the models that the key may use; None allows all. `limits` are the key's own;
+    None means the hub's defaults.
     """
 
     owner: str
