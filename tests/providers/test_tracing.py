@@ -16,11 +16,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dragoman import events as e
+from dragoman import identity
 from dragoman.errors import CallDenied, ConfigError, ProviderError
 from dragoman.http.transport import Transport
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
-from dragoman.operations import Calls, Context, Registry, identity, operation
+from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.calls import CallSettings
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.providers.openai import OpenAIProvider
