@@ -59,11 +59,11 @@ SILENT = "import sys; sys.stdin.read()"
 PARENT = """
 import asyncio
 from dragoman.http.transport import Transport
-from dragoman.providers.local import LocalProvider
+from dragoman.providers.local.provider import LocalProvider
 async def run():
     provider = LocalProvider("local", transport=Transport())
-    await provider._engine.start()
-    print(provider._engine.pid, flush=True)
+    await provider._process.start()
+    print(provider._process.pid, flush=True)
     await asyncio.Event().wait()
 asyncio.run(run())
 """

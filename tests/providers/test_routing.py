@@ -93,7 +93,7 @@ def test_what_leads_nowhere_is_told_with_what_there_is(asked: str) -> None:
 
 
 def test_a_provider_may_have_no_other_models_than_those_listed() -> None:
-    known = routing(only={"a": ("m", "n")}, default="a", aliases={"odd": ["a/x"]})
+    known = routing(listed_models={"a": ("m", "n")}, default="a", aliases={"odd": ["a/x"]})
     assert [found(known, asked) for asked in ("a/m", "n", "b/x")] == [["a/m"], ["a/n"], ["b/x"]]
     for asked in ("a/x", "x", "odd"):
         with pytest.raises(NotFound):
@@ -137,7 +137,7 @@ def test_what_another_provider_may_do_better_goes_on_to_it(error: DragomanError,
 
 
 def test_the_classes_of_errors_to_fall_on_can_be_chosen() -> None:
-    known = routing(fall_on=["context_limit"])
+    known = routing(fallback_categories=["context_limit"])
     assert known.allows_fallback(ProviderError("long", category="context_limit"))
     assert not known.allows_fallback(ProviderError("busy", category="overloaded"))
 
