@@ -48,7 +48,7 @@ from .anthropic_requests import (
 from .anthropic_streams import STREAMS, UNKNOWN, decode, folded
 
 
-def test_a_small_request_is_this_whole_body() -> None:
+def test_a_small_request_encodes_to_this_body() -> None:
     request = ModelRequest(model="claude-x", messages=[HI], instructions="Be kind.")
     assert encode_request(request, stream=False, max_tokens=99) == (
         b'{"model":"claude-x","max_tokens":99,"stream":false,"system":[{"type":"text","text":"Be kind."}],'
@@ -56,7 +56,7 @@ def test_a_small_request_is_this_whole_body() -> None:
     )
 
 
-def test_a_large_request_is_this_whole_body() -> None:
+def test_a_large_request_encodes_to_this_body() -> None:
     search = Tool("search", "Finds.", {"properties": {"q": {"type": "string"}}}, strict=True, metadata=MARKED)
     body = encode(
         system(TextPart("One."), TextPart("Two.", provider_metadata=MARKED)),
@@ -126,7 +126,7 @@ def test_a_large_request_is_this_whole_body() -> None:
     }
 
 
-def test_a_system_message_in_the_middle_stays_there() -> None:
+def test_a_system_message_inside_the_conversation_keeps_its_position() -> None:
     assert history(HI, system(TextPart("Be brief.")), user(TextPart("So?"))) == [
         {
             "role": "user",
@@ -139,7 +139,7 @@ def test_a_system_message_in_the_middle_stays_there() -> None:
     ]
 
 
-def test_each_model_call_is_a_turn_and_its_results_come_next_in_the_order_of_the_calls() -> None:
+def test_each_model_call_is_an_assistant_message_followed_by_its_results_in_call_order() -> None:
     written = history(
         HI,
         assistant(
@@ -211,11 +211,11 @@ def test_each_model_call_is_a_turn_and_its_results_come_next_in_the_order_of_the
         ),
     ],
 )
-def test_results_in_every_state(part: ToolPart, result: dict[str, Any]) -> None:
+def test_results_are_written_for_calls_in_every_state(part: ToolPart, result: dict[str, Any]) -> None:
     assert history(HI, assistant(part))[2] == {"role": "user", "content": [result]}
 
 
-def test_a_call_that_was_never_whole_was_never_made() -> None:
+def test_a_call_with_incomplete_arguments_is_omitted() -> None:
     assert history(HI, assistant(TextPart("I'll"), tool(state="input-streaming")), user(TextPart("?"))) == [
         ASKED,
         {"role": "assistant", "content": [words("I'll")]},
@@ -224,12 +224,12 @@ def test_a_call_that_was_never_whole_was_never_made() -> None:
 
 
 @pytest.mark.parametrize("value", ['{"a', None, [1]])
-def test_arguments_that_are_no_object_are_an_empty_one(value: Any) -> None:
+def test_arguments_that_are_not_an_object_become_an_empty_object(value: Any) -> None:
     part = tool(state="output-error", input=value, error_text="invalid JSON")
     assert history(HI, assistant(part))[1]["content"] == [use()]
 
 
-def test_ids_are_rewritten_alike_and_never_repeated() -> None:
+def test_ids_are_rewritten_consistently_and_are_unique() -> None:
     parts: list[Part] = [
         tool("functions.f:0", output="1"),
         StepStartPart(),
@@ -241,14 +241,14 @@ def test_ids_are_rewritten_alike_and_never_repeated() -> None:
     assert ids == ["toolu_d6bdd4de328a22edd610f954", "toolu_d6bdd4de328a22edd610f954-2", "ok"]
 
 
-def test_empty_texts_are_left_out_and_an_answer_under_way_ends_without_white_space() -> None:
+def test_empty_texts_are_omitted_and_a_final_assistant_text_is_stripped() -> None:
     assert history(user(TextPart("")), HI, assistant(TextPart(" \n")), assistant(TextPart("I am \n"))) == [
         ASKED,
         {"role": "assistant", "content": [words("I am")]},
     ]
 
 
-def test_thinking_goes_back_only_to_who_gave_it_and_only_if_signed() -> None:
+def test_thinking_is_sent_back_only_to_its_provider_and_only_if_signed() -> None:
     parts = [
         ReasoningPart("Mine.", "done", {"anthropic": {"signature": "s1", "provider": "up"}}),
         ReasoningPart("", "done", {"anthropic": {"redactedData": "r1"}}),
@@ -265,7 +265,7 @@ def test_thinking_goes_back_only_to_who_gave_it_and_only_if_signed() -> None:
     ]
 
 
-def test_what_came_from_the_api_goes_back_as_it_came() -> None:
+def test_blocks_from_the_api_are_sent_back_unchanged() -> None:
     def replayed(raw: bytes) -> Any:
         answer = decode([raw], provider="up")
         return history(HI, folded(answer.events), user(TextPart("Go on.")))[1]["content"]
@@ -290,12 +290,12 @@ def test_what_came_from_the_api_goes_back_as_it_came() -> None:
     }
 
 
-def test_what_anthropic_ran_itself_is_not_told_to_another_provider() -> None:
+def test_server_tool_blocks_are_not_sent_to_another_provider() -> None:
     answer = decode([STREAMS["search"]], provider="down")
     assert history(HI, folded(answer.events))[1]["content"] == [words("There were two."), words("They talk.")]
 
 
-def test_a_request_without_a_message_is_refused() -> None:
+def test_a_request_without_a_message_is_rejected() -> None:
     with pytest.raises(BadRequest) as refused:
         encode(system(TextPart("Be kind.")))
     assert refused.value.field == "messages"
@@ -327,7 +327,7 @@ ROLES: list[Role] = ["system", "user", "assistant"]
 @given(
     st.lists(st.builds(Message, st.just("m"), st.sampled_from(ROLES), st.lists(PARTS, max_size=6).map(tuple)))
 )
-def test_every_history_keeps_the_rules_and_the_same_request_gives_the_same_bytes(
+def test_every_history_is_valid_and_the_same_request_gives_the_same_bytes(
     messages: list[Message],
 ) -> None:
     request = ModelRequest(model="m", messages=[HI, *messages], options={"stop": "x", "temperature": 0})

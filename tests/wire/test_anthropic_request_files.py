@@ -73,7 +73,7 @@ def test_files_become_images_and_documents(part: FilePart, block: dict[str, Any]
         FilePart("image/png", "file:///etc/passwd"),
     ],
 )
-def test_a_file_that_anthropic_does_not_take_is_refused_with_its_place(part: FilePart) -> None:
+def test_an_unsupported_file_is_rejected_with_its_message_id(part: FilePart) -> None:
     request = ModelRequest(model="m", messages=[HI, user(part, id="messages[1]")])
     for refuse in (encode_request, check_request):
         with pytest.raises(BadRequest, match=r"do not accept files of type") as refused:
@@ -81,7 +81,7 @@ def test_a_file_that_anthropic_does_not_take_is_refused_with_its_place(part: Fil
         assert refused.value.field == "messages[1]"
 
 
-def test_a_file_that_an_assistant_made_is_left_out_and_named() -> None:
+def test_a_file_of_an_assistant_message_is_dropped_and_reported() -> None:
     made = assistant(TextPart("Here."), FilePart("image/png", PNG))
     assert history(HI, made)[1]["content"] == [words("Here.")]
     assert check_request(ModelRequest(model="m", messages=[HI, made])) == ["a.file"]

@@ -81,7 +81,9 @@ def options(model: str = OLD, **given: Any) -> tuple[dict[str, Any], list[str]]:
         ({"response_format": {"type": "text"}}, {}, []),
     ],
 )
-def test_options_in_anthropics_words(given: dict[str, Any], fields: Any, left_out: list[str]) -> None:
+def test_options_are_converted_to_anthropics_fields(
+    given: dict[str, Any], fields: Any, left_out: list[str]
+) -> None:
     assert options(**given) == (fields, left_out)
 
 
@@ -96,7 +98,7 @@ def test_options_in_anthropics_words(given: dict[str, Any], fields: Any, left_ou
         ({"reasoning_effort": ["low"]}, "reasoning_effort"),
     ],
 )
-def test_what_cannot_be_left_out_is_refused_by_name(given: dict[str, Any], field: str) -> None:
+def test_options_that_cannot_be_dropped_are_rejected_by_name(given: dict[str, Any], field: str) -> None:
     for refuse in (encode_request, check_request):
         with pytest.raises(BadRequest) as refused:
             refuse(asked(options=given))
@@ -116,7 +118,7 @@ def test_what_cannot_be_left_out_is_refused_by_name(given: dict[str, Any], field
         ("kimi-k3", {"temperature": 0, "top_p": 1}, {"temperature": 0, "top_p": 1}, []),
     ],
 )
-def test_sampling_is_left_out_for_families_that_refuse_it(
+def test_sampling_options_are_dropped_for_families_that_reject_them(
     model: str, given: dict[str, Any], fields: Any, left_out: list[str]
 ) -> None:
     assert options(model, **given) == (fields, left_out)
@@ -174,7 +176,7 @@ def test_sampling_is_left_out_for_families_that_refuse_it(
         ),
     ],
 )
-def test_effort_becomes_what_the_family_takes(
+def test_effort_becomes_what_the_family_supports(
     model: str, given: dict[str, Any], fields: dict[str, Any], left_out: list[str]
 ) -> None:
     said, names = options(model, **given)
@@ -187,7 +189,7 @@ def test_effort_becomes_what_the_family_takes(
     assert (said, names) == (fields, left_out)
 
 
-def test_a_model_that_thinks_by_budget_does_not_begin_to_in_the_middle_of_its_calls() -> None:
+def test_budget_thinking_is_not_switched_on_between_calls() -> None:
     call = ToolPart("tool-f", "a", "output-available", input={}, output="1")
     thought = ReasoningPart("Hm.", "done", {"anthropic": {"signature": "s"}})
     bare, signed = Message("a", "assistant", (call,)), Message("a", "assistant", (thought, call))
@@ -220,13 +222,15 @@ def test_a_model_that_thinks_by_budget_does_not_begin_to_in_the_middle_of_its_ca
         (STRICT, NamedToolChoice("g"), {}, {"type": "auto"}, ["tool_choice"]),
     ],
 )
-def test_tool_choices(model: str, choice: Any, given: Any, written: Any, left_out: list[str]) -> None:
+def test_tool_choices_are_converted(
+    model: str, choice: Any, given: Any, written: Any, left_out: list[str]
+) -> None:
     request = asked(model, tools=TOOLS, tool_choice=choice, options=given)
     assert body(request).get("tool_choice") == written
     assert list(check_request(request)) == left_out
 
 
-def test_tools_keep_what_only_anthropic_knows_of_them() -> None:
+def test_tools_keep_anthropics_own_fields() -> None:
     tool = Tool("a.b", "", {"type": "object"}, metadata={"anthropic": {"deferLoading": True}})
     decoded = msgspec.json.decode(encode_request(asked(tools=(tool,))))
     assert decoded["tools"] == [
@@ -263,19 +267,19 @@ CLOSED = {
 FORM = {"type": "json_schema", "json_schema": {"name": "bird", "strict": True, "schema": SCHEMA}}
 
 
-def test_a_schema_for_the_answer_is_closed_and_holds_only_what_is_checked() -> None:
+def test_an_output_schema_is_closed_and_has_only_supported_keywords() -> None:
     fields, left_out = options(OLD, response_format=FORM, output_config={"effort": "low"})
     form = {"type": "json_schema", "schema": CLOSED}
     assert (fields, left_out) == ({"output_config": {"format": form, "effort": "low"}}, [])
 
 
-def test_a_model_without_schemas_is_told_of_the_schema() -> None:
+def test_a_model_without_structured_output_gets_the_schema_in_the_system_message() -> None:
     fields, left_out = options("claude-3-7-sonnet-latest", response_format=FORM)
     assert fields["system"][0]["text"].endswith(msgspec.json.encode(SCHEMA).decode())
     assert left_out == ["response_format"]
 
 
-def test_json_is_asked_for_in_words() -> None:
+def test_json_mode_is_requested_in_the_system_message() -> None:
     fields = body(asked(instructions="Be kind.", options={"response_format": {"type": "json_object"}}))
     assert [block["text"][:30] for block in fields["system"]] == [
         "Be kind.",
@@ -309,14 +313,14 @@ def test_json_is_asked_for_in_words() -> None:
         ("tool_choice.name: Tool 'x' not found in provided tools", None),
     ],
 )
-def test_a_refused_field_is_found_in_the_message(message: str, field: str | None) -> None:
+def test_the_rejected_field_is_found_in_the_error_message(message: str, field: str | None) -> None:
     assert rejected_field(message) == field
 
 
 @pytest.mark.parametrize(
     "field", ["temperature", "top_p", "top_k", "thinking", "effort", "tool_choice", "format"]
 )
-def test_a_refused_field_is_not_sent_again(field: str) -> None:
+def test_a_rejected_field_is_not_sent_again(field: str) -> None:
     given = {
         "temperature": 0.5,
         "top_p": 1,
@@ -332,7 +336,7 @@ def test_a_refused_field_is_not_sent_again(field: str) -> None:
         assert body(request, drop=[field]) == fields
 
 
-def test_without_thinking_there_is_sampling_again() -> None:
+def test_sampling_options_are_sent_when_thinking_is_dropped() -> None:
     request = asked(OLD, options={"reasoning_effort": "low", "temperature": 0.5})
     assert body(request, drop=["thinking"]) == {"max_tokens": 12_000, "temperature": 0.5}
 
@@ -341,7 +345,7 @@ def test_without_thinking_there_is_sampling_again() -> None:
     st.sampled_from([OLD, MIDDLE, NEW, STRICT, "claude-3-5-haiku", "m"]),
     st.permutations(["temperature", "top_p", "top_k", "stop", "user", "seed", "max_tokens", "speed"]),
 )
-def test_the_same_options_give_the_same_bytes_in_whatever_order(model: str, names: list[str]) -> None:
+def test_the_same_options_give_the_same_bytes_in_any_order(model: str, names: list[str]) -> None:
     values: dict[str, Any] = {"stop": ["x"], "user": "u", "speed": "fast"}
     one = asked(model, options={name: values.get(name, 1) for name in names})
     two = asked(model, options={name: values.get(name, 1) for name in sorted(names)})
@@ -356,7 +360,7 @@ def test_the_same_options_give_the_same_bytes_in_whatever_order(model: str, name
         (OLD, 12_000), (MIDDLE, 32_000), (NEW, 32_000), ("claude-opus", 32_000),
     ],
 )  # fmt: skip
-def test_a_request_without_a_limit_gets_one_that_its_model_takes(model: str, most: int) -> None:
+def test_a_request_without_a_limit_gets_the_models_default(model: str, most: int) -> None:
     assert body(asked(model))["max_tokens"] == most
     assert body(asked(model), max_tokens=99)["max_tokens"] == 99
     assert body(asked(model, options={"max_tokens": 7}))["max_tokens"] == 7

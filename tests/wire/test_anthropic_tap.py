@@ -55,7 +55,7 @@ def failed(tap: AnthropicTap) -> ProviderError:
     return tap.failure
 
 
-def test_a_whole_stream_passes_byte_for_byte_and_is_noted() -> None:
+def test_a_complete_stream_is_passed_on_unchanged_and_recorded() -> None:
     raw = sse(HELLO[0], PING, *HELLO[1:])
     tap = AnthropicTap()
     assert run(tap, [raw]) == raw
@@ -79,7 +79,7 @@ beside = st.sampled_from(
     places=st.lists(st.integers(0, 4000), max_size=20),
     ended=st.booleans(),
 )
-def test_however_it_is_cut_the_same_payloads_go_on(
+def test_the_same_payloads_are_passed_on_however_the_stream_is_split(
     *, parts: list[list[Any]], end: bytes, places: list[int], ended: bool
 ) -> None:
     ending = [stop("end_turn")] if ended else []
@@ -91,7 +91,7 @@ def test_however_it_is_cut_the_same_payloads_go_on(
     assert (tap.done, tap.failure is None) == (ended, ended)
 
 
-def test_the_model_has_written_text_thoughts_and_arguments() -> None:
+def test_text_thinking_and_arguments_count_towards_the_text_length() -> None:
     thought = block(0, {"type": "thinking"}, {"type": "thinking_delta", "thinking": "abc"})
     signed = block(1, {"type": "thinking"}, {"type": "signature_delta", "signature": "x" * 500})
     raw = sse(start(), *thought, *signed, *text(2, "de"), *call(3, "t", "f", '{"a"', ":1}"))
@@ -114,7 +114,7 @@ def test_a_stream_without_its_message_stop_is_a_failure(kept: int) -> None:
     )
 
 
-def test_a_message_stop_without_a_stop_reason_is_held_back_and_a_failure() -> None:
+def test_a_message_stop_without_a_stop_reason_is_a_failure_and_not_passed_on() -> None:
     tap, passed = relay(sse(*HELLO[:-2], STOP))
     assert passed == frames(sse(*HELLO[:-2]))
     assert failed(tap).message == CUT
@@ -125,20 +125,20 @@ def test_a_stop_reason_in_the_start_counts() -> None:
     assert (tap.done, tap.finish_reason) == (True, "refusal")
 
 
-def test_nothing_goes_on_behind_the_stop() -> None:
+def test_nothing_is_passed_on_after_the_stop() -> None:
     raw = sse(*HELLO)
     tap = AnthropicTap()
     assert tap.feed(raw + raw + b"data: [DONE]\n\n") == raw
     assert (tap.feed(raw), tap.close(), tap.text_length) == (b"", b"", 5)
 
 
-def test_a_stop_without_its_blank_line_counts() -> None:
+def test_a_stop_without_its_blank_line_is_read() -> None:
     raw = sse(*HELLO).removesuffix(b"\n\n")
     tap, passed = relay(raw)
     assert (tap.done, passed) == (True, frames(raw))
 
 
-def test_events_without_names_get_those_of_their_types() -> None:
+def test_events_without_names_are_named_by_their_types() -> None:
     raw = b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in HELLO)
     tap, passed = relay(raw)
     named = [(event["type"], data) for event, (_, data) in zip(HELLO, frames(raw), strict=True)]
@@ -173,7 +173,7 @@ def test_events_without_names_get_those_of_their_types() -> None:
         ({"input_tokens": "10", "output_tokens": -1}, {"output_tokens": 1.5}, None),
     ],
 )
-def test_the_last_counts_stand_and_those_of_the_start_where_the_end_is_silent(
+def test_the_last_counts_are_used_and_those_of_the_start_if_the_end_has_none(
     begin: dict[str, Any], end: dict[str, Any] | None, usage: Usage | None
 ) -> None:
     final = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": end}
@@ -181,7 +181,7 @@ def test_the_last_counts_stand_and_those_of_the_start_where_the_end_is_silent(
     assert (tap.usage, tap.done) == (usage, True)
 
 
-def test_before_its_end_a_stream_knows_what_its_start_has_said() -> None:
+def test_before_its_end_a_stream_has_the_input_counts_of_its_start() -> None:
     tap = AnthropicTap()
     tap.feed(sse(*HELLO[:3]))
     assert (tap.usage, tap.generation_finished) == (Usage(input_tokens=10), False)
@@ -189,7 +189,7 @@ def test_before_its_end_a_stream_knows_what_its_start_has_said() -> None:
     assert (tap.usage, tap.generation_finished, tap.done) == (Usage(10, 25, 35), True, False)
 
 
-def test_who_says_nothing_of_tokens_has_counted_none() -> None:
+def test_a_stream_without_counts_has_no_usage() -> None:
     begin = start()
     del begin["message"]["usage"]
     tap, _ = relay(sse(begin, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, STOP))
@@ -218,7 +218,7 @@ def test_who_says_nothing_of_tokens_has_counted_none() -> None:
         (b"data: 7\n\n", "api_error"),
     ],
 )
-def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: str) -> None:
+def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category: str) -> None:
     before = sse(*HELLO[:3])
     tap, passed = relay(before + sse(bad) + sse(*HELLO[3:]))
     assert passed == frames(before)
@@ -239,18 +239,18 @@ def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: st
         b'event: message_delta\ndata: {"type":"message_delta","delta":null,"usage":[]}\n\n',
     ],
 )
-def test_what_is_odd_passes_unchanged(odd: bytes) -> None:
+def test_irregular_frames_are_passed_on_unchanged(odd: bytes) -> None:
     raw = sse(*HELLO[:2]) + odd + sse(*HELLO[2:])
     tap, passed = relay(raw)
     assert (passed, tap.failure, tap.done) == (frames(raw), None, True)
 
 
-def test_a_comment_says_that_the_server_lives_and_is_told_as_one() -> None:
+def test_a_comment_is_passed_on_as_a_keep_alive() -> None:
     assert AnthropicTap().feed(b": still there\n\n") == b": keep-alive\n\n"
 
 
 @pytest.mark.parametrize("size", [*range(990, 1012), 5000])
-def test_a_frame_that_is_too_long_is_a_failure_and_no_accident(size: int) -> None:
+def test_a_frame_that_is_too_long_is_a_failure_without_an_exception(size: int) -> None:
     tap = AnthropicTap(limit=1000)
     before = sse(*HELLO[:1])
     passed = run(tap, [before, b"data: " + b"x" * (size - 6)])

@@ -64,7 +64,7 @@ def test_without_tools_the_request_is_a_plain_one() -> None:
     assert "response_format" not in ask.request.options
 
 
-def test_with_tools_the_answer_is_held_to_a_call_or_an_answer() -> None:
+def test_with_tools_the_schema_allows_a_call_or_an_answer() -> None:
     ask = prepare_request(
         request(user("How many people live in Rome?"), tools=TOOLS, instructions="Be kind.")
     )
@@ -96,7 +96,7 @@ def test_examples_come_before_the_question_and_do_not_change_with_it() -> None:
     assert first[-1] == ("user", "Hm?")
 
 
-def test_a_required_call_leaves_no_answer_and_none_leaves_no_call() -> None:
+def test_required_excludes_answers_and_none_excludes_calls() -> None:
     required = prepare_request(request(user("Hi"), tools=TOOLS, tool_choice="required"))
     assert required.request.options["response_format"]["json_schema"]["schema"] == answer_schema(
         TOOLS, allow_answer=False
@@ -105,7 +105,7 @@ def test_a_required_call_leaves_no_answer_and_none_leaves_no_call() -> None:
     assert not prepare_request(request(user("Hi"), tools=TOOLS, tool_choice="none")).constrained
 
 
-def test_what_the_tools_gave_is_given_as_facts_and_answered_in_plain_text() -> None:
+def test_results_are_sent_as_facts_and_answered_in_plain_text() -> None:
     ask = prepare_request(
         request(user("Rome?"), assistant(STEP, TextPart("Let me look."), called({"people": 3})), tools=TOOLS)
     )
@@ -129,12 +129,12 @@ def test_what_the_tools_gave_is_given_as_facts_and_answered_in_plain_text() -> N
         (called("x" * 3000), "x" * 2000 + "…"),
     ],
 )
-def test_a_result_is_spelt_in_plain_words(part: ToolPart, facts: str) -> None:
+def test_a_result_is_written_as_readable_lines(part: ToolPart, facts: str) -> None:
     said = lines(prepare_request(request(user("Q"), assistant(STEP, part))).request, 1)
     assert said == [("user", f"Facts from city_size(Rome):\n{facts}\n\nAnswer with these facts: Q")]
 
 
-def test_a_turn_may_call_tools_as_often_as_it_is_told() -> None:
+def test_a_turn_may_call_tools_for_the_configured_number_of_rounds() -> None:
     turn = [user("Rome?"), assistant(STEP, called(1), called(2))]
     again = prepare_request(request(*turn, tools=TOOLS, options={"tool_rounds": 2, "top_k": 3}))
     assert again.constrained
@@ -149,7 +149,7 @@ def test_a_turn_may_call_tools_as_often_as_it_is_told() -> None:
         prepare_request(request(*turn, options={"tool_rounds": "two"}))
 
 
-def test_an_earlier_turn_reads_as_if_it_had_been_constrained() -> None:
+def test_an_earlier_turn_is_written_as_constrained_json() -> None:
     turn = [user("Rome?"), assistant(STEP, called(3), STEP, TextPart("Three."))]
     assert lines(prepare_request(request(*turn, user("Sure?"), tools=TOOLS)).request, 5) == [
         ("user", "Rome?"),
@@ -165,7 +165,7 @@ def test_an_earlier_turn_reads_as_if_it_had_been_constrained() -> None:
     ]
 
 
-def test_the_history_takes_turns_and_holds_text_only() -> None:
+def test_the_history_alternates_roles_and_contains_only_text() -> None:
     picture = FilePart("image/png", "data:image/png;base64,AAAA", "a.png")
     note = FilePart("text/plain", "data:text/plain;base64,aGk=", "n.txt")
     system = Message("s", "system", (TextPart("Be brief."),))
@@ -174,7 +174,7 @@ def test_the_history_takes_turns_and_holds_text_only() -> None:
     assert ask.request.instructions == "Be kind.\n\nBe brief."
 
 
-def test_options_of_the_request_go_before_ours() -> None:
+def test_the_requests_options_take_precedence() -> None:
     options = {"temperature": 0.9, "max_completion_tokens": 7}
     sent = prepare_request(request(user("Hi"), options=options)).request.options
     assert sent == {"repeat_penalty": 1.1, "seed": 1, **options}
@@ -236,18 +236,18 @@ TREE = {"$ref": "#/$defs/T", "$defs": {"T": {"properties": {"next": {"$ref": "#/
         ({"$ref": "https://example.org/schema"}, {}),
     ],
 )
-def test_a_schema_is_simplified_to_what_every_server_knows(schema: Any, simple: Any) -> None:
+def test_a_schema_is_simplified_to_common_keywords(schema: Any, simple: Any) -> None:
     assert simplify_schema(schema) == simple
 
 
-def test_a_schema_nested_without_end_ends() -> None:
+def test_a_recursive_schema_is_cut_off() -> None:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(200):
         schema = {"type": "array", "items": schema}
     assert '"string"' not in msgspec.json.encode(simplify_schema(schema)).decode()
 
 
-def test_an_input_without_properties_is_an_object_still() -> None:
+def test_an_input_without_properties_is_an_object() -> None:
     assert tool_input_schema(Tool("t", "", {})) == {"type": "object"}
     choices = {"oneOf": [{"properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}, {}]}
     assert [choice["type"] for choice in tool_input_schema(Tool("t", "", choices))["anyOf"]] == [
@@ -257,7 +257,7 @@ def test_an_input_without_properties_is_an_object_still() -> None:
     assert example_value(tool_input_schema(Tool("t", "", choices))) == {"a": "x"}
 
 
-def test_our_own_operations_accept_the_examples_that_a_model_is_shown(tmp_path: Path) -> None:
+def test_the_example_inputs_are_valid_for_our_own_operations(tmp_path: Path) -> None:
     schemas = [tool.input_schema for tool in META_TOOLS]
     schemas += [operation.input_schema for operation in builtin_operations(tmp_path)]
     for schema in schemas:

@@ -226,7 +226,7 @@ def test_a_stream_that_stops_early_ends_in_a_failure_or_a_finish(family: str, na
 
 @each_family
 @given(st.data(), st.lists(st.integers(0, 4000), max_size=30))
-def test_many_cuts_change_nothing(family: str, data: st.DataObject, places: list[int]) -> None:
+def test_many_splits_change_nothing(family: str, data: st.DataObject, places: list[int]) -> None:
     decode, streams = FAMILIES[family].decode, FAMILIES[family].streams
     raw = streams[data.draw(st.sampled_from(sorted(streams)))]
     assert told(decode(cut(raw, [place % len(raw) for place in places]))) == told(decode([raw]))
@@ -234,7 +234,7 @@ def test_many_cuts_change_nothing(family: str, data: st.DataObject, places: list
 
 @each_family
 @given(st.data(), st.lists(st.integers(0, 2000), max_size=8))
-def test_whatever_a_server_sends_ends_in_a_finish_or_a_failure_and_cuts_change_nothing(
+def test_any_input_ends_in_a_finish_or_a_failure_however_it_is_split(
     family: str, data: st.DataObject, places: list[int]
 ) -> None:
     raw = FAMILIES[family].write(data.draw(st.lists(FAMILIES[family].frames, max_size=8)))
@@ -275,7 +275,7 @@ def check_damage(family: str, name: str, damage: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize(("family", "place"), DEEP)
 @pytest.mark.parametrize("depth", [3, 300, 900, 100_000])
-def test_json_however_deep_never_breaks_the_decoder(family: str, place: str, depth: int) -> None:
+def test_deeply_nested_json_never_breaks_the_decoder(family: str, place: str, depth: int) -> None:
     for left, right in (("[", "]"), ('{"text":', "}"), ('{"message":', "}")):
         deep = left * depth + ('"\\ud83e"' if left == "[" else "1") + right * depth
         document = place.replace("%s", deep).encode()

@@ -85,7 +85,7 @@ def encode(options: dict[str, Any], model: str = "qwen3:8b", **how: Any) -> dict
         ({"format": SCHEMA, "response_format": {"type": "json_object"}}, {"format": SCHEMA}),
     ],
 )
-def test_every_option_has_its_word(options: dict[str, Any], body: dict[str, Any]) -> None:
+def test_every_option_is_converted(options: dict[str, Any], body: dict[str, Any]) -> None:
     assert encode(options) == body
     assert check_request(asked(options)) == []
 
@@ -111,7 +111,7 @@ def test_every_option_has_its_word(options: dict[str, Any], body: dict[str, Any]
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "reasoning_effort": "high"}, True, "high"),
     ],
 )
-def test_how_hard_to_think_is_a_switch_or_for_some_models_a_level(
+def test_the_effort_becomes_a_switch_or_a_level_depending_on_the_model(
     options: dict[str, Any], usual: object, levelled: object
 ) -> None:
     assert encode(options) == {"think": usual}
@@ -119,13 +119,13 @@ def test_how_hard_to_think_is_a_switch_or_for_some_models_a_level(
     assert check_request(asked(options)) == []
 
 
-def test_the_size_of_the_context_is_the_requests_or_the_one_that_is_configured() -> None:
+def test_the_context_size_is_the_requests_or_the_configured_one() -> None:
     assert encode({}, num_ctx=8192) == {"options": {"num_ctx": 8192}}
     assert encode({"num_ctx": 64}, num_ctx=8192) == {"options": {"num_ctx": 64}}
     assert encode({"options": {"num_ctx": 32}, "num_ctx": 64}, num_ctx=8192) == {"options": {"num_ctx": 32}}
 
 
-def test_what_a_model_has_refused_is_dropped() -> None:
+def test_a_field_that_the_model_rejected_is_dropped() -> None:
     options = {"reasoning_effort": "high", "temperature": 1, "seed": 2}
     assert encode(options, drop=["think", "seed"]) == {"options": {"temperature": 1}}
     assert encode({"seed": 2}, drop={"seed"}) == {}
@@ -180,7 +180,7 @@ def test_what_a_model_has_refused_is_dropped() -> None:
         ),
     ],
 )
-def test_what_has_no_word_is_left_out_and_named(options: dict[str, Any], names: list[str]) -> None:
+def test_unsupported_options_are_dropped_and_reported(options: dict[str, Any], names: list[str]) -> None:
     assert encode(options) == {}
     assert check_request(asked(options)) == names
 
@@ -196,14 +196,14 @@ def test_what_has_no_word_is_left_out_and_named(options: dict[str, Any], names: 
         ({"response_format": "json"}, "response_format"),
     ],
 )
-def test_what_would_be_another_question_is_refused(options: dict[str, Any], field: str) -> None:
+def test_options_that_cannot_be_dropped_are_rejected(options: dict[str, Any], field: str) -> None:
     for ask in (check_request, encode_request):
         with pytest.raises(BadRequest) as caught:
             ask(asked(options))
         assert caught.value.field == field
 
 
-def test_the_same_request_is_the_same_bytes() -> None:
+def test_the_same_request_gives_the_same_bytes() -> None:
     once = {"top_p": 1, "seed": 2, "think": True, "keep_alive": 5, "format": SCHEMA}
     again = {name: once[name] for name in reversed(once)}
     assert encode_request(asked(once), num_ctx=1) == encode_request(asked(again), num_ctx=1)
@@ -220,5 +220,5 @@ def test_the_same_request_is_the_same_bytes() -> None:
         ("model 'x' not found", None),
     ],
 )
-def test_a_refusal_says_without_what_the_request_may_pass(message: str, field: str | None) -> None:
+def test_a_rejection_names_the_field_to_drop(message: str, field: str | None) -> None:
     assert rejected_field(message) == field

@@ -58,7 +58,7 @@ def tool(id: str = "call_a", state: Any = "output-available", name: str = "f", *
 HI = user(TextPart("Hi"))
 
 
-def test_a_body_says_what_is_asked_and_that_it_shall_stream() -> None:
+def test_a_body_has_the_request_and_asks_for_a_stream() -> None:
     assert encode(HI, instructions="Be kind.") == {
         "model": "m",
         "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
@@ -67,7 +67,7 @@ def test_a_body_says_what_is_asked_and_that_it_shall_stream() -> None:
     assert encode(HI, how={"stream": False})["stream"] is False
 
 
-def test_a_step_is_a_message_with_its_calls_and_their_results() -> None:
+def test_a_step_becomes_a_message_with_its_calls_and_their_results() -> None:
     message = assistant(
         StepStartPart(),
         ReasoningPart("Hm, "),
@@ -115,7 +115,7 @@ def test_a_step_is_a_message_with_its_calls_and_their_results() -> None:
     ]
 
 
-def test_images_are_bare_base64_and_text_files_are_text() -> None:
+def test_images_are_sent_as_base64_and_text_files_as_text() -> None:
     text = base64.b64encode(b"a,b").decode()
     message = user(
         TextPart("See"),
@@ -129,7 +129,7 @@ def test_images_are_bare_base64_and_text_files_are_text() -> None:
     ]
 
 
-def test_files_that_a_call_gave_go_with_its_result() -> None:
+def test_files_of_a_result_are_sent_with_it() -> None:
     output = write_multimodal_output(
         [
             TextPart("Here:"),
@@ -157,7 +157,7 @@ def test_files_that_a_call_gave_go_with_its_result() -> None:
         (user(TextPart("")), "messages", "all messages are empty"),
     ],
 )
-def test_what_ollama_cannot_take_is_refused_and_the_field_is_named(
+def test_unsupported_files_are_rejected_and_the_field_is_named(
     message: Message, field: str, words: str
 ) -> None:
     request = ModelRequest(model="m", messages=[message])
@@ -189,7 +189,9 @@ ONE = "Answer with a call of the tool hub.time, and with nothing else."
         (NamedToolChoice("hub.time"), [TIME], ONE),
     ],
 )
-def test_a_forced_call_is_asked_for_in_words(choice: Any, tools: Any, order: str | None) -> None:
+def test_a_required_call_is_requested_in_the_system_message(
+    choice: Any, tools: Any, order: str | None
+) -> None:
     body = encode(HI, tools=TOOLS, tool_choice=choice)
     assert body.get("tools") == tools
     said = [{"role": "user", "content": "Hi"}]
@@ -200,7 +202,7 @@ def test_a_forced_call_is_asked_for_in_words(choice: Any, tools: Any, order: str
     assert check_request(request) == (["tool_choice"] if order else [])
 
 
-def test_a_choice_without_its_tool_is_refused_and_one_without_any_tools_means_nothing() -> None:
+def test_a_choice_of_an_unknown_tool_is_rejected_and_one_without_tools_is_ignored() -> None:
     with pytest.raises(BadRequest, match="no tool 'x'") as caught:
         encode(HI, tools=TOOLS, tool_choice=NamedToolChoice("x"))
     assert caught.value.field == "tool_choice"

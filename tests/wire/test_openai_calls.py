@@ -184,7 +184,7 @@ def calls(*fragments: Fragment, finish: str = "tool_calls") -> list[tuple[Any, .
         ),
     ],
 )
-def test_fragments_become_the_calls_that_the_model_made(fragments: list[Fragment], story: list[Any]) -> None:
+def test_fragments_are_assembled_to_the_models_calls(fragments: list[Fragment], story: list[Any]) -> None:
     assert [blur(call, like) for call, like in zip(calls(*fragments), story, strict=True)] == story
 
 
@@ -211,7 +211,7 @@ def blur(call: tuple[Any, ...], like: tuple[Any, ...]) -> tuple[Any, ...]:
         ("1", "stop", "the arguments must be a JSON object"),
     ],
 )
-def test_arguments_that_are_no_object_are_told_as_what_the_model_wrote(
+def test_arguments_that_are_not_an_object_are_reported_as_written(
     arguments: str, finish: str, text: str
 ) -> None:
     ((kind, id, written, problem),) = calls(fragment(arguments, "f", id="a"), finish=finish)
@@ -219,7 +219,7 @@ def test_arguments_that_are_no_object_are_told_as_what_the_model_wrote(
     assert text in problem
 
 
-def test_a_call_without_a_name_is_told_and_cannot_run() -> None:
+def test_a_call_without_a_name_is_reported_as_an_error() -> None:
     ((kind, id, written, problem),) = calls(fragment(FULL, id="a"))
     assert (kind, id, written, problem) == (
         "bad call",
@@ -229,7 +229,7 @@ def test_a_call_without_a_name_is_told_and_cannot_run() -> None:
     )
 
 
-def test_whole_arguments_may_run_although_the_answer_was_cut_behind_them() -> None:
+def test_complete_arguments_may_run_although_the_answer_was_cut_off_later() -> None:
     assert calls(fragment(FULL, "f", id="a"), finish="length") == [("call", "a", "f", FULL, X)]
 
 
@@ -241,7 +241,7 @@ def test_an_id_that_the_conversation_already_has_is_replaced() -> None:
     assert told(events)[0] == ("call", "call_2", "f", "{}", {})
 
 
-def test_ids_are_made_by_whoever_was_asked_to() -> None:
+def test_ids_are_created_by_the_configured_function() -> None:
     decoder = OpenAIDecoder(new_id=iter(["x", "y"]).__next__)
     events = decoder.feed(
         sse(chunk({"tool_calls": [fragment("{}", "f"), fragment("{}", "f")]}), chunk(finish="stop"))
@@ -264,7 +264,7 @@ def test_a_call_begins_with_its_first_arguments_and_ends_with_the_answer() -> No
     ]
 
 
-def test_text_behind_a_call_stands_behind_it() -> None:
+def test_text_after_a_call_follows_it() -> None:
     header, said = chunk({"tool_calls": [fragment("", "f", id="a")]}), chunk({"content": "so"})
     story = decode(
         [sse(header, said, chunk({"tool_calls": [fragment("{}")]}), said, chunk(finish="stop"))]
@@ -277,12 +277,12 @@ def test_text_behind_a_call_stands_behind_it() -> None:
     ]
 
 
-def test_calls_without_arguments_keep_their_place_before_later_ones() -> None:
+def test_calls_without_arguments_stay_before_later_ones() -> None:
     fragments = [fragment("", "f", id="a", index=0), fragment("{}", "g", id="b", index=1)]
     assert [call[1] for call in calls(*fragments)] == ["a", "b"]
 
 
-def test_a_long_argument_in_many_fragments_takes_no_more_than_linear_time() -> None:
+def test_a_long_argument_in_many_fragments_takes_linear_time() -> None:
     text = "x" * 20
     grown = sse(chunk({"tool_calls": [fragment(text)]}), done=False) * 500
     decoder = OpenAIDecoder()

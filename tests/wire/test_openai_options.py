@@ -51,21 +51,21 @@ def encode(options: dict[str, Any], quirks: Quirks | None = None, model: str = "
         ({"reasoning_effort": None, "output_config": {"effort": "low"}}, "low", []),
     ],
 )
-def test_how_hard_to_think_is_an_effort(
+def test_thinking_becomes_a_reasoning_effort(
     options: dict[str, Any], effort: str | None, names: list[str]
 ) -> None:
     assert encode(options) == ({"reasoning_effort": effort} if effort else {})
     assert check_request(asked(options), Quirks()) == names
 
 
-def test_a_vendor_that_knows_thinking_is_told_in_its_own_words() -> None:
+def test_a_vendor_that_supports_thinking_gets_it_unchanged() -> None:
     for kind, told in (("enabled", "enabled"), ("adaptive", "enabled"), ("disabled", "disabled")):
         options = {"thinking": {"type": kind}}
         assert encode(options, NATIVE) == {"thinking": {"type": told}}
         assert check_request(asked(options), NATIVE) == []
 
 
-def test_a_schema_for_the_answer_is_a_response_format() -> None:
+def test_an_output_schema_becomes_a_response_format() -> None:
     theirs = {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
     ours = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
     assert encode(theirs) == {"response_format": ours}
@@ -74,7 +74,7 @@ def test_a_schema_for_the_answer_is_a_response_format() -> None:
     assert check_request(asked(theirs), Quirks()) == []
 
 
-def test_what_only_anthropic_knows_is_left_out_and_named() -> None:
+def test_options_that_only_anthropic_supports_are_dropped_and_reported() -> None:
     options: dict[str, Any] = {
         "anthropic_beta": ["x"],
         "anthropic-version": "2023-06-01",
@@ -105,7 +105,7 @@ def test_what_only_anthropic_knows_is_left_out_and_named() -> None:
     assert set(check_request(asked(options), STRICT)) == {*names, "top_k"}
 
 
-def test_servers_that_the_provider_should_call_are_refused() -> None:
+def test_mcp_servers_for_the_provider_are_rejected() -> None:
     request = asked({"mcp_servers": [{"url": "https://a.example"}]})
     for ask in (encode_request, lambda request: check_request(request, Quirks())):
         with pytest.raises(BadRequest, match="MCP") as caught:
@@ -113,7 +113,7 @@ def test_servers_that_the_provider_should_call_are_refused() -> None:
         assert caught.value.field == "mcp_servers"
 
 
-def test_a_service_tier_is_said_in_openais_word() -> None:
+def test_a_service_tier_is_converted_to_openais_name() -> None:
     assert encode({"service_tier": "standard_only"}) == {"service_tier": "default"}
     assert encode({"service_tier": "flex"}) == {"service_tier": "flex"}
 
@@ -132,7 +132,7 @@ def test_a_service_tier_is_said_in_openais_word() -> None:
         ("gpt-5", None, "max_tokens"),
     ],
 )
-def test_openais_reasoning_models_are_given_their_limit_under_its_new_name(
+def test_openais_reasoning_models_get_max_completion_tokens(
     model: str, quirks: Quirks | None, name: str
 ) -> None:
     assert encode({"max_tokens": 9}, quirks, model) == {name: 9}

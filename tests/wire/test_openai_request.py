@@ -85,7 +85,7 @@ def called(id: str = "call_a", name: str = "f", arguments: str = '{"x":1}') -> d
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_a_body_asks_for_a_stream_with_usage() -> None:
+def test_a_body_requests_a_stream_with_usage() -> None:
     assert encode(user(TextPart("Hi")), instructions="Be kind.") == {
         "model": "m",
         "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
@@ -94,7 +94,7 @@ def test_a_body_asks_for_a_stream_with_usage() -> None:
     }
 
 
-def test_options_go_along_but_do_not_change_what_is_asked() -> None:
+def test_options_are_included_but_do_not_override_the_request() -> None:
     options = {
         "temperature": 0.5,
         "model": "other",
@@ -111,7 +111,7 @@ def test_options_go_along_but_do_not_change_what_is_asked() -> None:
     assert "stream_options" not in encode(options=options, quirks=Quirks(include_usage=False))
 
 
-def test_tools_are_functions_with_names_that_the_wire_takes() -> None:
+def test_tools_are_functions_with_allowed_names() -> None:
     schema = MappingProxyType({"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b"]})
     tools = [Tool("hub.call", "Calls.", schema), Tool("plain", "", {})]
     body = encode(tools=tools, tool_choice="required")
@@ -130,7 +130,7 @@ def test_tools_are_functions_with_names_that_the_wire_takes() -> None:
     assert "tool_choice" not in encode(tool_choice="auto")
 
 
-def test_the_same_request_is_the_same_bytes() -> None:
+def test_the_same_request_gives_the_same_bytes() -> None:
     def once(options: dict[str, Any]) -> bytes:
         request = ModelRequest(
             model="m", messages=[assistant(tool(output={"b": 1, "a": 2}))], options=options
@@ -141,7 +141,7 @@ def test_the_same_request_is_the_same_bytes() -> None:
     assert b'"{\\"b\\":1,\\"a\\":2}"' in once({})
 
 
-def test_a_step_is_a_message_with_its_calls_and_their_results() -> None:
+def test_a_step_becomes_a_message_with_its_calls_and_their_results() -> None:
     message = assistant(
         StepStartPart(),
         ReasoningPart("Hm"),
@@ -192,7 +192,7 @@ def test_a_step_is_a_message_with_its_calls_and_their_results() -> None:
         (tool(state="input-available"), "not run: interrupted"),
     ],
 )
-def test_every_call_has_a_result_whatever_became_of_it(part: ToolPart, result: str) -> None:
+def test_every_call_gets_a_result_in_every_state(part: ToolPart, result: str) -> None:
     assert history(assistant(part)) == [
         {"role": "assistant", "content": None, "tool_calls": [called()]},
         {"role": "tool", "tool_call_id": "call_a", "content": result},
@@ -200,7 +200,7 @@ def test_every_call_has_a_result_whatever_became_of_it(part: ToolPart, result: s
 
 
 @pytest.mark.parametrize("written", ['{"x":', "[1]", None, msgspec.UNSET])
-def test_arguments_that_were_no_object_go_back_as_none(written: object) -> None:
+def test_arguments_that_are_not_an_object_are_sent_back_as_an_empty_object(written: object) -> None:
     message, result = history(
         assistant(tool(state="output-error", input=written, error_text="not valid JSON"))
     )
@@ -208,7 +208,7 @@ def test_arguments_that_were_no_object_go_back_as_none(written: object) -> None:
     assert result["content"] == "not valid JSON"
 
 
-def test_what_the_model_cannot_use_is_left_out() -> None:
+def test_parts_that_the_model_cannot_use_are_omitted() -> None:
     assert history(
         Message("s", "system", (TextPart("One."), TextPart("Two."))),
         Message("s", "system", ()),
@@ -224,7 +224,7 @@ def test_what_the_model_cannot_use_is_left_out() -> None:
     ) == [{"role": "system", "content": "One.Two."}, {"role": "assistant", "content": "Hi"}]
 
 
-def test_dynamic_tools_go_by_their_own_name() -> None:
+def test_dynamic_tools_keep_their_own_name() -> None:
     part = ToolPart(
         "dynamic-tool", "call_a", "output-available", tool_name="weather at", input={"x": 1}, output=""
     )
@@ -259,7 +259,7 @@ TEXT = base64.b64encode("Grüße".encode()).decode()
         ),
     ],
 )
-def test_files_go_in_the_form_that_fits_them(part: FilePart, written: dict[str, Any]) -> None:
+def test_files_are_sent_in_the_matching_content_type(part: FilePart, written: dict[str, Any]) -> None:
     assert history(user(TextPart("See"), TextPart(""), part)) == [
         {"role": "user", "content": [{"type": "text", "text": "See"}, written]}
     ]
@@ -278,7 +278,7 @@ def test_files_go_in_the_form_that_fits_them(part: FilePart, written: dict[str, 
         ),
     ],
 )
-def test_a_text_file_is_text(part: FilePart, text: str) -> None:
+def test_a_text_file_is_sent_as_text(part: FilePart, text: str) -> None:
     assert history(user(TextPart("See"), part)) == [{"role": "user", "content": f"See\n{text}"}]
 
 
@@ -294,7 +294,7 @@ def test_a_text_file_is_text(part: FilePart, text: str) -> None:
         ("nine", "call_a", ""),
     ],
 )
-def test_call_ids_are_such_as_the_provider_takes(kind: Any, given: str, sent: str) -> None:
+def test_call_ids_are_in_the_format_that_the_provider_accepts(kind: Any, given: str, sent: str) -> None:
     message, result = history(assistant(tool(given, output="")), quirks=Quirks(call_id_format=kind))
     id = message["tool_calls"][0]["id"]
     assert result["tool_call_id"] == id
@@ -303,7 +303,7 @@ def test_call_ids_are_such_as_the_provider_takes(kind: Any, given: str, sent: st
     assert history(assistant(tool(given, output="")), quirks=Quirks(call_id_format=kind))[1] == result
 
 
-def test_reasoning_goes_back_with_the_calls_that_it_led_to_to_vendors_that_want_it() -> None:
+def test_reasoning_is_sent_back_with_its_calls_to_vendors_that_require_it() -> None:
     parts = (ReasoningPart("So "), ReasoningPart("what"), tool(output=""), StepStartPart())
     message = assistant(*parts, ReasoningPart("Well"), TextPart("Bye"), StepStartPart(), tool("b", output=""))
 
@@ -335,7 +335,7 @@ def test_reasoning_goes_back_with_the_calls_that_it_led_to_to_vendors_that_want_
         ("gemini", "extra_content", {"google": {"thought_signature": "c2ln"}}),
     ],
 )
-def test_what_a_provider_gave_sealed_goes_back_to_it_and_to_no_other(name: str, key: str, value: Any) -> None:
+def test_opaque_metadata_is_sent_back_to_its_provider_only(name: str, key: str, value: Any) -> None:
     answer = OpenAIDecoder(provider="up").feed(recording(name))
     message = fold(None, [e.Start("a"), e.StartStep(), *answer])
 
@@ -348,7 +348,7 @@ def test_what_a_provider_gave_sealed_goes_back_to_it_and_to_no_other(name: str, 
     assert sealed("other") is None
 
 
-def test_instructions_may_be_the_developers() -> None:
+def test_instructions_may_have_the_developer_role() -> None:
     quirks = Quirks(system_role="developer")
     assert history(Message("s", "system", (TextPart("B"),)), instructions="A", quirks=quirks) == [
         {"role": "developer", "content": "A"},
@@ -356,6 +356,6 @@ def test_instructions_may_be_the_developers() -> None:
     ]
 
 
-def test_an_output_that_is_no_json_is_a_fault_of_the_caller() -> None:
+def test_an_output_that_is_not_json_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="object cannot be sent as JSON"):
         encode_request(ModelRequest(model="m", messages=[assistant(tool(output=object()))]))

@@ -69,21 +69,23 @@ def failed(tap: OpenAITap) -> ProviderError:
     return tap.failure
 
 
-def test_a_whole_stream_passes_and_is_noted() -> None:
+def test_a_complete_stream_is_passed_on_and_recorded() -> None:
     raw = sse(*HELLO, LAST)
     tap, passed = relay(raw)
     assert passed == frames(raw)
     assert state(tap) == (True, None, "m-1", "stop", 5, COUNTED, True)
 
 
-def test_a_well_formed_stream_passes_byte_for_byte() -> None:
+def test_a_regular_stream_is_passed_on_byte_for_byte() -> None:
     raw = sse(*HELLO, LAST)
     assert run(OpenAITap(), [raw]) == raw
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", range(6))
-def test_recordings_pass_whole_and_count_as_they_do_when_they_are_decoded(name: str, seed: int) -> None:
+def test_recordings_are_passed_on_completely_with_the_usage_that_the_decoder_reads(
+    name: str, seed: int
+) -> None:
     raw = recording(name)
     tap = OpenAITap()
     passed = frames(run(tap, cut(raw, cuts(raw, seed))))
@@ -116,7 +118,7 @@ beside = st.sampled_from(
     places=st.lists(st.integers(0, 3000), max_size=20),
     ended=st.booleans(),
 )
-def test_however_it_is_cut_the_same_payloads_go_on(
+def test_the_same_payloads_are_passed_on_however_the_stream_is_split(
     parts: list[bytes], end: bytes, places: list[int], *, ended: bool
 ) -> None:
     ending = [msgspec.json.encode(chunk(finish="stop") | {"choices": finishes()})] if ended else []
@@ -136,7 +138,7 @@ def finishes() -> list[dict[str, Any]]:
 # ---- the end --------------------------------------------------------------------------------------------
 
 
-def test_done_without_a_finish_reason_is_held_back_and_a_failure() -> None:
+def test_done_without_a_finish_reason_is_a_failure_and_not_passed_on() -> None:
     tap, passed = relay(sse(*HELLO[:2]))
     assert (None, b"[DONE]") not in passed
     assert failed(tap).message == f"{CUT} although it sent [DONE]"
@@ -155,32 +157,32 @@ def test_an_empty_body_is_a_failure() -> None:
     assert failed(relay(b": hello\n\n")[0]).message == "the provider's answer is empty"
 
 
-def test_a_server_that_says_no_done_behind_its_finish_reason_has_finished_and_none_is_made_up() -> None:
+def test_a_stream_without_done_after_its_finish_reason_is_complete_and_no_done_is_added() -> None:
     tap, passed = relay(sse(*HELLO, done=False))
     assert (tap.done, tap.failure) == (True, None)
     assert (None, b"[DONE]") not in passed
 
 
-def test_a_last_frame_without_its_blank_line_counts() -> None:
+def test_a_last_frame_without_its_blank_line_is_read() -> None:
     raw = sse(*HELLO, LAST).removesuffix(b"\n\n")
     assert relay(raw)[1] == frames(raw)
 
 
-def test_a_stump_behind_the_finish_is_left_out_and_one_before_is_garbage() -> None:
+def test_a_truncated_frame_is_removed_after_the_finish_and_a_failure_before_it() -> None:
     tap, passed = relay(sse(*HELLO, done=False) + b'data: {"choi')
     assert (tap.done, len(passed)) == (True, 3)
     tap, passed = relay(sse(*HELLO[:2], done=False) + b'data: {"choi')
     assert (failed(tap).category, len(passed)) == ("api_error", 2)
 
 
-def test_nothing_goes_on_behind_done() -> None:
+def test_nothing_is_passed_on_after_done() -> None:
     raw = sse(*HELLO)
     tap = OpenAITap()
     assert tap.feed(raw + sse(*HELLO)) == raw
     assert (tap.feed(sse(*HELLO)), tap.close(), tap.text_length) == (b"", b"", 5)
 
 
-def test_a_lenient_server_means_done() -> None:
+def test_with_lenient_finish_done_completes_the_answer() -> None:
     tap, passed = relay(sse(*HELLO[:2]), OpenAITap(lenient=True))
     assert (tap.done, tap.finish_reason, passed[-1]) == (True, None, (None, b"[DONE]"))
     assert failed(relay(sse(*HELLO[:2], done=False), OpenAITap(lenient=True))[0]).message == CUT
@@ -209,7 +211,7 @@ def test_every_choice_needs_a_finish_reason() -> None:
 # ---- usage ----------------------------------------------------------------------------------------------
 
 
-def test_the_usage_chunk_is_hidden_only_where_the_hub_has_asked_for_it() -> None:
+def test_the_usage_chunk_is_removed_only_if_the_hub_requested_it() -> None:
     raw = sse(*HELLO, LAST)
     tap, passed = relay(raw, OpenAITap(hide_usage=True))
     assert passed == frames(sse(*HELLO))
@@ -227,7 +229,7 @@ def test_the_usage_chunk_is_hidden_only_where_the_hub_has_asked_for_it() -> None
     ],
     ids=["beside a finish", "a filter's results", "counts nothing", "nothing at all"],
 )
-def test_what_is_more_than_a_usage_chunk_is_never_hidden(kept: dict[str, Any]) -> None:
+def test_a_chunk_with_more_than_usage_is_never_removed(kept: dict[str, Any]) -> None:
     raw = sse(*HELLO, kept)
     tap, passed = relay(raw, OpenAITap(hide_usage=True))
     assert (passed, tap.done) == (frames(raw), True)
@@ -265,13 +267,13 @@ def test_what_is_more_than_a_usage_chunk_is_never_hidden(kept: dict[str, Any]) -
         ),
     ],
 )
-def test_usage_is_found_wherever_it_stands(chunks: list[dict[str, Any]], usage: Usage | None) -> None:
+def test_usage_is_found_in_any_position(chunks: list[dict[str, Any]], usage: Usage | None) -> None:
     raw = sse(*chunks)
     tap, passed = relay(raw)
     assert (tap.usage, tap.done, passed) == (usage, True, frames(raw))
 
 
-def test_the_accounts_alone_are_to_come_behind_the_last_finish_reason() -> None:
+def test_generation_is_finished_after_the_last_finish_reason() -> None:
     tap = OpenAITap()
     tap.feed(sse(*HELLO[:2], done=False))
     assert not tap.generation_finished
@@ -291,12 +293,12 @@ def test_the_accounts_alone_are_to_come_behind_the_last_finish_reason() -> None:
         ({}, 0),
     ],
 )
-def test_what_the_model_has_written_is_counted_for_an_estimate(delta: dict[str, Any], said: int) -> None:
+def test_the_text_length_counts_what_the_model_wrote(delta: dict[str, Any], said: int) -> None:
     tap, _ = relay(sse(chunk({"role": "assistant"}), chunk(delta), chunk(delta), done=False))
     assert tap.text_length == 2 * said
 
 
-def test_the_arguments_of_calls_count_for_an_estimate() -> None:
+def test_the_text_length_includes_call_arguments() -> None:
     call = chunk({"tool_calls": [{"index": 0, "function": {"arguments": "x" * 300}}]})
     assert relay(sse(call, done=False))[0].text_length > 90
     assert relay(sse(chunk({"role": "assistant"}), call, done=False))[0].text_length > 90
@@ -325,7 +327,7 @@ OVERLOADED = {"error": {"message": "Overloaded", "type": "overloaded_error", "co
         (encode_frame(b"7"), "api_error"),
     ],
 )
-def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: str) -> None:
+def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category: str) -> None:
     before = sse(*HELLO[:2], done=False)
     tap, passed = relay(before + sse(bad, *HELLO))
     assert passed == frames(before)
@@ -350,19 +352,19 @@ def test_an_error_ends_the_stream_behind_what_came_before(bad: Any, category: st
         b"event: heartbeat\ndata: still there\n\n",
     ],
 )
-def test_what_is_odd_passes_unchanged(odd: Any) -> None:
+def test_irregular_frames_are_passed_on_unchanged(odd: Any) -> None:
     raw = sse(HELLO[0], odd, *HELLO[1:])
     tap, passed = relay(raw)
     assert (passed, tap.failure, tap.done) == (frames(raw), None, True)
 
 
-def test_a_comment_says_that_the_server_lives_and_is_told_as_one() -> None:
+def test_a_comment_is_passed_on_as_a_keep_alive() -> None:
     tap = OpenAITap()
     assert tap.feed(b": OPENROUTER PROCESSING\n\n") == b": keep-alive\n\n"
     assert tap.feed(sse(HELLO[0], done=False) + b": x\n\n") == sse(HELLO[0], done=False)
 
 
-def test_a_frame_that_never_ends_is_a_failure() -> None:
+def test_a_frame_over_the_limit_is_a_failure() -> None:
     tap = OpenAITap(limit=1000)
     before = sse(HELLO[0], done=False)
     assert tap.feed(before) == before
@@ -373,7 +375,7 @@ def test_a_frame_that_never_ends_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("size", range(990, 1012))
-def test_a_frame_of_about_the_limit_is_a_failure_or_none_but_no_accident(size: int) -> None:
+def test_a_frame_near_the_limit_never_raises(size: int) -> None:
     tap = OpenAITap(limit=1000)
     run(tap, [b"data: " + b"x" * (size - 6)])
     assert failed(tap).category == "api_error"

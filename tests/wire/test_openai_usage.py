@@ -70,14 +70,14 @@ USAGES: list[tuple[dict[str, Any], str, e.Usage | None]] = [
 
 
 @pytest.mark.parametrize(("usage", "model", "counted"), USAGES)
-def test_usage_is_counted_in_every_vendors_way(
+def test_usage_of_every_vendor_is_converted(
     usage: dict[str, Any], model: str, counted: e.Usage | None
 ) -> None:
     answer = decode([sse({**HELLO, "model": model}, STOP, {"choices": [], "usage": usage})])
     assert answer.finish == e.FinishStep("stop", counted, model)
 
 
-def test_the_last_usage_that_counts_is_taken_wherever_it_stands() -> None:
+def test_the_last_usage_with_counts_is_used_in_any_position() -> None:
     one, two = {"prompt_tokens": 1, "completion_tokens": 1}, {"prompt_tokens": 1, "completion_tokens": 2}
     places: list[Any] = [
         [{**HELLO, "usage": one}, {**STOP, "usage": two}],

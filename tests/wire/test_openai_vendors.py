@@ -178,12 +178,12 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
-def test_every_recording_has_a_story() -> None:
+def test_every_recording_has_expected_events() -> None:
     assert sorted(STORIES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_vendors_stream_tells_what_the_model_said(name: str) -> None:
+def test_a_vendors_stream_decodes_to_the_models_answer(name: str) -> None:
     answer = decode([recording(name)])
     assert answer.story == STORIES[name]
     Fold().add([e.Start("m"), e.StartStep(), *answer.events])  # the grammar of a run allows it

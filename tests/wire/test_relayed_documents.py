@@ -28,7 +28,7 @@ def message(**more: Any) -> bytes:
     return msgspec.json.encode({**said, "usage": {"input_tokens": 5, "output_tokens": 2}, **more})
 
 
-def test_a_completion_says_what_it_took() -> None:
+def test_a_completion_document_has_usage_model_and_finish_reason() -> None:
     whole = read_completion(completion("length", "stop"))
     assert (whole.usage, whole.model, whole.finish_reason) == (Usage(7, 3, 10), "m-1", "length")
     assert read_completion(completion("stop", usage=None)).usage is None
@@ -53,13 +53,13 @@ def test_a_completion_says_what_it_took() -> None:
         (b"[" * 200_000, "api_error"),
     ],
 )
-def test_what_is_no_completion_is_a_failure(raw: bytes, category: str) -> None:
+def test_an_invalid_completion_document_is_a_failure(raw: bytes, category: str) -> None:
     with pytest.raises(ProviderError) as wrong:
         read_completion(raw)
     assert wrong.value.category == category
 
 
-def test_embeddings_say_what_they_took() -> None:
+def test_an_embeddings_document_has_usage() -> None:
     said = {"data": [{"embedding": [0.1]}], "model": "e", "usage": {"prompt_tokens": 5, "total_tokens": 5}}
     whole = read_embeddings(msgspec.json.encode(said))
     assert (whole.usage, whole.model) == (Usage(input_tokens=5, total_tokens=5), "e")
@@ -67,13 +67,13 @@ def test_embeddings_say_what_they_took() -> None:
         read_embeddings(b"{}")
 
 
-def test_a_message_says_what_it_took() -> None:
+def test_a_message_document_has_usage_model_and_finish_reason() -> None:
     whole = read_message(message())
     assert (whole.usage, whole.model, whole.finish_reason) == (Usage(5, 2, 7), "claude", "end_turn")
     assert read_message(message(usage=None)).usage is None
 
 
-def test_the_prompt_of_a_message_is_what_was_cached_and_what_was_not() -> None:
+def test_the_input_tokens_of_a_message_include_cached_tokens() -> None:
     counts = {
         "input_tokens": 5,
         "output_tokens": 2,
@@ -105,7 +105,7 @@ def test_the_prompt_of_a_message_is_what_was_cached_and_what_was_not() -> None:
         (message()[:-3], "api_error"),
     ],
 )
-def test_what_is_no_message_is_a_failure(raw: bytes, category: str) -> None:
+def test_an_invalid_message_document_is_a_failure(raw: bytes, category: str) -> None:
     with pytest.raises(ProviderError) as wrong:
         read_message(raw)
     assert wrong.value.category == category
@@ -127,7 +127,7 @@ def test_what_is_no_message_is_a_failure(raw: bytes, category: str) -> None:
         {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13, "prompt_cache_hit_tokens": 4},
     ],
 )
-def test_usage_is_the_same_however_quickly_it_is_read(usage: dict[str, Any]) -> None:
+def test_the_fast_path_reads_the_same_usage(usage: dict[str, Any]) -> None:
     answer = {"model": "m", "choices": [{"index": 0, "finish_reason": "stop"}], "usage": usage}
     whole = read_completion(msgspec.json.encode(answer))
     assert whole == AnswerSummary(read_usage(usage, model="m"), "m", "stop")

@@ -50,7 +50,9 @@ CASES: dict[str, tuple[bytes, Frames]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_frames_are_the_same_however_they_are_cut_and_whatever_ends_a_line(case: str, end: bytes) -> None:
+def test_frames_are_parsed_the_same_however_they_are_split_and_with_any_line_end(
+    case: str, end: bytes
+) -> None:
     raw, frames = CASES[case]
     raw = raw.replace(b"\n", end)
     assert split(raw) == frames
@@ -67,7 +69,7 @@ PAYLOAD = st.binary(max_size=30).filter(lambda data: b"\r" not in data)
     st.lists(st.integers(0, 400), max_size=20),
     st.sampled_from([b"\n", b"\r\n", b"\r"]),
 )
-def test_what_the_writer_writes_is_read_again_however_it_is_cut(
+def test_encoded_frames_are_parsed_back_however_they_are_split(
     payloads: list[bytes], places: list[int], end: bytes
 ) -> None:
     raw = b"".join(encode_comment("hm") + encode_frame(payload) for payload in payloads).replace(b"\n", end)
@@ -76,11 +78,11 @@ def test_what_the_writer_writes_is_read_again_however_it_is_cut(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_no_bytes_break_the_splitter_and_cuts_change_nothing(reads: list[bytes]) -> None:
+def test_any_bytes_are_parsed_the_same_however_they_are_split(reads: list[bytes]) -> None:
     assert split(*reads) == split(b"".join(reads))
 
 
-def test_a_line_break_in_a_payload_becomes_a_data_line() -> None:
+def test_a_line_break_in_a_payload_starts_another_data_line() -> None:
     assert encode_frame(b"a\r\nb\rc") == b"data: a\ndata: b\ndata: c\n\n"
     assert encode_comment("a\nb") == b": a b\n\n"
     assert split(encode_frame(b"x"), DONE_FRAME) == [(b"x", None), (b"[DONE]", None)]
@@ -104,14 +106,14 @@ def test_comments_are_counted_as_a_sign_of_life() -> None:
         [b"data: x\n"] * 14,
     ],
 )
-def test_a_frame_over_the_limit_is_refused_before_its_end_and_not_kept(reads: list[bytes]) -> None:
+def test_a_frame_over_the_limit_is_rejected_before_its_end_and_dropped(reads: list[bytes]) -> None:
     splitter = SSEParser(limit=100)
     with pytest.raises(FrameTooLong, match="longer than 100 bytes"):
         [*map(splitter.feed, reads)]
     assert splitter.close() == []
 
 
-def test_many_frames_in_a_read_may_be_longer_than_the_limit_together() -> None:
+def test_many_frames_in_a_read_may_exceed_the_limit_together() -> None:
     raw = encode_frame(b"x" * 50) * 1000
     assert len(split(raw, limit=100)) == 1000
     assert len(split(raw[:-7], raw[-7:], limit=100)) == 1000

@@ -55,7 +55,7 @@ def halves(text: str) -> Iterator[Sequence[str]]:
 
 @pytest.mark.parametrize("ascii", [True, False])
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_answer_is_the_same_text_wherever_its_json_is_cut(answer: str, ascii: bool) -> None:
+def test_an_answer_decodes_the_same_wherever_its_json_is_split(answer: str, ascii: bool) -> None:
     for space in ("", " \n"):
         text = written({"answer": answer}, ascii=ascii, space=space)
         expected = [("text", answer), ("finish", "stop", "m-1")]
@@ -64,7 +64,7 @@ def test_an_answer_is_the_same_text_wherever_its_json_is_cut(answer: str, ascii:
 
 @pytest.mark.parametrize("ascii", [True, False])
 @pytest.mark.parametrize("value", INPUTS)
-def test_a_call_is_the_same_wherever_its_json_is_cut(value: dict[str, Any], ascii: bool) -> None:
+def test_a_call_decodes_the_same_wherever_its_json_is_split(value: dict[str, Any], ascii: bool) -> None:
     for space in ("", " \n"):
         text = written({"call": "math_calculate", "input": value}, ascii=ascii, space=space)
         for pieces in halves(text):
@@ -74,7 +74,7 @@ def test_a_call_is_the_same_wherever_its_json_is_cut(value: dict[str, Any], asci
             assert finish == ("finish", "tool-calls", "m-1")
 
 
-def test_the_answer_s_text_comes_while_it_is_written() -> None:
+def test_the_answers_text_is_streamed() -> None:
     reader = ConstrainedDecoder(new_id=str)
     said = [
         reader.decode([e.TextDelta("text-1", piece)]) for piece in ('{"ans', 'wer": "Go', "od \\u00e", "4h")
@@ -87,7 +87,7 @@ def test_the_answer_s_text_comes_while_it_is_written() -> None:
     ]
 
 
-def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
+def test_half_a_surrogate_pair_waits_for_the_other_half() -> None:
     reader = ConstrainedDecoder(new_id=str)
     assert reader.decode([e.TextDelta("text-1", '{"answer": "\\ud83d')]) == [e.TextStart("text-1")]
     assert reader.decode([e.TextDelta("text-1", '\\ude00"}')]) == [
@@ -96,7 +96,7 @@ def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
     ]
 
 
-def test_a_call_s_input_grows_while_it_is_written() -> None:
+def test_a_calls_input_is_streamed() -> None:
     reader = ConstrainedDecoder(new_id=lambda: "c")
     said = [
         reader.decode([e.TextDelta("text-1", piece)])
@@ -112,7 +112,7 @@ def test_a_call_s_input_grows_while_it_is_written() -> None:
     ]
 
 
-def test_the_bytes_of_the_stream_may_be_cut_anywhere() -> None:
+def test_the_stream_may_be_split_at_any_byte() -> None:
     pieces = ['{"call": "f", "in', 'put": {"x": "äh \\ud83d', '\\ude00"}', "}"]
     raw = sse(*(chunk({"content": piece}) for piece in pieces), chunk(finish="stop"))
     for at in range(len(raw) + 1):
@@ -125,7 +125,7 @@ def test_the_bytes_of_the_stream_may_be_cut_anywhere() -> None:
         ]
 
 
-def test_an_answer_at_the_length_limit_is_what_there_is_of_it() -> None:
+def test_an_answer_at_the_length_limit_keeps_its_text() -> None:
     cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
     assert told(read(['{"answer": "Once upon a \\u00'], cut_off)) == [
         ("text", "Once upon a "),
@@ -134,7 +134,7 @@ def test_an_answer_at_the_length_limit_is_what_there_is_of_it() -> None:
     assert told(read(['{"ans'], cut_off)) == [("finish", "length", "m-1")]
 
 
-def test_a_call_that_is_cut_off_is_not_run() -> None:
+def test_an_incomplete_call_is_an_error() -> None:
     cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
     bad, finish = told(read(['{"call": "f", "input": {"x": "a'], cut_off))
     assert bad[:3] == ("bad call", "call_1", '{"x": "a')
@@ -142,7 +142,7 @@ def test_a_call_that_is_cut_off_is_not_run() -> None:
     assert finish == ("finish", "length", "m-1")
 
 
-def test_a_call_that_is_whole_is_run_although_the_limit_is_reached() -> None:
+def test_a_complete_call_may_run_although_the_limit_is_reached() -> None:
     cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
     story = told(read(['{"call": "f", "input": {"x": 1}'], cut_off))
     assert story == [("call", "call_1", "f", '{"x": 1}', {"x": 1}), ("finish", "tool-calls", "m-1")]
@@ -151,18 +151,18 @@ def test_a_call_that_is_whole_is_run_although_the_limit_is_reached() -> None:
 @pytest.mark.parametrize(
     "text", ["", "Hello.", '{"reply": "x"}', '{"answer": "\\x', '{"call": "f"}', '{"call']
 )
-def test_what_does_not_keep_to_the_form_is_an_error(text: str) -> None:
+def test_an_answer_that_does_not_match_the_schema_is_an_error(text: str) -> None:
     with pytest.raises(ProviderError, match="does not match the required schema") as failed:
         read([text])
     assert failed.value.category == "api_error"
 
 
-def test_an_id_that_the_history_has_is_not_given_again() -> None:
+def test_an_id_of_the_history_is_not_reused() -> None:
     (call, _) = told(read(['{"call": "f", "input": {}}'], used_ids={"call_1", "call_2"}))
     assert call[1] == "call_3"
 
 
-def test_reasoning_passes_as_it_is() -> None:
+def test_reasoning_is_passed_through() -> None:
     reader = ConstrainedDecoder(new_id=str)
     thought: list[e.Event] = [
         e.ReasoningStart("reasoning-1"),

@@ -174,7 +174,7 @@ def assistant(**fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_field_that_is_wrong_is_named(fields: dict[str, Any], field: str) -> None:
+def test_the_invalid_field_is_named(fields: dict[str, Any], field: str) -> None:
     error = refuse(msgspec.json.encode({"model": "m", "messages": [HI], **fields}))
     assert error.field == field
     assert error.message.startswith(field)
@@ -195,12 +195,12 @@ def test_the_field_that_is_wrong_is_named(fields: dict[str, Any], field: str) ->
         b"[" * 100_000,
     ],
 )
-def test_a_body_that_is_no_json_object_is_refused(raw: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_rejected(raw: bytes) -> None:
     assert refuse(raw).status == 400
 
 
 @pytest.mark.parametrize("depth", [300, 900, 5000, 100_000])
-def test_a_body_that_is_nested_too_deeply_is_refused(depth: int) -> None:
+def test_a_body_that_is_nested_too_deeply_is_rejected(depth: int) -> None:
     deep = b'{"a":' * depth + b"1" + b"}" * depth
     tools = b'[{"type":"function","function":{"name":"f","parameters":%b}}]' % deep
     assert "nested" in refuse(b'{"model":"m","messages":[],"tools":%b}' % tools).message
@@ -210,7 +210,7 @@ def test_a_body_that_is_nested_too_deeply_is_refused(depth: int) -> None:
     assert (part.input, part.raw_input) == ({}, deep.decode())  # type: ignore[union-attr]
 
 
-def test_a_long_message_is_not_said_back() -> None:
+def test_errors_do_not_repeat_long_values() -> None:
     error = refuse(msgspec.json.encode({"model": "m", "messages": [{**HI, "role": "x" * 100_000}]}))
     assert len(error.message) < 200
 
@@ -278,7 +278,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @given(st.randoms(use_true_random=False), st.lists(VALUES | st.just("drop"), min_size=1, max_size=3))
-def test_whatever_a_client_sends_is_read_or_refused(chance: random.Random, values: list[Any]) -> None:
+def test_any_body_is_parsed_or_rejected(chance: random.Random, values: list[Any]) -> None:
     body = json.loads(json.dumps(GOOD))
     for value in values:
         found = places(body)
@@ -291,5 +291,5 @@ def test_whatever_a_client_sends_is_read_or_refused(chance: random.Random, value
         encode_request(parse_chat_completions_request(json.dumps(body).encode()).request)
 
 
-def test_the_body_that_is_damaged_there_is_good() -> None:
+def test_the_body_before_the_damage_is_valid() -> None:
     assert len(parse_chat_completions_request(json.dumps(GOOD).encode()).request.messages) == 3

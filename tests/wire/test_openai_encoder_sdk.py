@@ -163,12 +163,12 @@ async def told(events: Sequence[e.Event]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_openais_client_adds_a_stream_up_to_the_whole_answer(name: str) -> None:
+async def test_openais_client_accumulates_a_stream_to_the_document(name: str) -> None:
     streamed, whole = await heard(ANSWERS[name]), await told(ANSWERS[name])
     assert streamed == whole
 
 
-async def test_openais_client_hears_what_the_events_hold() -> None:
+async def test_openais_client_reads_the_content_of_the_events() -> None:
     assert await heard(ANSWERS["thoughts and calls"]) == {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -217,7 +217,7 @@ async def test_openais_client_hears_what_the_events_hold() -> None:
         (ProviderError("odd", category="bad_request", upstream_status=422), openai.UnprocessableEntityError),
     ],
 )
-async def test_openais_client_raises_what_the_error_means(
+async def test_openais_client_raises_the_matching_error(
     error: DragomanError, raised: type[openai.APIStatusError]
 ) -> None:
     body = msgspec.json.encode(error_body(error))
@@ -238,7 +238,7 @@ async def test_openais_client_raises_what_the_error_means(
     }
 
 
-async def test_openais_client_raises_an_error_in_the_stream_after_what_came_before() -> None:
+async def test_openais_client_raises_an_error_in_the_stream_after_the_chunks_before_it() -> None:
     writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=False)
     pieces = [
         writer.encode([e.TextStart("t"), e.TextDelta("t", "Hi")]),

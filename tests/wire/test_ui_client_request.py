@@ -48,11 +48,11 @@ def parse(**body: Any) -> ChatAction:
         ),
     ],
 )
-def test_a_request_says_what_the_user_did(body: dict[str, Any], turn: ChatAction) -> None:
+def test_a_request_is_parsed_to_the_users_action(body: dict[str, Any], turn: ChatAction) -> None:
     assert parse(**body) == turn
 
 
-def test_a_continued_message_brings_outputs_and_answers() -> None:
+def test_a_continued_message_has_outputs_and_approval_answers() -> None:
     parts = [
         {"type": "step-start"},
         {"type": "tool-ask", "toolCallId": "c1", "state": "output-available", "input": {}, "output": None},
@@ -80,7 +80,7 @@ def test_a_continued_message_brings_outputs_and_answers() -> None:
     )
 
 
-def test_app_fields_come_along_and_unknown_ones_are_ignored() -> None:
+def test_app_fields_are_read_and_unknown_ones_ignored() -> None:
     raw = msgspec.json.encode(
         {
             "id": "s",
@@ -124,7 +124,7 @@ def test_files_of_a_user_message_are_kept() -> None:
         ({"messages": [ASK], "tools": [{"description": "x"}]}, "tools[0].name"),
     ],
 )
-def test_a_wrong_request_names_the_field(body: dict[str, Any], field: str) -> None:
+def test_an_invalid_request_names_the_field(body: dict[str, Any], field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(**body)
     assert caught.value.field == field
@@ -133,7 +133,7 @@ def test_a_wrong_request_names_the_field(body: dict[str, Any], field: str) -> No
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b'"x"', b'{"messages": 1}', b"\xff\xfe", b'{"trigger": "other"}']
 )
-def test_garbage_is_a_bad_request_with_a_hint(raw: bytes) -> None:
+def test_an_invalid_body_is_a_bad_request_with_a_hint(raw: bytes) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_chat_request(raw, session_id="s")
     assert caught.value.hint or caught.value.field
@@ -149,7 +149,7 @@ def test_a_part_over_the_limit_is_too_large() -> None:
         )
 
 
-def test_the_session_of_the_address_wins_only_when_the_body_agrees() -> None:
+def test_the_session_in_the_path_must_match_the_body() -> None:
     raw = msgspec.json.encode({"messages": [ASK]})
     assert parse_chat_request(raw, session_id="s").session_id == "s"
     with pytest.raises(BadRequest, match="does not match the session 's'"):

@@ -8,7 +8,7 @@ from dragoman import events as e
 from dragoman.wire.hub_encoder import HubStreamEncoder
 
 
-def test_the_hub_dialect_says_steps_and_usage_in_the_seeds_words() -> None:
+def test_the_hub_dialect_encodes_steps_and_usage_as_in_seed_000() -> None:
     said = HubStreamEncoder().encode(
         [
             e.Start("m"),

@@ -69,7 +69,7 @@ TEXT: Sequence[e.Event] = (
 )
 
 
-def test_text_is_told_as_it_comes_and_closed_with_usage() -> None:
+def test_text_is_encoded_as_it_arrives_and_usage_at_the_end() -> None:
     writer = stream(include_usage=True)
     raw = (
         b"".join(map(writer.encode, ([e.StartStep()], TEXT[:2], TEXT[2:], [finish(usage=USAGE)])))
@@ -88,7 +88,7 @@ def test_text_is_told_as_it_comes_and_closed_with_usage() -> None:
     ]
 
 
-def test_a_client_that_did_not_ask_for_usage_gets_none() -> None:
+def test_a_client_that_did_not_request_usage_gets_none() -> None:
     writer = stream()
     raw = writer.encode([*TEXT, finish(usage=USAGE)]) + writer.end()
     assert b"usage" not in raw
@@ -96,7 +96,7 @@ def test_a_client_that_did_not_ask_for_usage_gets_none() -> None:
 
 
 @pytest.mark.parametrize("usage", [None, e.Usage(), e.Usage(total_tokens=4)])
-def test_usage_that_is_not_known_is_not_made_up(usage: e.Usage | None) -> None:
+def test_unknown_usage_is_omitted(usage: e.Usage | None) -> None:
     writer = stream(include_usage=True)
     assert writer.encode([*TEXT, finish(usage=usage)])
     assert writer.end() == b"data: [DONE]\n\n"
@@ -123,7 +123,7 @@ def test_usage_that_is_not_known_is_not_made_up(usage: e.Usage | None) -> None:
         ),
     ],
 )
-def test_usage_is_told_as_far_as_it_is_known(usage: e.Usage, spoken: dict[str, Any]) -> None:
+def test_known_counts_of_usage_are_encoded(usage: e.Usage, spoken: dict[str, Any]) -> None:
     writer = stream(include_usage=True)
     writer.encode([finish(usage=usage)])
     assert frames(writer.end())[0]["usage"] == spoken
@@ -133,7 +133,7 @@ def test_usage_is_told_as_far_as_it_is_known(usage: e.Usage, spoken: dict[str, A
     )
 
 
-def test_calls_are_told_one_after_the_other_and_numbered_among_themselves() -> None:
+def test_calls_are_encoded_one_after_the_other_and_numbered() -> None:
     events: list[e.Event] = [
         e.ToolInputStart("a", "f"),
         e.ToolInputDelta("a", '{"x":'),
@@ -175,7 +175,7 @@ def test_calls_are_told_one_after_the_other_and_numbered_among_themselves() -> N
     }
 
 
-def test_a_call_waits_for_the_end_of_the_one_before_it() -> None:
+def test_a_call_waits_until_the_one_before_it_is_complete() -> None:
     events: list[e.Event] = [
         e.ToolInputStart("a", "f"),
         e.ToolInputStart("b", "g"),
@@ -225,7 +225,7 @@ def test_arguments_are_what_the_model_wrote(events: list[e.Event], arguments: st
     ]
 
 
-def test_reasoning_is_told_beside_the_text_and_its_signatures_behind_it() -> None:
+def test_reasoning_is_encoded_in_its_own_field_and_its_signature_after_it() -> None:
     signed = {"anthropic": {"signature": "sig", "provider": "claude"}}
     other = {"type": "reasoning.encrypted", "data": "x", "format": "openai-responses-v1", "index": 7}
     events: list[e.Event] = [
@@ -276,7 +276,7 @@ def test_reasoning_is_told_beside_the_text_and_its_signatures_behind_it() -> Non
     }
 
 
-def test_a_refusal_is_no_content() -> None:
+def test_a_refusal_is_not_content() -> None:
     refusal = {"openai": {"refusal": True}}
     events: list[e.Event] = [
         e.TextStart("t", refusal),
@@ -293,14 +293,14 @@ def test_a_refusal_is_no_content() -> None:
     assert message(*events) == {"role": "assistant", "content": None, "refusal": "No."}
 
 
-def test_why_a_provider_refused_is_told() -> None:
+def test_the_providers_reason_for_a_refusal_is_encoded() -> None:
     why = {"anthropic": {"stopReason": "refusal", "stopDetails": {"explanation": "Not that."}}}
     events = [*TEXT, finish("content-filter", provider_metadata=why)]
     assert deltas(*events)[-1] == ("content_filter", {"refusal": "Not that."})
     assert message(*events) == {"role": "assistant", "content": 'Hé"llo"', "refusal": "Not that."}
 
 
-def test_what_an_answer_cites_and_shows_is_numbered() -> None:
+def test_citations_and_images_are_numbered() -> None:
     events: list[e.Event] = [
         *TEXT,
         e.SourceUrl("s1", "https://a.example", "A"),
@@ -343,7 +343,7 @@ def test_what_an_answer_cites_and_shows_is_numbered() -> None:
         ("other", "stop"),
     ],
 )
-def test_a_finish_is_told_once_and_nothing_after_it(reason: e.FinishReason, spoken: str) -> None:
+def test_a_finish_is_encoded_once_and_nothing_after_it(reason: e.FinishReason, spoken: str) -> None:
     writer = stream()
     writer.encode([e.TextStart("t"), e.TextDelta("t", "Hi")])
     assert frames(writer.encode([finish(reason)]))[0]["choices"][0]["finish_reason"] == spoken
@@ -351,7 +351,7 @@ def test_a_finish_is_told_once_and_nothing_after_it(reason: e.FinishReason, spok
     assert writer.end() == b"data: [DONE]\n\n"
 
 
-def test_an_answer_that_says_nothing_is_an_empty_text() -> None:
+def test_an_empty_answer_has_an_empty_text() -> None:
     assert deltas(finish()) == [("stop", {"role": "assistant", "content": ""})]
     assert message(finish()) == {"role": "assistant", "content": "", "refusal": None}
 
@@ -367,7 +367,7 @@ def test_a_finish_is_never_invented(last: list[e.Event]) -> None:
         encode_document([*TEXT, *last], id="1", model="m", created=5)
 
 
-def test_nothing_comes_behind_a_failure() -> None:
+def test_nothing_is_encoded_after_a_failure() -> None:
     writer = stream(include_usage=True)
     writer.encode(TEXT[:2])
     [frame] = frames(writer.encode_error(ProviderError("gone", category="network")))
@@ -378,7 +378,7 @@ def test_nothing_comes_behind_a_failure() -> None:
         writer.end()
 
 
-def test_a_whole_answer_is_a_chat_completion() -> None:
+def test_a_document_is_a_chat_completion() -> None:
     assert msgspec.json.decode(
         encode_document([*TEXT, finish("length", usage=USAGE)], id="chatcmpl-1", model="m", created=5)
     ) == {

@@ -67,7 +67,7 @@ def read_call(*content: Any, **beside: Any) -> ToolPart:
     return part
 
 
-def test_a_turn_of_claude_code_is_read_whole() -> None:
+def test_a_turn_of_claude_code_is_parsed_completely() -> None:
     described = [tool(name) for name in NAMES]
     tools = [Tool(each["name"], each["description"], each["input_schema"]) for each in described]
     tools[-1] = msgspec.structs.replace(tools[-1], metadata=marked())
@@ -130,7 +130,7 @@ def test_a_turn_of_claude_code_is_read_whole() -> None:
     )
 
 
-def test_strings_are_texts_and_a_system_message_stays_where_it_is() -> None:
+def test_strings_become_texts_and_a_system_message_keeps_its_position() -> None:
     messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello."},
@@ -147,7 +147,7 @@ def test_strings_are_texts_and_a_system_message_stays_where_it_is() -> None:
     ]
 
 
-def test_images_and_documents_are_files() -> None:
+def test_images_and_documents_become_files() -> None:
     pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}
     plain = {"type": "text", "media_type": "text/plain", "data": "Grüße"}
     settings = {"title": "Notes", "context": "old", "citations": {"enabled": True}, "cache_control": MARK}
@@ -172,7 +172,7 @@ def test_images_and_documents_are_files() -> None:
     )
 
 
-def test_documents_of_blocks_and_search_results_are_texts_and_the_latter_is_noted() -> None:
+def test_block_documents_and_search_results_become_texts_and_the_latter_are_reported() -> None:
     blocks = {"type": "content", "content": [{"type": "text", "text": "One"}, image()]}
     found = {
         "type": "search_result",
@@ -190,7 +190,7 @@ def test_documents_of_blocks_and_search_results_are_texts_and_the_latter_is_note
     assert asked.ignored_fields == ("messages[0].content[1].type",)
 
 
-def test_results_are_texts_unless_there_are_files_among_them() -> None:
+def test_results_become_texts_unless_they_contain_files() -> None:
     two = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": MARK}]
     assert read_call(two).output == "a\nb"
     assert read_call(two).result_provider_metadata == marked()
@@ -201,7 +201,7 @@ def test_results_are_texts_unless_there_are_files_among_them() -> None:
     assert (failed.state, failed.error_text, failed.output) == ("output-error", "a\nb", msgspec.UNSET)
 
 
-def test_a_call_without_a_result_waits_and_one_asked_again_under_its_id_is_another() -> None:
+def test_a_call_without_a_result_stays_open_and_a_reused_id_is_another_call() -> None:
     messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [use("call_0", "f", a=1)]},
@@ -218,7 +218,7 @@ def test_a_call_without_a_result_waits_and_one_asked_again_under_its_id_is_anoth
     ]
 
 
-def test_what_anthropic_ran_itself_and_blocks_without_a_word_are_kept_as_they_came() -> None:
+def test_server_tool_blocks_and_unknown_blocks_are_kept_unchanged() -> None:
     search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}}
     found = {
         "type": "web_search_tool_result",
@@ -243,7 +243,7 @@ def test_what_anthropic_ran_itself_and_blocks_without_a_word_are_kept_as_they_ca
     )
 
 
-def test_a_thought_that_nobody_signed_has_no_signature() -> None:
+def test_unsigned_thinking_has_no_signature() -> None:
     thoughts = [
         {"type": "thinking", "thinking": "Hm.", "signature": ""},
         {"type": "thinking", "thinking": "So."},
@@ -261,12 +261,12 @@ def test_a_thought_that_nobody_signed_has_no_signature() -> None:
         ({"type": "none"}, "none", None),
     ],
 )
-def test_tool_choices_are_read(choice: dict[str, Any], read: Any, parallel: bool | None) -> None:
+def test_tool_choices_are_parsed(choice: dict[str, Any], read: Any, parallel: bool | None) -> None:
     request = parse_messages_request(asking(tools=[tool("Bash")], tool_choice=choice)).request
     assert (request.tool_choice, request.options.get("parallel_tool_calls")) == (read, parallel)
 
 
-def test_a_tool_keeps_what_only_anthropic_knows_of_it() -> None:
+def test_a_tool_keeps_anthropics_own_fields() -> None:
     said = {
         **tool("f"),
         "type": "custom",
@@ -281,7 +281,7 @@ def test_a_tool_keeps_what_only_anthropic_knows_of_it() -> None:
     )
 
 
-def test_options_go_under_neutral_names_and_others_under_their_own() -> None:
+def test_options_get_neutral_names_if_there_are_some() -> None:
     raw = asking(
         stop_sequences=["END"],
         top_p=0.5,
@@ -306,7 +306,7 @@ def test_options_go_under_neutral_names_and_others_under_their_own() -> None:
     assert (asked.stream, asked.ignored_fields) == (False, ("metadata.team",))
 
 
-def test_tokens_are_counted_without_a_limit_being_asked_for() -> None:
+def test_a_count_tokens_request_needs_no_max_tokens() -> None:
     body = claude_code()
     del body["max_tokens"]
     request = parse_count_tokens_request(msgspec.json.encode(body))

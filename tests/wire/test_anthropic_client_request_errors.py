@@ -111,14 +111,14 @@ def turns(*blocks: Any) -> bytes:
         ),
     ],
 )
-def test_what_is_wrong_is_named(raw: bytes, field: str | None) -> None:
+def test_the_invalid_field_is_named(raw: bytes, field: str | None) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_messages_request(raw)
     assert caught.value.field == field
     assert field is None or caught.value.message.startswith(f"{field}: ")
 
 
-def test_what_a_user_sent_is_not_said_back_at_length() -> None:
+def test_errors_do_not_repeat_long_values() -> None:
     with pytest.raises(BadRequest) as caught:
         parse_messages_request(asking(temperature="secret" * 1000))
     assert len(caught.value.message) < 120
@@ -149,7 +149,7 @@ JUNK = st.recursive(
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JUNK, st.booleans()), min_size=1, max_size=3))
-def test_a_body_changed_anywhere_is_read_or_refused_with_a_field(
+def test_a_body_with_any_change_is_parsed_or_rejected_with_a_field(
     changes: list[tuple[tuple[Any, ...], Any, bool]],
 ) -> None:
     body: Any = claude_code()
@@ -181,6 +181,6 @@ def change(body: Any, path: tuple[Any, ...], *, junk: Any, gone: bool) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_are_read_or_refused(raw: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(raw: bytes) -> None:
     with pytest.raises(BadRequest):
         parse_messages_request(raw)

@@ -71,7 +71,7 @@ def test_a_text_answer_reaches_the_sdk_with_its_stop_reason_and_usage() -> None:
     }
 
 
-def test_the_stream_keeps_to_the_grammar_byte_for_byte() -> None:
+def test_the_stream_matches_the_protocol_byte_for_byte() -> None:
     stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=7)
     assert stream.encode([]) == b""
     assert stream.encode([e.TextStart("t")]) == (
@@ -98,7 +98,7 @@ def test_the_stream_keeps_to_the_grammar_byte_for_byte() -> None:
     assert stream.end() == b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
-def test_a_signed_thought_keeps_its_signature_and_an_unsigned_one_has_an_empty_one() -> None:
+def test_signed_thinking_keeps_its_signature_and_unsigned_thinking_has_an_empty_one() -> None:
     signature = "EqQBCgIYAhIk/+=" * 20
     assert content([*thought("Hm.", {"signature": signature}), *thought("So.", None, "reasoning-2")]) == [
         {"type": "thinking", "thinking": "Hm.", "signature": signature},
@@ -106,7 +106,7 @@ def test_a_signed_thought_keeps_its_signature_and_an_unsigned_one_has_an_empty_o
     ]
 
 
-def test_redacted_thoughts_and_signatures_without_a_thought_are_blocks_and_nothing_is_none() -> None:
+def test_redacted_thinking_and_a_lone_signature_become_blocks_and_empty_thinking_does_not() -> None:
     assert content(
         [
             *thought("", {"redactedData": "c2VjcmV0", "provider": "claude"}),
@@ -132,13 +132,13 @@ def test_calls_carry_their_arguments_and_one_without_any_an_empty_object() -> No
     ]
 
 
-def test_a_call_that_comes_whole_is_told_in_one_delta() -> None:
+def test_a_call_without_streamed_arguments_is_encoded_as_one_delta() -> None:
     assert content([e.ToolInputAvailable("c1", "read", {"path": "a"})]) == [
         {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "a"}}
     ]
 
 
-def test_parallel_calls_that_overlap_become_blocks_one_after_another() -> None:
+def test_overlapping_parallel_calls_become_sequential_blocks() -> None:
     events: list[e.Event] = [
         e.ToolInputStart("c1", "a"),
         e.ToolInputDelta("c1", '{"x":'),
@@ -159,7 +159,7 @@ def test_parallel_calls_that_overlap_become_blocks_one_after_another() -> None:
     ]
 
 
-def test_a_call_whose_arguments_are_whole_makes_room_for_the_next_at_once() -> None:
+def test_a_call_with_complete_arguments_ends_when_the_next_one_starts() -> None:
     stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=None)
     stream.encode([e.ToolInputStart("c1", "a"), e.ToolInputDelta("c1", '{"x": 1}')])
     second = stream.encode([e.ToolInputStart("c2", "b"), e.ToolInputDelta("c2", "{")])
@@ -168,7 +168,7 @@ def test_a_call_whose_arguments_are_whole_makes_room_for_the_next_at_once() -> N
     assert second.endswith(b'"partial_json":"{"}}\n\n')
 
 
-def test_broken_arguments_come_in_the_wrapping_that_anthropic_documents() -> None:
+def test_invalid_arguments_are_wrapped_as_anthropic_documents() -> None:
     broken = e.ToolInputError("c1", "read", '{"path": oops', "invalid JSON")
     assert content([broken]) == [
         {"type": "tool_use", "id": "c1", "name": "read", "input": {"INVALID_JSON": '{"path": oops'}}
@@ -184,7 +184,7 @@ def test_broken_arguments_come_in_the_wrapping_that_anthropic_documents() -> Non
     }
 
 
-def test_arguments_that_are_no_object_never_reach_the_accumulator_as_they_are() -> None:
+def test_arguments_that_are_not_an_object_are_wrapped_for_the_sdk() -> None:
     def told(written: str, event: e.ToolInputAvailable | e.ToolInputError) -> Any:
         return content([e.ToolInputStart("c1", "f"), e.ToolInputDelta("c1", written), event])[0]["input"]
 
@@ -194,7 +194,7 @@ def test_arguments_that_are_no_object_never_reach_the_accumulator_as_they_are() 
     assert told("\n{}", e.ToolInputAvailable("c1", "f", {})) == {}
 
 
-def test_server_tools_citations_and_blocks_without_a_word_come_as_anthropic_sent_them() -> None:
+def test_server_tools_citations_and_unknown_blocks_are_sent_as_anthropic_sent_them() -> None:
     use = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "hub"}}
     found = {
         "type": "web_search_tool_result",
@@ -237,7 +237,7 @@ def test_server_tools_citations_and_blocks_without_a_word_come_as_anthropic_sent
     ]
 
 
-def test_what_a_client_of_anthropic_has_no_word_for_is_left_out() -> None:
+def test_events_without_an_anthropic_equivalent_are_omitted() -> None:
     events: list[e.Event] = [
         e.Start("m"),
         e.File("data:image/png;base64,AA==", "image/png"),
@@ -267,7 +267,7 @@ def test_finish_reasons_become_stop_reasons(reason: e.FinishReason, told: str) -
     assert streamed(written([[e.FinishStep(reason)]]))["stop_reason"] == told
 
 
-def test_anthropics_own_stop_reason_wins_and_a_stop_sequence_is_named() -> None:
+def test_anthropics_own_stop_reason_takes_precedence_and_a_stop_sequence_is_reported() -> None:
     details = {"type": "refusal", "category": "cyber", "explanation": "no"}
     own = {"anthropic": {"stopReason": "refusal", "stopDetails": details, "id": "msg_9"}}
     message = streamed(written([[e.FinishStep("other", provider_metadata=own)]]))
@@ -277,7 +277,7 @@ def test_anthropics_own_stop_reason_wins_and_a_stop_sequence_is_named() -> None:
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
 
 
-def test_counts_that_nobody_knows_stay_what_the_start_said() -> None:
+def test_unknown_counts_stay_as_in_the_message_start() -> None:
     assert streamed(written([[e.FinishStep("stop")]], input_tokens=41))["usage"] == {
         "input_tokens": 41,
         "output_tokens": 0,
@@ -290,7 +290,7 @@ def test_counts_that_nobody_knows_stay_what_the_start_said() -> None:
     assert message["usage"] == {"input_tokens": 41, "output_tokens": 0}
 
 
-def test_what_nobody_counted_of_an_answer_is_an_estimate_and_said_to_be_one() -> None:
+def test_an_unknown_output_count_is_estimated_and_marked_as_estimated() -> None:
     said: list[e.Event] = [*text("twelve chars"), e.FinishStep("stop")]
     call: list[e.Event] = [
         e.ToolInputStart("c", "add"),
@@ -310,7 +310,7 @@ def test_what_nobody_counted_of_an_answer_is_an_estimate_and_said_to_be_one() ->
     assert streamed(written([counted], input_tokens=41))["usage"] == {"input_tokens": 41, "output_tokens": 7}
 
 
-def test_nothing_invents_a_finish() -> None:
+def test_an_answer_without_a_finish_is_an_error() -> None:
     stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
     stream.encode(text("half an ans"))
     with pytest.raises(ProviderError) as caught:
@@ -323,7 +323,7 @@ def test_nothing_invents_a_finish() -> None:
             written([[e.FinishStep(reason)]])
 
 
-def test_blocks_that_were_sent_cannot_be_taken_back_but_a_whole_answer_begins_again() -> None:
+def test_sent_blocks_cannot_be_reset_but_a_document_starts_over() -> None:
     stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
     stream.encode([e.StartStep(), e.TextStart("t"), e.ResetStep(), e.TextStart("t"), e.TextDelta("t", "a")])
     with pytest.raises(OutOfOrder):

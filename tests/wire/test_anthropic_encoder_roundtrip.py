@@ -40,7 +40,7 @@ def without(value: Any, *names: str) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted({*anthropic_streams.STREAMS} - {*TRIPPED}))
-def test_anthropics_own_streams_come_out_as_they_went_in(name: str) -> None:
+def test_anthropics_own_streams_are_encoded_as_they_were_received(name: str) -> None:
     raw = anthropic_streams.STREAMS[name]
     answer = anthropic_streams.decode([raw])
     direct = streamed(raw)
@@ -52,7 +52,7 @@ def test_anthropics_own_streams_come_out_as_they_went_in(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_answers_of_other_families_reach_the_sdk_whole(name: str) -> None:
+def test_answers_of_other_families_reach_the_sdk_completely(name: str) -> None:
     answer = openai_streams.decode([openai_streams.recording(name)])
     message = told(answer.events, {"id": "msg_1", "model": "m"})
     said = "".join(event.delta for event in answer.events if isinstance(event, e.TextDelta))
@@ -69,7 +69,7 @@ def test_answers_of_other_families_reach_the_sdk_whole(name: str) -> None:
     assert {id: calls[id] for id in inputs} == inputs
 
 
-def test_a_turn_of_claude_code_goes_to_anthropic_as_it_came_with_results_in_the_order_of_calls() -> None:
+def test_a_turn_of_claude_code_is_sent_to_anthropic_unchanged_with_results_in_call_order() -> None:
     body = claude_code()
     del body["temperature"], body["stream"]  # one that this model refuses, and one that the provider decides
     results = body["messages"][2]["content"]

@@ -88,7 +88,7 @@ def weave(draw: st.DrawFn, before: list[e.Event], strands: list[list[e.Event]]) 
 
 
 @given(answers(), st.lists(st.integers(0, 40), max_size=6))
-def test_the_sdk_accumulates_what_the_events_hold(
+def test_the_sdk_accumulates_the_content_of_the_events(
     answer: tuple[list[e.Event], list[dict[str, Any]]], places: list[int]
 ) -> None:
     events, blocks = answer

@@ -39,7 +39,9 @@ STOP = chunk(finish="stop")
         ("off", "<think>a</think>b", [("text", "<think>a</think>b")]),
     ],
 )
-def test_thinking_in_tags_is_reasoning_however_it_is_cut(mode: Any, text: str, story: list[Any]) -> None:
+def test_thinking_in_tags_becomes_reasoning_however_it_is_split(
+    mode: Any, text: str, story: list[Any]
+) -> None:
     quirks = Quirks(think_tags=mode)
     for size in (1, 2, 3, 5, 8, 100):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]

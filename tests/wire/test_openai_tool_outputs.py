@@ -39,7 +39,7 @@ def image(url: str = PNG.url, **more: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
-def test_files_that_calls_gave_follow_all_results_in_one_message() -> None:
+def test_files_from_results_follow_all_results_in_one_message() -> None:
     first = write_multimodal_output([TextPart("Two:"), PNG, FilePart("image/png", "https://a.example/b.png")])
     third = write_multimodal_output(
         [
@@ -79,13 +79,13 @@ def test_files_that_calls_gave_follow_all_results_in_one_message() -> None:
     ]
 
 
-def test_an_output_that_only_looks_like_files_stays_as_it_is() -> None:
+def test_an_output_that_only_resembles_files_is_unchanged() -> None:
     output = {"content": [{"type": "text", "text": "x"}]}
     assert history(assistant(tool("a", output)))[1]["content"] == msgspec.json.encode(output).decode()
 
 
 @pytest.mark.parametrize("detail", ["low", "high", "auto"])
-def test_how_closely_an_image_is_looked_at_goes_along(detail: str) -> None:
+def test_the_image_detail_is_sent(detail: str) -> None:
     part = FilePart(PNG.media_type, PNG.url, None, {"openai": {"imageDetail": detail}})
     assert history(Message("u", "user", (part,))) == [{"role": "user", "content": [image(detail=detail)]}]
 
@@ -93,14 +93,14 @@ def test_how_closely_an_image_is_looked_at_goes_along(detail: str) -> None:
 @pytest.mark.parametrize(
     ("named", "back"), [({}, True), ({"provider": "up"}, True), ({"provider": "x"}, False)]
 )
-def test_what_is_sealed_goes_back_unless_another_provider_is_named(named: Any, back: bool) -> None:
+def test_opaque_metadata_is_sent_back_unless_it_names_another_provider(named: Any, back: bool) -> None:
     details = [{"type": "reasoning.encrypted", "data": "c2Vj"}]
     sealed = ReasoningPart("Hm", None, {"openai": {"reasoning_details": details, **named}})
     said = history(assistant(sealed, tool("a", "")))[0]
     assert said.get("reasoning_details") == (details if back else None)
 
 
-def test_what_anthropic_left_in_a_history_is_nothing_to_others() -> None:
+def test_anthropics_metadata_in_a_history_is_not_sent_to_other_providers() -> None:
     signed = {"anthropic": {"signature": "c2ln", "provider": "claude"}}
     marked = {"anthropic": {"cacheControl": {"type": "ephemeral"}}}
     block = {"anthropic": {"block": {"type": "server_tool_use"}}}
@@ -126,7 +126,7 @@ def test_what_anthropic_left_in_a_history_is_nothing_to_others() -> None:
     ]
 
 
-def test_a_system_message_in_mid_conversation_stays_in_its_place() -> None:
+def test_a_system_message_inside_the_conversation_keeps_its_position() -> None:
     said = [
         Message("1", "system", (TextPart("A"),)),
         Message("2", "user", (TextPart("B"),)),

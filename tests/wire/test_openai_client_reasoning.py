@@ -97,9 +97,7 @@ OTHER = {"type": "reasoning.summary", "summary": "So", "format": "openai-respons
         ),
     ],
 )
-def test_reasoning_comes_back_in_front_of_the_text(
-    fields: dict[str, Any], thoughts: list[ReasoningPart]
-) -> None:
+def test_reasoning_is_parsed_before_the_text(fields: dict[str, Any], thoughts: list[ReasoningPart]) -> None:
     message = {"role": "assistant", "content": "x", **fields}
     request = parse_chat_completions_request(
         msgspec.json.encode({"model": "m", "messages": [message]})
@@ -107,7 +105,7 @@ def test_reasoning_comes_back_in_front_of_the_text(
     assert list(request.messages[0].parts) == [*thoughts, TextPart("x")]
 
 
-def test_what_the_hub_told_comes_back_as_it_was() -> None:
+def test_reasoning_that_the_hub_encoded_is_parsed_back_unchanged() -> None:
     signed = {"anthropic": {"signature": "sig", "provider": "claude"}}
     sealed = {"anthropic": {"redactedData": "blob", "provider": "claude"}}
     other = {"openai": {"reasoning_details": [{**OTHER, "index": 2}]}}

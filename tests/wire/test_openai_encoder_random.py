@@ -113,7 +113,7 @@ def finish(pieces: list[Any], counts: tuple[int | None, int | None, int | None])
 
 
 @given(st.lists(PIECES, max_size=6), st.tuples(COUNTS, COUNTS, COUNTS), st.integers(0, 10**6))
-def test_any_answer_read_back_is_the_same(
+def test_any_encoded_answer_decodes_to_the_same_events(
     pieces: list[Any], counts: tuple[int | None, int | None, int | None], seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -129,7 +129,7 @@ def test_any_answer_read_back_is_the_same(
 
 
 @given(st.lists(PIECES, max_size=6), st.integers(0, 10**6))
-def test_openais_client_adds_any_answer_up_to_the_whole_one(pieces: list[Any], seed: int) -> None:
+def test_openais_client_accumulates_any_stream_to_the_document(pieces: list[Any], seed: int) -> None:
     events = [*answer(pieces, random.Random(seed)), finish(pieces, (1, 2, 3))]
     writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=True)
     raw = writer.encode(events) + writer.end()

@@ -19,11 +19,11 @@ def asked(
     return ModelRequest(model="m", messages=(Message("1", "user", parts),), tools=tools)
 
 
-def test_four_characters_are_a_token_and_a_started_one_counts() -> None:
+def test_four_characters_count_as_a_token_rounded_up() -> None:
     assert [estimate_text(text) for text in ("", "a", "abcd", "abcde")] == [0, 1, 1, 2]
 
 
-def test_a_chinese_japanese_or_korean_character_is_a_token() -> None:
+def test_a_chinese_japanese_or_korean_character_counts_as_a_token() -> None:
     assert estimate_text("今天天气很好") == 6
     assert estimate_text("こんにちは") == 5
     assert estimate_text("안녕하세요") == 5
@@ -40,7 +40,7 @@ def test_a_tool_counts_as_json() -> None:
     assert 20 < estimate_input(asked(tools=(tool,))) < 50
 
 
-def test_an_image_counts_by_its_size_where_that_can_be_seen() -> None:
+def test_an_image_counts_by_its_size_if_that_is_known() -> None:
     png = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + (300).to_bytes(4) + (200).to_bytes(4) + bytes(40)
     url = "data:image/png;base64," + base64.b64encode(png).decode()
     assert estimate_input(asked(FilePart("image/png", url))) == 84
@@ -48,7 +48,7 @@ def test_an_image_counts_by_its_size_where_that_can_be_seen() -> None:
     assert estimate_input(asked(FilePart("image/png", "data:image/png;base64,!!"))) == 1504
 
 
-def test_files_by_data_url_count_by_their_bytes() -> None:
+def test_data_url_files_count_by_their_bytes() -> None:
     text = "data:text/plain;base64," + base64.b64encode(b"x" * 4000).decode()
     pdf = "data:application/pdf;base64," + base64.b64encode(bytes(300_000)).decode()
     assert 1000 <= estimate_input(asked(FilePart("text/plain", text))) <= 1010
@@ -68,5 +68,5 @@ def test_a_result_counts_as_a_message_and_its_images_as_images() -> None:
 
 
 @given(st.text())
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_can_be_estimated(text: str) -> None:
     assert 0 <= estimate_text(text) <= len(text)

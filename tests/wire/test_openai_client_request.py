@@ -39,7 +39,7 @@ def mark(**more: Any) -> dict[str, Any]:
     return {"anthropic": {"cacheControl": {"type": "ephemeral", **more}}}
 
 
-def test_a_plain_body_is_a_model_request() -> None:
+def test_a_plain_body_is_parsed_to_a_model_request() -> None:
     asked = read(
         {"role": "developer", "content": "Be kind."},
         HI,
@@ -79,7 +79,7 @@ def test_a_plain_body_is_a_model_request() -> None:
     )
 
 
-def test_what_has_no_neutral_word_is_told() -> None:
+def test_fields_without_a_neutral_equivalent_are_reported() -> None:
     asked = read(
         {"role": "user", "name": "ann", "content": "Hi"},
         {"role": "user", "name": "bob", "content": [{"type": "text", "text": "Ho", "tone": "loud"}]},
@@ -96,7 +96,7 @@ def test_what_has_no_neutral_word_is_told() -> None:
     assert not asked.include_usage
 
 
-def test_parts_are_texts_and_files() -> None:
+def test_content_parts_become_texts_and_files() -> None:
     content = [
         {"type": "text", "text": "See"},
         {"type": "image_url", "image_url": {"url": "data:image/webp;base64,QUJD", "detail": "low"}},
@@ -125,7 +125,7 @@ def test_parts_are_texts_and_files() -> None:
     ]
 
 
-def test_marks_of_what_is_cached_are_kept_wherever_clients_put_them() -> None:
+def test_cache_breakpoints_are_kept_wherever_clients_put_them() -> None:
     image = {"url": "https://a.example/a.png", "detail": "high"}
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     asked = read(
@@ -167,7 +167,7 @@ def test_marks_of_what_is_cached_are_kept_wherever_clients_put_them() -> None:
     assert asked.ignored_fields == ()
 
 
-def test_results_stand_in_their_calls() -> None:
+def test_results_are_put_into_their_calls() -> None:
     assistant = {
         "role": "assistant",
         "content": [{"type": "text", "text": "Let me see."}, {"type": "refusal", "refusal": "Not that."}],
@@ -192,7 +192,7 @@ def test_results_stand_in_their_calls() -> None:
     ]
 
 
-def test_a_result_may_hold_an_image() -> None:
+def test_a_result_may_contain_an_image() -> None:
     result = {
         "role": "tool",
         "tool_call_id": "c1",
@@ -210,7 +210,7 @@ def test_a_result_may_hold_an_image() -> None:
     }
 
 
-def test_an_id_that_is_used_again_is_the_new_calls() -> None:
+def test_a_reused_id_refers_to_the_newest_call() -> None:
     turn = {"role": "assistant", "content": None, "tool_calls": [call("0"), call("0")]}
     results = [{"role": "tool", "tool_call_id": "0", "content": text} for text in ("a", "b")]
     messages = said(turn, *results, HI, turn, results[1], results[0])
@@ -218,7 +218,7 @@ def test_an_id_that_is_used_again_is_the_new_calls() -> None:
     assert outputs == [["a", "b"], [], ["b", "a"]]
 
 
-def test_functions_are_the_tools_of_old() -> None:
+def test_functions_are_parsed_like_tools() -> None:
     asked = read(
         HI,
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x":1}'}},
@@ -260,7 +260,7 @@ def tools(*names: str) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_the_choice_among_the_tools(choice: Any, understood: Any, names: list[str]) -> None:
+def test_tool_choices_are_parsed(choice: Any, understood: Any, names: list[str]) -> None:
     strict = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
     request = read(HI, tools=[strict, *tools("g")], tool_choice=choice).request
     known = {
@@ -274,7 +274,7 @@ def test_the_choice_among_the_tools(choice: Any, understood: Any, names: list[st
 OTHER = {"type": "reasoning.summary", "summary": "So", "format": "openai-responses-v1", "id": "rs_1"}
 
 
-def test_what_openai_knows_goes_on_to_an_openai_server() -> None:
+def test_openais_fields_reach_an_openai_server() -> None:
     opaque = {"google": {"thought_signature": "s"}}
     body = {
         "model": "m",

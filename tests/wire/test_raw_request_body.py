@@ -47,14 +47,14 @@ def head(**fields: Any) -> RawRequestBody:
         (b'{"model":"m","stream":{}}', "stream must be true or false, not {}", "stream"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_field(raw: bytes, said: str, field: str | None) -> None:
+def test_the_invalid_field_is_named(raw: bytes, said: str, field: str | None) -> None:
     with pytest.raises(BadRequest) as refused:
         RawRequestBody(raw)
     assert refused.value.message.startswith(said)
     assert refused.value.field == field
 
 
-def test_a_long_value_is_not_said_back() -> None:
+def test_errors_do_not_repeat_long_values() -> None:
     with pytest.raises(BadRequest) as refused:
         head(stream="x" * 10_000)
     assert len(refused.value.message) < 200
@@ -64,7 +64,7 @@ def test_a_long_value_is_not_said_back() -> None:
     ("fields", "stream"),
     [({}, False), ({"stream": None}, False), ({"stream": False}, False), ({"stream": True}, True)],
 )
-def test_a_stream_is_what_asks_for_one(fields: dict[str, Any], *, stream: bool) -> None:
+def test_stream_is_true_only_if_requested(fields: dict[str, Any], *, stream: bool) -> None:
     assert head(**fields).stream is stream
 
 
@@ -88,7 +88,7 @@ def test_a_stream_is_what_asks_for_one(fields: dict[str, Any], *, stream: bool) 
         ({"n": 3}, None),
     ],
 )
-def test_the_longest_answer_is_that_of_all_choices(fields: dict[str, Any], most: int | None) -> None:
+def test_max_output_tokens_covers_all_choices(fields: dict[str, Any], most: int | None) -> None:
     assert head(**fields).max_output_tokens == most
 
 
@@ -103,11 +103,11 @@ def test_the_longest_answer_is_that_of_all_choices(fields: dict[str, Any], most:
         ("yes", False),
     ],
 )
-def test_a_client_asks_for_usage_with_a_word(options: Any, *, asks: bool) -> None:
+def test_usage_is_requested_with_include_usage(options: Any, *, asks: bool) -> None:
     assert head(stream_options=options).include_usage is asks
 
 
-def test_fields_that_are_not_looked_at_keep_their_bytes_and_places() -> None:
+def test_other_fields_keep_their_bytes_and_order() -> None:
     written = RawRequestBody(ODD).rewrite("served", options={})
     assert written == (
         b'{"model":"served","temperature":1.0e0,"seed":12345678901234567890123,"x":[ 1 , 2.50,null ],'
@@ -115,7 +115,7 @@ def test_fields_that_are_not_looked_at_keep_their_bytes_and_places() -> None:
     )
 
 
-def test_options_fill_in_what_the_body_leaves_open() -> None:
+def test_options_fill_in_fields_that_the_body_does_not_set() -> None:
     body = RawRequestBody(b'{"model":"m","temperature":0.10,"top_p":null}')
     written = body.rewrite("x", options={"temperature": 1, "top_p": 1, "seed": 7, "extra": {"a": [1]}})
     assert written == b'{"model":"x","temperature":0.10,"top_p":null,"seed":7,"extra":{"a":[1]}}'
@@ -131,13 +131,13 @@ def test_options_fill_in_what_the_body_leaves_open() -> None:
         (b',"stream_options":{ "include_usage" : true }', b',"stream_options":{ "include_usage" : true }'),
     ],
 )
-def test_usage_is_asked_for_beside_what_the_client_asks(said: bytes, sent: bytes) -> None:
+def test_include_usage_is_added_to_the_clients_stream_options(said: bytes, sent: bytes) -> None:
     assert RawRequestBody(b'{"model":"m"' + said + b"}").rewrite("m", options={}, include_usage=True) == (
         b'{"model":"m"' + sent + b"}"
     )
 
 
-def test_writing_it_again_for_another_server_starts_from_what_the_client_sent() -> None:
+def test_each_rewrite_starts_from_the_clients_body() -> None:
     body = RawRequestBody(b'{"model":"m"}')
     body.rewrite("a", options={"seed": 1}, include_usage=True)
     assert body.rewrite("b", options={"top_k": 2}) == b'{"model":"b","top_k":2}'
@@ -151,14 +151,14 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=12).filter(lambda name: name not in ("model", "stream")), values))
-def test_whatever_a_client_says_arrives_but_for_the_models_name(fields: dict[str, Any]) -> None:
+def test_every_body_is_relayed_with_only_the_model_changed(fields: dict[str, Any]) -> None:
     raw = json.dumps({**fields, "model": "m"}).encode()
     body = RawRequestBody(raw)
     assert json.loads(body.rewrite("served", options={})) == {**fields, "model": "served"}
     assert body.size == len(raw)
 
 
-def test_half_of_a_surrogate_pair_in_a_text_goes_on_as_it_came() -> None:
+def test_a_lone_surrogate_in_a_text_is_relayed() -> None:
     head = RawRequestBody(rb'{"model":"a","messages":[{"role":"user","content":"cut \ud83d"}],"n":1}')
     assert head.rewrite("b", options={}) == (
         rb'{"model":"b","messages":[{"role": "user", "content": "cut \ud83d"}],"n":1}'

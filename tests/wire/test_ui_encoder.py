@@ -62,20 +62,20 @@ METADATA = {"acme": {"x": 1}}
         ),
     ],
 )
-def test_an_event_is_spelled_with_no_key_too_many(
+def test_an_event_is_encoded_without_extra_keys(
     event: e.Event, six: dict[str, object], seven: dict[str, object] | None
 ) -> None:
     assert frames([event]) == [six]
     assert frames([event], sdk=7) == [seven or six]
 
 
-def test_words_that_a_v6_client_does_not_know_are_left_out() -> None:
+def test_events_and_fields_unknown_to_v6_clients_are_omitted() -> None:
     news: list[e.Event] = [e.ToolApprovalResponse("p", approved=True), e.ResetStep()]
     assert frames(news) == []
     assert [frame["type"] for frame in frames(news, sdk=7)] == ["tool-approval-response", "reset-step"]
 
 
-def test_keys_that_kill_the_client_are_taken_out_at_any_depth() -> None:
+def test_keys_that_break_the_client_are_removed_at_any_depth() -> None:
     output = {"a": [{"__proto__": 1, "b": 2}], "constructor": {"prototype": 1}, "c": {"constructor": 3}}
     (frame,) = frames([e.ToolOutputAvailable("c", output)])
     assert frame["output"] == {"a": [{"b": 2}], "c": {"constructor": 3}}
@@ -83,6 +83,6 @@ def test_keys_that_kill_the_client_are_taken_out_at_any_depth() -> None:
     assert frame["delta"] == 'the key "__proto__" and "prototype"'
 
 
-def test_no_number_that_is_no_json_reaches_the_wire() -> None:
+def test_nan_and_infinity_never_reach_the_wire() -> None:
     (frame,) = frames([e.ToolOutputAvailable("c", {"x": float("nan"), "y": float("inf")})])
     assert frame["output"] == {"x": None, "y": None}

@@ -44,7 +44,7 @@ def body(message: str, type: str | None, code: str | None, param: str | None = N
         (DragomanError("broken"), 500, body("broken", "server_error", "internal")),
     ],
 )
-def test_an_error_of_the_hub_in_openais_words(
+def test_a_hub_error_has_openais_type_and_code(
     error: DragomanError, status: int, spoken: dict[str, object]
 ) -> None:
     assert (error_status(error), error_body(error)) == (status, spoken)
@@ -67,7 +67,7 @@ def test_an_error_of_the_hub_in_openais_words(
         ("unknown", False, 502, "server_error", "unknown"),
     ],
 )
-def test_a_providers_failure_by_its_category(
+def test_a_provider_error_has_the_status_and_type_of_its_category(
     category: ProviderCategory, transient: bool, status: int, type: str, code: str | None
 ) -> None:
     error = ProviderError("oh", category=category, transient=transient)
@@ -77,7 +77,7 @@ def test_a_providers_failure_by_its_category(
 @pytest.mark.parametrize(
     ("given", "status"), [(418, 418), (529, 529), (599, 599), (200, 502), (302, 502), (600, 502)]
 )
-def test_a_providers_own_status_goes_on_when_it_is_an_error(given: int, status: int) -> None:
+def test_a_providers_own_error_status_is_passed_on(given: int, status: int) -> None:
     assert error_status(ProviderError("oh", upstream_status=given)) == status
 
 
@@ -94,7 +94,7 @@ def test_a_providers_own_status_goes_on_when_it_is_an_error(given: int, status: 
         ({"message": "raw", "code": 503}, body("oh", "server_error", "overloaded")),
     ],
 )
-def test_a_provider_that_speaks_like_openai_keeps_its_words(
+def test_an_error_in_openais_format_keeps_its_fields(
     details: dict[str, Any], spoken: dict[str, object]
 ) -> None:
     error = ProviderError("oh", category="overloaded", transient=True)

@@ -85,7 +85,7 @@ def test_a_message_names_the_field_and_what_to_do() -> None:
     }
 
 
-def test_a_context_that_is_too_long_is_told_in_the_words_that_clients_look_for() -> None:
+def test_a_context_limit_error_has_the_text_that_clients_look_for() -> None:
     def message(said: str) -> Any:
         body: Any = error_body(ProviderError(said, category="context_limit"), request_id=None)
         return body["error"]["message"]
@@ -96,7 +96,7 @@ def test_a_context_that_is_too_long_is_told_in_the_words_that_clients_look_for()
     assert message("prompt is too long: 9 tokens > 8 maximum") == "prompt is too long: 9 tokens > 8 maximum"
 
 
-def test_anthropics_own_error_comes_as_it_was_and_one_of_another_family_in_anthropics_shape() -> None:
+def test_an_anthropic_error_is_passed_on_unchanged_and_another_familys_is_converted() -> None:
     own = {"type": "overloaded_error", "message": "Overloaded", "details": {"error_code": "busy"}}
     error = provider("overloaded", 529)
     error.details = own
@@ -111,7 +111,7 @@ def test_anthropics_own_error_comes_as_it_was_and_one_of_another_family_in_anthr
     }
 
 
-def test_a_failure_in_the_stream_is_raised_after_what_came_before() -> None:
+def test_a_failure_in_the_stream_is_raised_after_the_events_before_it() -> None:
     stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
     raw = stream.encode([e.TextStart("t"), e.TextDelta("t", "Half an ans")])
     raw += stream.encode_error(provider("overloaded"), request_id="req_1")
@@ -138,7 +138,7 @@ def test_a_failure_in_the_stream_is_raised_after_what_came_before() -> None:
     }
 
 
-def test_a_failure_before_the_first_event_is_a_frame_too() -> None:
+def test_a_failure_before_the_first_event_is_an_error_frame() -> None:
     stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=1)
     assert stream.encode_error(provider("network")) == (
         b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"no"},'
