@@ -119,11 +119,11 @@ def finish(name: str) -> e.FinishStep:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_each_thing_that_the_api_sends_becomes_its_part(name: str) -> None:
+def test_each_block_type_is_decoded(name: str) -> None:
     assert parts(STREAMS[name]) == PARTS[name]
 
 
-def test_blocks_events_and_deltas_of_unknown_kinds_are_passed_over_or_kept_whole() -> None:
+def test_unknown_events_and_deltas_are_ignored_and_unknown_blocks_kept() -> None:
     compaction = {"type": "compaction", "content": "So far: hello.", "encrypted_content": "Zm9v"}
     assert parts(UNKNOWN) == (
         DataPart("data-anthropic", {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}),
@@ -132,7 +132,7 @@ def test_blocks_events_and_deltas_of_unknown_kinds_are_passed_over_or_kept_whole
     )
 
 
-def test_what_must_go_back_names_the_provider_that_gave_it() -> None:
+def test_opaque_metadata_names_its_provider() -> None:
     thought = parts(STREAMS["thinking"], provider="up")[0]
     assert isinstance(thought, ReasoningPart)
     assert thought.provider_metadata == {"anthropic": {"signature": SIGNATURE, "provider": "up"}}
@@ -164,21 +164,21 @@ def test_what_must_go_back_names_the_provider_that_gave_it() -> None:
         ),
     ],
 )
-def test_the_finish_says_why_the_model_stopped(name: str, reason: str, kept: dict[str, Any]) -> None:
+def test_the_finish_has_the_stop_reason(name: str, reason: str, kept: dict[str, Any]) -> None:
     last = finish(name)
     assert (last.finish_reason, last.model, last.provider) == (reason, MODEL, "up")
     assert last.provider_metadata == {"anthropic": {"id": "msg_01", **kept}}
 
 
 @pytest.mark.parametrize("reason", ["model_context_window_exceeded", "compaction", "something_new"])
-def test_reasons_that_are_rare_or_new_finish_too(reason: str) -> None:
+def test_rare_and_unknown_stop_reasons_finish_the_answer(reason: str) -> None:
     answer = decode([sse(start(), *text(0, "Hi"), stop(reason), STOP)])
     expected = "length" if reason.startswith("model") else "other"
     assert answer.finish is not None
     assert answer.finish.finish_reason == expected
 
 
-def test_a_gateway_that_ends_its_turn_with_calls_has_called_tools() -> None:
+def test_end_turn_with_calls_becomes_tool_calls() -> None:
     answer = decode([sse(start(), *call(0, "t", "f"), stop("end_turn"), STOP)])
     assert answer.finish is not None
     assert answer.finish.finish_reason == "tool-calls"
@@ -215,7 +215,7 @@ def test_usage_is_the_last_total_of_each_count(name: str, usage: e.Usage) -> Non
         ({"input_tokens": "many"}, {"output_tokens": True}, None),
     ],
 )
-def test_what_was_not_counted_stays_unknown(
+def test_absent_counts_stay_unknown(
     first: dict[str, Any], last: dict[str, Any] | None, usage: e.Usage | None
 ) -> None:
     begun = start()
@@ -233,7 +233,7 @@ def test_what_was_not_counted_stays_unknown(
         (["[1]"], "[1]", "must be a JSON object, not '[1]'"),
     ],
 )
-def test_arguments_that_are_no_json_object_are_not_run(pieces: list[str], value: str, problem: str) -> None:
+def test_arguments_that_are_not_a_json_object_are_an_error(pieces: list[str], value: str, problem: str) -> None:
     answer = decode([sse(start(), *call(0, "t", "f", *pieces), stop("tool_use"), STOP)])
     error = next(event for event in answer.events if isinstance(event, e.ToolInputError))
     assert (error.tool_call_id, error.tool_name, error.input) == ("t", "f", value)
@@ -242,14 +242,14 @@ def test_arguments_that_are_no_json_object_are_not_run(pieces: list[str], value:
     folded(answer.events)
 
 
-def test_a_call_without_an_id_or_with_one_that_is_taken_gets_another() -> None:
+def test_a_missing_or_used_id_is_replaced() -> None:
     raw = sse(start(), *call(0, "old", "f"), *call(1, "", "f"), *call(2, "new", "f"), stop("tool_use"), STOP)
     made = iter(["old", "one", "two"])
     held = parts(raw, new_id=lambda: next(made), used_ids={"old"})
     assert [part.tool_call_id for part in held if isinstance(part, ToolPart)] == ["one", "two", "new"]
 
 
-def test_a_server_tool_that_failed_says_why() -> None:
+def test_a_failed_server_tool_has_its_error_code() -> None:
     error = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
     result = {**FOUND, "content": error}
     (held,) = parts(sse(start(), *block(0, SEARCH), *block(1, result), stop("end_turn"), STOP))
@@ -258,19 +258,19 @@ def test_a_server_tool_that_failed_says_why() -> None:
     assert held.result_provider_metadata == {"anthropic": {"block": result}}
 
 
-def test_the_result_of_a_server_tool_that_was_called_before_a_pause_is_kept_whole() -> None:
+def test_a_server_tool_result_without_its_call_is_kept_unchanged() -> None:
     held = parts(sse(start(), *block(0, FOUND), *text(1, "Two."), stop("end_turn"), STOP))
     assert held == (DataPart("data-anthropic", FOUND), said("Two."))
 
 
-def test_neighbouring_deltas_of_one_read_leave_as_one_event() -> None:
+def test_adjacent_deltas_of_one_read_are_merged() -> None:
     deltas = [event for event in decode([STREAMS["text"]]).events if isinstance(event, e.TextDelta)]
     assert deltas == [e.TextDelta("text-0", "Hello wörld 🦜")]
     calls = [event for event in decode([STREAMS["calls"]]).events if isinstance(event, e.ToolInputDelta)]
     assert calls == [e.ToolInputDelta("toolu_a", '{"city": "Zürich"}')]
 
 
-def test_a_delta_leaves_with_the_read_that_brought_it() -> None:
+def test_a_delta_is_returned_by_the_read_that_contains_it() -> None:
     decoder = AnthropicDecoder()
     pieces = [sse(event) for event in [start(), *text(0, "a", "b")]]
     heard = [decoder.feed(piece) for piece in pieces]
@@ -289,18 +289,18 @@ def test_pings_and_comments_are_signs_of_life() -> None:
     assert decoder.heartbeat_count == 3
 
 
-def test_a_text_whose_start_was_lost_is_heard_all_the_same() -> None:
+def test_a_text_delta_without_a_block_start_is_decoded() -> None:
     raw = sse(start(), *text(0, "Hi", " you")[1:-1], stop("end_turn"), STOP)
     assert parts(raw) == (said("Hi you"),)
 
 
-def test_halves_of_a_character_are_joined() -> None:
+def test_a_split_surrogate_pair_is_joined() -> None:
     raw = sse(start(), *text(0, "<1>", "<2>"), stop("end_turn"), STOP)
     raw = raw.replace(b"<1>", b"\\ud83e").replace(b"<2>", b"\\udd9c")
     assert parts(raw) == (said("🦜"),)
 
 
-def test_nothing_counts_behind_the_stop() -> None:
+def test_nothing_is_read_after_message_stop() -> None:
     decoder = AnthropicDecoder()
     events = decoder.feed(STREAMS["text"] + STREAMS["text"])
     assert decoder.done
@@ -310,7 +310,7 @@ def test_nothing_counts_behind_the_stop() -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_an_answer_in_one_document_says_what_its_stream_says(name: str) -> None:
+def test_a_document_gives_the_same_answer_as_its_stream(name: str) -> None:
     """Only whole blocks: the document is made of what the API would have sent."""
     content = [dict(entry) for entry in _content(name)]
     reason = (finish(name).provider_metadata or {})["anthropic"]["stopReason"]
@@ -350,7 +350,7 @@ def _content(name: str) -> list[dict[str, Any]]:
         (b'{"content":[],"stop_reason":null}', "network", "without a stop reason"),
     ],
 )
-def test_a_document_that_is_no_answer_is_a_failure(document: bytes, category: str, words: str) -> None:
+def test_a_document_that_is_not_an_answer_is_a_failure(document: bytes, category: str, words: str) -> None:
     with pytest.raises(ProviderError, match=words) as failed:
         AnthropicDecoder().decode_document(document)
     assert failed.value.category == category

@@ -60,7 +60,7 @@ def test_a_finish_is_never_invented(raw: bytes, words: str) -> None:
     assert (answer.failure.category, answer.failure.transient) == ("network", True)
 
 
-def test_the_last_event_counts_without_its_blank_line() -> None:
+def test_the_last_event_is_read_without_its_blank_line() -> None:
     assert decode([STREAMS["text"].rstrip(b"\n")]).finish == decode([STREAMS["text"]]).finish
 
 
@@ -80,7 +80,7 @@ def test_the_last_event_counts_without_its_blank_line() -> None:
         ("something_new", "api_error", True, None),
     ],
 )
-def test_an_error_in_the_stream_is_known_by_its_type(
+def test_an_error_in_the_stream_is_identified_by_its_type(
     kind: str, category: str, transient: bool, status: int | None
 ) -> None:
     error = {"type": kind, "message": "It is so."}
@@ -93,7 +93,7 @@ def test_an_error_in_the_stream_is_known_by_its_type(
 
 
 @pytest.mark.parametrize("before", [[], [start()], [start(), *text(0, "Hi")[:2]]])
-def test_what_came_before_an_error_is_given_out_first(before: list[Any]) -> None:
+def test_events_before_an_error_are_returned_first(before: list[Any]) -> None:
     decoder = AnthropicDecoder()
     heard = []
     try:
@@ -124,7 +124,7 @@ BUSY = b'{"type":"overloaded_error","message":"Overloaded"}'
         b"event: error\ndata: Overloaded\n\n",
     ],
 )
-def test_an_error_is_heard_in_every_shape(raw: bytes) -> None:
+def test_an_error_is_recognised_in_every_shape(raw: bytes) -> None:
     for stream in (raw, sse(start(), *text(0, "Hi"), raw, STOP)):
         answer = decode([stream])
         assert answer.failure is not None
@@ -140,7 +140,7 @@ def test_an_error_is_heard_in_every_shape(raw: bytes) -> None:
         b"data: {}}\n\n",
     ],
 )
-def test_what_is_no_json_object_is_a_failure(raw: bytes) -> None:
+def test_a_frame_that_is_not_a_json_object_is_a_failure(raw: bytes) -> None:
     answer = decode([sse(start(), *text(0, "Hi"), raw, stop("end_turn"), STOP)])
     assert answer.finish is None
     assert answer.failure is not None
@@ -151,7 +151,7 @@ def test_what_is_no_json_object_is_a_failure(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "raw", [b"event: ping\ndata: ping\n\n", b"data:\n\n", b"data: null\n\n", b"event: x\n\n"]
 )
-def test_heartbeats_of_gateways_are_passed_over(raw: bytes) -> None:
+def test_heartbeats_of_gateways_are_ignored(raw: bytes) -> None:
     answer = decode([sse(start(), raw, *text(0, "Hi"), raw, stop("end_turn"), STOP)])
     assert answer.failure is None
 

@@ -117,15 +117,15 @@ async def theirs(raw: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sorted(STREAMS.keys() - OUT_OF_SPEC))
-async def test_anthropics_client_hears_the_same(name: str) -> None:
+async def test_anthropics_client_reads_the_same_answer(name: str) -> None:
     assert ours(STREAMS[name]) == await theirs(STREAMS[name])
 
 
-async def test_anthropics_client_hears_the_same_beside_what_it_does_not_know() -> None:
+async def test_anthropics_client_reads_the_same_answer_except_unknown_blocks() -> None:
     assert ours(UNKNOWN) == await theirs(UNKNOWN)
 
 
-async def test_anthropics_client_hears_the_same_of_a_long_answer() -> None:
+async def test_anthropics_client_reads_the_same_long_answer() -> None:
     words = [f" wörd{number}🦜" for number in range(300)]
     written = msgspec.json.encode({"words": words, "deep": [{"n": 1.5}, None, True]}).decode()
     pieces = [written[place : place + 9] for place in range(0, len(written), 9)]
@@ -133,7 +133,7 @@ async def test_anthropics_client_hears_the_same_of_a_long_answer() -> None:
     assert ours(raw) == await theirs(raw)
 
 
-async def test_anthropics_client_stumbles_where_we_fail() -> None:
+async def test_anthropics_client_fails_where_ours_fails() -> None:
     raw = sse(start(), *text(0, "Hi"), OVERLOADED)
     with pytest.raises(APIStatusError, match="Overloaded"):
         await theirs(raw)

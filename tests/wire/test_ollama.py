@@ -68,7 +68,7 @@ def story(pieces: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_an_answer_is_told_in_order(name: str) -> None:
+def test_an_answer_is_decoded_in_order(name: str) -> None:
     assert story([STREAMS[name]]) == STORIES[name]
 
 
@@ -81,7 +81,7 @@ def test_empty_lines_and_a_last_line_without_its_end_change_nothing(name: str, e
         assert story([raw.removesuffix(ends)]) == STORIES[name]
 
 
-def test_neighbouring_deltas_of_one_read_leave_as_one() -> None:
+def test_adjacent_deltas_of_one_read_are_merged() -> None:
     decoder = OllamaDecoder(provider="up")
     assert decoder.feed(ndjson(line(thinking="A"), line(thinking="b"), line("C"), line("d"))) == [
         e.ReasoningStart("reasoning-1"),
@@ -114,7 +114,7 @@ def test_neighbouring_deltas_of_one_read_leave_as_one() -> None:
         ("something new", 0, "other"),
     ],
 )
-def test_finish_reasons_are_told_in_the_hubs_words(reason: str | None, calls: int, finish: str) -> None:
+def test_finish_reasons_are_converted_to_the_hubs(reason: str | None, calls: int, finish: str) -> None:
     answer = decode([ndjson(line(tool_calls=[call()] * calls), last(reason))])
     assert answer.finish is not None
     assert answer.finish.finish_reason == finish
@@ -133,20 +133,20 @@ def test_finish_reasons_are_told_in_the_hubs_words(reason: str | None, calls: in
         ({"total_duration": 1}, None),
     ],
 )
-def test_what_was_not_counted_is_unknown(counted: dict[str, Any], usage: e.Usage | None) -> None:
+def test_absent_counts_are_unknown(counted: dict[str, Any], usage: e.Usage | None) -> None:
     answer = decode([ndjson(last(**counted))])
     assert answer.finish is not None
     assert answer.finish.usage == usage
 
 
-def test_the_model_that_was_asked_stands_in_where_none_is_named() -> None:
+def test_the_requested_model_is_reported_if_the_stream_names_none() -> None:
     nameless = {key: value for key, value in last().items() if key != "model"}
     answer = decode([ndjson(nameless)], model="asked")
     assert answer.finish is not None
     assert answer.finish.model == "asked"
 
 
-def test_an_id_that_is_missing_taken_or_used_twice_is_replaced() -> None:
+def test_a_missing_or_duplicate_id_is_replaced() -> None:
     ids = iter(["n1", "taken", "n2", "n3"])
     raw = ndjson(line(tool_calls=[call(id="a"), call(id="a"), call(), call(id="taken")]), last())
     answer = decode([raw], new_id=lambda: next(ids), used_ids={"taken"})
@@ -170,7 +170,7 @@ def test_arguments_may_be_an_object_or_its_text(arguments: Any, entry: tuple[Any
     assert answer.story[0][: len(entry)] == entry
 
 
-def test_a_call_without_a_name_is_told_as_one_that_cannot_run() -> None:
+def test_a_call_without_a_name_is_an_error() -> None:
     answer = decode([ndjson(line(tool_calls=[{"function": {"arguments": {}}}, {}]), last())])
     assert [entry[0] for entry in answer.story] == ["bad call", "finish"]
 
@@ -184,7 +184,7 @@ def test_a_call_without_a_name_is_told_as_one_that_cannot_run() -> None:
         ("model 'x' not found", "bad_request", False),
     ],
 )
-def test_an_error_line_says_why_the_answer_broke_off(message: str, category: str, transient: bool) -> None:
+def test_an_error_line_fails_the_answer(message: str, category: str, transient: bool) -> None:
     decoder = OllamaDecoder()
     events = decoder.feed(ndjson(line("One"), {"error": message}, line("two"), last()))
     assert events == [e.TextStart("text-1"), e.TextDelta("text-1", "One")]
@@ -209,7 +209,7 @@ def test_an_error_line_says_why_the_answer_broke_off(message: str, category: str
         {**line("x"), "error": {"message": "no", "code": 429}},
     ],
 )
-def test_errors_of_proxies_count_too_and_also_beside_an_answer(given: Any) -> None:
+def test_errors_of_proxies_are_recognised_also_beside_an_answer(given: Any) -> None:
     answer = decode([ndjson(given)])
     assert answer.failure is not None
     assert (answer.failure.message, answer.failure.category) == ("no", "rate_limit")
@@ -235,7 +235,7 @@ def test_a_finish_is_never_invented(end: bytes) -> None:
     assert (answer.failure.category, answer.failure.transient, answer.finish) == ("network", True, None)
 
 
-def test_a_line_over_the_limit_fails_after_what_came_before_it() -> None:
+def test_a_line_over_the_limit_fails_after_the_events_before_it() -> None:
     short, long = ndjson(line("x" * 300)), ndjson(line("x" * 301))
     for raw in (short + long + short, short + long[:-1], short + b"x" * 1000):
         for pieces in ([raw], cut(raw, range(len(raw)))):
@@ -247,7 +247,7 @@ def test_a_line_over_the_limit_fails_after_what_came_before_it() -> None:
             assert text == "x" * 300
 
 
-def test_a_document_is_read_whole() -> None:
+def test_a_document_is_decoded_completely() -> None:
     document = {
         **last(),
         "message": {"role": "assistant", "content": "Hi", "thinking": "Hm", "tool_calls": [call()]},
@@ -271,7 +271,7 @@ def test_a_document_is_read_whole() -> None:
         (ndjson(line("Hi"), line("ho")), "before it was done", "network"),
     ],
 )
-def test_a_document_that_is_no_answer_fails(raw: bytes, words: str, category: str) -> None:
+def test_a_document_that_is_not_an_answer_fails(raw: bytes, words: str, category: str) -> None:
     with pytest.raises(ProviderError, match=words) as caught:
         OllamaDecoder().decode_document(raw)
     assert caught.value.category == category

@@ -19,20 +19,20 @@ from .openai_streams import cut
         b'"x"\n',
     ],
 )
-def test_what_is_not_one_object_a_line_is_garbage_however_it_is_cut(raw: bytes) -> None:
+def test_lines_that_are_not_objects_are_invalid_however_they_are_split(raw: bytes) -> None:
     for pieces in ([raw], cut(raw, range(len(raw)))):
         failure = decode(pieces).failure
         assert failure is not None
         assert (failure.category, failure.message[:30]) == ("api_error", "the provider sent invalid JSON")
 
 
-def test_a_character_that_was_cut_in_half_comes_out_whole() -> None:
+def test_a_split_surrogate_pair_is_joined() -> None:
     raw = rb'{"message":{"content":"\ud83e"}}' + b"\n" + rb'{"message":{"content":"\udd9c"}}' + b"\n"
     done = ndjson({"done": True, "done_reason": "stop"})
     for pieces in ([raw + done], cut(raw + done, range(len(raw)))):
         assert decode(pieces).story == [("text", "🦜"), ("finish", "stop", None)]
 
 
-def test_broken_utf8_is_replaced() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     raw = ndjson(line("wXrd")).replace(b"X", b"\xff") + STREAMS["cut"]
     assert decode([raw]).story == [("text", "w\ufffdrdOne two"), ("finish", "length", "qwen3:8b")]

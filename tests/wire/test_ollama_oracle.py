@@ -64,11 +64,11 @@ async def theirs(raw: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("raw", [*(STREAMS[name] for name in BEHAVED), LONG], ids=[*BEHAVED, "long"])
-async def test_ollamas_client_hears_the_same(raw: bytes) -> None:
+async def test_ollamas_client_reads_the_same_answer(raw: bytes) -> None:
     assert ours(raw) == await theirs(raw)
 
 
-async def test_ollamas_client_and_ours_both_hear_the_error_of_a_stream() -> None:
+async def test_ollamas_client_and_ours_both_report_an_error_in_the_stream() -> None:
     with pytest.raises(ResponseError) as caught:
         await theirs(STREAMS["error"])
     failure = decode([STREAMS["error"]]).failure

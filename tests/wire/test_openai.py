@@ -27,7 +27,7 @@ def finish_of(*chunks: Any, done: bool = True, quirks: Quirks | None = None) -> 
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_a_finish_reason_makes_an_answer_whole_with_or_without_done(done: bool) -> None:
+def test_a_finish_reason_completes_an_answer_with_or_without_done(done: bool) -> None:
     assert finish_of(HELLO, STOP, done=done) == "stop"
 
 
@@ -41,7 +41,7 @@ def test_a_finish_is_never_invented(done: bool, reason: str | None) -> None:
     assert told(answer.events) == [("text", "Hello")]
 
 
-def test_a_server_that_never_gives_reasons_may_be_trusted_by_its_done_but_not_by_its_silence() -> None:
+def test_with_lenient_finish_done_completes_an_answer_and_a_bare_end_does_not() -> None:
     call = chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]})
     lenient = Quirks(lenient_finish=True)
     assert finish_of(HELLO, quirks=lenient) == "stop"
@@ -82,11 +82,11 @@ def test_an_empty_answer_is_a_failure(raw: bytes) -> None:
         (["insufficient_system_resource"], "api_error"),
     ],
 )
-def test_finish_reasons_are_read_in_every_vendors_words(reasons: list[str], finish: str) -> None:
+def test_finish_reasons_of_every_vendor_are_recognised(reasons: list[str], finish: str) -> None:
     assert finish_of(HELLO, *(chunk(finish=reason) for reason in reasons)) == finish
 
 
-def test_nothing_counts_behind_done() -> None:
+def test_nothing_is_read_after_done() -> None:
     decoder = OpenAIDecoder()
     events = decoder.feed(sse(HELLO, STOP) + sse(HELLO))
     assert decoder.done
@@ -95,7 +95,7 @@ def test_nothing_counts_behind_done() -> None:
     assert decoder.close() == []
 
 
-def test_what_came_before_a_failure_is_given_out_first() -> None:
+def test_events_before_a_failure_are_returned_first() -> None:
     decoder = OpenAIDecoder()
     events = decoder.feed(sse(HELLO, {"error": {"message": "broken", "code": 500}}, HELLO, done=False))
     assert told(events) == [("text", "Hello")]
@@ -139,7 +139,7 @@ def test_what_came_before_a_failure_is_given_out_first() -> None:
         ),
     ],
 )
-def test_an_error_in_the_stream_is_known_in_every_shape(
+def test_an_error_in_the_stream_is_recognised_in_every_shape(
     error: dict[str, Any], category: str, transient: bool, words: str
 ) -> None:
     answer = decode([sse(HELLO, error, STOP)])
@@ -163,7 +163,7 @@ def test_an_error_in_the_stream_is_known_in_every_shape(
         (b"data: " + b"[" * 100_000 + b"\n\n", "nested too deeply"),
     ],
 )
-def test_an_error_is_known_by_its_frame_and_rubbish_is_one(frames: bytes, words: str) -> None:
+def test_an_error_frame_is_recognised_and_invalid_json_is_a_failure(frames: bytes, words: str) -> None:
     answer = decode([sse(HELLO, frames, STOP)])
     assert told(answer.events) == [("text", "Hello")]
     assert answer.failure is not None
@@ -171,18 +171,18 @@ def test_an_error_is_known_by_its_frame_and_rubbish_is_one(frames: bytes, words:
 
 
 @pytest.mark.parametrize("value", [None, {}, "", False, []])
-def test_an_error_that_is_none_is_no_error(value: object) -> None:
+def test_an_empty_error_is_not_an_error(value: object) -> None:
     assert finish_of({**HELLO, "error": value}, STOP) == "stop"
 
 
-def test_a_frame_cut_short_behind_the_finish_does_not_matter() -> None:
+def test_a_truncated_frame_after_the_finish_is_ignored() -> None:
     raw = sse(HELLO, STOP, done=False)
     for stump in (b"data: [DO", b'data: {"choices":[],"us', b"da"):
         assert decode([raw + stump]).finish is not None
     assert decode([sse(HELLO, done=False) + b'data: {"choices":[{"fini']).failure is not None
 
 
-def test_a_frame_that_never_ends_is_refused() -> None:
+def test_a_frame_over_the_limit_is_rejected() -> None:
     decoder = OpenAIDecoder(limit=1000)
     assert decoder.feed(sse(HELLO, done=False)) != []
     with pytest.raises(ProviderError, match="longer than 1000 bytes"):
@@ -199,7 +199,7 @@ def test_the_finish_names_the_model_that_served_and_the_provider() -> None:
     )
 
 
-def test_neighbours_in_a_read_become_one_delta() -> None:
+def test_adjacent_deltas_of_one_read_are_merged() -> None:
     thought, said = chunk({"reasoning": "a"}), chunk({"content": "b"})
     call = chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "[1"}}]})
     more = chunk({"tool_calls": [{"index": 0, "function": {"arguments": ",2"}}]})
@@ -219,14 +219,14 @@ def test_neighbours_in_a_read_become_one_delta() -> None:
     ]
 
 
-def test_reasoning_between_texts_makes_new_blocks() -> None:
+def test_reasoning_between_texts_starts_new_blocks() -> None:
     said, thought = chunk({"content": "a"}), chunk({"reasoning_content": "b"})
     blocks = [("text", "a"), ("reasoning", "b"), ("text", "a"), ("refusal", "no"), ("text", "a")]
     raw = sse(said, thought, said, chunk({"refusal": "no"}), said, STOP)
     assert decode([raw]).story == [*blocks, ("finish", "stop", "m-1")]
 
 
-def test_an_answer_that_came_as_one_document_is_told_like_a_stream() -> None:
+def test_a_document_gives_the_same_events_as_a_stream() -> None:
     message = {
         "role": "assistant",
         "reasoning_content": "Hm",
@@ -264,7 +264,7 @@ def test_an_answer_that_came_as_one_document_is_told_like_a_stream() -> None:
         (b"[" * 100_000, "api_error"),
     ],
 )
-def test_a_document_that_is_no_answer_is_a_failure(body: bytes, category: str) -> None:
+def test_a_document_that_is_not_an_answer_is_a_failure(body: bytes, category: str) -> None:
     with pytest.raises(ProviderError) as failed:
         OpenAIDecoder().decode_document(body)
     assert failed.value.category == category

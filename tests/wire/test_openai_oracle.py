@@ -87,12 +87,12 @@ async def theirs(raw: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BEHAVED)
-async def test_openais_client_hears_the_same(name: str) -> None:
+async def test_openais_client_reads_the_same_answer(name: str) -> None:
     raw = recording(name)
     assert ours(raw) == await theirs(raw)
 
 
-async def test_openais_client_hears_the_same_of_a_long_answer() -> None:
+async def test_openais_client_reads_the_same_long_answer() -> None:
     words = [f" wörd{number}🦜" for number in range(400)]
     arguments = msgspec.json.encode({"words": words}).decode()
     pieces = [arguments[place : place + 9] for place in range(0, len(arguments), 9)]
