@@ -25,7 +25,7 @@ from dragoman.model_request import ModelRequest, Tool
 from dragoman.providers.local import provider as local
 from dragoman.providers.local.process import LocalModelProcess
 from dragoman.providers.local.provider import LocalProvider
-from tests.wire.openai_streams import told
+from tests.wire.openai_streams import summarise
 
 from .servers import LIMIT
 
@@ -93,7 +93,7 @@ async def answer(provider: LocalProvider, request: ModelRequest) -> list[Sequenc
 
 
 async def story(provider: LocalProvider, request: ModelRequest) -> list[tuple[Any, ...]]:
-    return told([event for batch in await answer(provider, request) for event in batch])
+    return summarise([event for batch in await answer(provider, request) for event in batch])
 
 
 def engine(script: str, *arguments: Path, startup_timeout: float = LIMIT) -> LocalModelProcess:
@@ -104,7 +104,7 @@ def engine(script: str, *arguments: Path, startup_timeout: float = LIMIT) -> Loc
 
 async def test_an_answer_is_streamed_with_its_usage(provider: LocalProvider) -> None:
     batches = await answer(provider, ask("Why is the sky blue?", options={"max_tokens": 16}))
-    text, finish = told([event for batch in batches for event in batch])
+    text, finish = summarise([event for batch in batches for event in batch])
     deltas = [batch for batch in batches if any(isinstance(event, e.TextDelta) for event in batch)]
     assert len(deltas) > 3
     assert text[0] == "text"

@@ -22,7 +22,7 @@ from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.openai.quirks import Quirks
-from tests.wire.openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse, told
+from tests.wire.openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse, summarise
 
 from .servers import CHUNKED, LIMIT, Peer, Received, Script, answering, ok, serving
 from .servers import chunk as piece
@@ -59,7 +59,7 @@ async def answer(of: OpenAIProvider, request: ModelRequest | None = None) -> lis
 
 async def story(script: Script, transport: Transport, **options: Any) -> list[tuple[Any, ...]]:
     async with serving(script) as server:
-        return told(await answer(provider(transport, server.url, **options)))
+        return summarise(await answer(provider(transport, server.url, **options)))
 
 
 async def failure(script: Script, transport: Transport, **options: Any) -> ProviderError:
@@ -135,8 +135,8 @@ async def test_recorded_streams_come_out_as_the_decoder_tells_them(transport: Tr
                 heard += batch
         except ProviderError as error:
             failed = error
-    known = [event[1] for event in told(expected.events) if event[0] == "call"]
-    again = [event[1] for event in told(heard) if event[0] == "call"]
+    known = [event[1] for event in summarise(expected.events) if event[0] == "call"]
+    again = [event[1] for event in summarise(heard) if event[0] == "call"]
     assert [id for id in again if id in known] == [id for id in known if id in again]
     assert len(again) == len(known)
     assert (failed and failed.message) == (expected.failure and expected.failure.message)
@@ -146,7 +146,7 @@ async def test_a_connection_serves_the_next_question(transport: Transport) -> No
     raw = streamed(sse(*HELLO))
     async with serving(answering(raw, raw, raw)) as server:
         up = provider(transport, server.url)
-        assert [told(await answer(up)) for _ in range(3)] == [STORY] * 3
+        assert [summarise(await answer(up)) for _ in range(3)] == [STORY] * 3
         assert server.connections == 1
 
 
@@ -262,7 +262,7 @@ async def test_a_server_that_does_not_know_stream_options_is_asked_without_now_a
 
     async with serving(script) as server:
         up = provider(transport, server.url)
-        assert [told(await answer(up)) for _ in range(2)] == [STORY] * 2
+        assert [summarise(await answer(up)) for _ in range(2)] == [STORY] * 2
     assert asked == [True, False, False]
 
 
@@ -330,7 +330,7 @@ async def test_ids_are_made_for_calls_without_one_and_for_those_that_the_convers
     before = Message("a", "assistant", (ToolPart("tool-f", "a", "output-available", input={}, output=""),))
     async with serving(answering(raw)) as server:
         up = provider(transport, server.url)
-        story = told(await answer(up, ModelRequest(model="m", messages=[before])))
+        story = summarise(await answer(up, ModelRequest(model="m", messages=[before])))
     ids = [call[1] for call in story if call[0] == "call"]
     assert all(re.fullmatch(r"call_[a-zA-Z0-9_-]{12,}", id) for id in ids)
     assert len(set(ids)) == 2

@@ -16,18 +16,18 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 ASKED = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
 
 
-def encode(*messages: Message, provider: str = "up", model: str = "m", **asked: Any) -> dict[str, Any]:
+def encode(*messages: Message, provider: str = "up", model: str = "m", **fields: Any) -> dict[str, Any]:
     """The body of a request."""
     body = msgspec.json.decode(
-        encode_request(ModelRequest(model=model, messages=messages, **asked), provider=provider)
+        encode_request(ModelRequest(model=model, messages=messages, **fields), provider=provider)
     )
     assert isinstance(body, dict)
     obeys(body["messages"])
     return body
 
 
-def history(*messages: Message, **asked: Any) -> Any:
-    return encode(*messages, **asked)["messages"]
+def history(*messages: Message, **fields: Any) -> Any:
+    return encode(*messages, **fields)["messages"]
 
 
 def obeys(messages: list[dict[str, Any]]) -> None:

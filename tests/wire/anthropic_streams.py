@@ -61,16 +61,16 @@ def block(index: int, begin: dict[str, Any], *deltas: dict[str, Any]) -> list[di
     ]
 
 
-def text(index: int, *pieces: str) -> list[dict[str, Any]]:
+def text(index: int, *reads: str) -> list[dict[str, Any]]:
     """A block of text."""
-    deltas = [{"type": "text_delta", "text": piece} for piece in pieces]
+    deltas = [{"type": "text_delta", "text": data} for data in reads]
     return block(index, {"type": "text", "text": ""}, *deltas)
 
 
-def call(index: int, id: str, name: str, *pieces: str, **more: Any) -> list[dict[str, Any]]:
+def call(index: int, id: str, name: str, *reads: str, **more: Any) -> list[dict[str, Any]]:
     """A tool call."""
     begin = {"type": "tool_use", "id": id, "name": name, "input": {}, **more}
-    return block(index, begin, *({"type": "input_json_delta", "partial_json": piece} for piece in pieces))
+    return block(index, begin, *({"type": "input_json_delta", "partial_json": data} for data in reads))
 
 
 def stop(reason: str | None, usage: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -273,13 +273,13 @@ UNKNOWN = sse(
 )
 
 
-def decode(pieces: Iterable[bytes], **settings: Any) -> Answer:
+def decode(reads: Iterable[bytes], **settings: Any) -> Answer:
     """Feed the pieces one by one, as a provider does."""
     decoder = AnthropicDecoder(**settings)
     answer = Answer()
     try:
-        for piece in pieces:
-            answer.events += decoder.feed(piece)
+        for data in reads:
+            answer.events += decoder.feed(data)
         answer.events += decoder.close()
     except ProviderError as failure:
         answer.failure = failure

@@ -42,8 +42,8 @@ def line(content: str = "", **more: Any) -> dict[str, Any]:
 
 def last(reason: str | None = "stop", content: str = "", **more: Any) -> dict[str, Any]:
     """The last line."""
-    told = {} if reason is None else {"done_reason": reason}
-    return {**line(content), "done": True, **told, **(more or METRICS)}
+    done_reason = {} if reason is None else {"done_reason": reason}
+    return {**line(content), "done": True, **done_reason, **(more or METRICS)}
 
 
 def call(name: str = "weather", arguments: Any = None, id: str | None = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def call(name: str = "weather", arguments: Any = None, id: str | None = None) ->
 
 def ndjson(*lines: Any) -> bytes:
     """Lines as a stream; bytes are lines already."""
-    return b"".join((given if isinstance(given, bytes) else _go(given)) + b"\n" for given in lines)
+    return b"".join((line if isinstance(line, bytes) else _go(line)) + b"\n" for line in lines)
 
 
 def _go(value: Any) -> bytes:
@@ -93,13 +93,13 @@ STREAMS = {
 }
 
 
-def decode(pieces: Iterable[bytes], **how: Any) -> Answer:
+def decode(reads: Iterable[bytes], **options: Any) -> Answer:
     """Feed the pieces one by one, as a provider does."""
-    decoder = OllamaDecoder(**how)
+    decoder = OllamaDecoder(**options)
     answer = Answer()
     try:
-        for piece in pieces:
-            answer.events += decoder.feed(piece)
+        for data in reads:
+            answer.events += decoder.feed(data)
         answer.events += decoder.close()
     except ProviderError as failure:
         answer.failure = failure

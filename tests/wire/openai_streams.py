@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def story(self) -> list[tuple[Any, ...]]:
-        return [*told(self.events), *([("failure", self.failure.category)] if self.failure else [])]
+        return [*summarise(self.events), *([("failure", self.failure.category)] if self.failure else [])]
 
     @property
     def finish(self) -> e.FinishStep | None:
@@ -56,13 +56,13 @@ class Answer:
         return last if isinstance(last, e.FinishStep) else None
 
 
-def decode(pieces: Iterable[bytes], quirks: Quirks | None = None) -> Answer:
+def decode(reads: Iterable[bytes], quirks: Quirks | None = None) -> Answer:
     """Feed the pieces one by one, as a provider does."""
     decoder = OpenAIDecoder(quirks)
     answer = Answer()
     try:
-        for piece in pieces:
-            answer.events += decoder.feed(piece)
+        for data in reads:
+            answer.events += decoder.feed(data)
         answer.events += decoder.close()
     except ProviderError as failure:
         answer.failure = failure
@@ -80,7 +80,7 @@ def cuts(raw: bytes, seed: int) -> list[int]:
     return [chance.randrange(len(raw) + 1) for _ in range(chance.randrange(1, 40))]
 
 
-def told(events: Sequence[e.Event]) -> list[tuple[Any, ...]]:
+def summarise(events: Sequence[e.Event]) -> list[tuple[Any, ...]]:
     """The answer as a list of what it holds, in order; the order of events is checked on the way."""
     teller = Teller()
     for event in events:

@@ -103,7 +103,7 @@ def test_a_turn_of_claude_code_is_parsed_completely() -> None:
         TextPart("You are Claude Code.", None, marked()),
         TextPart("Be concise.\n<env>linux</env>", None, marked(LONG_MARK)),
     )
-    asked = (
+    parsed = (
         TextPart("<system-reminder>today is Monday</system-reminder>"),
         TextPart("What is in shot.png and a.txt?", None, marked()),
     )
@@ -111,7 +111,7 @@ def test_a_turn_of_claude_code_is_parsed_completely() -> None:
         model="claude-opus-5",
         messages=(
             Message("system", "system", system),
-            Message("messages[0]", "user", asked),
+            Message("messages[0]", "user", parsed),
             Message("messages[1]", "assistant", (*thoughts, TextPart("I look."), shot, text, bash)),
             Message("messages[2]", "user", (TextPart("Go on."),)),
             Message("messages[3]", "assistant", (grep,)),
@@ -151,7 +151,7 @@ def test_images_and_documents_become_files() -> None:
     pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}
     plain = {"type": "text", "media_type": "text/plain", "data": "Grüße"}
     settings = {"title": "Notes", "context": "old", "citations": {"enabled": True}, "cache_control": MARK}
-    kept = {
+    metadata = {
         "anthropic": {"cacheControl": MARK, **{k: v for k, v in settings.items() if k != "cache_control"}}
     }
     grown = base64.b64encode("Grüße".encode()).decode()
@@ -168,26 +168,28 @@ def test_images_and_documents_become_files() -> None:
         FilePart("image/jpeg", "https://a.example/b.jpg?c=1"),
         FilePart("application/pdf", "data:application/pdf;base64,JVBERg=="),
         FilePart("application/pdf", "https://a.example/b.pdf", "B", {"anthropic": {"title": "B"}}),
-        FilePart("text/plain", f"data:text/plain;base64,{grown}", "Notes", kept),
+        FilePart("text/plain", f"data:text/plain;base64,{grown}", "Notes", metadata),
     )
 
 
 def test_block_documents_and_search_results_become_texts_and_the_latter_are_reported() -> None:
     blocks = {"type": "content", "content": [{"type": "text", "text": "One"}, image()]}
-    found = {
+    search_result = {
         "type": "search_result",
         "title": "T",
         "source": "https://a.example",
         "content": [{"type": "text", "text": "P"}],
     }
-    asked = parse_messages_request(saying({"type": "document", "title": "D", "source": blocks}, found))
-    assert asked.request.messages[0].parts == (
+    parsed = parse_messages_request(
+        saying({"type": "document", "title": "D", "source": blocks}, search_result)
+    )
+    assert parsed.request.messages[0].parts == (
         TextPart("D:"),
         TextPart("One"),
         FilePart("image/png", URL),
         TextPart("T\nhttps://a.example\nP"),
     )
-    assert asked.ignored_fields == ("messages[0].content[1].type",)
+    assert parsed.ignored_fields == ("messages[0].content[1].type",)
 
 
 def test_results_become_texts_unless_they_contain_files() -> None:
@@ -267,14 +269,14 @@ def test_tool_choices_are_parsed(choice: dict[str, Any], read: Any, parallel: bo
 
 
 def test_a_tool_keeps_anthropics_own_fields() -> None:
-    said = {
+    tool_json = {
         **tool("f"),
         "type": "custom",
         "strict": True,
         "defer_loading": True,
         "input_examples": [{"a": 1}],
     }
-    read = parse_messages_request(asking(tools=[said])).request.tools[0]
+    read = parse_messages_request(asking(tools=[tool_json])).request.tools[0]
     assert (read.strict, read.metadata) == (
         True,
         {"anthropic": {"deferLoading": True, "inputExamples": [{"a": 1}]}},
@@ -292,8 +294,8 @@ def test_options_get_neutral_names_if_there_are_some() -> None:
         speed="fast",
         stream=False,
     )
-    asked = parse_messages_request(raw)
-    assert asked.request.options == {
+    parsed = parse_messages_request(raw)
+    assert parsed.request.options == {
         "max_tokens": 10,
         "stop": ["END"],
         "top_p": 0.5,
@@ -303,7 +305,7 @@ def test_options_get_neutral_names_if_there_are_some() -> None:
         "user": "u",
         "speed": "fast",
     }
-    assert (asked.stream, asked.ignored_fields) == (False, ("metadata.team",))
+    assert (parsed.stream, parsed.ignored_fields) == (False, ("metadata.team",))
 
 
 def test_a_count_tokens_request_needs_no_max_tokens() -> None:

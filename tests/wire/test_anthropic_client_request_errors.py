@@ -126,11 +126,11 @@ def test_errors_do_not_repeat_long_values() -> None:
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The way to everything in a body."""
-    found = [path] if path else []
+    error = [path] if path else []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
-        found += paths(item, (*path, key))
-    return found
+        error += paths(item, (*path, key))
+    return error
 
 
 PLACES = paths(claude_code())
@@ -153,8 +153,8 @@ def test_a_body_with_any_change_is_parsed_or_rejected_with_a_field(
     changes: list[tuple[tuple[Any, ...], Any, bool]],
 ) -> None:
     body: Any = claude_code()
-    for path, junk, gone in changes:
-        change(body, path, junk=junk, gone=gone)
+    for path, junk, removed in changes:
+        change(body, path, junk=junk, removed=removed)
     assert outcome(msgspec.json.encode(body))
 
 
@@ -166,13 +166,13 @@ def outcome(raw: bytes) -> str | int | None:
         return error.field
 
 
-def change(body: Any, path: tuple[Any, ...], *, junk: Any, gone: bool) -> None:
+def change(body: Any, path: tuple[Any, ...], *, junk: Any, removed: bool) -> None:
     """Put junk at a place, or nothing; a place that an earlier change took away stays away."""
     *way, last = path
     try:
         for key in way:
             body = body[key]
-        if gone:
+        if removed:
             del body[last]
         else:
             body[last] = junk

@@ -25,24 +25,24 @@ TOLD = {
 STOP = e.FinishStep("stop", USAGE)
 
 
-def text(said: str, id: str = "text-1") -> list[e.Event]:
-    return [e.TextStart(id), *(e.TextDelta(id, letter) for letter in said), e.TextEnd(id)]
+def text(words: str, id: str = "text-1") -> list[e.Event]:
+    return [e.TextStart(id), *(e.TextDelta(id, letter) for letter in words), e.TextEnd(id)]
 
 
-def thought(said: str, metadata: dict[str, Any] | None, id: str = "reasoning-1") -> list[e.Event]:
+def thought(words: str, metadata: dict[str, Any] | None, id: str = "reasoning-1") -> list[e.Event]:
     family = {"anthropic": metadata} if metadata is not None else None
     return [
         e.ReasoningStart(id),
-        *(e.ReasoningDelta(id, letter) for letter in said),
+        *(e.ReasoningDelta(id, letter) for letter in words),
         e.ReasoningEnd(id, family),
     ]
 
 
 def call(id: str, name: str, arguments: str, size: int = 3) -> list[e.Event]:
-    pieces = [arguments[start : start + size] for start in range(0, len(arguments), size)]
+    fragments = [arguments[start : start + size] for start in range(0, len(arguments), size)]
     return [
         e.ToolInputStart(id, name),
-        *(e.ToolInputDelta(id, piece) for piece in pieces),
+        *(e.ToolInputDelta(id, fragment) for fragment in fragments),
         e.ToolInputAvailable(id, name, msgspec.json.decode(arguments or "{}")),
     ]
 
@@ -185,13 +185,13 @@ def test_invalid_arguments_are_wrapped_as_anthropic_documents() -> None:
 
 
 def test_arguments_that_are_not_an_object_are_wrapped_for_the_sdk() -> None:
-    def told(written: str, event: e.ToolInputAvailable | e.ToolInputError) -> Any:
+    def block_input(written: str, event: e.ToolInputAvailable | e.ToolInputError) -> Any:
         return content([e.ToolInputStart("c1", "f"), e.ToolInputDelta("c1", written), event])[0]["input"]
 
-    assert told(" null", e.ToolInputAvailable("c1", "f", {})) == {}
-    assert told("ls -l", e.ToolInputAvailable("c1", "f", "ls -l")) == {"INVALID_JSON": "ls -l"}
-    assert told("[1]", e.ToolInputError("c1", "f", "[1]", "no object")) == {"INVALID_JSON": "[1]"}
-    assert told("\n{}", e.ToolInputAvailable("c1", "f", {})) == {}
+    assert block_input(" null", e.ToolInputAvailable("c1", "f", {})) == {}
+    assert block_input("ls -l", e.ToolInputAvailable("c1", "f", "ls -l")) == {"INVALID_JSON": "ls -l"}
+    assert block_input("[1]", e.ToolInputError("c1", "f", "[1]", "no object")) == {"INVALID_JSON": "[1]"}
+    assert block_input("\n{}", e.ToolInputAvailable("c1", "f", {})) == {}
 
 
 def test_server_tools_citations_and_unknown_blocks_are_sent_as_anthropic_sent_them() -> None:
@@ -254,7 +254,7 @@ def test_events_without_an_anthropic_equivalent_are_omitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "stop_reason"),
     [
         ("stop", "end_turn"),
         ("length", "max_tokens"),
@@ -263,8 +263,8 @@ def test_events_without_an_anthropic_equivalent_are_omitted() -> None:
         ("other", "end_turn"),
     ],
 )
-def test_finish_reasons_become_stop_reasons(reason: e.FinishReason, told: str) -> None:
-    assert streamed(written([[e.FinishStep(reason)]]))["stop_reason"] == told
+def test_finish_reasons_become_stop_reasons(reason: e.FinishReason, stop_reason: str) -> None:
+    assert streamed(written([[e.FinishStep(reason)]]))["stop_reason"] == stop_reason
 
 
 def test_anthropics_own_stop_reason_takes_precedence_and_a_stop_sequence_is_reported() -> None:
@@ -291,18 +291,18 @@ def test_unknown_counts_stay_as_in_the_message_start() -> None:
 
 
 def test_an_unknown_output_count_is_estimated_and_marked_as_estimated() -> None:
-    said: list[e.Event] = [*text("twelve chars"), e.FinishStep("stop")]
+    events: list[e.Event] = [*text("twelve chars"), e.FinishStep("stop")]
     call: list[e.Event] = [
         e.ToolInputStart("c", "add"),
         e.ToolInputDelta("c", '{"a":12}'),
         e.ToolInputAvailable("c", "add", {"a": 12}),
         e.FinishStep("tool-calls", e.Usage(input_tokens=9)),
     ]
-    told = {"input_tokens": 41, "output_tokens": 3}
-    assert b'"usage":{"output_tokens":3,"estimated":true}' in written([said], input_tokens=41)
-    assert streamed(written([said], input_tokens=41))["usage"] == told  # the SDK passes the mark over
-    assert created(encode_document(said, id="i", model="m", input_tokens=41))["usage"] == {
-        **told,
+    usage = {"input_tokens": 41, "output_tokens": 3}
+    assert b'"usage":{"output_tokens":3,"estimated":true}' in written([events], input_tokens=41)
+    assert streamed(written([events], input_tokens=41))["usage"] == usage  # the SDK passes the mark over
+    assert created(encode_document(events, id="i", model="m", input_tokens=41))["usage"] == {
+        **usage,
         "estimated": True,
     }
     assert streamed(written([call]))["usage"] == {"input_tokens": 9, "output_tokens": 2}

@@ -86,8 +86,8 @@ def test_a_message_names_the_field_and_what_to_do() -> None:
 
 
 def test_a_context_limit_error_has_the_text_that_clients_look_for() -> None:
-    def message(said: str) -> Any:
-        body: Any = error_body(ProviderError(said, category="context_limit"), request_id=None)
+    def message(text: str) -> Any:
+        body: Any = error_body(ProviderError(text, category="context_limit"), request_id=None)
         return body["error"]["message"]
 
     assert message("This model's maximum context length is 8192 tokens.") == (
@@ -124,13 +124,13 @@ def test_a_failure_in_the_stream_is_raised_after_the_events_before_it() -> None:
         b"",
         b"",
     )
-    said: list[str] = []
+    texts: list[str] = []
     with (
         pytest.raises(anthropic.APIStatusError) as caught,
         client(raw, kind="text/event-stream").messages.stream(**ASKED) as answer,
     ):
-        said += answer.text_stream
-    assert "".join(said) == "Half an ans"
+        texts += answer.text_stream
+    assert "".join(texts) == "Half an ans"
     assert caught.value.body == {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "no"},

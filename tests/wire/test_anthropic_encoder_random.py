@@ -26,24 +26,32 @@ OBJECTS = st.dictionaries(WORDS, VALUES, max_size=3)
 
 
 def cut(text: str, places: Sequence[int]) -> list[str]:
-    borders = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    borders = sorted({0, len(text), *(index % (len(text) + 1) for index in places)})
     return [text[start:end] for start, end in pairwise(borders)]
 
 
 @st.composite
 def texts(draw: st.DrawFn, id: str) -> Block:
-    pieces = draw(st.lists(WORDS, max_size=4))
-    events: list[e.Event] = [e.TextStart(id), *(e.TextDelta(id, piece) for piece in pieces), e.TextEnd(id)]
-    return events, {"type": "text", "text": "".join(pieces)} if pieces else None
+    fragments = draw(st.lists(WORDS, max_size=4))
+    events: list[e.Event] = [
+        e.TextStart(id),
+        *(e.TextDelta(id, fragment) for fragment in fragments),
+        e.TextEnd(id),
+    ]
+    return events, {"type": "text", "text": "".join(fragments)} if fragments else None
 
 
 @st.composite
 def thoughts(draw: st.DrawFn, id: str) -> Block:
-    pieces, signature = draw(st.lists(WORDS, max_size=3)), draw(st.none() | WORDS)
+    fragments, signature = draw(st.lists(WORDS, max_size=3)), draw(st.none() | WORDS)
     sealed = {"anthropic": {"signature": signature}} if signature else None
-    deltas = [e.ReasoningDelta(id, piece) for piece in pieces]
-    block = {"type": "thinking", "thinking": "".join(pieces), "signature": signature or ""}
-    return [e.ReasoningStart(id), *deltas, e.ReasoningEnd(id, sealed)], block if pieces or signature else None
+    deltas = [e.ReasoningDelta(id, fragment) for fragment in fragments]
+    block = {"type": "thinking", "thinking": "".join(fragments), "signature": signature or ""}
+    return [
+        e.ReasoningStart(id),
+        *deltas,
+        e.ReasoningEnd(id, sealed),
+    ], block if fragments or signature else None
 
 
 @st.composite
@@ -53,7 +61,7 @@ def calls(draw: st.DrawFn, id: str) -> Block:
     arguments = "" if silent and not value else msgspec.json.encode(value).decode()
     deltas: list[e.Event] = []
     if not silent:
-        deltas = [e.ToolInputDelta(id, piece) for piece in cut(arguments, places)]
+        deltas = [e.ToolInputDelta(id, fragment) for fragment in cut(arguments, places)]
     announced = bool(deltas) or draw(st.booleans())
     begun: list[e.Event] = [e.ToolInputStart(id, "f"), *deltas] if announced else []
     block = {"type": "tool_use", "id": id, "name": "f", "input": value}
@@ -66,18 +74,18 @@ def answers(draw: st.DrawFn) -> tuple[list[e.Event], list[dict[str, Any]]]:
     count = draw(st.integers(0, 5))
     blocks = [draw(st.one_of(texts(f"t{n}"), thoughts(f"r{n}"), calls(f"c{n}"))) for n in range(count)]
     events: list[e.Event] = []
-    for number, (said, _) in enumerate(blocks):
+    for number, (strand, _) in enumerate(blocks):
         mixed = number > 0 and draw(st.booleans())
-        place = len(blocks[number - 1][0]) - 1 if mixed else 0  # into the one before, after its start
-        middle = len(events) - draw(st.integers(0, max(0, place)))
-        events = weave(draw, events[:middle], [events[middle:], said])
+        index = len(blocks[number - 1][0]) - 1 if mixed else 0  # into the one before, after its start
+        middle = len(events) - draw(st.integers(0, max(0, index)))
+        events = weave(draw, events[:middle], [events[middle:], strand])
     return events, [block for _, block in blocks if block is not None]
 
 
 def weave(draw: st.DrawFn, before: list[e.Event], strands: list[list[e.Event]]) -> list[e.Event]:
     """Two strands as one, in which the second begins after what came before."""
-    tail, said = strands
-    rest = list(said)
+    tail, mixed = strands
+    rest = list(mixed)
     woven = [*before, *rest[:1]]
     rest = rest[1:]
     for event in tail:
@@ -93,7 +101,7 @@ def test_the_sdk_accumulates_the_content_of_the_events(
 ) -> None:
     events, blocks = answer
     finished = [*events, e.FinishStep("stop", e.Usage(input_tokens=3, output_tokens=4))]
-    borders = sorted({0, len(finished), *(place % len(finished) for place in places)})
+    borders = sorted({0, len(finished), *(index % len(finished) for index in places)})
     batches = [finished[start:end] for start, end in pairwise(borders)]
     message = streamed(written(batches))
     assert message["content"] == blocks

@@ -26,7 +26,7 @@ WHOLE = [
 ]
 
 
-def told(events: list[e.Event], direct: dict[str, Any]) -> dict[str, Any]:
+def sdk_message(events: list[e.Event], direct: dict[str, Any]) -> dict[str, Any]:
     """The message that the SDK makes of these events."""
     stream = AnthropicStreamEncoder(id=direct["id"], model=direct["model"], input_tokens=None)
     return streamed(b"".join([*(stream.encode([event]) for event in events), stream.end()]))
@@ -44,7 +44,7 @@ def test_anthropics_own_streams_are_encoded_as_they_were_received(name: str) -> 
     raw = anthropic_streams.STREAMS[name]
     answer = anthropic_streams.decode([raw])
     direct = streamed(raw)
-    message = told(answer.events, direct)
+    message = sdk_message(answer.events, direct)
     assert answer.failure is None
     assert without(message, *UNTOLD) == without(direct, *UNTOLD)
     if name != "length":  # a call that was cut off: a stream has the half, a whole message its text
@@ -54,8 +54,8 @@ def test_anthropics_own_streams_are_encoded_as_they_were_received(name: str) -> 
 @pytest.mark.parametrize("name", WHOLE)
 def test_answers_of_other_families_reach_the_sdk_completely(name: str) -> None:
     answer = openai_streams.decode([openai_streams.recording(name)])
-    message = told(answer.events, {"id": "msg_1", "model": "m"})
-    said = "".join(event.delta for event in answer.events if isinstance(event, e.TextDelta))
+    message = sdk_message(answer.events, {"id": "msg_1", "model": "m"})
+    text = "".join(event.delta for event in answer.events if isinstance(event, e.TextDelta))
     thought = "".join(event.delta for event in answer.events if isinstance(event, e.ReasoningDelta))
     inputs = {
         event.tool_call_id: event.input if isinstance(event.input, dict) else {INVALID_JSON_KEY: event.input}
@@ -63,7 +63,7 @@ def test_answers_of_other_families_reach_the_sdk_completely(name: str) -> None:
         if isinstance(event, e.ToolInputAvailable)
     }
     blocks = message["content"]
-    assert "".join(block["text"] for block in blocks if block["type"] == "text") == said
+    assert "".join(block["text"] for block in blocks if block["type"] == "text") == text
     assert "".join(block["thinking"] for block in blocks if block["type"] == "thinking") == thought
     calls = {block["id"]: block["input"] for block in blocks if block["type"] == "tool_use"}
     assert {id: calls[id] for id in inputs} == inputs

@@ -21,7 +21,7 @@ TOOLS = (Tool("f", "", {}), Tool("g", "", {}))
 BESIDE = ("model", "stream", "messages", "tools")
 
 
-def asked(model: str = OLD, *messages: Message, **fields: Any) -> ModelRequest:
+def make_request(model: str = OLD, *messages: Message, **fields: Any) -> ModelRequest:
     return ModelRequest(model=model, messages=messages or (HI,), **fields)
 
 
@@ -31,9 +31,9 @@ def body(request: ModelRequest, **settings: Any) -> dict[str, Any]:
     return {name: value for name, value in decoded.items() if name not in BESIDE}
 
 
-def options(model: str = OLD, **given: Any) -> tuple[dict[str, Any], list[str]]:
+def options(model: str = OLD, **request_options: Any) -> tuple[dict[str, Any], list[str]]:
     """What becomes of options: the body's fields, and the names of what is left out."""
-    request = asked(model, options=given)
+    request = make_request(model, options=request_options)
     fields = body(request)
     if fields["max_tokens"] == model_capabilities(model).default_max_tokens:
         del fields["max_tokens"]
@@ -41,7 +41,7 @@ def options(model: str = OLD, **given: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("given", "fields", "left_out"),
+    ("request_options", "fields", "left_out"),
     [
         ({}, {}, []),
         ({"max_tokens": 7}, {"max_tokens": 7}, []),
@@ -82,13 +82,13 @@ def options(model: str = OLD, **given: Any) -> tuple[dict[str, Any], list[str]]:
     ],
 )
 def test_options_are_converted_to_anthropics_fields(
-    given: dict[str, Any], fields: Any, left_out: list[str]
+    request_options: dict[str, Any], fields: Any, left_out: list[str]
 ) -> None:
-    assert options(**given) == (fields, left_out)
+    assert options(**request_options) == (fields, left_out)
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("request_options", "field"),
     [
         ({"n": 2}, "n"),
         ({"modalities": ["text", "audio"]}, "modalities"),
@@ -98,15 +98,17 @@ def test_options_are_converted_to_anthropics_fields(
         ({"reasoning_effort": ["low"]}, "reasoning_effort"),
     ],
 )
-def test_options_that_cannot_be_dropped_are_rejected_by_name(given: dict[str, Any], field: str) -> None:
+def test_options_that_cannot_be_dropped_are_rejected_by_name(
+    request_options: dict[str, Any], field: str
+) -> None:
     for refuse in (encode_request, check_request):
         with pytest.raises(BadRequest) as refused:
-            refuse(asked(options=given))
+            refuse(make_request(options=request_options))
         assert refused.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "fields", "left_out"),
+    ("model", "request_options", "fields", "left_out"),
     [
         (NEW, {"temperature": 0.5, "top_p": 0.9, "top_k": 3}, {}, ["temperature", "top_k", "top_p"]),
         ("claude-opus-4-7-20260401", {"temperature": 0}, {}, ["temperature"]),
@@ -119,13 +121,13 @@ def test_options_that_cannot_be_dropped_are_rejected_by_name(given: dict[str, An
     ],
 )
 def test_sampling_options_are_dropped_for_families_that_reject_them(
-    model: str, given: dict[str, Any], fields: Any, left_out: list[str]
+    model: str, request_options: dict[str, Any], fields: Any, left_out: list[str]
 ) -> None:
-    assert options(model, **given) == (fields, left_out)
+    assert options(model, **request_options) == (fields, left_out)
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "fields", "left_out"),
+    ("model", "request_options", "fields", "left_out"),
     [
         (NEW, {"reasoning_effort": "minimal"}, {"thinking": "adaptive", "effort": "low"}, []),
         (NEW, {"reasoning_effort": "xhigh"}, {"thinking": "adaptive", "effort": "xhigh"}, []),
@@ -177,16 +179,16 @@ def test_sampling_options_are_dropped_for_families_that_reject_them(
     ],
 )
 def test_effort_becomes_what_the_family_supports(
-    model: str, given: dict[str, Any], fields: dict[str, Any], left_out: list[str]
+    model: str, request_options: dict[str, Any], fields: dict[str, Any], left_out: list[str]
 ) -> None:
-    said, names = options(model, **given)
-    thinking = said.pop("thinking", None)
+    written, names = options(model, **request_options)
+    thinking = written.pop("thinking", None)
     if thinking is not None:
-        said["thinking"] = thinking.get("budget_tokens", thinking["type"])
+        written["thinking"] = thinking.get("budget_tokens", thinking["type"])
         assert ("budget_tokens" in thinking) == (thinking["type"] == "enabled")
-    if "output_config" in said:
-        said["effort"] = said.pop("output_config")["effort"]
-    assert (said, names) == (fields, left_out)
+    if "output_config" in written:
+        written["effort"] = written.pop("output_config")["effort"]
+    assert (written, names) == (fields, left_out)
 
 
 def test_budget_thinking_is_not_switched_on_between_calls() -> None:
@@ -194,14 +196,14 @@ def test_budget_thinking_is_not_switched_on_between_calls() -> None:
     thought = ReasoningPart("Hm.", "done", {"anthropic": {"signature": "s"}})
     bare, signed = Message("a", "assistant", (call,)), Message("a", "assistant", (thought, call))
     effort = {"reasoning_effort": "low"}
-    assert "thinking" not in body(asked(OLD, HI, bare, options=effort))
-    assert list(check_request(asked(OLD, HI, bare, options=effort))) == ["reasoning_effort"]
-    assert "thinking" in body(asked(OLD, HI, signed, options=effort))
-    assert "thinking" in body(asked(MIDDLE, HI, bare, options=effort))
+    assert "thinking" not in body(make_request(OLD, HI, bare, options=effort))
+    assert list(check_request(make_request(OLD, HI, bare, options=effort))) == ["reasoning_effort"]
+    assert "thinking" in body(make_request(OLD, HI, signed, options=effort))
+    assert "thinking" in body(make_request(MIDDLE, HI, bare, options=effort))
 
 
 @pytest.mark.parametrize(
-    ("model", "choice", "given", "written", "left_out"),
+    ("model", "choice", "request_options", "written", "left_out"),
     [
         (OLD, None, {}, None, []),
         (OLD, "auto", {}, {"type": "auto"}, []),
@@ -223,20 +225,20 @@ def test_budget_thinking_is_not_switched_on_between_calls() -> None:
     ],
 )
 def test_tool_choices_are_converted(
-    model: str, choice: Any, given: Any, written: Any, left_out: list[str]
+    model: str, choice: Any, request_options: Any, written: Any, left_out: list[str]
 ) -> None:
-    request = asked(model, tools=TOOLS, tool_choice=choice, options=given)
+    request = make_request(model, tools=TOOLS, tool_choice=choice, options=request_options)
     assert body(request).get("tool_choice") == written
     assert list(check_request(request)) == left_out
 
 
 def test_tools_keep_anthropics_own_fields() -> None:
     tool = Tool("a.b", "", {"type": "object"}, metadata={"anthropic": {"deferLoading": True}})
-    decoded = msgspec.json.decode(encode_request(asked(tools=(tool,))))
+    decoded = msgspec.json.decode(encode_request(make_request(tools=(tool,))))
     assert decoded["tools"] == [
         {"name": "a_b", "input_schema": {"type": "object", "properties": {}}, "defer_loading": True}
     ]
-    assert "tools" not in msgspec.json.decode(encode_request(asked(tool_choice="auto")))
+    assert "tools" not in msgspec.json.decode(encode_request(make_request(tool_choice="auto")))
 
 
 SCHEMA = {
@@ -280,7 +282,7 @@ def test_a_model_without_structured_output_gets_the_schema_in_the_system_message
 
 
 def test_json_mode_is_requested_in_the_system_message() -> None:
-    fields = body(asked(instructions="Be kind.", options={"response_format": {"type": "json_object"}}))
+    fields = body(make_request(instructions="Be kind.", options={"response_format": {"type": "json_object"}}))
     assert [block["text"][:30] for block in fields["system"]] == [
         "Be kind.",
         "Answer with one JSON object an",
@@ -321,7 +323,7 @@ def test_the_rejected_field_is_found_in_the_error_message(message: str, field: s
     "field", ["temperature", "top_p", "top_k", "thinking", "effort", "tool_choice", "format"]
 )
 def test_a_rejected_field_is_not_sent_again(field: str) -> None:
-    given = {
+    request_options = {
         "temperature": 0.5,
         "top_p": 1,
         "top_k": 2,
@@ -329,7 +331,7 @@ def test_a_rejected_field_is_not_sent_again(field: str) -> None:
         "response_format": FORM,
     }
     for model in ("claude-opus-4-5", MIDDLE, "claude-opus-4-20250514"):
-        request = asked(model, tools=TOOLS, tool_choice="required", options=given)
+        request = make_request(model, tools=TOOLS, tool_choice="required", options=request_options)
         fields = body(request, drop=[field])
         assert field not in fields
         assert field not in fields.get("output_config", {})
@@ -337,7 +339,7 @@ def test_a_rejected_field_is_not_sent_again(field: str) -> None:
 
 
 def test_sampling_options_are_sent_when_thinking_is_dropped() -> None:
-    request = asked(OLD, options={"reasoning_effort": "low", "temperature": 0.5})
+    request = make_request(OLD, options={"reasoning_effort": "low", "temperature": 0.5})
     assert body(request, drop=["thinking"]) == {"max_tokens": 12_000, "temperature": 0.5}
 
 
@@ -347,8 +349,8 @@ def test_sampling_options_are_sent_when_thinking_is_dropped() -> None:
 )
 def test_the_same_options_give_the_same_bytes_in_any_order(model: str, names: list[str]) -> None:
     values: dict[str, Any] = {"stop": ["x"], "user": "u", "speed": "fast"}
-    one = asked(model, options={name: values.get(name, 1) for name in names})
-    two = asked(model, options={name: values.get(name, 1) for name in sorted(names)})
+    one = make_request(model, options={name: values.get(name, 1) for name in names})
+    two = make_request(model, options={name: values.get(name, 1) for name in sorted(names)})
     assert encode_request(one) == encode_request(two)
     assert check_request(one) == check_request(two)
 
@@ -361,6 +363,6 @@ def test_the_same_options_give_the_same_bytes_in_any_order(model: str, names: li
     ],
 )  # fmt: skip
 def test_a_request_without_a_limit_gets_the_models_default(model: str, most: int) -> None:
-    assert body(asked(model))["max_tokens"] == most
-    assert body(asked(model), max_tokens=99)["max_tokens"] == 99
-    assert body(asked(model, options={"max_tokens": 7}))["max_tokens"] == 7
+    assert body(make_request(model))["max_tokens"] == most
+    assert body(make_request(model), max_tokens=99)["max_tokens"] == 99
+    assert body(make_request(model, options={"max_tokens": 7}))["max_tokens"] == 7

@@ -46,30 +46,30 @@ SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk="
 REDACTED = "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyI="
 
 
-def said(words: str) -> TextPart:
+def text_part(words: str) -> TextPart:
     return TextPart(words, "done")
 
 
-def called(id: str, name: str, value: Any, **more: Any) -> ToolPart:
+def tool_part(id: str, name: str, value: Any, **more: Any) -> ToolPart:
     return ToolPart(f"tool-{name}", id, "input-available", input=value, **more)
 
 
 PARTS: dict[str, tuple[Part, ...]] = {
-    "text": (said("Hello wörld 🦜"),),
+    "text": (text_part("Hello wörld 🦜"),),
     "thinking": (
         ReasoningPart("Let me see…", "done", {"anthropic": {"signature": SIGNATURE}}),
         ReasoningPart("", "done", {"anthropic": {"redactedData": REDACTED}}),
-        said("So."),
+        text_part("So."),
     ),
-    "omitted_thinking": (ReasoningPart("", "done", {"anthropic": {"signature": "c2ln"}}), said("42")),
+    "omitted_thinking": (ReasoningPart("", "done", {"anthropic": {"signature": "c2ln"}}), text_part("42")),
     "calls": (
-        said("I'll look."),
-        called("toolu_a", "weather", {"city": "Zürich"}),
-        called("toolu_b", "now", {}),
-        called("toolu_c", "now", {}),
+        text_part("I'll look."),
+        tool_part("toolu_a", "weather", {"city": "Zürich"}),
+        tool_part("toolu_b", "now", {}),
+        tool_part("toolu_c", "now", {}),
     ),
     "programmatic_calls": (
-        called(
+        tool_part(
             "toolu_p",
             "query",
             {"sql": "select 1"},
@@ -78,7 +78,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
             },
         ),
     ),
-    "whole_in_start": (called("toolu_w", "query", {"n": [1, 2]}),),
+    "whole_in_start": (tool_part("toolu_w", "query", {"n": [1, 2]}),),
     "search": (
         ToolPart(
             "tool-web_search",
@@ -95,10 +95,10 @@ PARTS: dict[str, tuple[Part, ...]] = {
         TextPart("They talk.", "done", {"anthropic": {"citations": [CITED_PAGES, CITED_PAGE]}}),
         SourceDocumentPart("document-0", "application/pdf", "Birds"),
     ),
-    "stop_sequence": (said("One, two"),),
+    "stop_sequence": (text_part("One, two"),),
     "refusal": (),
     "paused": (
-        called(
+        tool_part(
             "srvtoolu_1",
             "web_search",
             {"query": "x"},
@@ -106,9 +106,9 @@ PARTS: dict[str, tuple[Part, ...]] = {
             call_provider_metadata={"anthropic": {"block": {**SEARCH, "input": {"query": "x"}}}},
         ),
     ),
-    "gateway": (said("Hi"),),
-    "unnamed": (said("Hi"),),
-    "interleaved": (said("ab"), called("srvtoolu_1", "web_search", {"query": 1})),
+    "gateway": (text_part("Hi"),),
+    "unnamed": (text_part("Hi"),),
+    "interleaved": (text_part("ab"), tool_part("srvtoolu_1", "web_search", {"query": 1})),
 }
 
 
@@ -128,7 +128,7 @@ def test_unknown_events_and_deltas_are_ignored_and_unknown_blocks_kept() -> None
     assert parts(UNKNOWN) == (
         DataPart("data-anthropic", {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}),
         DataPart("data-anthropic", compaction),
-        said("Hi you"),
+        text_part("Hi you"),
     )
 
 
@@ -139,7 +139,7 @@ def test_opaque_metadata_names_its_provider() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "kept"),
+    ("name", "reason", "metadata"),
     [
         ("text", "stop", {"stopReason": "end_turn"}),
         ("calls", "tool-calls", {"stopReason": "tool_use"}),
@@ -164,10 +164,10 @@ def test_opaque_metadata_names_its_provider() -> None:
         ),
     ],
 )
-def test_the_finish_has_the_stop_reason(name: str, reason: str, kept: dict[str, Any]) -> None:
+def test_the_finish_has_the_stop_reason(name: str, reason: str, metadata: dict[str, Any]) -> None:
     last = finish(name)
     assert (last.finish_reason, last.model, last.provider) == (reason, MODEL, "up")
-    assert last.provider_metadata == {"anthropic": {"id": "msg_01", **kept}}
+    assert last.provider_metadata == {"anthropic": {"id": "msg_01", **metadata}}
 
 
 @pytest.mark.parametrize("reason", ["model_context_window_exceeded", "compaction", "something_new"])
@@ -227,14 +227,16 @@ def test_absent_counts_stay_unknown(
 
 
 @pytest.mark.parametrize(
-    ("pieces", "value", "problem"),
+    ("reads", "value", "problem"),
     [
         (['{"text": "and the'], '{"text": "and the', "not valid JSON"),
         (["[1]"], "[1]", "must be a JSON object, not '[1]'"),
     ],
 )
-def test_arguments_that_are_not_a_json_object_are_an_error(pieces: list[str], value: str, problem: str) -> None:
-    answer = decode([sse(start(), *call(0, "t", "f", *pieces), stop("tool_use"), STOP)])
+def test_arguments_that_are_not_a_json_object_are_an_error(
+    reads: list[str], value: str, problem: str
+) -> None:
+    answer = decode([sse(start(), *call(0, "t", "f", *reads), stop("tool_use"), STOP)])
     error = next(event for event in answer.events if isinstance(event, e.ToolInputError))
     assert (error.tool_call_id, error.tool_name, error.input) == ("t", "f", value)
     assert problem in error.error_text
@@ -245,22 +247,22 @@ def test_arguments_that_are_not_a_json_object_are_an_error(pieces: list[str], va
 def test_a_missing_or_used_id_is_replaced() -> None:
     raw = sse(start(), *call(0, "old", "f"), *call(1, "", "f"), *call(2, "new", "f"), stop("tool_use"), STOP)
     made = iter(["old", "one", "two"])
-    held = parts(raw, new_id=lambda: next(made), used_ids={"old"})
-    assert [part.tool_call_id for part in held if isinstance(part, ToolPart)] == ["one", "two", "new"]
+    decoded = parts(raw, new_id=lambda: next(made), used_ids={"old"})
+    assert [part.tool_call_id for part in decoded if isinstance(part, ToolPart)] == ["one", "two", "new"]
 
 
 def test_a_failed_server_tool_has_its_error_code() -> None:
     error = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
     result = {**FOUND, "content": error}
-    (held,) = parts(sse(start(), *block(0, SEARCH), *block(1, result), stop("end_turn"), STOP))
-    assert isinstance(held, ToolPart)
-    assert (held.state, held.error_text) == ("output-error", "max_uses_exceeded")
-    assert held.result_provider_metadata == {"anthropic": {"block": result}}
+    (decoded,) = parts(sse(start(), *block(0, SEARCH), *block(1, result), stop("end_turn"), STOP))
+    assert isinstance(decoded, ToolPart)
+    assert (decoded.state, decoded.error_text) == ("output-error", "max_uses_exceeded")
+    assert decoded.result_provider_metadata == {"anthropic": {"block": result}}
 
 
 def test_a_server_tool_result_without_its_call_is_kept_unchanged() -> None:
-    held = parts(sse(start(), *block(0, FOUND), *text(1, "Two."), stop("end_turn"), STOP))
-    assert held == (DataPart("data-anthropic", FOUND), said("Two."))
+    decoded = parts(sse(start(), *block(0, FOUND), *text(1, "Two."), stop("end_turn"), STOP))
+    assert decoded == (DataPart("data-anthropic", FOUND), text_part("Two."))
 
 
 def test_adjacent_deltas_of_one_read_are_merged() -> None:
@@ -272,8 +274,8 @@ def test_adjacent_deltas_of_one_read_are_merged() -> None:
 
 def test_a_delta_is_returned_by_the_read_that_contains_it() -> None:
     decoder = AnthropicDecoder()
-    pieces = [sse(event) for event in [start(), *text(0, "a", "b")]]
-    heard = [decoder.feed(piece) for piece in pieces]
+    reads = [sse(event) for event in [start(), *text(0, "a", "b")]]
+    heard = [decoder.feed(data) for data in reads]
     assert heard == [
         [],
         [e.TextStart("text-0")],
@@ -291,20 +293,20 @@ def test_pings_and_comments_are_signs_of_life() -> None:
 
 def test_a_text_delta_without_a_block_start_is_decoded() -> None:
     raw = sse(start(), *text(0, "Hi", " you")[1:-1], stop("end_turn"), STOP)
-    assert parts(raw) == (said("Hi you"),)
+    assert parts(raw) == (text_part("Hi you"),)
 
 
 def test_a_split_surrogate_pair_is_joined() -> None:
     raw = sse(start(), *text(0, "<1>", "<2>"), stop("end_turn"), STOP)
     raw = raw.replace(b"<1>", b"\\ud83e").replace(b"<2>", b"\\udd9c")
-    assert parts(raw) == (said("🦜"),)
+    assert parts(raw) == (text_part("🦜"),)
 
 
 def test_nothing_is_read_after_message_stop() -> None:
     decoder = AnthropicDecoder()
     events = decoder.feed(STREAMS["text"] + STREAMS["text"])
     assert decoder.done
-    assert folded(events).parts[1:] == (said("Hello wörld 🦜"),)
+    assert folded(events).parts[1:] == (text_part("Hello wörld 🦜"),)
     assert decoder.feed(b"data: rubbish\n\n") == []
     assert decoder.close() == []
 

@@ -34,7 +34,7 @@ def ours(raw: bytes) -> dict[str, Any]:
     answer = decode(cut(raw, cuts(raw, 7)))
     assert answer.finish is not None
     parts = folded(answer.events).parts
-    kept = (answer.finish.provider_metadata or {})["anthropic"]
+    metadata = (answer.finish.provider_metadata or {})["anthropic"]
     usage = answer.finish.usage or e.Usage()
     return {
         "text": [part.text for part in parts if isinstance(part, TextPart)],
@@ -54,7 +54,12 @@ def ours(raw: bytes) -> dict[str, Any]:
             for part in parts
             if isinstance(part, ToolPart)
         ],
-        "stop": (kept.get("stopReason"), kept.get("stopSequence"), kept.get("id"), answer.finish.model),
+        "stop": (
+            metadata.get("stopReason"),
+            metadata.get("stopSequence"),
+            metadata.get("id"),
+            answer.finish.model,
+        ),
         "input": usage.input_tokens,
         "output": usage.output_tokens,
         "cached": (usage.cached_input_tokens, usage.cache_write_tokens),

@@ -22,9 +22,9 @@ HELLO = [start(), *text(0, "Hel", "lo"), stop("end_turn"), STOP]
 CUT = "the provider's answer ended without a finish reason"
 
 
-def run(tap: AnthropicTap, pieces: Iterable[bytes]) -> bytes:
+def run(tap: AnthropicTap, reads: Iterable[bytes]) -> bytes:
     """All that goes on to the client."""
-    return b"".join([*map(tap.feed, pieces), tap.close()])
+    return b"".join([*map(tap.feed, reads), tap.close()])
 
 
 def state(tap: AnthropicTap) -> tuple[Any, ...]:
@@ -43,10 +43,10 @@ def state(tap: AnthropicTap) -> tuple[Any, ...]:
 def relay(raw: bytes) -> tuple[AnthropicTap, list[tuple[str | None, bytes]]]:
     """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
     whole, single = AnthropicTap(), AnthropicTap()
-    passed = frames(run(whole, [raw]))
-    assert passed == frames(run(single, [raw[at : at + 1] for at in range(len(raw))]))
+    output = frames(run(whole, [raw]))
+    assert output == frames(run(single, [raw[index : index + 1] for index in range(len(raw))]))
     assert state(whole) == state(single)
-    return whole, passed
+    return whole, output
 
 
 def failed(tap: AnthropicTap) -> ProviderError:
@@ -85,9 +85,9 @@ def test_the_same_payloads_are_passed_on_however_the_stream_is_split(
     ending = [stop("end_turn")] if ended else []
     raw = sse(start(), *(event for part in parts for event in part), *ending, STOP).replace(b"\n", end)
     tap = AnthropicTap()
-    passed = frames(run(tap, cut(raw, [place for place in places if place <= len(raw)])))
+    output = frames(run(tap, cut(raw, [index for index in places if index <= len(raw)])))
     sent = frames(raw)
-    assert passed == (sent if ended else sent[:-1])
+    assert output == (sent if ended else sent[:-1])
     assert (tap.done, tap.failure is None) == (ended, ended)
 
 
@@ -102,21 +102,21 @@ def test_text_thinking_and_arguments_count_towards_the_text_length() -> None:
 
 
 @pytest.mark.promise("a-cut-answer-is-an-error")
-@pytest.mark.parametrize("kept", range(len(HELLO)))
-def test_a_stream_without_its_message_stop_is_a_failure(kept: int) -> None:
-    raw = sse(*HELLO[:kept])
-    tap, passed = relay(raw)
-    assert passed == frames(raw)
+@pytest.mark.parametrize("count", range(len(HELLO)))
+def test_a_stream_without_its_message_stop_is_a_failure(count: int) -> None:
+    raw = sse(*HELLO[:count])
+    tap, output = relay(raw)
+    assert output == frames(raw)
     assert (failed(tap).message, failed(tap).category, failed(tap).transient) == (
-        CUT if kept else "the provider's answer is empty",
+        CUT if count else "the provider's answer is empty",
         "network",
         True,
     )
 
 
 def test_a_message_stop_without_a_stop_reason_is_a_failure_and_not_passed_on() -> None:
-    tap, passed = relay(sse(*HELLO[:-2], STOP))
-    assert passed == frames(sse(*HELLO[:-2]))
+    tap, output = relay(sse(*HELLO[:-2], STOP))
+    assert output == frames(sse(*HELLO[:-2]))
     assert failed(tap).message == CUT
 
 
@@ -134,15 +134,15 @@ def test_nothing_is_passed_on_after_the_stop() -> None:
 
 def test_a_stop_without_its_blank_line_is_read() -> None:
     raw = sse(*HELLO).removesuffix(b"\n\n")
-    tap, passed = relay(raw)
-    assert (tap.done, passed) == (True, frames(raw))
+    tap, output = relay(raw)
+    assert (tap.done, output) == (True, frames(raw))
 
 
 def test_events_without_names_are_named_by_their_types() -> None:
     raw = b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in HELLO)
-    tap, passed = relay(raw)
+    tap, output = relay(raw)
     named = [(event["type"], data) for event, (_, data) in zip(HELLO, frames(raw), strict=True)]
-    assert (tap.done, passed) == (True, named)
+    assert (tap.done, output) == (True, named)
 
 
 # ---- usage ----------------------------------------------------------------------------------------------
@@ -220,8 +220,8 @@ def test_a_stream_without_counts_has_no_usage() -> None:
 )
 def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category: str) -> None:
     before = sse(*HELLO[:3])
-    tap, passed = relay(before + sse(bad) + sse(*HELLO[3:]))
-    assert passed == frames(before)
+    tap, output = relay(before + sse(bad) + sse(*HELLO[3:]))
+    assert output == frames(before)
     assert failed(tap).category == category
     assert (tap.feed(sse(*HELLO)), tap.close()) == (b"", b"")
 
@@ -241,8 +241,8 @@ def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category:
 )
 def test_irregular_frames_are_passed_on_unchanged(odd: bytes) -> None:
     raw = sse(*HELLO[:2]) + odd + sse(*HELLO[2:])
-    tap, passed = relay(raw)
-    assert (passed, tap.failure, tap.done) == (frames(raw), None, True)
+    tap, output = relay(raw)
+    assert (output, tap.failure, tap.done) == (frames(raw), None, True)
 
 
 def test_a_comment_is_passed_on_as_a_keep_alive() -> None:
@@ -253,5 +253,5 @@ def test_a_comment_is_passed_on_as_a_keep_alive() -> None:
 def test_a_frame_that_is_too_long_is_a_failure_without_an_exception(size: int) -> None:
     tap = AnthropicTap(limit=1000)
     before = sse(*HELLO[:1])
-    passed = run(tap, [before, b"data: " + b"x" * (size - 6)])
-    assert (passed, failed(tap).category) == (before, "api_error")
+    output = run(tap, [before, b"data: " + b"x" * (size - 6)])
+    assert (output, failed(tap).category) == (before, "api_error")

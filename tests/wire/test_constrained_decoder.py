@@ -15,7 +15,7 @@ from dragoman.errors import ProviderError
 from dragoman.wire.constrained.decoder import ConstrainedDecoder
 from dragoman.wire.openai.decoder import OpenAIDecoder
 
-from .openai_streams import chunk, cut, sse, told
+from .openai_streams import chunk, cut, sse, summarise
 
 FINISH = e.FinishStep("stop", model="m-1")
 ANSWERS = [
@@ -33,12 +33,12 @@ INPUTS: list[dict[str, Any]] = [
 ]
 
 
-def read(pieces: Iterable[str], finish: e.FinishStep = FINISH, **options: Any) -> list[e.Event]:
+def read(fragments: Iterable[str], finish: e.FinishStep = FINISH, **options: Any) -> list[e.Event]:
     """What the pieces of JSON text mean, each in a batch of its own."""
     numbers = count(1)
     reader = ConstrainedDecoder(new_id=lambda: f"call_{next(numbers)}", **options)
     batches: list[list[e.Event]] = [[e.TextStart("text-1")]]
-    batches += [[e.TextDelta("text-1", piece)] for piece in pieces if piece]
+    batches += [[e.TextDelta("text-1", fragment)] for fragment in fragments if fragment]
     batches.append([e.TextEnd("text-1"), finish])
     return [event for batch in batches for event in reader.decode(batch)]
 
@@ -49,7 +49,7 @@ def written(value: Any, *, ascii: bool, space: str = "") -> str:
 
 def halves(text: str) -> Iterator[Sequence[str]]:
     """The text cut in two at every place, and into its letters."""
-    yield from ((text[:at], text[at:]) for at in range(len(text) + 1))
+    yield from ((text[:index], text[index:]) for index in range(len(text) + 1))
     yield list(text)
 
 
@@ -59,7 +59,7 @@ def test_an_answer_decodes_the_same_wherever_its_json_is_split(answer: str, asci
     for space in ("", " \n"):
         text = written({"answer": answer}, ascii=ascii, space=space)
         expected = [("text", answer), ("finish", "stop", "m-1")]
-        assert [told(read(pieces)) for pieces in halves(text)] == [expected] * (len(text) + 2)
+        assert [summarise(read(fragments)) for fragments in halves(text)] == [expected] * (len(text) + 2)
 
 
 @pytest.mark.parametrize("ascii", [True, False])
@@ -67,8 +67,8 @@ def test_an_answer_decodes_the_same_wherever_its_json_is_split(answer: str, asci
 def test_a_call_decodes_the_same_wherever_its_json_is_split(value: dict[str, Any], ascii: bool) -> None:
     for space in ("", " \n"):
         text = written({"call": "math_calculate", "input": value}, ascii=ascii, space=space)
-        for pieces in halves(text):
-            call, finish = told(read(pieces))
+        for fragments in halves(text):
+            call, finish = summarise(read(fragments))
             assert call[:3] == ("call", "call_1", "math_calculate")
             assert json.loads(call[3]) == call[4] == value
             assert finish == ("finish", "tool-calls", "m-1")
@@ -76,10 +76,11 @@ def test_a_call_decodes_the_same_wherever_its_json_is_split(value: dict[str, Any
 
 def test_the_answers_text_is_streamed() -> None:
     reader = ConstrainedDecoder(new_id=str)
-    said = [
-        reader.decode([e.TextDelta("text-1", piece)]) for piece in ('{"ans', 'wer": "Go', "od \\u00e", "4h")
+    deltas = [
+        reader.decode([e.TextDelta("text-1", fragment)])
+        for fragment in ('{"ans', 'wer": "Go', "od \\u00e", "4h")
     ]
-    assert said == [
+    assert deltas == [
         [],
         [e.TextStart("text-1"), e.TextDelta("text-1", "Go")],
         [e.TextDelta("text-1", "od ")],
@@ -98,11 +99,11 @@ def test_half_a_surrogate_pair_waits_for_the_other_half() -> None:
 
 def test_a_calls_input_is_streamed() -> None:
     reader = ConstrainedDecoder(new_id=lambda: "c")
-    said = [
-        reader.decode([e.TextDelta("text-1", piece)])
-        for piece in ('{"call": "f", ', '"input": ', '{"x": ', '"}"', "}", "}")
+    deltas = [
+        reader.decode([e.TextDelta("text-1", fragment)])
+        for fragment in ('{"call": "f", ', '"input": ', '{"x": ', '"}"', "}", "}")
     ]
-    assert said == [
+    assert deltas == [
         [],
         [],
         [e.ToolInputStart("c", "f"), e.ToolInputDelta("c", '{"x": ')],
@@ -113,12 +114,12 @@ def test_a_calls_input_is_streamed() -> None:
 
 
 def test_the_stream_may_be_split_at_any_byte() -> None:
-    pieces = ['{"call": "f", "in', 'put": {"x": "äh \\ud83d', '\\ude00"}', "}"]
-    raw = sse(*(chunk({"content": piece}) for piece in pieces), chunk(finish="stop"))
-    for at in range(len(raw) + 1):
+    fragments = ['{"call": "f", "in', 'put": {"x": "äh \\ud83d', '\\ude00"}', "}"]
+    raw = sse(*(chunk({"content": fragment}) for fragment in fragments), chunk(finish="stop"))
+    for index in range(len(raw) + 1):
         decoder, reader = OpenAIDecoder(), ConstrainedDecoder(new_id=lambda: "c")
-        batches = [*map(decoder.feed, cut(raw, [at])), decoder.close()]
-        story = told([event for batch in batches for event in reader.decode(batch)])
+        batches = [*map(decoder.feed, cut(raw, [index])), decoder.close()]
+        story = summarise([event for batch in batches for event in reader.decode(batch)])
         assert story == [
             ("call", "c", "f", '{"x": "äh \\ud83d\\ude00"}', {"x": "äh \U0001f600"}),
             ("finish", "tool-calls", "m-1"),
@@ -127,16 +128,16 @@ def test_the_stream_may_be_split_at_any_byte() -> None:
 
 def test_an_answer_at_the_length_limit_keeps_its_text() -> None:
     cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
-    assert told(read(['{"answer": "Once upon a \\u00'], cut_off)) == [
+    assert summarise(read(['{"answer": "Once upon a \\u00'], cut_off)) == [
         ("text", "Once upon a "),
         ("finish", "length", "m-1"),
     ]
-    assert told(read(['{"ans'], cut_off)) == [("finish", "length", "m-1")]
+    assert summarise(read(['{"ans'], cut_off)) == [("finish", "length", "m-1")]
 
 
 def test_an_incomplete_call_is_an_error() -> None:
     cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
-    bad, finish = told(read(['{"call": "f", "input": {"x": "a'], cut_off))
+    bad, finish = summarise(read(['{"call": "f", "input": {"x": "a'], cut_off))
     assert bad[:3] == ("bad call", "call_1", '{"x": "a')
     assert "cut off at its length limit" in bad[3]
     assert finish == ("finish", "length", "m-1")
@@ -144,7 +145,7 @@ def test_an_incomplete_call_is_an_error() -> None:
 
 def test_a_complete_call_may_run_although_the_limit_is_reached() -> None:
     cut_off = msgspec.structs.replace(FINISH, finish_reason="length")
-    story = told(read(['{"call": "f", "input": {"x": 1}'], cut_off))
+    story = summarise(read(['{"call": "f", "input": {"x": 1}'], cut_off))
     assert story == [("call", "call_1", "f", '{"x": 1}', {"x": 1}), ("finish", "tool-calls", "m-1")]
 
 
@@ -158,7 +159,7 @@ def test_an_answer_that_does_not_match_the_schema_is_an_error(text: str) -> None
 
 
 def test_an_id_of_the_history_is_not_reused() -> None:
-    (call, _) = told(read(['{"call": "f", "input": {}}'], used_ids={"call_1", "call_2"}))
+    (call, _) = summarise(read(['{"call": "f", "input": {}}'], used_ids={"call_1", "call_2"}))
     assert call[1] == "call_3"
 
 

@@ -37,7 +37,7 @@ def user(text: str, *more: Part) -> Message:
     return Message("u", "user", (TextPart(text), *more))
 
 
-def called(output: Any = msgspec.UNSET, **fields: Any) -> ToolPart:
+def tool_part(output: Any = msgspec.UNSET, **fields: Any) -> ToolPart:
     state = fields.pop("state", "output-available")
     return ToolPart("tool-city_size", "c1", state, input={"city": "Rome"}, output=output, **fields)
 
@@ -52,8 +52,8 @@ def request(*messages: Message, **fields: Any) -> ModelRequest:
 
 def lines(sent: ModelRequest, last: int = 1000) -> list[tuple[str, str]]:
     """The messages as they are sent."""
-    said = [(str(message.role), message.parts[0]) for message in sent.messages]
-    return [(role, part.text) for role, part in said if isinstance(part, TextPart)][-last:]
+    messages = [(str(message.role), message.parts[0]) for message in sent.messages]
+    return [(role, part.text) for role, part in messages if isinstance(part, TextPart)][-last:]
 
 
 def test_without_tools_the_request_is_a_plain_one() -> None:
@@ -107,7 +107,9 @@ def test_required_excludes_answers_and_none_excludes_calls() -> None:
 
 def test_results_are_sent_as_facts_and_answered_in_plain_text() -> None:
     ask = prepare_request(
-        request(user("Rome?"), assistant(STEP, TextPart("Let me look."), called({"people": 3})), tools=TOOLS)
+        request(
+            user("Rome?"), assistant(STEP, TextPart("Let me look."), tool_part({"people": 3})), tools=TOOLS
+        )
     )
     assert not ask.constrained
     assert "response_format" not in ask.request.options
@@ -119,23 +121,23 @@ def test_results_are_sent_as_facts_and_answered_in_plain_text() -> None:
 @pytest.mark.parametrize(
     ("part", "facts"),
     [
-        (called(84), "84"),
-        (called("plain text"), "plain text"),
-        (called([1, "b"]), "- 1\n- b"),
-        (called([{"name": "a", "size": 1}, {}]), "- name: a, size: 1\n- {}"),
-        (called({"a": {"b": [True, None]}, "c": []}), "a:\n  b:\n    - true\n    - null\nc: []"),
-        (called(state="output-error", error_text="no such city"), "error: no such city"),
-        (called(state="input-available"), "error: not run: interrupted"),
-        (called("x" * 3000), "x" * 2000 + "…"),
+        (tool_part(84), "84"),
+        (tool_part("plain text"), "plain text"),
+        (tool_part([1, "b"]), "- 1\n- b"),
+        (tool_part([{"name": "a", "size": 1}, {}]), "- name: a, size: 1\n- {}"),
+        (tool_part({"a": {"b": [True, None]}, "c": []}), "a:\n  b:\n    - true\n    - null\nc: []"),
+        (tool_part(state="output-error", error_text="no such city"), "error: no such city"),
+        (tool_part(state="input-available"), "error: not run: interrupted"),
+        (tool_part("x" * 3000), "x" * 2000 + "…"),
     ],
 )
 def test_a_result_is_written_as_readable_lines(part: ToolPart, facts: str) -> None:
-    said = lines(prepare_request(request(user("Q"), assistant(STEP, part))).request, 1)
-    assert said == [("user", f"Facts from city_size(Rome):\n{facts}\n\nAnswer with these facts: Q")]
+    written = lines(prepare_request(request(user("Q"), assistant(STEP, part))).request, 1)
+    assert written == [("user", f"Facts from city_size(Rome):\n{facts}\n\nAnswer with these facts: Q")]
 
 
 def test_a_turn_may_call_tools_for_the_configured_number_of_rounds() -> None:
-    turn = [user("Rome?"), assistant(STEP, called(1), called(2))]
+    turn = [user("Rome?"), assistant(STEP, tool_part(1), tool_part(2))]
     again = prepare_request(request(*turn, tools=TOOLS, options={"tool_rounds": 2, "top_k": 3}))
     assert again.constrained
     assert again.request.options["top_k"] == 3
@@ -150,7 +152,7 @@ def test_a_turn_may_call_tools_for_the_configured_number_of_rounds() -> None:
 
 
 def test_an_earlier_turn_is_written_as_constrained_json() -> None:
-    turn = [user("Rome?"), assistant(STEP, called(3), STEP, TextPart("Three."))]
+    turn = [user("Rome?"), assistant(STEP, tool_part(3), STEP, TextPart("Three."))]
     assert lines(prepare_request(request(*turn, user("Sure?"), tools=TOOLS)).request, 5) == [
         ("user", "Rome?"),
         ("assistant", '{"call": "city_size", "input": {"city": "Rome"}}'),

@@ -193,12 +193,12 @@ FAMILIES = {
         ends=(b"\n", b"\r\n"),
     ),
 }
-STREAMS = [(family, name) for family, given in FAMILIES.items() for name in given.streams]
-DEEP = [(family, place) for family, given in FAMILIES.items() for place in given.deep]
+STREAMS = [(family, name) for family, case in FAMILIES.items() for name in case.streams]
+DEEP = [(family, index) for family, case in FAMILIES.items() for index in case.deep]
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-def told(answer: Answer) -> tuple[Any, ...]:
+def content_and_ending(answer: Answer) -> tuple[Any, ...]:
     """All that is said, however it came, and that it ends in one way."""
     assert (answer.failure is None) == (answer.finish is not None)
     msgspec.json.encode([answer.events, answer.failure and answer.failure.message])
@@ -208,20 +208,20 @@ def told(answer: Answer) -> tuple[Any, ...]:
 @pytest.mark.parametrize(("family", "name"), STREAMS)
 def test_cuts_line_ends_and_a_mark_change_nothing(family: str, name: str) -> None:
     decode, stream = FAMILIES[family].decode, FAMILIES[family].streams[name]
-    whole = told(decode([stream]))
+    whole = content_and_ending(decode([stream]))
     for end in FAMILIES[family].ends:
         raw = MARK + stream.replace(b"\n", end)
-        assert told(decode([raw])) == whole
-        assert told(decode(raw[place : place + 1] for place in range(len(raw)))) == whole
-        for place in random.Random(3).sample(range(len(raw)), min(PLACES, len(raw))):
-            assert told(decode(cut(raw, [place]))) == whole
+        assert content_and_ending(decode([raw])) == whole
+        assert content_and_ending(decode(raw[index : index + 1] for index in range(len(raw)))) == whole
+        for index in random.Random(3).sample(range(len(raw)), min(PLACES, len(raw))):
+            assert content_and_ending(decode(cut(raw, [index]))) == whole
 
 
 @pytest.mark.parametrize(("family", "name"), STREAMS)
 def test_a_stream_that_stops_early_ends_in_a_failure_or_a_finish(family: str, name: str) -> None:
     decode, raw = FAMILIES[family].decode, FAMILIES[family].streams[name]
     for end in range(0, len(raw), 7):
-        told(decode([raw[:end]]))
+        content_and_ending(decode([raw[:end]]))
 
 
 @each_family
@@ -229,7 +229,9 @@ def test_a_stream_that_stops_early_ends_in_a_failure_or_a_finish(family: str, na
 def test_many_splits_change_nothing(family: str, data: st.DataObject, places: list[int]) -> None:
     decode, streams = FAMILIES[family].decode, FAMILIES[family].streams
     raw = streams[data.draw(st.sampled_from(sorted(streams)))]
-    assert told(decode(cut(raw, [place % len(raw) for place in places]))) == told(decode([raw]))
+    assert content_and_ending(decode(cut(raw, [index % len(raw) for index in places]))) == content_and_ending(
+        decode([raw])
+    )
 
 
 @each_family
@@ -239,7 +241,10 @@ def test_any_input_ends_in_a_finish_or_a_failure_however_it_is_split(
 ) -> None:
     raw = FAMILIES[family].write(data.draw(st.lists(FAMILIES[family].frames, max_size=8)))
     decode = FAMILIES[family].decode
-    whole, again = told(decode([raw])), told(decode(cut(raw, [min(place, len(raw)) for place in places])))
+    whole, again = (
+        content_and_ending(decode([raw])),
+        content_and_ending(decode(cut(raw, [min(index, len(raw)) for index in places]))),
+    )
     assert again[1:] == whole[1:]
     if whole[1] is not None:
         assert again == whole
@@ -264,21 +269,24 @@ def test_damage_that_once_broke_a_decoder_breaks_it_no_more(name: str, damage: l
 
 def check_damage(family: str, name: str, damage: list[tuple[int, int]]) -> None:
     raw = bytearray(FAMILIES[family].streams[name])
-    for place, byte in damage:
-        raw[place % len(raw)] = byte
+    for index, byte in damage:
+        raw[index % len(raw)] = byte
     decode = FAMILIES[family].decode
-    whole, again = told(decode([bytes(raw)])), told(decode(cut(bytes(raw), range(0, len(raw), 5))))
+    whole, again = (
+        content_and_ending(decode([bytes(raw)])),
+        content_and_ending(decode(cut(bytes(raw), range(0, len(raw), 5)))),
+    )
     assert again[1:] == whole[1:]
     if whole[1] is not None:
         assert again == whole
 
 
-@pytest.mark.parametrize(("family", "place"), DEEP)
+@pytest.mark.parametrize(("family", "index"), DEEP)
 @pytest.mark.parametrize("depth", [3, 300, 900, 100_000])
-def test_deeply_nested_json_never_breaks_the_decoder(family: str, place: str, depth: int) -> None:
+def test_deeply_nested_json_never_breaks_the_decoder(family: str, index: str, depth: int) -> None:
     for left, right in (("[", "]"), ('{"text":', "}"), ('{"message":', "}")):
         deep = left * depth + ('"\\ud83e"' if left == "[" else "1") + right * depth
-        document = place.replace("%s", deep).encode()
+        document = index.replace("%s", deep).encode()
         answers = [
             FAMILIES[family].decode([FAMILIES[family].write_document(document)]),
             whole(family, document),

@@ -9,7 +9,7 @@ from dragoman.wire.hub_encoder import HubStreamEncoder
 
 
 def test_the_hub_dialect_encodes_steps_and_usage_as_in_seed_000() -> None:
-    said = HubStreamEncoder().encode(
+    encoded = HubStreamEncoder().encode(
         [
             e.Start("m"),
             e.StartStep(),
@@ -20,7 +20,7 @@ def test_the_hub_dialect_encodes_steps_and_usage_as_in_seed_000() -> None:
             e.Finish("max-steps", usage=e.Usage(3, 4), steps=10),
         ]
     )
-    assert [msgspec.json.decode(frame[6:]) for frame in said.split(b"\n\n") if frame] == [
+    assert [msgspec.json.decode(frame[6:]) for frame in encoded.split(b"\n\n") if frame] == [
         {"type": "start", "messageId": "m"},
         {"type": "step-start"},
         {"type": "text-start", "id": "t"},

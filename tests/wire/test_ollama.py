@@ -12,7 +12,7 @@ from dragoman.errors import ProviderError
 from dragoman.wire.ollama.decoder import OllamaDecoder
 
 from .ollama_streams import DURATIONS, STREAMS, call, decode, last, line, ndjson
-from .openai_streams import cut, told
+from .openai_streams import cut, summarise
 
 COLOGNE = '{"city":"Köln"}'
 STORIES: dict[str, list[tuple[Any, ...]]] = {
@@ -55,16 +55,16 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
 BROKEN = {"error", "silent end", "garbage"}
 
 
-def story(pieces: Any) -> list[tuple[Any, ...]]:
+def story(reads: Any) -> list[tuple[Any, ...]]:
     """What came out; blocks that a failure left open count as they are."""
-    answer = decode(pieces)
+    answer = decode(reads)
     if answer.failure is None:
         return answer.story
     closed = [*answer.events]
     last_event = closed[-1] if closed else None
     if isinstance(last_event, e.TextDelta):
         closed.append(e.TextEnd(last_event.id))
-    return [*told(closed), ("failure", answer.failure.category)]
+    return [*summarise(closed), ("failure", answer.failure.category)]
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -201,7 +201,7 @@ def test_an_error_line_fails_the_answer(message: str, category: str, transient: 
 
 
 @pytest.mark.parametrize(
-    "given",
+    "error_body",
     [
         {"error": {"message": "no", "status_code": 429}},
         {"message": "no", "code": 429},
@@ -209,8 +209,8 @@ def test_an_error_line_fails_the_answer(message: str, category: str, transient: 
         {**line("x"), "error": {"message": "no", "code": 429}},
     ],
 )
-def test_errors_of_proxies_are_recognised_also_beside_an_answer(given: Any) -> None:
-    answer = decode([ndjson(given)])
+def test_errors_of_proxies_are_recognised_also_beside_an_answer(error_body: Any) -> None:
+    answer = decode([ndjson(error_body)])
     assert answer.failure is not None
     assert (answer.failure.message, answer.failure.category) == ("no", "rate_limit")
     assert answer.finish is None
@@ -238,8 +238,8 @@ def test_a_finish_is_never_invented(end: bytes) -> None:
 def test_a_line_over_the_limit_fails_after_the_events_before_it() -> None:
     short, long = ndjson(line("x" * 300)), ndjson(line("x" * 301))
     for raw in (short + long + short, short + long[:-1], short + b"x" * 1000):
-        for pieces in ([raw], cut(raw, range(len(raw)))):
-            answer = decode(pieces, limit=len(short) - 1)
+        for reads in ([raw], cut(raw, range(len(raw)))):
+            answer = decode(reads, limit=len(short) - 1)
             assert answer.failure is not None
             assert f"longer than {len(short) - 1} bytes" in answer.failure.message
             assert answer.failure.category == "api_error"
@@ -254,9 +254,9 @@ def test_a_document_is_decoded_completely() -> None:
     }
     story = STORIES["all in one"]
     raw = msgspec.json.encode(document)
-    for given in (raw, b"\xef\xbb\xbf" + raw + b"\n", msgspec.json.format(raw, indent=2)):
-        assert told(OllamaDecoder().decode_document(given)) == story
-    assert told(OllamaDecoder().decode_document(STREAMS["text"])) == STORIES["text"]
+    for variant in (raw, b"\xef\xbb\xbf" + raw + b"\n", msgspec.json.format(raw, indent=2)):
+        assert summarise(OllamaDecoder().decode_document(variant)) == story
+    assert summarise(OllamaDecoder().decode_document(STREAMS["text"])) == STORIES["text"]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from .openai_streams import cut
     ],
 )
 def test_lines_that_are_not_objects_are_invalid_however_they_are_split(raw: bytes) -> None:
-    for pieces in ([raw], cut(raw, range(len(raw)))):
-        failure = decode(pieces).failure
+    for reads in ([raw], cut(raw, range(len(raw)))):
+        failure = decode(reads).failure
         assert failure is not None
         assert (failure.category, failure.message[:30]) == ("api_error", "the provider sent invalid JSON")
 
@@ -29,8 +29,8 @@ def test_lines_that_are_not_objects_are_invalid_however_they_are_split(raw: byte
 def test_a_split_surrogate_pair_is_joined() -> None:
     raw = rb'{"message":{"content":"\ud83e"}}' + b"\n" + rb'{"message":{"content":"\udd9c"}}' + b"\n"
     done = ndjson({"done": True, "done_reason": "stop"})
-    for pieces in ([raw + done], cut(raw + done, range(len(raw)))):
-        assert decode(pieces).story == [("text", "🦜"), ("finish", "stop", None)]
+    for reads in ([raw + done], cut(raw + done, range(len(raw)))):
+        assert decode(reads).story == [("text", "🦜"), ("finish", "stop", None)]
 
 
 def test_invalid_utf8_is_replaced() -> None:

@@ -17,13 +17,13 @@ HI = Message("u", "user", (TextPart("Hi"),))
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
 
 
-def asked(options: dict[str, Any], model: str = "qwen3:8b") -> ModelRequest:
+def make_request(options: dict[str, Any], model: str = "qwen3:8b") -> ModelRequest:
     return ModelRequest(model=model, messages=[HI], options=options)
 
 
 def encode(options: dict[str, Any], model: str = "qwen3:8b", **how: Any) -> dict[str, Any]:
     """All that the body says beside the model, its messages and the stream."""
-    body = msgspec.json.decode(encode_request(asked(options, model), **how))
+    body = msgspec.json.decode(encode_request(make_request(options, model), **how))
     ChatRequest.model_validate(body)
     return {name: value for name, value in body.items() if name not in ("model", "messages", "stream")}
 
@@ -87,7 +87,7 @@ def encode(options: dict[str, Any], model: str = "qwen3:8b", **how: Any) -> dict
 )
 def test_every_option_is_converted(options: dict[str, Any], body: dict[str, Any]) -> None:
     assert encode(options) == body
-    assert check_request(asked(options)) == []
+    assert check_request(make_request(options)) == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_effort_becomes_a_switch_or_a_level_depending_on_the_model(
 ) -> None:
     assert encode(options) == {"think": usual}
     assert encode(options, "hf.co/openai/gpt-oss:20b") == {"think": levelled}
-    assert check_request(asked(options)) == []
+    assert check_request(make_request(options)) == []
 
 
 def test_the_context_size_is_the_requests_or_the_configured_one() -> None:
@@ -182,7 +182,7 @@ def test_a_field_that_the_model_rejected_is_dropped() -> None:
 )
 def test_unsupported_options_are_dropped_and_reported(options: dict[str, Any], names: list[str]) -> None:
     assert encode(options) == {}
-    assert check_request(asked(options)) == names
+    assert check_request(make_request(options)) == names
 
 
 @pytest.mark.parametrize(
@@ -199,15 +199,15 @@ def test_unsupported_options_are_dropped_and_reported(options: dict[str, Any], n
 def test_options_that_cannot_be_dropped_are_rejected(options: dict[str, Any], field: str) -> None:
     for ask in (check_request, encode_request):
         with pytest.raises(BadRequest) as caught:
-            ask(asked(options))
+            ask(make_request(options))
         assert caught.value.field == field
 
 
 def test_the_same_request_gives_the_same_bytes() -> None:
     once = {"top_p": 1, "seed": 2, "think": True, "keep_alive": 5, "format": SCHEMA}
     again = {name: once[name] for name in reversed(once)}
-    assert encode_request(asked(once), num_ctx=1) == encode_request(asked(again), num_ctx=1)
-    assert b'"properties":{"b":{},"a":{}}' in encode_request(asked(once))
+    assert encode_request(make_request(once), num_ctx=1) == encode_request(make_request(again), num_ctx=1)
+    assert b'"properties":{"b":{},"a":{}}' in encode_request(make_request(once))
 
 
 @pytest.mark.parametrize(

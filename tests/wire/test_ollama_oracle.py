@@ -46,21 +46,21 @@ def ours(raw: bytes) -> dict[str, Any]:
 async def theirs(raw: bytes) -> dict[str, Any]:
     async def script(peer: Peer) -> None:
         await peer.request()
-        for piece in [HEAD, *cut(raw, cuts(raw, 3))]:
-            await peer.send(piece)
+        for data in [HEAD, *cut(raw, cuts(raw, 3))]:
+            await peer.send(data)
 
-    told: dict[str, Any] = {"thinking": "", "text": "", "calls": []}
+    summary: dict[str, Any] = {"thinking": "", "text": "", "calls": []}
     async with serving(script) as server:
         client = AsyncClient(host=server.url, trust_env=False)
         async for part in await client.chat(model="m", messages=[], stream=True):
-            told["thinking"] += part.message.thinking or ""
-            told["text"] += part.message.content or ""
-            told["calls"] += [
+            summary["thinking"] += part.message.thinking or ""
+            summary["text"] += part.message.content or ""
+            summary["calls"] += [
                 (one.function.name, dict(one.function.arguments)) for one in part.message.tool_calls or ()
             ]
-            told["stopped"] = part.done_reason in ("stop", "load")
-            told |= {"model": part.model, "input": part.prompt_eval_count, "output": part.eval_count}
-    return told
+            summary["stopped"] = part.done_reason in ("stop", "load")
+            summary |= {"model": part.model, "input": part.prompt_eval_count, "output": part.eval_count}
+    return summary
 
 
 @pytest.mark.parametrize("raw", [*(STREAMS[name] for name in BEHAVED), LONG], ids=[*BEHAVED, "long"])

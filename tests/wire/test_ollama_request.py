@@ -28,17 +28,17 @@ from dragoman.wire.tool_outputs import write_multimodal_output
 PNG = "iVBORw0KGgo="
 
 
-def encode(*messages: Message, how: Any = None, **asked: Any) -> dict[str, Any]:
+def encode(*messages: Message, choice: Any = None, **fields: Any) -> dict[str, Any]:
     """The body of a request; the types of Ollama's client must take it."""
-    request = ModelRequest(model="m", messages=messages, **asked)
-    body = msgspec.json.decode(encode_request(request, provider="up", **(how or {})))
+    request = ModelRequest(model="m", messages=messages, **fields)
+    body = msgspec.json.decode(encode_request(request, provider="up", **(choice or {})))
     ChatRequest.model_validate(body)
     assert isinstance(body, dict)
     return body
 
 
-def history(*messages: Message, **asked: Any) -> list[dict[str, Any]]:
-    written = encode(*messages, **asked)["messages"]
+def history(*messages: Message, **fields: Any) -> list[dict[str, Any]]:
+    written = encode(*messages, **fields)["messages"]
     assert isinstance(written, list)
     return written
 
@@ -64,7 +64,7 @@ def test_a_body_has_the_request_and_asks_for_a_stream() -> None:
         "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
         "stream": True,
     }
-    assert encode(HI, how={"stream": False})["stream"] is False
+    assert encode(HI, choice={"stream": False})["stream"] is False
 
 
 def test_a_step_becomes_a_message_with_its_calls_and_their_results() -> None:
@@ -194,8 +194,8 @@ def test_a_required_call_is_requested_in_the_system_message(
 ) -> None:
     body = encode(HI, tools=TOOLS, tool_choice=choice)
     assert body.get("tools") == tools
-    said = [{"role": "user", "content": "Hi"}]
-    assert body["messages"] == ([{"role": "system", "content": order}, *said] if order else said)
+    messages = [{"role": "user", "content": "Hi"}]
+    assert body["messages"] == ([{"role": "system", "content": order}, *messages] if order else messages)
     led = history(HI, tools=TOOLS, tool_choice=choice, instructions="Be kind.")[0]
     assert led["content"] == (f"Be kind.\n\n{order}" if order else "Be kind.")
     request = ModelRequest(model="m", messages=[HI], tools=TOOLS, tool_choice=choice)

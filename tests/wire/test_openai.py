@@ -12,7 +12,7 @@ from dragoman.errors import ProviderError
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
 
-from .openai_streams import chunk, decode, sse, told
+from .openai_streams import chunk, decode, sse, summarise
 
 HELLO = chunk({"content": "Hello"})
 STOP = chunk(finish="stop")
@@ -38,7 +38,7 @@ def test_a_finish_is_never_invented(done: bool, reason: str | None) -> None:
     assert answer.failure is not None
     assert "without a finish reason" in answer.failure.message
     assert (answer.failure.category, answer.failure.transient, answer.finish) == ("network", True, None)
-    assert told(answer.events) == [("text", "Hello")]
+    assert summarise(answer.events) == [("text", "Hello")]
 
 
 def test_with_lenient_finish_done_completes_an_answer_and_a_bare_end_does_not() -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_read_after_done() -> None:
     decoder = OpenAIDecoder()
     events = decoder.feed(sse(HELLO, STOP) + sse(HELLO))
     assert decoder.done
-    assert told(events) == [("text", "Hello"), ("finish", "stop", "m-1")]
+    assert summarise(events) == [("text", "Hello"), ("finish", "stop", "m-1")]
     assert decoder.feed(b"data: rubbish\n\n") == []
     assert decoder.close() == []
 
@@ -98,7 +98,7 @@ def test_nothing_is_read_after_done() -> None:
 def test_events_before_a_failure_are_returned_first() -> None:
     decoder = OpenAIDecoder()
     events = decoder.feed(sse(HELLO, {"error": {"message": "broken", "code": 500}}, HELLO, done=False))
-    assert told(events) == [("text", "Hello")]
+    assert summarise(events) == [("text", "Hello")]
     assert decoder.failure is not None
     with pytest.raises(ProviderError, match="broken"):
         decoder.feed(b"")
@@ -143,7 +143,7 @@ def test_an_error_in_the_stream_is_recognised_in_every_shape(
     error: dict[str, Any], category: str, transient: bool, words: str
 ) -> None:
     answer = decode([sse(HELLO, error, STOP)])
-    assert told(answer.events) == [("text", "Hello")]
+    assert summarise(answer.events) == [("text", "Hello")]
     assert answer.failure is not None
     assert words in answer.failure.message
     assert (answer.failure.category, answer.failure.transient) == (category, transient)
@@ -165,7 +165,7 @@ def test_an_error_in_the_stream_is_recognised_in_every_shape(
 )
 def test_an_error_frame_is_recognised_and_invalid_json_is_a_failure(frames: bytes, words: str) -> None:
     answer = decode([sse(HELLO, frames, STOP)])
-    assert told(answer.events) == [("text", "Hello")]
+    assert summarise(answer.events) == [("text", "Hello")]
     assert answer.failure is not None
     assert words in answer.failure.message
 
@@ -200,11 +200,11 @@ def test_the_finish_names_the_model_that_served_and_the_provider() -> None:
 
 
 def test_adjacent_deltas_of_one_read_are_merged() -> None:
-    thought, said = chunk({"reasoning": "a"}), chunk({"content": "b"})
+    reasoning, text = chunk({"reasoning": "a"}), chunk({"content": "b"})
     call = chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "[1"}}]})
     more = chunk({"tool_calls": [{"index": 0, "function": {"arguments": ",2"}}]})
     assert OpenAIDecoder().feed(
-        sse(thought, thought, said, said, said, call, more, more, said, done=False)
+        sse(reasoning, reasoning, text, text, text, call, more, more, text, done=False)
     ) == [
         e.ReasoningStart("reasoning-1"),
         e.ReasoningDelta("reasoning-1", "aa"),
@@ -220,9 +220,9 @@ def test_adjacent_deltas_of_one_read_are_merged() -> None:
 
 
 def test_reasoning_between_texts_starts_new_blocks() -> None:
-    said, thought = chunk({"content": "a"}), chunk({"reasoning_content": "b"})
+    text, reasoning = chunk({"content": "a"}), chunk({"reasoning_content": "b"})
     blocks = [("text", "a"), ("reasoning", "b"), ("text", "a"), ("refusal", "no"), ("text", "a")]
-    raw = sse(said, thought, said, chunk({"refusal": "no"}), said, STOP)
+    raw = sse(text, reasoning, text, chunk({"refusal": "no"}), text, STOP)
     assert decode([raw]).story == [*blocks, ("finish", "stop", "m-1")]
 
 
@@ -241,7 +241,7 @@ def test_a_document_gives_the_same_events_as_a_stream() -> None:
         "model": "m",
         "choices": [{"index": 0, "message": message, "delta": {}, "finish_reason": "tool_calls"}],
     }
-    assert told(OpenAIDecoder().decode_document(b" " + msgspec.json.encode(body))) == [
+    assert summarise(OpenAIDecoder().decode_document(b" " + msgspec.json.encode(body))) == [
         ("reasoning", "Hm"),
         ("text", "Look"),
         ("source", "https://a.example", "A"),

@@ -9,7 +9,7 @@ import pytest
 from dragoman import events as e
 from dragoman.wire.openai.decoder import OpenAIDecoder
 
-from .openai_streams import chunk, decode, sse, told
+from .openai_streams import chunk, decode, sse, summarise
 
 Fragment = dict[str, Any]
 FULL = '{"x":1}'
@@ -238,7 +238,7 @@ def test_an_id_that_the_conversation_already_has_is_replaced() -> None:
     events = decoder.feed(
         sse(chunk({"tool_calls": [fragment("{}", "f", id="a")]}), chunk(finish="tool_calls"))
     )
-    assert told(events)[0] == ("call", "call_2", "f", "{}", {})
+    assert summarise(events)[0] == ("call", "call_2", "f", "{}", {})
 
 
 def test_ids_are_created_by_the_configured_function() -> None:
@@ -246,7 +246,7 @@ def test_ids_are_created_by_the_configured_function() -> None:
     events = decoder.feed(
         sse(chunk({"tool_calls": [fragment("{}", "f"), fragment("{}", "f")]}), chunk(finish="stop"))
     )
-    assert [call[1] for call in told(events)[:-1]] == ["x", "y"]
+    assert [call[1] for call in summarise(events)[:-1]] == ["x", "y"]
 
 
 def test_a_call_begins_with_its_first_arguments_and_ends_with_the_answer() -> None:
@@ -265,9 +265,9 @@ def test_a_call_begins_with_its_first_arguments_and_ends_with_the_answer() -> No
 
 
 def test_text_after_a_call_follows_it() -> None:
-    header, said = chunk({"tool_calls": [fragment("", "f", id="a")]}), chunk({"content": "so"})
+    header, text = chunk({"tool_calls": [fragment("", "f", id="a")]}), chunk({"content": "so"})
     story = decode(
-        [sse(header, said, chunk({"tool_calls": [fragment("{}")]}), said, chunk(finish="stop"))]
+        [sse(header, text, chunk({"tool_calls": [fragment("{}")]}), text, chunk(finish="stop"))]
     ).story
     assert story == [
         ("call", "a", "f", "{}", {}),

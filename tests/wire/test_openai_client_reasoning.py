@@ -126,9 +126,9 @@ def test_reasoning_that_the_hub_encoded_is_parsed_back_unchanged() -> None:
     ]
     answer = msgspec.json.decode(encode_document(events, id="chatcmpl-1", model="m", created=5))
     history = [answer["choices"][0]["message"], {"role": "tool", "tool_call_id": "c1", "content": "sunny"}]
-    asked = parse_chat_completions_request(msgspec.json.encode({"model": "m", "messages": history}))
-    assert asked.ignored_fields == ()
-    assert asked.request.messages[0].parts == (
+    parsed = parse_chat_completions_request(msgspec.json.encode({"model": "m", "messages": history}))
+    assert parsed.ignored_fields == ()
+    assert parsed.request.messages[0].parts == (
         ReasoningPart("Hm", provider_metadata=signed),
         ReasoningPart("", provider_metadata=sealed),
         ReasoningPart("So", provider_metadata=other),

@@ -23,24 +23,24 @@ def read(*messages: dict[str, Any], **fields: Any) -> ClientRequest:
     )
 
 
-def said(*messages: dict[str, Any]) -> list[Message]:
+def parse(*messages: dict[str, Any]) -> list[Message]:
     return list(read(*messages).request.messages)
 
 
 def parts(message: dict[str, Any], *after: dict[str, Any]) -> list[Any]:
-    return list(said(message, *after)[0].parts)
+    return list(parse(message, *after)[0].parts)
 
 
 def call(id: str = "c1", name: str = "f", arguments: str = '{"x":1}') -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def mark(**more: Any) -> dict[str, Any]:
+def cache_metadata(**more: Any) -> dict[str, Any]:
     return {"anthropic": {"cacheControl": {"type": "ephemeral", **more}}}
 
 
 def test_a_plain_body_is_parsed_to_a_model_request() -> None:
-    asked = read(
+    parsed = read(
         {"role": "developer", "content": "Be kind."},
         HI,
         {"role": "assistant", "content": "Hello"},
@@ -57,7 +57,7 @@ def test_a_plain_body_is_parsed_to_a_model_request() -> None:
         stream=True,
         stream_options={"include_usage": True},
     )
-    assert asked == ClientRequest(
+    assert parsed == ClientRequest(
         request=ModelRequest(
             model="m",
             messages=(
@@ -80,20 +80,20 @@ def test_a_plain_body_is_parsed_to_a_model_request() -> None:
 
 
 def test_fields_without_a_neutral_equivalent_are_reported() -> None:
-    asked = read(
+    parsed = read(
         {"role": "user", "name": "ann", "content": "Hi"},
         {"role": "user", "name": "bob", "content": [{"type": "text", "text": "Ho", "tone": "loud"}]},
         {"role": "assistant", "content": "x", "audio": {"id": "a"}, "annotations": [], "refusal": None},
         stream_options={"include_obfuscation": True},
     )
-    assert asked.ignored_fields == (
+    assert parsed.ignored_fields == (
         "messages[].name",
         "messages[].content[].tone",
         "messages[].audio",
         "stream_options.include_obfuscation",
     )
-    assert not asked.stream
-    assert not asked.include_usage
+    assert not parsed.stream
+    assert not parsed.include_usage
 
 
 def test_content_parts_become_texts_and_files() -> None:
@@ -128,7 +128,7 @@ def test_content_parts_become_texts_and_files() -> None:
 def test_cache_breakpoints_are_kept_wherever_clients_put_them() -> None:
     image = {"url": "https://a.example/a.png", "detail": "high"}
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    asked = read(
+    parsed = read(
         {
             "role": "system",
             "content": [{"type": "text", "text": "Long", "cache_control": {"type": "ephemeral"}}],
@@ -148,23 +148,23 @@ def test_cache_breakpoints_are_kept_wherever_clients_put_them() -> None:
     )
     metadata = [
         part.call_provider_metadata if isinstance(part, ToolPart) else part.provider_metadata  # type: ignore[union-attr]
-        for message in asked.request.messages
+        for message in parsed.request.messages
         for part in message.parts
     ]
     assert metadata == [
-        mark(),
-        {**mark(ttl="1h"), "openai": {"imageDetail": "high"}},
-        mark(ttl="1h"),
-        mark(),
-        mark(ttl="1h"),
-        mark(ttl="5m"),
-        mark(ttl="1h"),
+        cache_metadata(),
+        {**cache_metadata(ttl="1h"), "openai": {"imageDetail": "high"}},
+        cache_metadata(ttl="1h"),
+        cache_metadata(),
+        cache_metadata(ttl="1h"),
+        cache_metadata(ttl="5m"),
+        cache_metadata(ttl="1h"),
     ]
-    called = asked.request.messages[-1].parts[0]
+    called = parsed.request.messages[-1].parts[0]
     assert isinstance(called, ToolPart)
-    assert called.result_provider_metadata == mark(ttl="1h")
-    assert asked.request.tools == (Tool("f", "", SCHEMA, metadata=mark(ttl="1h")),)
-    assert asked.ignored_fields == ()
+    assert called.result_provider_metadata == cache_metadata(ttl="1h")
+    assert parsed.request.tools == (Tool("f", "", SCHEMA, metadata=cache_metadata(ttl="1h")),)
+    assert parsed.ignored_fields == ()
 
 
 def test_results_are_put_into_their_calls() -> None:
@@ -213,20 +213,20 @@ def test_a_result_may_contain_an_image() -> None:
 def test_a_reused_id_refers_to_the_newest_call() -> None:
     turn = {"role": "assistant", "content": None, "tool_calls": [call("0"), call("0")]}
     results = [{"role": "tool", "tool_call_id": "0", "content": text} for text in ("a", "b")]
-    messages = said(turn, *results, HI, turn, results[1], results[0])
+    messages = parse(turn, *results, HI, turn, results[1], results[0])
     outputs = [[part.output for part in message.parts if isinstance(part, ToolPart)] for message in messages]
     assert outputs == [["a", "b"], [], ["b", "a"]]
 
 
 def test_functions_are_parsed_like_tools() -> None:
-    asked = read(
+    parsed = read(
         HI,
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x":1}'}},
         {"role": "function", "name": "f", "content": "sunny"},
         functions=[{"name": "f", "description": "Looks.", "parameters": SCHEMA}],
         function_call={"name": "f"},
     )
-    assert asked.request == ModelRequest(
+    assert parsed.request == ModelRequest(
         model="m",
         messages=(
             Message("messages[0]", "user", (TextPart("Hi"),)),
@@ -263,12 +263,12 @@ def tools(*names: str) -> list[dict[str, Any]]:
 def test_tool_choices_are_parsed(choice: Any, understood: Any, names: list[str]) -> None:
     strict = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
     request = read(HI, tools=[strict, *tools("g")], tool_choice=choice).request
-    known = {
+    choices = {
         "f": Tool("f", "", SCHEMA, strict=True),
         "g": Tool("g", "", {"type": "object", "properties": {}}),
     }
     assert request.tool_choice == understood
-    assert list(request.tools) == [known[name] for name in names]
+    assert list(request.tools) == [choices[name] for name in names]
 
 
 OTHER = {"type": "reasoning.summary", "summary": "So", "format": "openai-responses-v1", "id": "rs_1"}
@@ -329,5 +329,5 @@ def test_openais_fields_reach_an_openai_server() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    asked = parse_chat_completions_request(msgspec.json.encode(body))
-    assert msgspec.json.decode(encode_request(asked.request)) == body
+    parsed = parse_chat_completions_request(msgspec.json.encode(body))
+    assert msgspec.json.decode(encode_request(parsed.request)) == body

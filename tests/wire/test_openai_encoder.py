@@ -39,15 +39,15 @@ def frames(raw: bytes) -> list[Any]:
 
 def deltas(*events: e.Event) -> list[Any]:
     """The deltas and finish reasons, whose chunks have the same head."""
-    told = []
+    collected = []
     for chunk in frames(stream().encode(events)):
         [choice] = chunk.pop("choices")
         assert chunk == HEAD
         assert choice.pop("index") == 0
-        told.append(
+        collected.append(
             choice["delta"] if choice["finish_reason"] is None else (choice["finish_reason"], choice["delta"])
         )
-    return told
+    return collected
 
 
 def message(*events: e.Event) -> dict[str, Any]:
@@ -153,14 +153,14 @@ def test_calls_are_encoded_one_after_the_other_and_numbered() -> None:
         function = {"name": name, "arguments": arguments}
         return {"index": index, "id": id, "type": "function", "function": function}
 
-    def piece(index: int, arguments: str) -> dict[str, Any]:
+    def arguments_delta(index: int, arguments: str) -> dict[str, Any]:
         return {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
 
     assert deltas(*events) == [
         {"role": "assistant", "content": None, "tool_calls": [header(0, "a", "f")]},
-        piece(0, '{"x":'),
-        {"tool_calls": [*piece(0, "1}")["tool_calls"], header(1, "b", "g")]},
-        piece(1, "{}"),
+        arguments_delta(0, '{"x":'),
+        {"tool_calls": [*arguments_delta(0, "1}")["tool_calls"], header(1, "b", "g")]},
+        arguments_delta(1, "{}"),
         {"tool_calls": [header(2, "c", "h", '{"y":2}')]},
         ("tool_calls", {}),
     ]
@@ -186,11 +186,11 @@ def test_a_call_waits_until_the_one_before_it_is_complete() -> None:
         e.ToolInputStart("c", "h"),
         e.ToolInputAvailable("a", "f", {}),
     ]
-    told = [
-        [(piece["index"], piece["function"]["arguments"]) for piece in delta.get("tool_calls", ())]
+    fragments = [
+        [(fragment["index"], fragment["function"]["arguments"]) for fragment in delta.get("tool_calls", ())]
         for delta in deltas(*events)
     ]
-    assert told == [[(0, "")], [], [(0, "{}"), (1, '{"y":2}'), (2, "")]]
+    assert fragments == [[(0, "")], [], [(0, "{}"), (1, '{"y":2}'), (2, "")]]
     writer = stream()
     writer.encode(events[:-1])
     [last] = frames(writer.encode([finish("tool-calls"), e.ToolInputDelta("c", "{}")]))
@@ -218,8 +218,8 @@ def test_a_call_waits_until_the_one_before_it_is_complete() -> None:
     ],
 )
 def test_arguments_are_what_the_model_wrote(events: list[e.Event], arguments: str) -> None:
-    told = [delta["tool_calls"][0]["function"]["arguments"] for delta in deltas(*events)]
-    assert "".join(told) == arguments
+    encoded = [delta["tool_calls"][0]["function"]["arguments"] for delta in deltas(*events)]
+    assert "".join(encoded) == arguments
     assert message(*events, finish("tool-calls"))["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     ]
@@ -311,17 +311,17 @@ def test_citations_and_images_are_numbered() -> None:
         e.Data("data-anthropic", {"type": "compaction"}),
         finish(),
     ]
-    place = {"start_index": 7, "end_index": 7}
+    position = {"start_index": 7, "end_index": 7}
     annotations = [
         {
             "index": 0,
             "type": "url_citation",
-            "url_citation": {"url": "https://a.example", "title": "A", **place},
+            "url_citation": {"url": "https://a.example", "title": "A", **position},
         },
         {
             "index": 1,
             "type": "url_citation",
-            "url_citation": {"url": "https://b.example", "title": "https://b.example", **place},
+            "url_citation": {"url": "https://b.example", "title": "https://b.example", **position},
         },
     ]
     image = {"index": 0, "type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
@@ -329,8 +329,8 @@ def test_citations_and_images_are_numbered() -> None:
         *({"annotations": [entry]} for entry in annotations),
         {"images": [image]},
     ]
-    told = message(*events)
-    assert (told["annotations"], told["images"]) == (annotations, [image])
+    answer = message(*events)
+    assert (answer["annotations"], answer["images"]) == (annotations, [image])
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,10 @@ def test_a_provider_error_has_the_status_and_type_of_its_category(
 
 
 @pytest.mark.parametrize(
-    ("given", "status"), [(418, 418), (529, 529), (599, 599), (200, 502), (302, 502), (600, 502)]
+    ("upstream_status", "status"), [(418, 418), (529, 529), (599, 599), (200, 502), (302, 502), (600, 502)]
 )
-def test_a_providers_own_error_status_is_passed_on(given: int, status: int) -> None:
-    assert error_status(ProviderError("oh", upstream_status=given)) == status
+def test_a_providers_own_error_status_is_passed_on(upstream_status: int, status: int) -> None:
+    assert error_status(ProviderError("oh", upstream_status=upstream_status)) == status
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dragoman.wire.openai.encoder import OpenAIStreamEncoder, encode_document
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.text_blocks import REFUSAL_METADATA
 
-from .openai_streams import cut, cuts, told
+from .openai_streams import cut, cuts, summarise
 
 TEXTS = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=3)
 INPUTS = st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=4) | st.none(), max_size=3)
@@ -43,13 +43,13 @@ def answer(pieces: list[Any], chance: random.Random) -> list[e.Event]:
         match kind:
             case "text" | "refusal":
                 metadata = REFUSAL_METADATA if kind == "refusal" else None
-                deltas = [e.TextDelta(id, piece) for piece in value]
+                deltas = [e.TextDelta(id, fragment) for fragment in value]
                 events += [e.TextStart(id, metadata), *deltas, e.TextEnd(id, metadata)]
             case "reasoning":
                 seal: ProviderMetadata | None = (
                     {"anthropic": {"signature": f"sig-{number}"}} if more[0] else None
                 )
-                thoughts = [e.ReasoningDelta(id, piece) for piece in value]
+                thoughts = [e.ReasoningDelta(id, fragment) for fragment in value]
                 events += [e.ReasoningStart(id), *thoughts, e.ReasoningEnd(id, seal)]
             case "call":
                 written = msgspec.json.encode(value).decode() if more[0] else ""
@@ -66,8 +66,11 @@ def answer(pieces: list[Any], chance: random.Random) -> list[e.Event]:
 def fragments(id: str, written: str, chance: random.Random) -> list[e.Event]:
     places = sorted(chance.randrange(len(written) + 1) for _ in range(3))
     ends = zip([0, *places], [*places, len(written)], strict=True)
-    pieces = [written[start:end] for start, end in ends]
-    return [e.ToolInputStart(id, "f"), *(e.ToolInputDelta(id, piece) for piece in pieces if piece)]
+    fragments = [written[start:end] for start, end in ends]
+    return [
+        e.ToolInputStart(id, "f"),
+        *(e.ToolInputDelta(id, fragment) for fragment in fragments if fragment),
+    ]
 
 
 def summary(events: list[e.Event]) -> dict[str, Any]:
@@ -103,34 +106,36 @@ def signatures(metadata: dict[str, dict[str, Any]]) -> list[str]:
     return [entry["signature"] for entry in metadata["openai"]["reasoning_details"]]
 
 
-def finish(pieces: list[Any], counts: tuple[int | None, int | None, int | None]) -> e.FinishStep:
+def finish(fragments: list[Any], counts: tuple[int | None, int | None, int | None]) -> e.FinishStep:
     prompt, completion, reasoning = counts
     usage = None
     if prompt is not None and completion is not None:
         usage = e.Usage(prompt, completion, prompt + completion, reasoning)
-    calls = any("call" in kind for kind, *_ in pieces)
+    calls = any("call" in kind for kind, *_ in fragments)
     return e.FinishStep("tool-calls" if calls else "stop", usage)
 
 
 @given(st.lists(PIECES, max_size=6), st.tuples(COUNTS, COUNTS, COUNTS), st.integers(0, 10**6))
 def test_any_encoded_answer_decodes_to_the_same_events(
-    pieces: list[Any], counts: tuple[int | None, int | None, int | None], seed: int
+    fragments: list[Any], counts: tuple[int | None, int | None, int | None], seed: int
 ) -> None:
     chance = random.Random(seed)
-    events = [*answer(pieces, chance), finish(pieces, counts)]
+    events = [*answer(fragments, chance), finish(fragments, counts)]
     writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=True)
     raw = b"".join(writer.encode(events[at : at + 3]) for at in range(0, len(events), 3)) + writer.end()
     decoder = OpenAIDecoder(PLAIN)
-    heard = [event for piece in cut(raw, cuts(raw, seed)) for event in decoder.feed(piece)] + decoder.close()
-    assert told(heard)
+    heard = [
+        event for fragment in cut(raw, cuts(raw, seed)) for event in decoder.feed(fragment)
+    ] + decoder.close()
+    assert summarise(heard)
     assert summary(heard) == summary(events)
     document = encode_document(events, id="chatcmpl-1", model="m", created=5)
     assert summary(OpenAIDecoder(PLAIN).decode_document(document)) == summary(events)
 
 
 @given(st.lists(PIECES, max_size=6), st.integers(0, 10**6))
-def test_openais_client_accumulates_any_stream_to_the_document(pieces: list[Any], seed: int) -> None:
-    events = [*answer(pieces, random.Random(seed)), finish(pieces, (1, 2, 3))]
+def test_openais_client_accumulates_any_stream_to_the_document(fragments: list[Any], seed: int) -> None:
+    events = [*answer(fragments, random.Random(seed)), finish(fragments, (1, 2, 3))]
     writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=True)
     raw = writer.encode(events) + writer.end()
     state: Any = ChatCompletionStreamState()

@@ -102,15 +102,15 @@ ANSWERS: dict[str, list[e.Event]] = {
 
 def spelled(events: Sequence[e.Event], *, size: int = 2) -> list[bytes]:
     writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=True)
-    batches = [events[place : place + size] for place in range(0, len(events), size)]
+    batches = [events[index : index + size] for index in range(0, len(events), size)]
     return [*map(writer.encode, batches), writer.end()]
 
 
-def serve(*pieces: bytes) -> Script:
+def serve(*reads: bytes) -> Script:
     async def script(peer: Peer) -> None:
         await peer.request()
-        for piece in pieces:
-            await peer.send(piece)
+        for data in reads:
+            await peer.send(data)
 
     return script
 
@@ -152,7 +152,7 @@ async def heard(events: Sequence[e.Event]) -> dict[str, Any]:
     return plain(snapshot)
 
 
-async def told(events: Sequence[e.Event]) -> dict[str, Any]:
+async def answer_from_document(events: Sequence[e.Event]) -> dict[str, Any]:
     """The same of an answer that came as one."""
     raw = encode_document(events, id="chatcmpl-1", model="m", created=5)
     async with (
@@ -164,7 +164,7 @@ async def told(events: Sequence[e.Event]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_openais_client_accumulates_a_stream_to_the_document(name: str) -> None:
-    streamed, whole = await heard(ANSWERS[name]), await told(ANSWERS[name])
+    streamed, whole = await heard(ANSWERS[name]), await answer_from_document(ANSWERS[name])
     assert streamed == whole
 
 
@@ -229,23 +229,23 @@ async def test_openais_client_raises_the_matching_error(
     ):
         with pytest.raises(raised) as caught:
             await client.chat.completions.create(model="m", messages=[])
-    said = error_body(error)["error"]
-    assert caught.value.body == said
-    told = caught.value
-    assert {"type": told.type, "param": told.param, "code": told.code} == {
-        key: said[key]  # type: ignore[index]  # it is an object
+    expected = error_body(error)["error"]
+    assert caught.value.body == expected
+    sdk_error = caught.value
+    assert {"type": sdk_error.type, "param": sdk_error.param, "code": sdk_error.code} == {
+        key: expected[key]  # type: ignore[index]  # it is an object
         for key in ("type", "param", "code")
     }
 
 
 async def test_openais_client_raises_an_error_in_the_stream_after_the_chunks_before_it() -> None:
     writer = OpenAIStreamEncoder(id="chatcmpl-1", model="m", created=5, include_usage=False)
-    pieces = [
+    reads = [
         writer.encode([e.TextStart("t"), e.TextDelta("t", "Hi")]),
         writer.encode_error(ProviderError("the model is overloaded", category="overloaded", transient=True)),
     ]
     async with (
-        serving(serve(HEAD, *pieces)) as server,
+        serving(serve(HEAD, *reads)) as server,
         AsyncOpenAI(base_url=server.url, api_key="x", max_retries=0) as client,
     ):
         stream = await client.chat.completions.create(model="m", messages=[], stream=True)

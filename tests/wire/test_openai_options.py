@@ -21,13 +21,13 @@ STRICT = Quirks(accepted_options=frozenset(), uses_max_completion_tokens=True)
 NATIVE = Quirks(accepted_options=frozenset({"thinking"}))
 
 
-def asked(options: dict[str, Any], model: str = "m") -> ModelRequest:
+def make_request(options: dict[str, Any], model: str = "m") -> ModelRequest:
     return ModelRequest(model=model, messages=[HI], options=options)
 
 
 def encode(options: dict[str, Any], quirks: Quirks | None = None, model: str = "m") -> dict[str, Any]:
     """All that the body says beside the model, its messages and the stream."""
-    body = msgspec.json.decode(encode_request(asked(options, model), quirks=quirks))
+    body = msgspec.json.decode(encode_request(make_request(options, model), quirks=quirks))
     usual = ("model", "messages", "stream", "stream_options")
     return {name: value for name, value in body.items() if name not in usual}
 
@@ -55,23 +55,23 @@ def test_thinking_becomes_a_reasoning_effort(
     options: dict[str, Any], effort: str | None, names: list[str]
 ) -> None:
     assert encode(options) == ({"reasoning_effort": effort} if effort else {})
-    assert check_request(asked(options), Quirks()) == names
+    assert check_request(make_request(options), Quirks()) == names
 
 
 def test_a_vendor_that_supports_thinking_gets_it_unchanged() -> None:
-    for kind, told in (("enabled", "enabled"), ("adaptive", "enabled"), ("disabled", "disabled")):
+    for kind, sent in (("enabled", "enabled"), ("adaptive", "enabled"), ("disabled", "disabled")):
         options = {"thinking": {"type": kind}}
-        assert encode(options, NATIVE) == {"thinking": {"type": told}}
-        assert check_request(asked(options), NATIVE) == []
+        assert encode(options, NATIVE) == {"thinking": {"type": sent}}
+        assert check_request(make_request(options), NATIVE) == []
 
 
 def test_an_output_schema_becomes_a_response_format() -> None:
     theirs = {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
     ours = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
     assert encode(theirs) == {"response_format": ours}
-    given = {"response_format": {"type": "json_object"}}
-    assert encode(theirs | given) == given
-    assert check_request(asked(theirs), Quirks()) == []
+    own_format = {"response_format": {"type": "json_object"}}
+    assert encode(theirs | own_format) == own_format
+    assert check_request(make_request(theirs), Quirks()) == []
 
 
 def test_options_that_only_anthropic_supports_are_dropped_and_reported() -> None:
@@ -98,15 +98,15 @@ def test_options_that_only_anthropic_supports_are_dropped_and_reported() -> None
         "speed",
         "output_config.task_budget",
     ]
-    said = {"temperature": 1, "seed": None, "vendors_own": {"x": 1}}
-    assert encode(options) == said | {"top_k": 5}
-    assert check_request(asked(options), Quirks()) == names
-    assert encode(options, STRICT) == said
-    assert set(check_request(asked(options), STRICT)) == {*names, "top_k"}
+    supported = {"temperature": 1, "seed": None, "vendors_own": {"x": 1}}
+    assert encode(options) == supported | {"top_k": 5}
+    assert check_request(make_request(options), Quirks()) == names
+    assert encode(options, STRICT) == supported
+    assert set(check_request(make_request(options), STRICT)) == {*names, "top_k"}
 
 
 def test_mcp_servers_for_the_provider_are_rejected() -> None:
-    request = asked({"mcp_servers": [{"url": "https://a.example"}]})
+    request = make_request({"mcp_servers": [{"url": "https://a.example"}]})
     for ask in (encode_request, lambda request: check_request(request, Quirks())):
         with pytest.raises(BadRequest, match="MCP") as caught:
             ask(request)

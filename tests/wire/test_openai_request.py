@@ -37,11 +37,11 @@ TOOLS = TypeAdapter(list[ChatCompletionToolUnionParam])
 
 
 def encode(
-    *messages: Message, quirks: Quirks | None = None, provider: str = "up", **asked: Any
+    *messages: Message, quirks: Quirks | None = None, provider: str = "up", **fields: Any
 ) -> dict[str, Any]:
     """The body of a request; OpenAI's own types must take it."""
     body = msgspec.json.decode(
-        encode_request(ModelRequest(model="m", messages=messages, **asked), quirks=quirks, provider=provider)
+        encode_request(ModelRequest(model="m", messages=messages, **fields), quirks=quirks, provider=provider)
     )
     MESSAGES.validate_python(body["messages"])
     TOOLS.validate_python(body.get("tools", []))
@@ -81,7 +81,7 @@ def tool(id: str = "call_a", state: Any = "output-available", name: str = "f", *
     return ToolPart(f"tool-{name}", id, state, **{"input": {"x": 1}, **fields})
 
 
-def called(id: str = "call_a", name: str = "f", arguments: str = '{"x":1}') -> dict[str, Any]:
+def call_json(id: str = "call_a", name: str = "f", arguments: str = '{"x":1}') -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -161,11 +161,11 @@ def test_a_step_becomes_a_message_with_its_calls_and_their_results() -> None:
         {
             "role": "assistant",
             "content": "Let me look.",
-            "tool_calls": [called(), called("call_b", "hub_call")],
+            "tool_calls": [call_json(), call_json("call_b", "hub_call")],
         },
         {"role": "tool", "tool_call_id": "call_a", "content": "sunny"},
         {"role": "tool", "tool_call_id": "call_b", "content": '{"t":[1,null]}'},
-        {"role": "assistant", "content": None, "tool_calls": [called("call_c", arguments="{}")]},
+        {"role": "assistant", "content": None, "tool_calls": [call_json("call_c", arguments="{}")]},
         {"role": "tool", "tool_call_id": "call_c", "content": "null"},
         {"role": "assistant", "content": "It is sunny."},
         {"role": "user", "content": "Thanks"},
@@ -194,7 +194,7 @@ def test_a_step_becomes_a_message_with_its_calls_and_their_results() -> None:
 )
 def test_every_call_gets_a_result_in_every_state(part: ToolPart, result: str) -> None:
     assert history(assistant(part)) == [
-        {"role": "assistant", "content": None, "tool_calls": [called()]},
+        {"role": "assistant", "content": None, "tool_calls": [call_json()]},
         {"role": "tool", "tool_call_id": "call_a", "content": result},
     ]
 
@@ -204,7 +204,7 @@ def test_arguments_that_are_not_an_object_are_sent_back_as_an_empty_object(writt
     message, result = history(
         assistant(tool(state="output-error", input=written, error_text="not valid JSON"))
     )
-    assert message["tool_calls"] == [called(arguments="{}")]
+    assert message["tool_calls"] == [call_json(arguments="{}")]
     assert result["content"] == "not valid JSON"
 
 
@@ -228,7 +228,7 @@ def test_dynamic_tools_keep_their_own_name() -> None:
     part = ToolPart(
         "dynamic-tool", "call_a", "output-available", tool_name="weather at", input={"x": 1}, output=""
     )
-    assert history(assistant(part))[0]["tool_calls"] == [called(name="weather_at")]
+    assert history(assistant(part))[0]["tool_calls"] == [call_json(name="weather_at")]
 
 
 TEXT = base64.b64encode("Grüße".encode()).decode()
@@ -283,7 +283,7 @@ def test_a_text_file_is_sent_as_text(part: FilePart, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "sent"),
+    ("kind", "call_id", "sent"),
     [
         ("plain", "call_A-1", "call_A-1"),
         ("plain", "functions.f:0", "call_d3bb"),
@@ -294,13 +294,13 @@ def test_a_text_file_is_sent_as_text(part: FilePart, text: str) -> None:
         ("nine", "call_a", ""),
     ],
 )
-def test_call_ids_are_in_the_format_that_the_provider_accepts(kind: Any, given: str, sent: str) -> None:
-    message, result = history(assistant(tool(given, output="")), quirks=Quirks(call_id_format=kind))
+def test_call_ids_are_in_the_format_that_the_provider_accepts(kind: Any, call_id: str, sent: str) -> None:
+    message, result = history(assistant(tool(call_id, output="")), quirks=Quirks(call_id_format=kind))
     id = message["tool_calls"][0]["id"]
     assert result["tool_call_id"] == id
-    assert id == given if sent == given else id.startswith(sent[:5]) and id != given
+    assert id == call_id if sent == call_id else id.startswith(sent[:5]) and id != call_id
     assert kind != "nine" or (len(id) == 9 and id.isalnum())
-    assert history(assistant(tool(given, output="")), quirks=Quirks(call_id_format=kind))[1] == result
+    assert history(assistant(tool(call_id, output="")), quirks=Quirks(call_id_format=kind))[1] == result
 
 
 def test_reasoning_is_sent_back_with_its_calls_to_vendors_that_require_it() -> None:
@@ -309,7 +309,10 @@ def test_reasoning_is_sent_back_with_its_calls_to_vendors_that_require_it() -> N
 
     def thoughts(field: Any) -> list[Any]:
         written = history(message, quirks=Quirks(reasoning_field=field))
-        return [[said.get(name) for name in ("reasoning", "reasoning_content")] for said in written]
+        return [
+            [written_message.get(name) for name in ("reasoning", "reasoning_content")]
+            for written_message in written
+        ]
 
     assert thoughts("none") == [[None, None]] * 5
     assert thoughts("reasoning") == [
@@ -340,8 +343,8 @@ def test_opaque_metadata_is_sent_back_to_its_provider_only(name: str, key: str, 
     message = fold(None, [e.Start("a"), e.StartStep(), *answer])
 
     def sealed(provider: str) -> Any:
-        said = history(message, provider=provider)[0]
-        details = said.get(key) or said["tool_calls"][0].get(key)
+        written_message = history(message, provider=provider)[0]
+        details = written_message.get(key) or written_message["tool_calls"][0].get(key)
         return [detail["data"] for detail in details] if isinstance(details, list) else details
 
     assert sealed("up") == value

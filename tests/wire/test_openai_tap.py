@@ -24,9 +24,9 @@ LAST = {"model": "m-1", "choices": [], "usage": USAGE}
 CUT = "the provider's answer ended without a finish reason"
 
 
-def run(tap: OpenAITap, pieces: Iterable[bytes]) -> bytes:
+def run(tap: OpenAITap, reads: Iterable[bytes]) -> bytes:
     """All that goes on to the client."""
-    return b"".join([*map(tap.feed, pieces), tap.close()])
+    return b"".join([*map(tap.feed, reads), tap.close()])
 
 
 def frames(raw: bytes) -> list[tuple[str | None, bytes]]:
@@ -40,14 +40,14 @@ def relay(raw: bytes, tap: OpenAITap | None = None) -> tuple[OpenAITap, list[tup
     """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
     hides = tap is not None and tap._hide_usage
     lenient = tap is not None and tap._lenient_finish
-    known = []
-    for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
+    states = []
+    for reads in ([raw], [raw[index : index + 1] for index in range(len(raw))]):
         read = OpenAITap(hide_usage=hides, lenient=lenient)
-        known.append((read, frames(run(read, pieces))))
-    (whole, passed), (single, again) = known
-    assert passed == again
+        states.append((read, frames(run(read, reads))))
+    (whole, output), (single, again) = states
+    assert output == again
     assert state(whole) == state(single)
-    return whole, passed
+    return whole, output
 
 
 def state(tap: OpenAITap) -> tuple[Any, ...]:
@@ -71,8 +71,8 @@ def failed(tap: OpenAITap) -> ProviderError:
 
 def test_a_complete_stream_is_passed_on_and_recorded() -> None:
     raw = sse(*HELLO, LAST)
-    tap, passed = relay(raw)
-    assert passed == frames(raw)
+    tap, output = relay(raw)
+    assert output == frames(raw)
     assert state(tap) == (True, None, "m-1", "stop", 5, COUNTED, True)
 
 
@@ -88,15 +88,15 @@ def test_recordings_are_passed_on_completely_with_the_usage_that_the_decoder_rea
 ) -> None:
     raw = recording(name)
     tap = OpenAITap()
-    passed = frames(run(tap, cut(raw, cuts(raw, seed))))
-    said = decode([raw])
-    if said.finish is None or said.failure is not None:
+    output = frames(run(tap, cut(raw, cuts(raw, seed))))
+    answer = decode([raw])
+    if answer.finish is None or answer.failure is not None:
         assert tap.failure is not None
         return
     assert state(tap)[:2] == (True, None)
     expected = [pair for pair in frames(raw) if pair[1].strip() not in (b"", b"[DONE]")]
-    assert [pair for pair in passed if pair[1] != b"[DONE]"] == expected
-    assert tap.usage == said.finish.usage
+    assert [pair for pair in output if pair[1] != b"[DONE]"] == expected
+    assert tap.usage == answer.finish.usage
 
 
 payloads = st.builds(
@@ -125,9 +125,9 @@ def test_the_same_payloads_are_passed_on_however_the_stream_is_split(
     body = [part if part.endswith(b"\n") else encode_frame(part) for part in [*parts, *ending]]
     raw = b"".join(body).replace(b"\r\n", b"\n").replace(b"\n", end) + (b"data: [DONE]" + end * 2)
     tap = OpenAITap()
-    passed = frames(run(tap, cut(raw, [place for place in places if place <= len(raw)])))
+    output = frames(run(tap, cut(raw, [index for index in places if index <= len(raw)])))
     sent = frames(raw)
-    assert passed == (sent if ended else sent[:-1])
+    assert output == (sent if ended else sent[:-1])
     assert (tap.done, tap.failure is None) == (ended, ended)
 
 
@@ -139,16 +139,16 @@ def finishes() -> list[dict[str, Any]]:
 
 
 def test_done_without_a_finish_reason_is_a_failure_and_not_passed_on() -> None:
-    tap, passed = relay(sse(*HELLO[:2]))
-    assert (None, b"[DONE]") not in passed
+    tap, output = relay(sse(*HELLO[:2]))
+    assert (None, b"[DONE]") not in output
     assert failed(tap).message == f"{CUT} although it sent [DONE]"
     assert (failed(tap).category, failed(tap).transient) == ("network", True)
 
 
 @pytest.mark.promise("a-cut-answer-is-an-error")
 def test_an_end_without_a_finish_reason_is_a_failure() -> None:
-    tap, passed = relay(sse(*HELLO[:2], done=False))
-    assert len(passed) == 2
+    tap, output = relay(sse(*HELLO[:2], done=False))
+    assert len(output) == 2
     assert failed(tap).message == CUT
 
 
@@ -158,9 +158,9 @@ def test_an_empty_body_is_a_failure() -> None:
 
 
 def test_a_stream_without_done_after_its_finish_reason_is_complete_and_no_done_is_added() -> None:
-    tap, passed = relay(sse(*HELLO, done=False))
+    tap, output = relay(sse(*HELLO, done=False))
     assert (tap.done, tap.failure) == (True, None)
-    assert (None, b"[DONE]") not in passed
+    assert (None, b"[DONE]") not in output
 
 
 def test_a_last_frame_without_its_blank_line_is_read() -> None:
@@ -169,10 +169,10 @@ def test_a_last_frame_without_its_blank_line_is_read() -> None:
 
 
 def test_a_truncated_frame_is_removed_after_the_finish_and_a_failure_before_it() -> None:
-    tap, passed = relay(sse(*HELLO, done=False) + b'data: {"choi')
-    assert (tap.done, len(passed)) == (True, 3)
-    tap, passed = relay(sse(*HELLO[:2], done=False) + b'data: {"choi')
-    assert (failed(tap).category, len(passed)) == ("api_error", 2)
+    tap, output = relay(sse(*HELLO, done=False) + b'data: {"choi')
+    assert (tap.done, len(output)) == (True, 3)
+    tap, output = relay(sse(*HELLO[:2], done=False) + b'data: {"choi')
+    assert (failed(tap).category, len(output)) == ("api_error", 2)
 
 
 def test_nothing_is_passed_on_after_done() -> None:
@@ -183,8 +183,8 @@ def test_nothing_is_passed_on_after_done() -> None:
 
 
 def test_with_lenient_finish_done_completes_the_answer() -> None:
-    tap, passed = relay(sse(*HELLO[:2]), OpenAITap(lenient=True))
-    assert (tap.done, tap.finish_reason, passed[-1]) == (True, None, (None, b"[DONE]"))
+    tap, output = relay(sse(*HELLO[:2]), OpenAITap(lenient=True))
+    assert (tap.done, tap.finish_reason, output[-1]) == (True, None, (None, b"[DONE]"))
     assert failed(relay(sse(*HELLO[:2], done=False), OpenAITap(lenient=True))[0]).message == CUT
     assert failed(relay(sse(), OpenAITap(lenient=True))[0]).message.startswith(
         "the provider's answer is empty"
@@ -193,8 +193,8 @@ def test_with_lenient_finish_done_completes_the_answer() -> None:
 
 @pytest.mark.parametrize("closing", [b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data:  [DONE]\n\n"])
 def test_done_may_have_spaces_around_it(closing: bytes) -> None:
-    tap, passed = relay(sse(*HELLO, done=False) + closing)
-    assert (tap.done, tap.failure, passed[-1]) == (True, None, (None, b"[DONE]"))
+    tap, output = relay(sse(*HELLO, done=False) + closing)
+    assert (tap.done, tap.failure, output[-1]) == (True, None, (None, b"[DONE]"))
 
 
 def test_every_choice_needs_a_finish_reason() -> None:
@@ -202,10 +202,10 @@ def test_every_choice_needs_a_finish_reason() -> None:
         return {"choices": [{"index": index, "delta": {"content": "ab"}, "finish_reason": finish}]}
 
     talk = [say(0), say(1), say(1, "length"), say(0), say(2)]
-    tap, passed = relay(sse(*talk, say(0, "stop")))
-    assert (failed(tap).message, len(passed)) == (f"{CUT} although it sent [DONE]", 6)
-    tap, passed = relay(sse(*talk, say(0, "stop"), say(2, "stop")))
-    assert (tap.done, tap.finish_reason, tap.text_length, len(passed)) == (True, "length", 14, 8)
+    tap, output = relay(sse(*talk, say(0, "stop")))
+    assert (failed(tap).message, len(output)) == (f"{CUT} although it sent [DONE]", 6)
+    tap, output = relay(sse(*talk, say(0, "stop"), say(2, "stop")))
+    assert (tap.done, tap.finish_reason, tap.text_length, len(output)) == (True, "length", 14, 8)
 
 
 # ---- usage ----------------------------------------------------------------------------------------------
@@ -213,14 +213,14 @@ def test_every_choice_needs_a_finish_reason() -> None:
 
 def test_the_usage_chunk_is_removed_only_if_the_hub_requested_it() -> None:
     raw = sse(*HELLO, LAST)
-    tap, passed = relay(raw, OpenAITap(hide_usage=True))
-    assert passed == frames(sse(*HELLO))
+    tap, output = relay(raw, OpenAITap(hide_usage=True))
+    assert output == frames(sse(*HELLO))
     assert tap.usage == COUNTED
     assert relay(raw)[1] == frames(raw)
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "fields",
     [
         chunk(finish="stop", usage=USAGE),
         {"choices": [], "usage": None, "prompt_filter_results": []},
@@ -229,10 +229,10 @@ def test_the_usage_chunk_is_removed_only_if_the_hub_requested_it() -> None:
     ],
     ids=["beside a finish", "a filter's results", "counts nothing", "nothing at all"],
 )
-def test_a_chunk_with_more_than_usage_is_never_removed(kept: dict[str, Any]) -> None:
-    raw = sse(*HELLO, kept)
-    tap, passed = relay(raw, OpenAITap(hide_usage=True))
-    assert (passed, tap.done) == (frames(raw), True)
+def test_a_chunk_with_more_than_usage_is_never_removed(fields: dict[str, Any]) -> None:
+    raw = sse(*HELLO, fields)
+    tap, output = relay(raw, OpenAITap(hide_usage=True))
+    assert (output, tap.done) == (frames(raw), True)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_a_chunk_with_more_than_usage_is_never_removed(kept: dict[str, Any]) -> 
 )
 def test_usage_is_found_in_any_position(chunks: list[dict[str, Any]], usage: Usage | None) -> None:
     raw = sse(*chunks)
-    tap, passed = relay(raw)
-    assert (tap.usage, tap.done, passed) == (usage, True, frames(raw))
+    tap, output = relay(raw)
+    assert (tap.usage, tap.done, output) == (usage, True, frames(raw))
 
 
 def test_generation_is_finished_after_the_last_finish_reason() -> None:
@@ -282,7 +282,7 @@ def test_generation_is_finished_after_the_last_finish_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delta", "said"),
+    ("delta", "length"),
     [
         ({"content": "abc"}, 3),
         ({"reasoning_content": "abcd"}, 4),
@@ -293,9 +293,9 @@ def test_generation_is_finished_after_the_last_finish_reason() -> None:
         ({}, 0),
     ],
 )
-def test_the_text_length_counts_what_the_model_wrote(delta: dict[str, Any], said: int) -> None:
+def test_the_text_length_counts_what_the_model_wrote(delta: dict[str, Any], length: int) -> None:
     tap, _ = relay(sse(chunk({"role": "assistant"}), chunk(delta), chunk(delta), done=False))
-    assert tap.text_length == 2 * said
+    assert tap.text_length == 2 * length
 
 
 def test_the_text_length_includes_call_arguments() -> None:
@@ -329,8 +329,8 @@ OVERLOADED = {"error": {"message": "Overloaded", "type": "overloaded_error", "co
 )
 def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category: str) -> None:
     before = sse(*HELLO[:2], done=False)
-    tap, passed = relay(before + sse(bad, *HELLO))
-    assert passed == frames(before)
+    tap, output = relay(before + sse(bad, *HELLO))
+    assert output == frames(before)
     assert failed(tap).category == category
     assert (tap.feed(sse(*HELLO)), tap.close()) == (b"", b"")
 
@@ -354,8 +354,8 @@ def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category:
 )
 def test_irregular_frames_are_passed_on_unchanged(odd: Any) -> None:
     raw = sse(HELLO[0], odd, *HELLO[1:])
-    tap, passed = relay(raw)
-    assert (passed, tap.failure, tap.done) == (frames(raw), None, True)
+    tap, output = relay(raw)
+    assert (output, tap.failure, tap.done) == (frames(raw), None, True)
 
 
 def test_a_comment_is_passed_on_as_a_keep_alive() -> None:

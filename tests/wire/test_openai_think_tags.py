@@ -45,6 +45,6 @@ def test_thinking_in_tags_becomes_reasoning_however_it_is_split(
     quirks = Quirks(think_tags=mode)
     for size in (1, 2, 3, 5, 8, 100):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        chunks = [chunk({"content": piece}) for piece in pieces]
+        chunks = [chunk({"content": data}) for data in pieces]
         for reads in ([sse(*chunks, STOP)], [*(sse(one, done=False) for one in chunks), sse(STOP)]):
             assert decode(reads, quirks).story == [*story, ("finish", "stop", "m-1")], size

@@ -96,15 +96,15 @@ def test_the_image_detail_is_sent(detail: str) -> None:
 def test_opaque_metadata_is_sent_back_unless_it_names_another_provider(named: Any, back: bool) -> None:
     details = [{"type": "reasoning.encrypted", "data": "c2Vj"}]
     sealed = ReasoningPart("Hm", None, {"openai": {"reasoning_details": details, **named}})
-    said = history(assistant(sealed, tool("a", "")))[0]
-    assert said.get("reasoning_details") == (details if back else None)
+    answer = history(assistant(sealed, tool("a", "")))[0]
+    assert answer.get("reasoning_details") == (details if back else None)
 
 
 def test_anthropics_metadata_in_a_history_is_not_sent_to_other_providers() -> None:
     signed = {"anthropic": {"signature": "c2ln", "provider": "claude"}}
     marked = {"anthropic": {"cacheControl": {"type": "ephemeral"}}}
     block = {"anthropic": {"block": {"type": "server_tool_use"}}}
-    said = assistant(
+    answer = assistant(
         ReasoningPart("", None, {"anthropic": {"redactedData": "x"}}),
         ReasoningPart("Hm", None, signed),
         DataPart("data-anthropic", {"type": "compaction", "content": "x"}),
@@ -120,20 +120,20 @@ def test_anthropics_metadata_in_a_history_is_not_sent_to_other_providers() -> No
         ),
         TextPart("Hi", None, marked),
     )
-    assert history(Message("u", "user", (TextPart("Q", None, marked),)), said) == [
+    assert history(Message("u", "user", (TextPart("Q", None, marked),)), answer) == [
         {"role": "user", "content": "Q"},
         {"role": "assistant", "content": "Hi"},
     ]
 
 
 def test_a_system_message_inside_the_conversation_keeps_its_position() -> None:
-    said = [
+    messages = [
         Message("1", "system", (TextPart("A"),)),
         Message("2", "user", (TextPart("B"),)),
         Message("3", "system", (TextPart("C"),)),
         Message("4", "user", (TextPart("D"),)),
     ]
-    assert [(one["role"], one["content"]) for one in history(*said)] == [
+    assert [(one["role"], one["content"]) for one in history(*messages)] == [
         ("system", "A"),
         ("user", "B"),
         ("system", "C"),

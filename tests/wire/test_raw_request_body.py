@@ -24,7 +24,7 @@ def head(**fields: Any) -> RawRequestBody:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said", "field"),
+    ("raw", "problem", "field"),
     [
         (b"", "the body is not a JSON object", None),
         (b"{", "the body is not a JSON object", None),
@@ -47,10 +47,10 @@ def head(**fields: Any) -> RawRequestBody:
         (b'{"model":"m","stream":{}}', "stream must be true or false, not {}", "stream"),
     ],
 )
-def test_the_invalid_field_is_named(raw: bytes, said: str, field: str | None) -> None:
+def test_the_invalid_field_is_named(raw: bytes, problem: str, field: str | None) -> None:
     with pytest.raises(BadRequest) as refused:
         RawRequestBody(raw)
-    assert refused.value.message.startswith(said)
+    assert refused.value.message.startswith(problem)
     assert refused.value.field == field
 
 
@@ -122,7 +122,7 @@ def test_options_fill_in_fields_that_the_body_does_not_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sent"),
+    ("stream_options", "sent"),
     [
         (b"", b',"stream_options":{"include_usage":true}'),
         (b',"stream_options":null', b',"stream_options":{"include_usage":true}'),
@@ -131,10 +131,10 @@ def test_options_fill_in_fields_that_the_body_does_not_set() -> None:
         (b',"stream_options":{ "include_usage" : true }', b',"stream_options":{ "include_usage" : true }'),
     ],
 )
-def test_include_usage_is_added_to_the_clients_stream_options(said: bytes, sent: bytes) -> None:
-    assert RawRequestBody(b'{"model":"m"' + said + b"}").rewrite("m", options={}, include_usage=True) == (
-        b'{"model":"m"' + sent + b"}"
-    )
+def test_include_usage_is_added_to_the_clients_stream_options(stream_options: bytes, sent: bytes) -> None:
+    assert RawRequestBody(b'{"model":"m"' + stream_options + b"}").rewrite(
+        "m", options={}, include_usage=True
+    ) == (b'{"model":"m"' + sent + b"}")
 
 
 def test_each_rewrite_starts_from_the_clients_body() -> None:

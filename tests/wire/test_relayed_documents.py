@@ -24,8 +24,8 @@ def completion(*reasons: str | None, **more: Any) -> bytes:
 
 
 def message(**more: Any) -> bytes:
-    said = {"type": "message", "model": "claude", "content": [], "stop_reason": "end_turn"}
-    return msgspec.json.encode({**said, "usage": {"input_tokens": 5, "output_tokens": 2}, **more})
+    document = {"type": "message", "model": "claude", "content": [], "stop_reason": "end_turn"}
+    return msgspec.json.encode({**document, "usage": {"input_tokens": 5, "output_tokens": 2}, **more})
 
 
 def test_a_completion_document_has_usage_model_and_finish_reason() -> None:
@@ -60,8 +60,12 @@ def test_an_invalid_completion_document_is_a_failure(raw: bytes, category: str) 
 
 
 def test_an_embeddings_document_has_usage() -> None:
-    said = {"data": [{"embedding": [0.1]}], "model": "e", "usage": {"prompt_tokens": 5, "total_tokens": 5}}
-    whole = read_embeddings(msgspec.json.encode(said))
+    document = {
+        "data": [{"embedding": [0.1]}],
+        "model": "e",
+        "usage": {"prompt_tokens": 5, "total_tokens": 5},
+    }
+    whole = read_embeddings(msgspec.json.encode(document))
     assert (whole.usage, whole.model) == (Usage(input_tokens=5, total_tokens=5), "e")
     with pytest.raises(ProviderError, match="no data"):
         read_embeddings(b"{}")

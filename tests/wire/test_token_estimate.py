@@ -13,7 +13,7 @@ from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input, estim
 from dragoman.wire.tool_outputs import write_multimodal_output
 
 
-def asked(
+def make_request(
     *parts: TextPart | FilePart | ReasoningPart | ToolPart, tools: tuple[Tool, ...] = ()
 ) -> ModelRequest:
     return ModelRequest(model="m", messages=(Message("1", "user", parts),), tools=tools)
@@ -31,28 +31,28 @@ def test_a_chinese_japanese_or_korean_character_counts_as_a_token() -> None:
 
 
 def test_a_message_costs_four_tokens_more_than_its_text_and_a_factor_scales_all() -> None:
-    assert estimate_input(asked(TextPart("x" * 400))) == 104
-    assert estimate_input(asked(TextPart("x" * 400)), factor=ANTHROPIC_FACTOR) == 135
+    assert estimate_input(make_request(TextPart("x" * 400))) == 104
+    assert estimate_input(make_request(TextPart("x" * 400)), factor=ANTHROPIC_FACTOR) == 135
 
 
 def test_a_tool_counts_as_json() -> None:
     tool = Tool("search", "Looks it up.", {"type": "object", "properties": {}})
-    assert 20 < estimate_input(asked(tools=(tool,))) < 50
+    assert 20 < estimate_input(make_request(tools=(tool,))) < 50
 
 
 def test_an_image_counts_by_its_size_if_that_is_known() -> None:
     png = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + (300).to_bytes(4) + (200).to_bytes(4) + bytes(40)
     url = "data:image/png;base64," + base64.b64encode(png).decode()
-    assert estimate_input(asked(FilePart("image/png", url))) == 84
-    assert estimate_input(asked(FilePart("image/png", "https://example.org/a.png"))) == 1504
-    assert estimate_input(asked(FilePart("image/png", "data:image/png;base64,!!"))) == 1504
+    assert estimate_input(make_request(FilePart("image/png", url))) == 84
+    assert estimate_input(make_request(FilePart("image/png", "https://example.org/a.png"))) == 1504
+    assert estimate_input(make_request(FilePart("image/png", "data:image/png;base64,!!"))) == 1504
 
 
 def test_data_url_files_count_by_their_bytes() -> None:
     text = "data:text/plain;base64," + base64.b64encode(b"x" * 4000).decode()
     pdf = "data:application/pdf;base64," + base64.b64encode(bytes(300_000)).decode()
-    assert 1000 <= estimate_input(asked(FilePart("text/plain", text))) <= 1010
-    assert 10_000 <= estimate_input(asked(FilePart("application/pdf", pdf))) <= 10_010
+    assert 1000 <= estimate_input(make_request(FilePart("text/plain", text))) <= 1010
+    assert 10_000 <= estimate_input(make_request(FilePart("application/pdf", pdf))) <= 10_010
 
 
 def test_a_result_counts_as_a_message_and_its_images_as_images() -> None:
@@ -64,7 +64,7 @@ def test_a_result_counts_as_a_message_and_its_images_as_images() -> None:
         input={},
         output=write_multimodal_output([TextPart("x" * 40), picture]),
     )
-    assert estimate_input(asked(call)) == round(4 + 3 / 4 + 2 / 3 + 4 + 10 + 1500)
+    assert estimate_input(make_request(call)) == round(4 + 3 / 4 + 2 / 3 + 4 + 10 + 1500)
 
 
 @given(st.text())

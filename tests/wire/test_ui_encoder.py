@@ -10,9 +10,9 @@ from dragoman.wire.ui.encoder import UIStreamEncoder
 
 
 def frames(batch: list[e.Event], sdk: int = 6) -> list[dict[str, object]]:
-    said = UIStreamEncoder(sdk=sdk).encode(batch)  # type: ignore[arg-type]  # 6 and 7 from a parameter
-    assert not said or said.endswith(b"\n\n")
-    return [msgspec.json.decode(frame.removeprefix(b"data: ")) for frame in said.split(b"\n\n") if frame]
+    encoded = UIStreamEncoder(sdk=sdk).encode(batch)  # type: ignore[arg-type]  # 6 and 7 from a parameter
+    assert not encoded or encoded.endswith(b"\n\n")
+    return [msgspec.json.decode(frame.removeprefix(b"data: ")) for frame in encoded.split(b"\n\n") if frame]
 
 
 METADATA = {"acme": {"x": 1}}
