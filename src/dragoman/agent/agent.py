@@ -53,28 +53,34 @@ from dragoman.providers.retry import RetryPolicy
 
 T = TypeVar("T", default=Any)
 U = TypeVar("U")
-BUDGET_NOT_ENFORCED = (
-    "the provider sees to its budget itself: max_budget_usd is not enforced between its steps"
-)
+BUDGET_NOT_ENFORCED = "this provider manages its own budget: max_budget_usd is not enforced between its steps"
 
 
 class Agent(Generic[T]):
-    """A model with tools. `spawn` asks it; what that needs is made when it is first asked.
+    """A model with tools. `spawn` starts a run.
 
-    `model` is a Model (`OpenAIProvider(...).model("gpt-5.1")`) or a name, `openai/gpt-5.1`, for which the
-    environment has the key. `operations` are functions marked with `@operation`, tools that were built,
-    modules that hold some. `mcp` are servers: a path or a command, a URL, a ServerSpec; `async with agent:`
-    connects them. With `output=City` it is an `Agent[City]`, whose runs end with a City in `result.output`;
-    without, `output` is None.
+    `model` is a Model (`OpenAIProvider(...).model("gpt-5.1")`) or a name such as `openai/gpt-5.1`, whose
+    key is
+    read from the environment. `operations` are functions marked with `@operation`, built tools, or modules
+    that
+    contain some. `mcp` are servers: a path or a command, a URL, a ServerSpec; `async with agent:` connects
+    them.
+    With `output=City` it is an `Agent[City]`, whose runs end with a City in `result.output`; without,
+    `output`
+    is None.
 
-    Of the options, `hooks` are asked before and after what it does. `stop_when` ends a run after a step,
-    `on_prepare_step` changes a step. `context` keeps the conversation within the model's limit. `retries` is
-    how often a transient failure of a model request is tried again, or a RetryPolicy that also says after how
-    long; 0, since whoever runs the agent often does that already. `options` go along with each request.
-    `client_tools` are run outside, with `manual` all tools are. `meta_tools` shows the four meta-tools
-    instead of all tools; None: when there are many. `prices` are by pattern of `provider/model`. `policy`,
-    `approvals` and `ledger` are those of calls, `identity` is whom they are for, `name` what it is called,
-    `tracing` where its spans go.
+    Options: `hooks` are called before and after what it does. `stop_when` ends a run after a step,
+    `on_prepare_step` changes a step. `context` keeps the conversation within the context of the model.
+    `retries`
+    is the number of retries of a transient failure of a model request, or a RetryPolicy; 0 by default,
+    since the
+    caller of the agent often retries already. `options` are sent with each request. `client_tools` run
+    outside
+    of the agent; with `manual` all tools do. `meta_tools` shows the four meta-tools instead of all tools;
+    None:
+    above 64 tools. `prices` are by pattern of `provider/model`. `policy`, `approvals` and `ledger` apply
+    to calls,
+    `identity` is their owner, `name` that of the agent, `tracing` the destination of its spans.
 
         agent = Agent("openai/gpt-5.1", operations=[add], limits=RunLimits(max_budget_usd=0.10))
         async with agent:
@@ -115,18 +121,22 @@ class Agent(Generic[T]):
     ) -> None:
         self.instructions = instructions
         self.limits = limits
-        self.settings = said = make_settings(options)
+        self.settings = settings = make_settings(options)
         self._model_or_name = model
         self._tools = AgentTools(
             operations,
             mcp,
-            services=CallServices(policy=said.policy, approvals=said.approvals, ledger=said.ledger),
+            services=CallServices(
+                policy=settings.policy, approvals=settings.approvals, ledger=settings.ledger
+            ),
         )
-        self._stop_condition = combined_condition(said.stop_when)
+        self._stop_condition = combined_condition(settings.stop_when)
         self._output = output if isinstance(output, Output | None) else Output(output)
-        self._prices = ModelPrices(said.prices)
-        self._named_models: dict[str, Model] | None = None  # those that a name was given for
-        self._runs: dict[Run[T], None] = {}  # while it is empty, a quarter of what a set takes
+        self._prices = ModelPrices(settings.prices)
+        self._named_models: dict[str, Model] | None = (
+            None  # models resolved from a name, which the agent closes
+        )
+        self._runs: dict[Run[T], None] = {}  # a dict: while empty, it takes a quarter of the memory of a set
 
     def __repr__(self) -> str:
         return f"Agent({self._model_or_name!r}, name={self.settings.name!r})"
@@ -139,13 +149,13 @@ class Agent(Generic[T]):
         await self.cleanup()
 
     async def connect(self) -> None:
-        """Connect the MCP servers and wait for what each offers, as `async with` does first. Unavailable."""
+        """Connect the MCP servers and wait for their tool lists, as `async with` does. Raises Unavailable."""
         await self._tools.open()
         if self.limits.max_budget_usd is not None:
             await self._prices.load()
 
     async def cleanup(self) -> None:
-        """Abort what runs, let MCP servers go, close what was opened. It may be used again afterwards."""
+        """Abort all runs, disconnect MCP servers, close what was opened. The agent may be used again."""
         runs = list(self._runs)
         for run in runs:
             run.abort("the agent is closed")
@@ -161,16 +171,16 @@ class Agent(Generic[T]):
 
     @property
     def model(self) -> Model:
-        """The model that it thinks with. ConfigError for a name that cannot be resolved."""
+        """The model of the agent. Raises ConfigError for a name that cannot be resolved."""
         return self._find_model(self._model_or_name)
 
     @property
     def servers(self) -> Sequence[ServerStatus]:
-        """How its MCP servers stand."""
+        """The status of each MCP server."""
         return self._tools.servers()
 
     def overhead(self) -> Overhead:
-        """The tools that the model is shown, with about how many tokens each takes of every request."""
+        """Return the tools that the model is shown, with the tokens that each adds to every request."""
         return measure_overhead(
             self._tools.toolbox(self._tool_selection(SpawnSettings())).tools, self.instructions
         )
@@ -184,43 +194,52 @@ class Agent(Generic[T]):
         disallowed_tools: Sequence[str] | None = None,
         **details: Unpack[SpawnOptions],
     ) -> Run[T]:
-        """Begin to answer, and give back at once a handle on the run.
+        """Start a run and return its handle at once.
 
-        `messages` are a text or a conversation; `system` takes the place of the instructions. Tools are named
-        as the model sees them (`math_add`), by id or by pattern; where tools are allowed, only these are,
-        whatever is disallowed. `session_id` names the conversation; `limits`, `manual` and `client_tools`
-        take the place of the agent's own; `context` is that of a call which this run is a part of. BadRequest
-        for messages that cannot be sent, ConfigError for a budget on a model without a price.
+        `messages` is a text or a conversation; `system` replaces the instructions. Tools are named as the
+        model sees
+        them (`math_add`), by id or by pattern; with `allowed_tools` only these are shown, whatever is
+        disallowed.
+        `session_id` names the conversation; `limits`, `manual` and `client_tools` replace those of the
+        agent;
+        `context` is that of the call which this run is a part of. Raises BadRequest for invalid messages,
+        ConfigError for a budget on a model without a price.
 
             run = agent.spawn("What is 2 + 2?", allowed_tools=["math.*"], limits=RunLimits(timeout=60))
             first = await run.result
             run = agent.spawn([*first.messages, {"role": "user", "content": "And 3 + 3?"}])
         """
-        said = make_spawn_settings(details)
-        choice = with_tool_names(self._tool_selection(said), allowed_tools, disallowed=disallowed_tools)
-        turn = self._make_turn(messages, said, selection=choice, system=system)
-        return self._start_run(turn, ExternalInputs(), selection=choice)
+        spawn_settings = make_spawn_settings(details)
+        selection = with_tool_names(
+            self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
+        )
+        turn = self._make_turn(messages, spawn_settings, selection=selection, system=system)
+        return self._start_run(turn, ExternalInputs(), selection=selection)
 
     def as_operation(
         self, description: str, *, name: str | None = None, namespace: str = NAMESPACE
     ) -> Operation:
-        """This agent as an operation for others: `Agent(..., operations=[helper.as_operation("Does ...")])`.
+        """Return this agent as an operation: `Agent(..., operations=[helper.as_operation("Does ...")])`.
 
-        It is told a `prompt`, and sees nothing else of their conversation. They are shown what it does as
-        preliminary output, and get its final text only, or its value where it has an `output`. It spends from
-        their budget, ends by their deadline and with their abort, and may do what they may do, if it may.
+        It receives a `prompt` and sees nothing else of the caller's conversation. Its progress is shown as
+        preliminary
+        output; the caller gets its final text, or its value if it has an `output`. It spends from the
+        caller's budget,
+        ends at its deadline and with its abort, and may do what both of them may.
         """
         return Subagent(name or self.settings.name, self._subagent_turn).operation(
             description, namespace=namespace, timeout=self.limits.timeout
         )
 
     async def _subagent_turn(self, assignment: Assignment) -> TurnSpec:
-        """The turn of an assignment of another agent's."""
-        inside = assignment.context
-        said = SpawnSettings(context=inside, session_id=inside.session_id)
+        """Return the turn for an assignment from another agent."""
+        context_of_call = assignment.context
+        spawn_settings = SpawnSettings(context=context_of_call, session_id=context_of_call.session_id)
         messages = [message for message in (assignment.prompt, assignment.answer) if message is not None]
-        turn = self._make_turn(messages, said, selection=self._tool_selection(said), system=None)
-        context = replace(turn.context, run_id=inside.run_id, agent=inside.agent)
+        turn = self._make_turn(
+            messages, spawn_settings, selection=self._tool_selection(spawn_settings), system=None
+        )
+        context = replace(turn.context, run_id=context_of_call.run_id, agent=context_of_call.agent)
         return replace(
             turn,
             context=context,
@@ -237,18 +256,21 @@ class Agent(Generic[T]):
         disallowed_tools: Sequence[str] | None = None,
         **details: Unpack[SpawnOptions],
     ) -> Result[T]:
-        """The result, in a script: connects, asks, waits and closes. Conflict where an event loop runs.
+        """Connect, run, wait, close, and return the result; for scripts. Raises Conflict inside an event
+        loop.
 
             print(Agent("openai/gpt-5.1").run_sync("What is 2 + 2?").text)
 
-        Nobody can answer an approval meanwhile, so the run ends there: `unknown`.
+        Nobody can answer an approval here, so a run that needs one ends as `unknown`.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            said = make_spawn_settings(details)
-            choice = with_tool_names(self._tool_selection(said), allowed_tools, disallowed=disallowed_tools)
-            return asyncio.run(self._run_once(messages, said, selection=choice, system=system))
+            spawn_settings = make_spawn_settings(details)
+            selection = with_tool_names(
+                self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
+            )
+            return asyncio.run(self._run_once(messages, spawn_settings, selection=selection, system=system))
         raise Conflict("run_sync cannot wait inside an event loop", hint="await agent.spawn(...).result")
 
     async def _run_once(
@@ -276,7 +298,7 @@ class Agent(Generic[T]):
         selection: ToolSelection,
         system: str | None,
     ) -> TurnSpec:
-        """All that the run needs. Refuses at once what cannot begin."""
+        """Return the turn of a run. Raises at once if it cannot start."""
         history, answer = split_open_answer(parse_conversation(messages))
         if not self._tools.is_open:
             raise Conflict("the MCP servers are not connected", hint="use the agent in `async with agent:`")
@@ -313,7 +335,7 @@ class Agent(Generic[T]):
     def _start_run(
         self, turn: TurnSpec, external_inputs: ExternalInputs | None, *, selection: ToolSelection
     ) -> Run[T]:
-        """The run. Conflict where no event loop is running."""
+        """Start the run. Raises Conflict without a running event loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -332,88 +354,91 @@ class Agent(Generic[T]):
         self._runs.pop(run, None)
 
     def _tool_selection(self, spawn_settings: SpawnSettings) -> ToolSelection:
-        """The tools that it has for this run."""
-        own = self.settings
-        client = own.client_tools if spawn_settings.client_tools is None else spawn_settings.client_tools
-        manual = own.manual if spawn_settings.manual is None else spawn_settings.manual
-        return ToolSelection(client_tools=tuple(client), manual=manual, meta_tools=own.meta_tools)
+        """Return the tools of this run."""
+        settings = self.settings
+        client = settings.client_tools if spawn_settings.client_tools is None else spawn_settings.client_tools
+        manual = settings.manual if spawn_settings.manual is None else spawn_settings.manual
+        return ToolSelection(client_tools=tuple(client), manual=manual, meta_tools=settings.meta_tools)
 
     def _run_context(self, spawn_settings: SpawnSettings, limits: RunLimits) -> Context:
-        """What all calls of the run stand under: what is above it, if it is part of a call."""
-        above = spawn_settings.context
+        """Return the context of all calls of the run, within that of the call which it is a part of."""
+        outer = spawn_settings.context
         now = asyncio.get_running_loop().time() if limits.timeout is not None else 0.0
-        ends = [above.deadline] if above is not None and above.deadline is not None else []
-        ends += [now + limits.timeout] if limits.timeout is not None else []
+        deadlines = [outer.deadline] if outer is not None and outer.deadline is not None else []
+        deadlines += [now + limits.timeout] if limits.timeout is not None else []
         hooks = self.settings.hooks
-        inside = above or Context(identity=self.settings.identity)
+        base = outer or Context(identity=self.settings.identity)
         return replace(
-            inside,
+            base,
             run_id=new_id("run"),
             session_id=spawn_settings.session_id or new_id("ses"),
             agent=self.settings.name,
-            deadline=min(ends) if ends else None,
-            budget=run_budget(limits, inside.budget),
+            deadline=min(deadlines) if deadlines else None,
+            budget=run_budget(limits, base.budget),
             for_model=True,
-            hooks=stack_hooks(inside.hooks, hooks.calls if hooks is not None else None),
+            hooks=stack_hooks(base.hooks, hooks.calls if hooks is not None else None),
             tool_call_id=None,
             on_progress=None,
         )
 
     def _find_model(self, model: Model | str) -> Model:
-        """The model of this name; one that it made itself is its own to close."""
+        """Return the model of this name. The agent closes the models that it resolved itself."""
         if isinstance(model, Model):
             return model
         if not isinstance(model, str):
-            raise ConfigError(f"a model is a Model or a name like 'openai/gpt-5.1', got {model!r:.100}")
+            raise ConfigError(f"a model must be a Model or a name like 'openai/gpt-5.1', not {model!r:.100}")
         if self._named_models is None:
             self._named_models = {}
-        found = self._named_models.get(model)
-        if found is None:
-            from dragoman.providers.resolve import resolve  # late: it loads every provider that there is
+        resolved = self._named_models.get(model)
+        if resolved is None:
+            from dragoman.providers.resolve import resolve  # late: it imports every provider
 
-            found = self._named_models[model] = resolve(model, os.environ)
-        return found
+            resolved = self._named_models[model] = resolve(model, os.environ)
+        return resolved
 
 
 def make_settings(options: AgentOptions) -> AgentSettings:
-    """The options, checked. TypeError for one that there is not."""
+    """Return the options as settings. Raises TypeError for an unknown one."""
     return AgentSettings(**options) if options else DEFAULT_SETTINGS
 
 
 def make_spawn_settings(details: SpawnOptions) -> SpawnSettings:
-    """The same for those of one run."""
+    """Return the options of one run as settings. Raises TypeError for an unknown one."""
     return SpawnSettings(**details)
 
 
 def with_tool_names(
     selection: ToolSelection, allowed: Sequence[str] | None, *, disallowed: Sequence[str] | None
 ) -> ToolSelection:
-    """The choice with the tools of one run; a single name may stand without a list."""
-    names = [[said] if isinstance(said, str) else said for said in (allowed, disallowed)]
+    """Return the selection with the tool names of one run; a single name may be a plain string."""
+    names = [
+        [names_given] if isinstance(names_given, str) else names_given
+        for names_given in (allowed, disallowed)
+    ]
     return replace(selection, allowed=names[0], disallowed=names[1])
 
 
 def initial_notices(turn: TurnSpec) -> list[str]:
-    """What a caller should know of a run before it begins: a budget, or options, of no effect."""
+    """Return notices on a budget or options that will have no effect."""
     provider, budget = turn.provider, turn.context.budget
-    native = provider.family in UNGATED
-    notices = [BUDGET_NOT_ENFORCED] if native and budget is not None and budget.is_limited else []
-    if not (native or turn.agent.options):
+    has_own_budget = provider.family in UNGATED
+    notices = [BUDGET_NOT_ENFORCED] if has_own_budget and budget is not None and budget.is_limited else []
+    if not (has_own_budget or turn.agent.options):
         return notices
     request = ModelRequest(
         model=turn.model,
         messages=turn.history[-1:],
-        tools=turn.toolbox.tools if native else (),
+        tools=turn.toolbox.tools if has_own_budget else (),
         options=turn.agent.options,
     )
-    with suppress(BadRequest):  # the run itself will say so
-        left = provider.check(request)
-        notices += [f"{turn.agent.model} has no word for {name!r}: it is not told" for name in left]
+    with suppress(BadRequest):  # the run itself reports it
+        unsupported = provider.check(request)
+        notices += [f"{turn.agent.model} does not support {name!r}; it is not sent" for name in unsupported]
     return notices
 
 
 def run_budget(limits: RunLimits, outer: Budget | None) -> Budget | None:
-    """The budget of a run: its own within the one above, the one above, or none."""
+    """Return the budget of a run: its own within the outer one, the outer one, or None."""
     if limits.max_budget_usd is None and limits.max_calls is None:
         return outer
     return Budget(usd=limits.max_budget_usd, calls=limits.max_calls, parent=outer)

@@ -1,4 +1,4 @@
-"""The roster: which agents there are, and which provider answers for a model."""
+"""The agents of a hub by name, resolved to a model and the providers that serve it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.providers.routing import Routing
 
 
 class ResolvedAgent(NamedTuple):
-    """Who answers: the agent with its model, the provider, and the provider's name for the model."""
+    """An agent, the provider that serves its model, and the provider's name for that model."""
 
     agent: AgentSpec
     provider: Provider
@@ -23,10 +23,10 @@ class ResolvedAgent(NamedTuple):
 
 
 class AgentRegistry:
-    """Agents by name, and who answers for their models.
+    """Agents by name, with the routing of their models.
 
-    The agent `default` answers where nothing else is said. `options` are what each provider is always given,
-    `fell` hears of each fallback.
+    The agent `default` is used when a request names none. `options` are sent with every request to a
+    provider; `on_fallback` is called at each fallback with the failed and the next route.
     """
 
     def __init__(
@@ -45,30 +45,35 @@ class AgentRegistry:
     def resolve(
         self, *, agent: str | None = None, model: str | None = None, max_steps: int | None = None
     ) -> ResolvedAgent:
-        """Who answers. BadRequest names what there is when the agent or the provider is unknown."""
+        """Return the agent with its model and provider.
+
+        Raises BadRequest for an unknown agent or model; the text lists those that exist.
+        """
         name = agent or "default"
-        chosen = self.agents.get(name)
-        if chosen is None:
+        agent_spec = self.agents.get(name)
+        if agent_spec is None:
             raise BadRequest(
                 f"there is no agent {name!r}; there are {_name_list(self.agents)}", field="agent"
             )
         if model or max_steps:
-            chosen = replace(chosen, model=model or chosen.model, max_steps=max_steps or chosen.max_steps)
-        if not chosen.model:
+            agent_spec = replace(
+                agent_spec, model=model or agent_spec.model, max_steps=max_steps or agent_spec.max_steps
+            )
+        if not agent_spec.model:
             hint = "say `model: provider/model` in dragoman.yaml, or send `model`"
             raise BadRequest(f"no model is chosen for the agent {name!r}", field="model", hint=hint)
         try:
             chain = FallbackProvider(
-                chosen.model, self.routing, options=self._options, on_fallback=self._on_fallback
+                agent_spec.model, self.routing, options=self._options, on_fallback=self._on_fallback
             )
         except NotFound:
-            known = _name_list({**self.routing.aliases, **self.routing.providers})
+            models = _name_list({**self.routing.aliases, **self.routing.providers})
             raise BadRequest(
-                f"no provider answers for {chosen.model!r}; the providers are {known}",
+                f"no provider answers for {agent_spec.model!r}; the providers are {models}",
                 field="model",
                 hint="a model is written provider/model, or is an alias",
             ) from None
-        return ResolvedAgent(chosen, chain, chain.first_route.model)
+        return ResolvedAgent(agent_spec, chain, chain.first_route.model)
 
 
 def _name_list(entries: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""The workshop: the operations of an agent, what calls them, and the tools that a model is shown of them."""
+"""The operations and MCP servers of a library agent, and the tools that its model is shown."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LEDGER_CALLS = 1_000  # calls that are remembered
 
 
 class ToolSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tools of an agent are shown, and how.
+    """The tools of an agent that one run shows, and how.
 
-    Names are those that a model sees (`math_add`), ids (`math.add`), bare names (`add`), or patterns of these
-    (`math.*`). What is allowed is so even where it is disallowed too, and then nothing else is.
+    Names are tool names (`math_add`), ids (`math.add`), bare names (`add`) or patterns of these (`math.*`).
+    `allowed` takes precedence over `disallowed`, and excludes everything that it does not name.
     """
 
     allowed: Sequence[str] | None = None
@@ -46,14 +46,14 @@ class ToolSelection(msgspec.Struct, frozen=True, kw_only=True):
     meta_tools: bool | None = None
 
     def allows(self, tool: Operation | Tool) -> bool:
-        """Whether a model may call it."""
+        """Return whether the selection includes the tool."""
         if self.allowed is not None:
             return any(matches_tool(name, tool) for name in self.allowed)
         return not any(matches_tool(name, tool) for name in self.disallowed or ())
 
 
 class CallServices(msgspec.Struct, frozen=True, kw_only=True):
-    """Who decides about calls, and where they are written down."""
+    """The policy, approval store and ledger that calls use; None takes the default."""
 
     policy: Policy | None = None
     approvals: ApprovalStore | None = None
@@ -61,7 +61,7 @@ class CallServices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTools:
-    """What an agent can call. Opened for MCP servers only; what is not opened need not be closed."""
+    """The operations of an agent. Only MCP servers need `open` and `close`."""
 
     def __init__(
         self, operations: Sequence[OperationSource], mcp: Sequence[McpServer], *, services: CallServices
@@ -75,11 +75,14 @@ class AgentTools:
 
     @property
     def is_open(self) -> bool:
-        """Whether all that there is to connect is connected."""
+        """Whether every MCP server is connected."""
         return not self._specs or self._servers is not None
 
     async def open(self) -> None:
-        """Connect the MCP servers, and wait until each has said what it offers. Unavailable, with reasons."""
+        """Connect the MCP servers and wait for their tool lists.
+
+        Raises Unavailable with the reason of each server that failed.
+        """
         if self.is_open:
             return
         from dragoman.mcp.client.client import McpClient  # late: it loads the database layer
@@ -90,11 +93,11 @@ class AgentTools:
         failed = [status for status in await self._wait_connected(self._servers) if status.state == "failed"]
         if failed:
             await self.close()
-            told = "; ".join(f"{status.name}: {status.error}" for status in failed)
-            raise Unavailable(f"MCP servers do not answer: {told}")
+            failures = "; ".join(f"{status.name}: {status.error}" for status in failed)
+            raise Unavailable(f"MCP servers did not connect: {failures}")
 
     async def close(self) -> None:
-        """Let MCP servers and threads go. It may be opened again."""
+        """Disconnect the MCP servers and stop the worker threads. `open` may be called again."""
         servers, self._servers = self._servers, None
         calls, self._calls, self._default_toolbox = self._calls, None, None
         try:
@@ -105,31 +108,31 @@ class AgentTools:
                 await calls.close()
 
     def servers(self) -> Sequence[ServerStatus]:
-        """How the MCP servers stand."""
+        """Return the status of each MCP server."""
         return self._servers.list() if self._servers is not None else ()
 
     def toolbox(self, selection: ToolSelection) -> Toolbox:
-        """The tools of one run."""
-        held = self.registry.list()
+        """Return the tools of one run."""
+        operations = self.registry.list()
         if selection == DEFAULT_SELECTION:
-            if self._default_toolbox is None or self._default_toolbox[0] != held:
-                self._default_toolbox = (held, self._make_toolbox(held, selection))
+            if self._default_toolbox is None or self._default_toolbox[0] != operations:
+                self._default_toolbox = (operations, self._make_toolbox(operations, selection))
             return self._default_toolbox[1]
         client = tuple(each for each in selection.client_tools if selection.allows(each))
         return self._make_toolbox(
-            [each for each in held if selection.allows(each)], replace(selection, client_tools=client)
+            [each for each in operations if selection.allows(each)], replace(selection, client_tools=client)
         )
 
     def unknown_names(self, selection: ToolSelection) -> list[str]:
-        """What to say of names in a choice that mean nothing here: slips of the pen, tools that have gone."""
-        named = {"allowed_tools": selection.allowed, "disallowed_tools": selection.disallowed}
-        held: Sequence[Operation | Tool]
-        held = (*self.registry.list(), *selection.client_tools) if any(named.values()) else ()
+        """Return a notice for each name in a selection that matches no tool."""
+        selections = {"allowed_tools": selection.allowed, "disallowed_tools": selection.disallowed}
+        tools: Sequence[Operation | Tool]
+        tools = (*self.registry.list(), *selection.client_tools) if any(selections.values()) else ()
         return [
-            f"{word}: there is no tool {name!r}"
-            for word, names in named.items()
+            f"{argument}: there is no tool {name!r}"
+            for argument, names in selections.items()
             for name in names or ()
-            if name != "*" and not any(matches_tool(name, each) for each in held)
+            if name != "*" and not any(matches_tool(name, each) for each in tools)
         ]
 
     def _make_toolbox(self, operations: Sequence[Operation], selection: ToolSelection) -> Toolbox:
@@ -149,7 +152,7 @@ class AgentTools:
 
     @property
     def calls(self) -> Calls:
-        """What calls the operations."""
+        """The service that calls the operations."""
         if self._calls is None:
             approvals = self._services.approvals or MemoryApprovalStore(time.time)
             guard = AccessControl(self._services.policy or Policy(), approvals, clock=time.time)
@@ -169,6 +172,6 @@ DEFAULT_SELECTION = ToolSelection()
 
 
 def matches_tool(name: str, tool: Operation | Tool) -> bool:
-    """Whether a name, or a pattern of names, means an operation, or a tool that is run outside."""
-    known = (tool.id, wire_name(tool.id), tool.name) if isinstance(tool, Operation) else (tool.name,)
-    return any(fnmatchcase(each, name) for each in known)
+    """Return whether a name or pattern matches the tool."""
+    tool_names = (tool.id, wire_name(tool.id), tool.name) if isinstance(tool, Operation) else (tool.name,)
+    return any(fnmatchcase(candidate, name) for candidate in tool_names)

@@ -1,4 +1,4 @@
-"""Words: what somebody outside is asked about a tool call, an approval or an answer, and what he said."""
+"""Approval requests and questions in a message: the events that ask, and the answers to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNANSWERED = "the question was not answered"
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True):
-    """What was said of a call that waited; `text` is the reason, or the answer to a question."""
+    """An answer to a waiting tool call. `text` is the reason, or the answer to a question."""
 
     id: str
     approved: bool
@@ -30,27 +30,30 @@ class ApprovalAnswer(msgspec.Struct, frozen=True):
 def request_events(
     id: str, tool_call_id: str, *, question: Question | None, has_output: bool
 ) -> list[e.Event]:
-    """The events that ask. Where output of the call was `shown` already, its part must say that it waits."""
+    """Return the events that ask for an approval or for the answer to a question.
+
+    If the call has shown output already (`has_output`), an approval request also marks its part as waiting.
+    """
     if question is None:
         return [e.ToolApprovalRequest(id, tool_call_id)]
-    asked: list[e.Event] = [e.ToolApprovalRequest(id, tool_call_id)] if has_output else []
+    events: list[e.Event] = [e.ToolApprovalRequest(id, tool_call_id)] if has_output else []
     body = {"id": id, "toolCallId": tool_call_id, "text": question.text, "options": list(question.options)}
-    return [*asked, e.Data(QUESTION_PART, {**body, "status": "pending"}, id)]
+    return [*events, e.Data(QUESTION_PART, {**body, "status": "pending"}, id)]
 
 
 def response_event(answer: ApprovalAnswer, parts: Iterable[Part]) -> e.ToolApprovalResponse | e.Data:
-    """The event that tells what was said: of a question, with the question's own part."""
+    """Return the event that records an answer; for a question, the question's own data part."""
     part = next((part for part in question_parts(parts) if part.id == answer.id), None)
     if part is None:
         return e.ToolApprovalResponse(answer.id, answer.approved, answer.text)
-    said = {"answer": answer.text} if answer.approved else {"reason": answer.text}
-    known = {key: value for key, value in said.items() if value is not None}
+    detail = {"answer": answer.text} if answer.approved else {"reason": answer.text}
+    fields = {key: value for key, value in detail.items() if value is not None}
     status = "answered" if answer.approved else "declined"
-    return e.Data(QUESTION_PART, {**part.data, "status": status, **known}, answer.id)
+    return e.Data(QUESTION_PART, {**part.data, "status": status, **fields}, answer.id)
 
 
 def stored_answer(approval: ApprovalRequest) -> ApprovalAnswer:
-    """What was said, as it is kept."""
+    """Return the answer that a stored approval request holds."""
     if approval.status == "expired":
         return ApprovalAnswer(approval.id, approved=False, text=EXPIRED_REASON)
     approved = approval.status in ("approved", "used")
@@ -58,28 +61,28 @@ def stored_answer(approval: ApprovalRequest) -> ApprovalAnswer:
 
 
 def question_parts(parts: Iterable[Part]) -> Sequence[DataPart]:
-    """The questions among the parts of a message, answered or not."""
+    """Return the question parts of a message, answered or not."""
     return [part for part in parts if isinstance(part, DataPart) and part.type == QUESTION_PART]
 
 
 def pending_questions(parts: Iterable[Part]) -> dict[str, DataPart]:
-    """The questions that nobody has answered, by the tool calls that ask them."""
-    asked = {question_call_id(part.data): part for part in question_parts(parts)}
-    return {key: part for key, part in asked.items() if part.data["status"] == "pending"}
+    """Return the unanswered questions by the id of the tool call that asks."""
+    by_call = {question_call_id(part.data): part for part in question_parts(parts)}
+    return {key: part for key, part in by_call.items() if part.data["status"] == "pending"}
 
 
 def pending_approval_id(parts: Iterable[Part], tool_call_id: str) -> str:
-    """The id of what a call that waits has asked for last."""
-    held = list(parts)
-    question = pending_questions(held).get(tool_call_id)
+    """Return the id of the latest approval request or question of a waiting call."""
+    parts_list = list(parts)
+    question = pending_questions(parts_list).get(tool_call_id)
     if question is not None:
         return str(question.id)
-    calls = [part for part in held if isinstance(part, ToolPart) and part.tool_call_id == tool_call_id]
+    calls = [part for part in parts_list if isinstance(part, ToolPart) and part.tool_call_id == tool_call_id]
     return str(next(part.approval.id for part in calls if part.approval is not None))
 
 
 def question_answer(event: e.Event) -> tuple[str, ApprovalAnswer] | None:
-    """The tool call that a question's answer is for, and what was said; None for any other event."""
+    """Return the tool call id and the answer in a question's event; None for any other event."""
     if not isinstance(event, e.Data) or event.type != QUESTION_PART or event.data["status"] == "pending":
         return None
     body = event.data
@@ -90,12 +93,12 @@ def question_answer(event: e.Event) -> tuple[str, ApprovalAnswer] | None:
 
 
 def question_call_id(body: Any) -> str:
-    """The tool call that a question belongs to."""
+    """Return the id of the tool call that a question belongs to."""
     return str(body["toolCallId"])
 
 
 def approval_answer(call: ToolPart) -> ApprovalAnswer | None:
-    """What was said of a call that wanted an approval, as its part keeps it; None where nothing was."""
+    """Return the answer that a call's part records; None while there is none."""
     approval = call.approval
     if call.state != "approval-responded" or approval is None:
         return None
@@ -103,7 +106,7 @@ def approval_answer(call: ToolPart) -> ApprovalAnswer | None:
 
 
 def denial_event(call: ToolPart, answer: ApprovalAnswer) -> e.Event:
-    """The output of a call that somebody did not want."""
+    """Return the output event of a call that was declined."""
     if call.approval is not None:
         return e.ToolOutputDenied(call.tool_call_id)
     return e.ToolOutputError(call.tool_call_id, f"{UNANSWERED}: {answer.text}" if answer.text else UNANSWERED)

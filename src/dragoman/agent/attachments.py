@@ -1,6 +1,6 @@
-"""Attachments: images and files as parts of a message or of what a tool gives, checked before they are sent.
+"""Attachments: images and files as parts of a message or of a tool result, checked before they are sent.
 
-Nothing is fetched: an address goes to the provider as it is, and one that takes none refuses it.
+Nothing is fetched: a URL goes to the provider as it is, and a provider that takes none refuses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Detail: TypeAlias = Literal["auto", "low", "high"]
 AttachmentSource: TypeAlias = str | Path | bytes
 ContentPiece: TypeAlias = str | TextPart | FilePart
 
-MAX_IMAGE_BYTES = 5_000_000  # bytes: what the strictest of the providers takes
+MAX_IMAGE_BYTES = 5_000_000  # bytes; the limit of the strictest provider
 MAX_FILE_BYTES = 20_000_000
 PDF = "application/pdf"
 TEXT_PLAIN = "text/plain"
@@ -51,11 +51,11 @@ def image(
     media_type: str | None = None,
     largest: int = MAX_IMAGE_BYTES,
 ) -> FilePart:
-    """An image for a message: by http(s) URL, path, bytes, or base64 in a data: URL.
+    """Return an image for a message: by http(s) URL, path, bytes, or base64 in a data: URL.
 
-    PNG, JPEG, GIF and WebP, which all providers take. `detail` says how closely to look (OpenAI). A type that
-    is said must be that of the bytes. Raises BadRequest for what is no such image or cannot be read, TooLarge
-    above `largest` bytes.
+    PNG, JPEG, GIF and WebP, which all providers accept. `detail` is the resolution that OpenAI uses.
+    `media_type` must match
+    the bytes. Raises BadRequest for an unsupported or unreadable image, TooLarge above `largest` bytes.
     """
     if detail not in _DETAILS:
         raise BadRequest(f"detail must be auto, low or high, not {detail!r:.40}", field="detail")
@@ -63,17 +63,19 @@ def image(
     if isinstance(source, str) and _HTTP_URL.fullmatch(source):
         kind = media_type or media_type_of(source)
         if not kind.startswith("image/") or _PDF_URL.fullmatch(source):
-            raise BadRequest(f"{source!r:.200} is no image", field="media_type", hint=_FILE_HINT)
+            raise BadRequest(f"{source!r:.200} is not an image", field="media_type", hint=_FILE_HINT)
         return FilePart(kind, source, provider_metadata=metadata)
-    said, data, name = _load_source(source, largest=largest)
-    found = _type_by_content(data)
-    if found not in IMAGE_TYPES:
-        hint = _FILE_HINT if found == PDF else "PNG, JPEG, GIF and WebP are taken"
-        raise BadRequest(f"{_source_label(source)} is no image that models take", field="source", hint=hint)
-    claimed = (media_type or said or found).lower().replace("image/jpg", "image/jpeg")
-    if claimed != found:
-        raise BadRequest(f"{_source_label(source)} is {found}, not {claimed}", field="media_type")
-    return FilePart(found, _data_url(found, data), name, provider_metadata=metadata)
+    claimed_type, data, name = _load_source(source, largest=largest)
+    actual = _type_by_content(data)
+    if actual not in IMAGE_TYPES:
+        hint = _FILE_HINT if actual == PDF else "use PNG, JPEG, GIF or WebP"
+        raise BadRequest(
+            f"{_source_label(source)} is not an image that models accept", field="source", hint=hint
+        )
+    claimed = (media_type or claimed_type or actual).lower().replace("image/jpg", "image/jpeg")
+    if claimed != actual:
+        raise BadRequest(f"{_source_label(source)} is {actual}, not {claimed}", field="media_type")
+    return FilePart(actual, _data_url(actual, data), name, provider_metadata=metadata)
 
 
 def file(
@@ -83,38 +85,39 @@ def file(
     filename: str | None = None,
     largest: int = MAX_FILE_BYTES,
 ) -> FilePart:
-    """A file for a message: PDF, text or any other, by http(s) URL, path, bytes, or base64 in a data: URL.
+    """Return a file for a message: PDF, text or other, by http(s) URL, path, bytes, or base64 in a data: URL.
 
-    What a provider cannot read it refuses when it is asked. Raises BadRequest for what cannot be read, or is
-    not of the type that is said; TooLarge above `largest` bytes.
+    A provider that cannot read the type refuses the request. Raises BadRequest for an unreadable file or
+    one that does
+    not match its type; TooLarge above `largest` bytes.
     """
     if isinstance(source, str) and _HTTP_URL.fullmatch(source):
         name = filename or source.partition("?")[0].rpartition("/")[2]
         return FilePart(media_type or _type_by_name(name) or OCTET_STREAM, source, name or None)
-    said, data, known = _load_source(source, largest=largest)
-    name = filename or known or ""
-    found, claimed = _type_by_content(data), media_type or said
-    if PDF in (claimed, _type_by_name(name)) and found != PDF:
-        raise BadRequest(f"{_source_label(source)} is no PDF", field="media_type")
-    kind = found or claimed or _guess_type(name, data)
+    claimed_type, data, source_name = _load_source(source, largest=largest)
+    name = filename or source_name or ""
+    actual, claimed = _type_by_content(data), media_type or claimed_type
+    if PDF in (claimed, _type_by_name(name)) and actual != PDF:
+        raise BadRequest(f"{_source_label(source)} is not a PDF", field="media_type")
+    kind = actual or claimed or _guess_type(name, data)
     if kind is None:
         raise BadRequest(
-            f"it cannot be told what {_source_label(source)} is",
+            f"the type of {_source_label(source)} is unknown",
             field="media_type",
-            hint="say its media_type",
+            hint="pass its media_type",
         )
     if kind.startswith("text/") and not _is_text(data):
-        raise BadRequest(f"{_source_label(source)} is no text in UTF-8", field="source")
+        raise BadRequest(f"{_source_label(source)} is not UTF-8 text", field="source")
     return FilePart(kind, _data_url(kind, data), name or None)
 
 
 def user_message(*pieces: ContentPiece, id: str | None = None) -> Message:
-    """What a user says, with images and files among it: `user_message("What is this?", image("cat.png"))`."""
+    """Return a user message of texts, images and files: `user_message("What is this?", image("cat.png"))`."""
     return Message(id or new_id("msg"), "user", tuple(_part(piece) for piece in pieces))
 
 
 def tool_output(*pieces: ContentPiece) -> dict[str, Any]:
-    """What a tool gives, with images and files among it: for an operation to return."""
+    """Return a tool result of texts, images and files, for an operation to return."""
     parts: Sequence[TextPart | FilePart] = [_part(piece) for piece in pieces]
     return write_multimodal_output(parts)
 
@@ -127,7 +130,7 @@ def _part(piece: ContentPiece) -> TextPart | FilePart:
 
 
 def _load_source(source: AttachmentSource, *, largest: int) -> tuple[str | None, bytes, str | None]:
-    """The type that a data: URL says, the bytes, and the name of a path."""
+    """Return the type in a data: URL, the bytes, and the name of a path."""
     if isinstance(source, bytes):
         return None, _check_size(source, source, largest=largest), None
     if isinstance(source, str) and source[:5].lower() == "data:":
@@ -136,22 +139,22 @@ def _load_source(source: AttachmentSource, *, largest: int) -> tuple[str | None,
         raise BadRequest(
             f"{_source_label(source)} is neither an http(s) URL, a data: URL nor a path",
             field="source",
-            hint="other addresses are not read; give a path or the bytes",
+            hint="other URLs are not supported; pass a path or the bytes",
         )
     return None, _read_file(Path(source), largest=largest), Path(source).name
 
 
 def _decode_data_url(url: str, *, largest: int) -> tuple[str, bytes, None]:
-    found = _DATA_URL.fullmatch(url)
-    if found is None:
+    match = _DATA_URL.fullmatch(url)
+    if match is None:
         raise BadRequest("a data: URL must be data:<type>;base64,<data>", field="source")
-    if len(found[2]) > largest * 4 // 3 + 4:
-        raise _too_large(url, len(found[2]) * 3 // 4, largest=largest)
+    if len(match[2]) > largest * 4 // 3 + 4:
+        raise _too_large(url, len(match[2]) * 3 // 4, largest=largest)
     try:
-        data = base64.b64decode(found[2], validate=True)
+        data = base64.b64decode(match[2], validate=True)
     except (binascii.Error, ValueError):
-        raise BadRequest(f"{_source_label(url)} is no base64", field="source") from None
-    return found[1].lower(), _check_size(url, data, largest=largest), None
+        raise BadRequest(f"{_source_label(url)} is not valid base64", field="source") from None
+    return match[1].lower(), _check_size(url, data, largest=largest), None
 
 
 def _read_file(path: Path, *, largest: int) -> bytes:
@@ -162,8 +165,8 @@ def _read_file(path: Path, *, largest: int) -> bytes:
             raise _too_large(path, path.stat().st_size, largest=largest)
         return _check_size(path, path.read_bytes(), largest=largest)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise BadRequest(f"{str(path)!r:.200} cannot be read: {why}", field="source") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise BadRequest(f"{str(path)!r:.200} cannot be read: {reason}", field="source") from None
 
 
 def _check_size(source: AttachmentSource, data: bytes, *, largest: int) -> bytes:
@@ -176,20 +179,20 @@ def _check_size(source: AttachmentSource, data: bytes, *, largest: int) -> bytes
 
 def _too_large(source: AttachmentSource, size: int, *, largest: int) -> TooLarge:
     return TooLarge(
-        f"{_source_label(source)} has {size} bytes; at most {largest} are sent",
-        hint="make it smaller, or say a larger `largest` if your provider takes it",
+        f"{_source_label(source)} has {size} bytes; the limit is {largest}",
+        hint="make it smaller, or pass a larger `largest` if the provider accepts it",
     )
 
 
 def _source_label(source: AttachmentSource) -> str:
-    """What to call it in a message; its data is not told."""
+    """Return how to name the source in a message, without its data."""
     if isinstance(source, bytes):
-        return f"what was given ({len(source)} bytes)"
+        return f"the data ({len(source)} bytes)"
     return "the data: URL" if str(source)[:5].lower() == "data:" else repr(str(source)[:200])
 
 
 def _type_by_content(data: bytes) -> str | None:
-    """The type by the first bytes."""
+    """Return the type by the first bytes."""
     return next((kind for magic, kind in _MAGIC_BYTES if magic.match(data)), None)
 
 
@@ -198,7 +201,7 @@ def _type_by_name(name: str) -> str | None:
 
 
 def _guess_type(name: str, data: bytes) -> str | None:
-    """The type by the name; a text that is called like something else (`.ts`, `.sql`) is a text."""
+    """Return the type by name; text with another name (`.ts`, `.sql`) is plain text."""
     kind = _type_by_name(name)
     if not _is_text(data):
         return kind

@@ -1,7 +1,8 @@
-"""Lending: the tools of a run for a provider that runs its own loop, which calls them over MCP.
+"""The tools of a run for a provider with its own agent loop, which calls them over MCP.
 
-Claude Code is such a provider. What it borrows runs as any call of the run does, with its hooks, rules,
-budget and record; in the answer it is a call that the provider has run.
+Claude Code is such a provider. Its calls of these tools run like any call of the run, with its hooks,
+policy, budget and
+ledger; in the answer they are calls that the provider has run.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from dragoman.providers.wrapper import ProviderWrapper
 from dragoman.wire.tool_outputs import read_multimodal_output, write_multimodal_output
 
 TOOL_PREFIX = f"mcp__{BORROWED_SERVER}__"
-TOOL_USE_ID = "claudecode/toolUseId"  # in a request's `_meta`: the call that it is made for
+TOOL_USE_ID = "claudecode/toolUseId"  # in a request's `_meta`: the id of the tool call
 NO_APPROVALS_HINT = (
-    "nobody can be asked while Claude Code works: allow it by a rule of the policy, or do without"
+    "approvals are not possible while Claude Code works: allow the call by a policy rule, or do without it"
 )
 
 
 class ToolLendingProvider(ProviderWrapper[ClaudeCodeProvider]):
-    """A `Provider`: Claude Code, with the tools of one run."""
+    """A `Provider`: Claude Code with the tools of one run."""
 
     def __init__(self, provider: ClaudeCodeProvider, toolbox: Toolbox, *, context: Context) -> None:
         super().__init__(provider)
@@ -46,31 +47,31 @@ class ToolLendingProvider(ProviderWrapper[ClaudeCodeProvider]):
         self._step = 0
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: it can borrow what runs here, not what runs outside."""
-        lent = {tool.name for tool in self._borrowable_tools(request)}
-        outside = [f"tool {tool.name}" for tool in request.tools if tool.name not in lent]
+        """See `Provider.check`. Tools that run outside of the hub cannot be lent."""
+        lent_names = {tool.name for tool in self._borrowable_tools(request)}
+        outside = [f"tool {tool.name}" for tool in request.tools if tool.name not in lent_names]
         return [*self._provider.check(replace(request, tools=())), *outside]
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """See `Provider.stream`."""
         self._step += 1
-        tools, alone = self._borrowable_tools(request), replace(request, tools=())
+        tools, without_tools = self._borrowable_tools(request), replace(request, tools=())
         if not tools:
-            async with aclosing(self._provider.stream(alone)) as answer:
+            async with aclosing(self._provider.stream(without_tools)) as answer:
                 async for batch in answer:
                     yield batch
             return
-        from dragoman.mcp.server.local_server import serve_locally  # late: it loads a web server
+        from dragoman.mcp.server.local_server import serve_locally  # late: it imports a web server
 
         context = replace(self._context, step=self._step, for_model=True)
-        async with serve_locally(RunToolServer(tools, self._toolbox, context=context)) as place:
-            provider = self._provider.with_borrowed_tools(place.url, place.token)
-            async with aclosing(provider.stream(alone)) as answer:
+        async with serve_locally(RunToolServer(tools, self._toolbox, context=context)) as server:
+            provider = self._provider.with_borrowed_tools(server.url, server.token)
+            async with aclosing(provider.stream(without_tools)) as answer:
                 async for batch in answer:
                     yield [with_own_tool_name(event) for event in batch]
 
     async def close(self) -> None:
-        """Nothing: the provider belongs to others."""
+        """Do nothing: the provider is shared."""
 
     def _borrowable_tools(self, request: ModelRequest) -> Sequence[Tool]:
         kind = self._toolbox.kind
@@ -78,7 +79,7 @@ class ToolLendingProvider(ProviderWrapper[ClaudeCodeProvider]):
 
 
 class RunToolServer:
-    """The tools as they are served; see `mcp.server.Served`."""
+    """The tools as they are served over MCP; see `mcp.server.Served`."""
 
     version = ""
 
@@ -107,18 +108,18 @@ class RunToolServer:
         return ""
 
     async def call(self, request: ToolCall) -> dict[str, Any]:
-        """The result of a tool. UnknownTool."""
+        """Return the result of a tool. Raises UnknownTool."""
         if request.name not in self._tools:
             raise UnknownTool(f"no tool {request.name[:200]!r}")
-        said = request.meta.get(TOOL_USE_ID)
-        context = replace(self._context, tool_call_id=said if isinstance(said, str) else None)
+        tool_call_id = request.meta.get(TOOL_USE_ID)
+        context = replace(self._context, tool_call_id=tool_call_id if isinstance(tool_call_id, str) else None)
         outcome = await self._toolbox.run(
             request.name, request.arguments, context=context, on_progress=request.report
         )
         return tool_result(await self._decline_approval(outcome))
 
     async def _decline_approval(self, outcome: CallOutcome) -> CallOutcome:
-        """What came of it; a call that wants somebody's word is not made."""
+        """Return the outcome; a call that needs approval is declined."""
         if outcome.approval_id is None or outcome.error is None:
             return outcome
         await self._toolbox.answer_approval(
@@ -128,18 +129,20 @@ class RunToolServer:
 
 
 def tool_result(outcome: CallOutcome) -> dict[str, Any]:
-    """The result of a call, for a model: files as such, failures in words, and no value beside the text."""
+    """Return the result of a call as MCP content: files as such, failures as text, no structured content
+    beside it.
+    """
     body = result_of(outcome)
     body.pop("structuredContent", None)
     if outcome.error is not None:
         return {**body, "content": [{"type": "text", "text": failure_text(outcome.error)}]}
-    given = ToolPart("tool-any", outcome.call_id, "output-available", output=outcome.result)
-    files = read_multimodal_output(given)
+    part = ToolPart("tool-any", outcome.call_id, "output-available", output=outcome.result)
+    files = read_multimodal_output(part)
     return body if files is None else {**body, **write_multimodal_output(files)}
 
 
 def with_borrowed_tools(find_model: FindModel, toolbox: Toolbox, *, context: Context) -> FindModel:
-    """What finds models for a run: with its tools, where their provider runs a loop of its own."""
+    """Wrap a model lookup: providers with their own loop get the tools of the run."""
 
     def found(name: Model | str) -> Model:
         model = find_model(name)
@@ -151,7 +154,7 @@ def with_borrowed_tools(find_model: FindModel, toolbox: Toolbox, *, context: Con
 
 
 def with_own_tool_name(event: e.Event) -> e.Event:
-    """The event with the tool's own name."""
+    """Return the event with the tool's own name."""
     match event:
         case e.ToolInputStart() | e.ToolInputAvailable() | e.ToolInputError():
             return replace(event, tool_name=event.tool_name.removeprefix(TOOL_PREFIX))

@@ -1,4 +1,4 @@
-"""The desk: where a run waits for the calls that somebody outside runs, and for answers to approvals."""
+"""Inputs to a run from outside: outputs of client tools, approval answers, answers to questions."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ ExternalInput: TypeAlias = e.ToolOutputAvailable | e.ToolOutputError | e.ToolApp
 
 
 class ExternalInputs:
-    """Keeps what was handed in until the run takes it. A call, or an approval, takes one answer."""
+    """Queues submitted inputs until the run receives them. Each call, approval or question takes one
+    answer.
+    """
 
     def __init__(self) -> None:
         self._queued: dict[str, ExternalInput] = {}
         self._used_keys: set[str] = set()
         self._wakeup = asyncio.Event()
         self.on_wait: Callable[[Sequence[ToolPart]], None] = lambda _: None
-        """Hears of the calls that are waited for."""
+        """Called with the waiting calls each time the run starts to wait."""
 
     def submit(self, input: ExternalInput) -> None:
-        """Hand in what became of a call, or the answer to an approval. Conflict when it has one."""
+        """Queue an output or an answer. Raises Conflict for a second one."""
         key = input_key(input)
         if key in self._queued or question_key(input) in self._used_keys:
-            raise Conflict(f"{key!r} has its answer already; it takes one")
+            raise Conflict(f"{key!r} already has an answer; each call or approval takes one")
         self._queued[key] = input
         self._wakeup.set()
 
     async def receive(self, calls: Sequence[ToolPart]) -> Sequence[e.Event]:
-        """What was handed in for these calls, as soon as there is anything."""
+        """Wait for inputs to any of these calls and return them."""
         self.on_wait(calls)
         while True:
             self._wakeup.clear()
             keys = [key for call in calls for key in awaited_keys(call) if key in self._queued]
             if keys:
-                given = [self._queued.pop(key) for key in keys]
-                self._used_keys.update(map(question_key, given))
-                return given
+                inputs = [self._queued.pop(key) for key in keys]
+                self._used_keys.update(map(question_key, inputs))
+                return inputs
             await self._wakeup.wait()
 
 
 def question_key(input: ExternalInput) -> str:
-    """What takes one answer: of a call that asks several questions, each."""
+    """Return the key that takes one answer: a question id, or what `input_key` returns."""
     return str(input.data["id"]) if isinstance(input, e.Data) else input_key(input)
 
 
 def input_key(input: ExternalInput) -> str:
-    """What it is an answer to: a call, or an approval."""
+    """Return what an input answers: the id of a tool call or of an approval request."""
     match input:
         case e.ToolApprovalResponse(approval_id=id):
             return id
@@ -62,6 +64,6 @@ def input_key(input: ExternalInput) -> str:
 
 
 def awaited_keys(call: ToolPart) -> list[str]:
-    """What a call waits for: its output, or the answer to its question; and the id of its approval."""
-    waits = call.state == "approval-requested" and call.approval is not None
-    return [call.tool_call_id, *([call.approval.id] if waits and call.approval else ())]
+    """Return the keys that a call waits for: its own id, and the id of its approval request."""
+    needs_approval = call.state == "approval-requested" and call.approval is not None
+    return [call.tool_call_id, *([call.approval.id] if needs_approval and call.approval else ())]

@@ -1,4 +1,8 @@
-"""Listening: hooks on the loop are told, in their own events, what happens in a turn."""
+"""Calls the hooks of a run at each point of the loop, with the event that describes it.
+
+The loop passes what it has at hand; this module builds the hook events from it and turns a
+blocking decision into CallDenied, so that the loop knows nothing of hook events.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from dragoman.model_request import ModelRequest
 
 
 class HookDispatcher:
-    """Tells the hooks of one turn, if it has any. What they block is a CallDenied with their reason."""
+    """Calls the hooks of one turn, if it has any. Raises CallDenied with the reason of a hook that blocks."""
 
     def __init__(self, turn: TurnSpec) -> None:
         self._hooks = turn.hooks
@@ -24,29 +28,29 @@ class HookDispatcher:
         self._has_ended = False
 
     async def user_prompt_submit(self, history: Sequence[Message]) -> Sequence[Message]:
-        """The conversation, with what the user said last as the hooks have it."""
+        """Return the conversation with the last user message as the hooks changed it."""
         last = history[-1] if history else None
         if self._hooks is None or last is None or last.role != "user" or self._turn.fold.builders:
             return history
         text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart))
-        said = await self._hooks.user_prompt_submit(
+        decision = await self._hooks.user_prompt_submit(
             UserPromptSubmit(text=text, message=last, **self._event_context(0))
         )
-        if isinstance(said, Block):
-            raise CallDenied(said.reason)
-        return history if said.message is None else [*history[:-1], said.message]
+        if isinstance(decision, Block):
+            raise CallDenied(decision.reason)
+        return history if decision.message is None else [*history[:-1], decision.message]
 
     async def pre_model(self, request: ModelRequest, step: int) -> ModelRequest:
-        """The request as the hooks have it."""
+        """Return the request as the hooks changed it."""
         if self._hooks is None:
             return request
-        said = await self._hooks.pre_model(PreModel(request=request, **self._event_context(step)))
-        if isinstance(said, Block):
-            raise CallDenied(said.reason)
-        return said.request
+        decision = await self._hooks.pre_model(PreModel(request=request, **self._event_context(step)))
+        if isinstance(decision, Block):
+            raise CallDenied(decision.reason)
+        return decision.request
 
     async def post_model(self, step: StepTaken) -> None:
-        """The model has answered."""
+        """Report a finished model call."""
         if self._hooks is None:
             return
         event = PostModel(
@@ -61,7 +65,7 @@ class HookDispatcher:
         await self._hooks.post_model(event)
 
     async def model_failed(self, error: Exception, step: int) -> None:
-        """The model has not answered."""
+        """Report a failed model call."""
         if self._hooks is not None:
             model = self._turn.model
             await self._hooks.post_model(
@@ -76,7 +80,7 @@ class HookDispatcher:
         error: str | None = None,
         failure: ProviderError | None = None,
     ) -> None:
-        """The run has ended, of this failure if it failed; only the first time counts."""
+        """Report the end of the run, with the failure if it failed. Only the first call counts."""
         if self._hooks is None or self._has_ended:
             return
         self._has_ended = True
@@ -94,7 +98,7 @@ class HookDispatcher:
         await self._hooks.run_end(event)
 
     def _event_context(self, step: int) -> dict[str, Any]:
-        """For whom it is, and what it belongs to."""
+        """Return the fields that every hook event has."""
         context = self._turn.context
         return {
             "owner": context.identity.owner,
@@ -107,7 +111,7 @@ class HookDispatcher:
 
 
 def failure_fields(failure: ProviderError) -> dict[str, Any]:
-    """What a failure is, for whoever wants to try again."""
+    """Return the fields of `RunEnd` that describe a failure."""
     details = error_details(failure)
     kind = {"category": details.category, "transient": details.transient}
     return {**kind, "retry_delay": details.retry_delay, "hint": details.hint}

@@ -1,7 +1,7 @@
-"""The loop: ask the model, run its calls, repeat; yields batches of events. Source: seed 000, "AgentLoop".
+"""The agent loop: call the model, run its tool calls, repeat. Source: seed 000, "AgentLoop".
 
-Whoever drives it folds each batch into `turn.fold` before asking for the next one: the loop reads there
-what was said so far. It knows neither HTTP nor SQL.
+It yields batches of events and knows neither HTTP nor SQL. The caller folds each batch into `turn.fold`
+before it asks for the next one: the loop reads the message so far from there.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class Loop:
-    """One turn under way. `outcome` says how it ended, `error` what broke it, `steps_taken` what its steps
-    were.
-    """
+    """One turn in progress. `outcome` says how it ended, `error` why it failed."""
 
     def __init__(self, turn: TurnSpec) -> None:
         self.turn = turn
@@ -67,7 +65,9 @@ class Loop:
         self._earlier_cost = _stored_cost(turn.fold.metadata)
 
     async def run(self) -> AsyncGenerator[Batch, None]:
-        """The events of the turn, `start` to `finish`. Cancelled, it ends where it stands; see `closing`."""
+        """Yield the events of the turn, `start` to `finish`. A cancelled loop ends at once; see
+        `abort_events`.
+        """
         turn = self.turn
         yield [
             e.Start(turn.fold.id, {"model": turn.agent.model, "agent": turn.agent.name}),
@@ -78,30 +78,30 @@ class Loop:
             self.history = await self.hooks.user_prompt_submit(turn.history)
             async for batch in self._resume_calls():
                 yield batch
-            while (over := self._check_outcome()) is None:
+            while (outcome := self._check_outcome()) is None:
                 async for batch in self._run_step():
                     yield batch
         except (ProviderError, BudgetExhausted, CallDenied) as error:
             if isinstance(error, ProviderError) and not self._is_out_of_budget(error):
                 yield await self._fail(error)
                 return
-            over = refusal_outcome(error)
+            outcome = refusal_outcome(error)
         finally:
             self.settle_payment()
-        await self.hooks.run_end(over.reason, self.so_far())
-        for batch in self._closing_batches(over):
+        await self.hooks.run_end(outcome.reason, self.so_far())
+        for batch in self._closing_batches(outcome):
             yield batch
 
     def settle_payment(self) -> None:
-        """Pay for the answer that is being made, if one is: it ends here."""
-        used: e.Usage | None = None
+        """Settle the current model call, if there is one, with what it used so far."""
+        usage: e.Usage | None = None
         payment, self._payment = self._payment, None
         if payment is not None:
-            used, self._step_cost = payment.settle(self._finish_step)
-        self._add_usage(used)
+            usage, self._step_cost = payment.settle(self._finish_step)
+        self._add_usage(usage)
 
     def so_far(self) -> SoFar:
-        """What was done until now."""
+        """Return the progress of this run."""
         return SoFar(
             steps=tuple(self.steps_taken),
             taken=self.step_count,
@@ -111,21 +111,23 @@ class Loop:
         )
 
     def _message_progress(self) -> SoFar:
-        """The same, with the tokens and the cost of the whole message: limits hold for that."""
-        said, before = self.so_far(), self._earlier_usage
+        """Return the progress with usage and cost of the whole message, to which limits apply."""
+        progress, earlier = self.so_far(), self._earlier_usage
         return replace(
-            said, usage=said.usage if before is None else before + said.usage, cost=self.message_cost
+            progress,
+            usage=progress.usage if earlier is None else earlier + progress.usage,
+            cost=self.message_cost,
         )
 
     @property
     def cost(self) -> float | None:
-        """US dollars that the run's model calls cost; None when no price is known, or none was asked for."""
+        """US dollars that the model calls of this run cost; None when no price is known."""
         spending = self.turn.spending
         return None if spending is None else spending.cost
 
     def message_metadata(self, reason: e.FinishReason) -> dict[str, Any]:
-        """What the message remembers of how it was made."""
-        known = {
+        """Return the metadata of the message: usage, cost, model, duration."""
+        metadata = {
             "finishReason": reason,
             "usage": self._total_usage(),
             "cost": self.message_cost,
@@ -134,22 +136,22 @@ class Loop:
             "steps": self.step_count,
             "duration": round(self.turn.clock() - self._started_at, 3),
         }
-        return {word: value for word, value in known.items() if value is not None}
+        return {name: value for name, value in metadata.items() if value is not None}
 
     def _total_usage(self) -> Any:
-        """The usage of the whole message: of this run, and of those that it goes on from."""
+        """Return the usage of the whole message: of this run and of those that it continues."""
         if self._earlier_usage is None or self.usage is None:
             return msgspec.to_builtins(self.usage or self._earlier_usage)
         return msgspec.to_builtins(self._earlier_usage + self.usage)
 
     @property
     def message_cost(self) -> float | None:
-        """US dollars for the whole message: of this run, and of those that it goes on from."""
-        known = [usd for usd in (self._earlier_cost, self.cost) if usd is not None]
-        return round(sum(known), 9) if known else None
+        """US dollars for the whole message: of this run and of those that it continues."""
+        costs = [usd for usd in (self._earlier_cost, self.cost) if usd is not None]
+        return round(sum(costs), 9) if costs else None
 
     def _check_outcome(self) -> RunOutcome | None:
-        """Why it ends here, or None when the model is to be asked (again)."""
+        """Return why the run ends here, or None to call the model (again)."""
         turn, reason = self.turn, self._finish_step.finish_reason
         if turn.input_events and not reason:
             return (
@@ -171,50 +173,52 @@ class Loop:
         return self._stop_condition() or self._step_limit()
 
     def _stop_condition(self) -> RunOutcome | None:
-        """Why a stop condition ends it here."""
-        stops = self.turn.stop_condition
-        halt = stops.check(self._message_progress()) if stops is not None else None
+        """Return the outcome if a stop condition is met."""
+        condition = self.turn.stop_condition
+        halt = condition.check(self._message_progress()) if condition is not None else None
         if halt is None:
             return None
         return RunOutcome("max-steps" if halt.exit == "steps_exhausted" else "other", halt)
 
     def _step_limit(self) -> RunOutcome | None:
-        most = self.turn.agent.max_steps
+        max_steps = self.turn.agent.max_steps
         return (
-            RunOutcome("max-steps", Halt("steps_exhausted", f"steps({most})"))
-            if self.step_count >= most
+            RunOutcome("max-steps", Halt("steps_exhausted", f"steps({max_steps})"))
+            if self.step_count >= max_steps
             else None
         )
 
     async def _run_step(self) -> AsyncGenerator[Batch, None]:
-        """One model call, and the calls that it asks for."""
-        asking, said = await self._prepare_step()
-        began = self._begin_step(asking)
-        yield [e.StartStep(), *said]
-        async for batch in self._stream_model(asking):
+        """Make one model call and run the tool calls that it asks for."""
+        request, events = await self._prepare_step()
+        started_at = self._begin_step(request)
+        yield [e.StartStep(), *events]
+        async for batch in self._stream_model(request):
             yield batch
-        if concluded := self._read_output():
-            yield concluded
+        if output_events := self._read_output():
+            yield output_events
         async for batch in self._run_calls(self._runnable_calls()):
             yield batch
         async for batch in self._wait_for_inputs():
             yield batch
-        step = self._record_step(asking.request, self.turn.clock() - began)
+        step = self._record_step(request.request, self.turn.clock() - started_at)
         await self.hooks.post_model(step)
         yield [msgspec.structs.replace(self._finish_step, duration=step.duration)]
 
     async def _stream_model(self, step: StepRequest) -> AsyncGenerator[Batch, None]:
-        """The model's answer; paid for when it is complete, before its calls run."""
+        """Yield the model's answer. It is settled when it is complete, before its calls run."""
         async with aclosing(stream_answer(step, self.turn)) as answer:
             async for batch in answer:
                 if type(batch[-1]) is e.FinishStep:
                     self._finish_step = batch[-1]
                 if self._payment is not None:
                     self._payment.note(batch)
-                if admitted := self._normaliser.normalise(batch):
-                    yield admitted
+                if events := self._normaliser.normalise(batch):
+                    yield events
         if self._finish_step.finish_reason is None:
-            raise ProviderError("the provider's answer ended without a finish reason", category="api_error")
+            raise ProviderError(
+                "the provider closed the stream before the answer was complete", category="api_error"
+            )
         if self._payment is not None and self.turn.spending is not None:
             await self.turn.spending.ready()
             self.settle_payment()
@@ -222,35 +226,40 @@ class Loop:
             self._add_usage(self._finish_step.usage)
 
     async def _prepare_step(self) -> tuple[StepRequest, Batch]:
-        """Who is asked what in the next step, once all that have a say in it were asked."""
+        """Return the next request after `on_prepare_step`, context fitting and hooks, and the events of the
+        fitting.
+        """
         turn = self.turn
-        said: Batch = ()
-        asking = StepRequest(turn.provider, self._build_request())
+        events: Batch = ()
+        step = StepRequest(turn.provider, self._build_request())
         if turn.prepare_step is not None:
-            asking = await turn.prepare_step(asking, self._message_progress(), number=self.step_count + 1)
-        request = asking.request
+            step = await turn.prepare_step(step, self._message_progress(), number=self.step_count + 1)
+        request = step.request
         if turn.context_window is not None:
-            request, said = await turn.context_window.fit(request, turn.context, provider=asking.provider)
-        request = self.output.prepare_request(request, asking.provider.family)
+            request, events = await turn.context_window.fit(request, turn.context, provider=step.provider)
+        request = self.output.prepare_request(request, step.provider.family)
         request = await self.hooks.pre_model(request, self.step_count + 1)
-        return StepRequest(asking.provider, request), said
+        return StepRequest(step.provider, request), events
 
     def _begin_step(self, step: StepRequest) -> float:
-        """The next step begins: BudgetExhausted when it cannot be paid for. When it began."""
+        """Start the next step and return the time. Raises BudgetExhausted when it cannot be paid for."""
         turn = self.turn
         if turn.spending is not None:
             self._payment = turn.spending.pay(step.request, step.provider)
         self.step_count += 1
         self._finish_step = e.FinishStep()
-        shown = None if step.request.tools is turn.toolbox.tools else step.request.tools
-        taken = [part.tool_call_id for part in tool_parts(turn.fold)]
+        visible_tools = None if step.request.tools is turn.toolbox.tools else step.request.tools
+        existing_ids = [part.tool_call_id for part in tool_parts(turn.fold)]
         self._normaliser = StreamNormaliser(
-            turn.toolbox, existing_ids=taken, visible_tools=shown, output_tool=self.output.tool_name
+            turn.toolbox,
+            existing_ids=existing_ids,
+            visible_tools=visible_tools,
+            output_tool=self.output.tool_name,
         )
         return turn.clock()
 
     def _read_output(self) -> Batch:
-        """What the call is answered that gives the value, where one is asked for."""
+        """Return the outputs of the calls that give the structured output, where one is asked for."""
         if self._finish_step.finish_reason in ("length", "content-filter"):
             return ()
         fold = self.turn.fold
@@ -259,13 +268,13 @@ class Loop:
         )
 
     def _add_usage(self, usage: e.Usage | None) -> None:
-        """Count what a step took, and what it took to make its request fit."""
+        """Add the usage of a step, and of fitting its request into the context."""
         window = self.turn.context_window
-        for each in (usage, window.take_usage() if window is not None else None):
-            self.usage = (self.usage or e.Usage()) + each if each else self.usage
+        for addition in (usage, window.take_usage() if window is not None else None):
+            self.usage = (self.usage or e.Usage()) + addition if addition else self.usage
 
     def _record_step(self, request: ModelRequest, duration: float) -> StepTaken:
-        """Write the step down."""
+        """Append the finished step to `steps_taken`."""
         text = "".join(draft.text() for draft in closing.last_text_blocks(self.turn.fold))
         step = StepTaken(
             number=self.step_count,
@@ -282,10 +291,10 @@ class Loop:
 
     def _build_request(self) -> ModelRequest:
         turn = self.turn
-        said = turn.fold.message()
+        answer = turn.fold.message()
         return ModelRequest(
             model=turn.model,
-            messages=(*self.history, said) if said.parts else self.history,
+            messages=(*self.history, answer) if answer.parts else self.history,
             instructions=turn.agent.instructions,
             tools=turn.toolbox.tools,
             options=turn.agent.options,
@@ -297,33 +306,35 @@ class Loop:
         return [c for c in calls if not c.provider_executed and kind(c.name) not in ("client", "unknown")]
 
     async def _resume_calls(self) -> AsyncGenerator[Batch, None]:
-        """The calls of a continued message that were approved meanwhile, run before the next step."""
+        """Run the calls of a continued message that were approved in the meantime."""
         async for batch in self._run_calls(self._approved_calls()):
             yield batch
         async for batch in self._wait_for_inputs():
             yield batch
 
     def _approved_calls(self) -> list[ToolPart]:
-        """The calls that waited for somebody's word, and have it."""
+        """Return the waiting calls that have an answer."""
         waiting = [c for c in self.turn.fold.step_calls() if c.state not in FINAL_STATES]
         return [c for c in waiting if c.state == "approval-responded" or c.tool_call_id in self._answers]
 
     def _store_answers(self, batch: Batch) -> None:
-        """Take down what was answered to questions."""
-        self._answers |= dict(found for event in batch if (found := question_answer(event)) is not None)
+        """Remember the answers to questions."""
+        self._answers |= dict(answer for event in batch if (answer := question_answer(event)) is not None)
 
     async def _wait_for_inputs(self) -> AsyncGenerator[Batch, None]:
-        """What somebody outside says of the calls that wait, as it comes; nothing without a desk."""
-        desk = self.turn.external_inputs
-        while desk is not None and (calls := _waiting_calls(self.turn.fold.step_calls())):
-            said = await desk.receive(calls)
-            yield said
-            self._store_answers(said)
+        """Yield external inputs to waiting calls as they arrive; nothing without `external_inputs`."""
+        inputs = self.turn.external_inputs
+        while inputs is not None and (calls := _waiting_calls(self.turn.fold.step_calls())):
+            received = await inputs.receive(calls)
+            yield received
+            self._store_answers(received)
             async for batch in self._run_calls(self._approved_calls()):
                 yield batch
 
     async def _run_calls(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Batch, None]:
-        """The calls' outputs as they come. Closing the generator cancels what still runs."""
+        """Yield the outputs of the calls as they arrive. Closing the generator cancels those still
+        running.
+        """
         if not calls:
             return
         reason = self._finish_step.finish_reason
@@ -332,24 +343,24 @@ class Loop:
             yield [e.ToolOutputError(call.tool_call_id, cut) for call in calls]
             return
         context = msgspec.structs.replace(self.turn.context, step=self.step_count, for_model=True)
-        callings = ToolExecution(
+        execution = ToolExecution(
             self.turn.toolbox,
             context,
             notes=self._normaliser.repair_notes,
             answers=self._answers,
             nested_approvals=self.turn.nested_approvals,
         )
-        self._answers = {}  # each holds once: the same call may have to wait again, for another one
-        async with aclosing(callings.run(calls)) as outputs:
+        self._answers = {}  # each is used once: the same call may have to wait again, for another answer
+        async with aclosing(execution.run(calls)) as outputs:
             async for batch in outputs:
                 yield batch
 
     def _closing_batches(self, outcome: RunOutcome) -> list[Batch]:
-        """The events that end it, `outcome` being how."""
+        """Return the batches that end the run with this outcome."""
         self.outcome = outcome
         fold = self.turn.fold
-        said = self._closing_text(outcome) if self.turn.adds_notices else None
-        notices = closing.notice_step(said) if said else []
+        text = self._closing_text(outcome) if self.turn.adds_notices else None
+        notices = closing.notice_step(text) if text else []
         if closing.is_empty_step(fold):  # the step did not take place
             self.step_count -= 1
             closed, notices = [], notices[1:] or [e.FinishStep()]
@@ -365,29 +376,33 @@ class Loop:
         return [batch for batch in (closed, notices, [finish]) if batch]
 
     def _closing_text(self, outcome: RunOutcome) -> str | None:
-        """What the message says last: the value that was asked for, unless it did; or why it was stopped."""
+        """Return the last text of the message: the structured output as JSON if the text lacks it, or why it
+        was stopped.
+        """
         fold = self.turn.fold
         if self.output.is_complete:
             return self.output.missing_json("".join(block.text() for block in closing.last_text_blocks(fold)))
-        refused = outcome.halt.exit in ("budget_exhausted", "aborted")
-        if not (refused or closing.ends_with_tool_calls(fold)):
+        was_refused = outcome.halt.exit in ("budget_exhausted", "aborted")
+        if not (was_refused or closing.ends_with_tool_calls(fold)):
             return None
-        own = (
+        by_condition = (
             outcome.halt.exit == "steps_exhausted"
             and outcome.halt.why != f"steps({self.turn.agent.max_steps})"
         )
-        said = NOTICES.get("other" if own else outcome.reason)
-        return said.format(steps=self.step_count, why=outcome.halt.why) if said else None
+        template = NOTICES.get("other" if by_condition else outcome.reason)
+        return template.format(steps=self.step_count, why=outcome.halt.why) if template else None
 
     def _is_out_of_budget(self, error: ProviderError) -> bool:
-        """Take down what a failed answer took; whether a budget ended it that its provider keeps itself."""
+        """Settle a failed model call, and return whether a budget ended it (also one that its provider
+        keeps).
+        """
         if self._payment is not None:
             self._finish_step = failed_finish_step(error)
             self.settle_payment()
         return error.code == BudgetExhausted.code
 
     async def _fail(self, error: ProviderError) -> Batch:
-        log.warning("the model's answer failed: %s", error.message)
+        log.warning("the model call failed: %s", error.message)
         self.error = error
         await self.hooks.model_failed(error, self.step_count)
         await self.hooks.run_end("error", self.so_far(), error=error.message, failure=error)
@@ -401,19 +416,19 @@ class Loop:
 
 
 def failed_finish_step(error: ProviderError) -> e.FinishStep:
-    """What an answer that failed is known to have taken."""
-    told = None if error.cost is None else {"provider": {"costUsd": error.cost}}
-    return e.FinishStep(usage=usage_of_error(error), provider_metadata=told)
+    """Return what a failed answer is known to have used."""
+    metadata = None if error.cost is None else {"provider": {"costUsd": error.cost}}
+    return e.FinishStep(usage=usage_of_error(error), provider_metadata=metadata)
 
 
 def _stored_usage(metadata: Any) -> e.Usage | None:
-    said = metadata.get("usage") if isinstance(metadata, dict) else None
-    return msgspec.convert(said, e.Usage) if said else None
+    usage = metadata.get("usage") if isinstance(metadata, dict) else None
+    return msgspec.convert(usage, e.Usage) if usage else None
 
 
 def _stored_cost(metadata: Any) -> float | None:
-    said = metadata.get("cost") if isinstance(metadata, dict) else None
-    return said if isinstance(said, int | float) else None
+    cost = metadata.get("cost") if isinstance(metadata, dict) else None
+    return cost if isinstance(cost, int | float) else None
 
 
 def _waiting_calls(calls: Sequence[ToolPart]) -> list[ToolPart]:

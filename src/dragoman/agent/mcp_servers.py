@@ -1,4 +1,4 @@
-"""MCP servers as an agent is given them: a path, a command, a URL or a spec, made into specs."""
+"""MCP servers as an agent accepts them (a path, a command, a URL, a ServerSpec), made into specs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ GENERIC_LABELS = ("", "localhost", "www", "api", "mcp")
 
 
 def server_specs(servers: Sequence[McpServer]) -> tuple[ServerSpec, ...]:
-    """The servers, each under a name of its own: that of its file, package or host."""
+    """Return the specs, each with a unique name: that of its file, package or host."""
     if isinstance(servers, str | PurePath):
         servers = [servers]
-    found: list[ServerSpec] = []
-    taken: set[str] = set()
-    for each in servers:
-        spec = each if isinstance(each, ServerSpec) else server_spec(each, taken)
-        if spec.name.lower() in taken:
-            raise ConfigError(f"there are two MCP servers named {spec.name!r}; give one another name")
-        taken.add(spec.name.lower())
-        found.append(spec)
-    return tuple(found)
+    specs: list[ServerSpec] = []
+    used_names: set[str] = set()
+    for server in servers:
+        spec = server if isinstance(server, ServerSpec) else server_spec(server, used_names)
+        if spec.name.lower() in used_names:
+            raise ConfigError(f"there are two MCP servers named {spec.name!r}; rename one of them")
+        used_names.add(spec.name.lower())
+        specs.append(spec)
+    return tuple(specs)
 
 
 def server_spec(server: str | PurePath | Sequence[str], used_names: set[str]) -> ServerSpec:
-    """One server. A URL that ends in /sse speaks SSE, any other Streamable HTTP; the rest is started."""
+    """Return the spec of one server. A URL that ends in /sse uses SSE, any other Streamable HTTP; the rest is
+    a command.
+    """
     if isinstance(server, str) and server.lower().startswith(("http://", "https://")):
         path = urlsplit(server).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "http"
@@ -48,10 +50,12 @@ def server_spec(server: str | PurePath | Sequence[str], used_names: set[str]) ->
 
 
 def parse_command(server: str | PurePath | Sequence[str]) -> tuple[str, ...]:
-    """The program and its arguments. A script is run by what its ending says. ConfigError if none."""
+    """Return the program and its arguments. The suffix of a script selects its interpreter. Raises
+    ConfigError.
+    """
     if not isinstance(server, str | PurePath):
         if not server or not all(isinstance(word, str) for word in server):
-            raise ConfigError(f"the command of an MCP server is a list of words, got {server!r:.100}")
+            raise ConfigError(f"the command of an MCP server must be a list of strings, not {server!r:.100}")
         return tuple(server)
     text = str(server)
     path = Path(text)
@@ -63,7 +67,7 @@ def parse_command(server: str | PurePath | Sequence[str]) -> tuple[str, ...]:
         return (str(path.resolve()),)
     words = shlex.split(text)
     if not words:
-        raise ConfigError("an MCP server is a path, a command or a URL, got an empty text")
+        raise ConfigError("an MCP server must be a path, a command or a URL, not an empty string")
     return tuple(words)
 
 
@@ -74,22 +78,22 @@ def existing_script(path: Path) -> str:
 
 
 def command_name(command: Sequence[str]) -> str:
-    """What a command runs: the script, or the package."""
+    """Return what a command runs: the script, or the package."""
     words = [word for word in command[1:] if not word.startswith("-")] or [command[0]]
     return PurePath(words[0].rpartition("/")[2] or words[0]).stem
 
 
 def host_label(url: str) -> str:
-    """The word that says most of a host's name."""
+    """Return the most specific label of a host name."""
     words = (urlsplit(url).hostname or "").split(".")
-    telling = [word for word in words[:-1] or words if word not in GENERIC_LABELS and not word.isdecimal()]
-    return telling[-1] if telling else "server"
+    labels = [word for word in words[:-1] or words if word not in GENERIC_LABELS and not word.isdecimal()]
+    return labels[-1] if labels else "server"
 
 
 def unique_name(name: str, used_names: set[str]) -> str:
-    """The name as a namespace, with a number where it is taken."""
+    """Return the name as a namespace, with a number if it is used."""
     plain = INVALID_CHARACTERS.sub("_", name).strip("_-")[:NAME_LIMIT] or "server"
-    found, number = plain, 2
-    while found.lower() in used_names or found.lower() == RESERVED_NAME:
-        found, number = f"{plain}_{number}", number + 1
-    return found
+    unique, number = plain, 2
+    while unique.lower() in used_names or unique.lower() == RESERVED_NAME:
+        unique, number = f"{plain}_{number}", number + 1
+    return unique

@@ -1,4 +1,4 @@
-"""The tariff: what an agent's models cost and how much they read, and what keeps its runs within that."""
+"""Prices and context sizes of an agent's models, loaded when they are first needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.providers.remote import RemoteProvider
 
 
 class ModelPrices:
-    """Prices and context sizes by model, looked up when they are first needed. `given` prices come first."""
+    """Prices and context sizes by model. `overrides` take precedence over the price list."""
 
     def __init__(self, overrides: Mapping[str, PriceOverride]) -> None:
         self._overrides = overrides
@@ -29,7 +29,7 @@ class ModelPrices:
         self._loading: asyncio.Future[None] | None = None
 
     async def load(self) -> None:
-        """Load the price list in a thread, once: else the first run that needs it would wait for it."""
+        """Load the price list in a thread, once; the first run would otherwise block on it."""
         if self._loading is None or self._loading.cancelled():
             self._loading = asyncio.ensure_future(self._price_list().preload())
         await asyncio.shield(self._loading)
@@ -44,8 +44,10 @@ class ModelPrices:
     def context_fitter(
         self, model: Model, policy: ContextPolicy | None, *, spending: Spending
     ) -> ContextFitter | None:
-        """What keeps a conversation within the context of the model that is asked, also where a step asks
-        another provider's; its summaries are made by this model, and paid like steps.
+        """Return what keeps a conversation within the context of its model, also where a step uses another
+        provider.
+
+        Its summaries are written by this model and paid for like steps.
         """
         if policy is None or policy.kind == "off":
             return None
@@ -60,7 +62,7 @@ class ModelPrices:
         return ContextFitter(policy, sizes=self._context_sizes)
 
     async def _context_sizes(self, provider: Provider) -> ContextSizes | None:
-        """The sizes of a provider's models; loaded in a thread, which holds nobody up."""
+        """Return the context sizes of a provider's models; loaded in a thread."""
         if provider.family in SELF_HOSTED_TYPES:
             return None
         await self.load()
@@ -69,7 +71,7 @@ class ModelPrices:
         return self._contexts.at(provider.name, base_url=base_url_of(provider), type=provider.family)
 
     def _is_limited(self, provider: Provider, model: str, *, budget: Budget | None) -> bool:
-        """Whether a budget is kept for this model. ConfigError where it cannot be, without a price."""
+        """Return whether a budget applies to this model. Raises ConfigError if it does and has no price."""
         limited = budget is not None and budget.is_limited and provider.family not in UNGATED
         if limited and self._price(provider, model) is None:
             raise unpriced(f"{provider.name}/{model}")
@@ -86,10 +88,10 @@ class ModelPrices:
 
 
 def may_be_listed(provider: Provider) -> bool:
-    """Whether the price list may know its models."""
+    """Return whether the price list may have the models of this provider."""
     return isinstance(provider, RemoteProvider) and provider.family != "ollama"
 
 
 def base_url_of(provider: Provider) -> str | None:
-    """Where a provider is, as far as that says whose prices and sizes its models have."""
+    """Return a provider's base URL, by which the price list finds its models."""
     return provider.server.base_url if isinstance(provider, RemoteProvider) else None

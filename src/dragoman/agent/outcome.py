@@ -1,4 +1,7 @@
-"""Closing a message properly, whatever happened: every block ended, every call answered."""
+"""How a run ends: its outcome, and the events that close its message.
+
+Every block is ended and every call answered, whatever happened, so that the next turn can use the message.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from dragoman.part_builders import BlockBuilder, PartSlot, ToolCallBuilder
 
 
 def close_step(fold: Fold, *, reason: str) -> list[e.Event]:
-    """The events that close the step: blocks ended, calls without an output failed with `why`."""
+    """Return the events that close the step: blocks are ended, calls without an output fail with `reason`."""
     if fold.phase != "step":
         return []
     closed: list[e.Event] = [
@@ -26,21 +29,25 @@ def close_step(fold: Fold, *, reason: str) -> list[e.Event]:
         if call.state in FINAL_STATES and not call.preliminary:
             continue
         if call.state == "input-streaming":
-            said = None if call.input is UNSET else call.input
-            closed.append(e.ToolInputError(call.tool_call_id, call.name, said, f"not run: {reason}"))
+            input = None if call.input is UNSET else call.input
+            closed.append(e.ToolInputError(call.tool_call_id, call.name, input, f"not run: {reason}"))
         else:
             closed.append(e.ToolOutputError(call.tool_call_id, reason))
     return [*closed, e.FinishStep()]
 
 
 def is_empty_step(fold: Fold) -> bool:
-    """True when a step has begun, and nothing came of it."""
+    """Return whether the current step has no content yet."""
     last = fold.builders[-1] if fold.builders else None
     return fold.phase == "step" and isinstance(last, PartSlot) and isinstance(last.current, StepStartPart)
 
 
 def notice_step(text: str) -> list[e.Event]:
-    """A step of the hub's own that says something plainly; keeps auto-sending clients from looping."""
+    """Return a step of the hub's own with a text in it.
+
+    A message that ends on a tool call would make a client with auto-submit send it again; a notice stops
+    that.
+    """
     return [
         e.StartStep(),
         e.TextStart("notice"),
@@ -51,7 +58,7 @@ def notice_step(text: str) -> list[e.Event]:
 
 
 def last_text_blocks(fold: Fold) -> list[BlockBuilder]:
-    """The text blocks of the last step, in order, behind the last call that the provider ran itself."""
+    """Return the text blocks of the last step, in order, after the last call that the provider ran itself."""
     blocks: list[BlockBuilder] = []
     for draft in reversed(fold.builders):
         if isinstance(draft, BlockBuilder) and draft.kind is TextPart:
@@ -64,7 +71,7 @@ def last_text_blocks(fold: Fold) -> list[BlockBuilder]:
 
 
 def ends_with_tool_calls(fold: Fold) -> bool:
-    """True when the last step made tool calls: a front end that sends by itself would send again."""
+    """Return whether the last step made tool calls, which a client with auto-submit would send again."""
     for draft in reversed(fold.builders):
         if isinstance(draft, ToolCallBuilder):
             return True
@@ -74,28 +81,25 @@ def ends_with_tool_calls(fold: Fold) -> bool:
 
 
 def abort_events(fold: Fold, *, reason: str, metadata: object = None) -> list[e.Event]:
-    """The events that end a run which was stopped."""
+    """Return the events that end an aborted run."""
     opening: list[e.Event] = [e.Start(fold.id)] if fold.phase == "idle" else []
     closing = close_step(fold, reason=reason)
-    said = notice_step(f"Stopped: {reason}.") if ends_with_tool_calls(fold) else []
-    return [*opening, *closing, *said, e.Abort(reason), e.Finish("aborted", message_metadata=metadata)]
+    notice = notice_step(f"Stopped: {reason}.") if ends_with_tool_calls(fold) else []
+    return [*opening, *closing, *notice, e.Abort(reason), e.Finish("aborted", message_metadata=metadata)]
 
 
 def failure_events(
     fold: Fold, *, text: str, code: str, transient: bool = False, metadata: object = None
 ) -> list[e.Event]:
-    """The events that end a run which failed."""
+    """Return the events that end a failed run."""
     opening: list[e.Event] = [e.Start(fold.id)] if fold.phase == "idle" else []
     closing = close_step(fold, reason="the model's answer failed")
     error = e.ErrorEvent(text, code, transient)
     return [*opening, *closing, error, e.Finish("error", message_metadata=metadata)]
 
 
-# ---- How a run is over: the word on the wire, the word for its result, and what is said of it.
-
-
 class RunOutcome(msgspec.Struct, frozen=True):
-    """That it is over: the word on the wire, the word for the result, and why if somebody wants to know."""
+    """Why a run ends: the finish reason on the wire, and the exit reason of the result with its text."""
 
     reason: e.FinishReason
     halt: Halt = Halt("success", "")
@@ -116,7 +120,7 @@ NOTICES: dict[e.FinishReason, str] = {
 
 
 def model_outcome(reason: e.FinishReason) -> RunOutcome:
-    """How it is over when the model says so."""
+    """Return the outcome of a run that ends with the finish reason of the model."""
     match reason:
         case "length":
             return RunOutcome(reason, Halt("context_limit", LENGTH_REASON))
@@ -131,11 +135,11 @@ def model_outcome(reason: e.FinishReason) -> RunOutcome:
 
 
 def is_answered_by_provider(calls: Sequence[ToolPart], reason: e.FinishReason) -> bool:
-    """Whether the provider has run all these calls itself, and answered after them."""
+    """Return whether the provider ran all these calls itself and finished the answer."""
     return reason in ("stop", "max-steps") and all(call.provider_executed for call in calls)
 
 
 def refusal_outcome(error: ProviderError | BudgetExhausted | CallDenied) -> RunOutcome:
-    """How it is over when a budget, the provider's own too, or a hook does not let it go on."""
+    """Return the outcome of a run that a budget (the provider's own too) or a hook stopped."""
     exit: ExitReason = "aborted" if isinstance(error, CallDenied) else "budget_exhausted"
     return RunOutcome("other", Halt(exit, error.message))

@@ -1,4 +1,4 @@
-"""The result of a run: how it ended, what it took, and the messages to go on from. Source: seed 003."""
+"""Results: how a run ended, what it used, and the messages to continue from. Source: seed 003."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from dragoman.messages import Message, StepStartPart, ToolPart
 
 T = TypeVar("T", default=Any)
 ErrorCategory: TypeAlias = Literal[ProviderCategory, "output_invalid"]
-"""What kind of failure broke a run: of a model request, or an answer that never was what was asked for."""
+"""The kind of failure that ended a run: of a model request, or an answer of the wrong type."""
 
 
 class UsageSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of all steps. What no provider told is None, never a made-up zero.
+    """Tokens of all steps. What no provider reported is None, never zero.
 
-    `input_tokens` is the whole prompt, what came from a cache or went into it included; `output_tokens`
-    includes reasoning. `estimated`: an answer broke off, and what it took was counted here.
+    `input_tokens` is the whole prompt, cached parts included; `output_tokens` includes reasoning.
+    `estimated`: an answer
+    was cut short and its tokens were counted here.
     """
 
     input_tokens: int | None = None
@@ -43,7 +44,7 @@ class Repeated(msgspec.Struct, frozen=True):
 
 
 class ToolCallSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The tool calls of a run: how many, how many different ones, and the one that was made most often."""
+    """The tool calls of a run: total, distinct, and the most frequent one."""
 
     total: int = 0
     unique: int = 0
@@ -51,9 +52,9 @@ class ToolCallSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What broke a run. `retry_delay`: seconds to wait before trying again, as the provider asked.
+    """Why a run failed. `retry_delay` is the seconds to wait that the provider asked for.
 
-    The category `output_invalid`: the answer never became a value of the type that was asked for.
+    The category `output_invalid` means that the answer never became a value of the requested type.
     """
 
     message: str
@@ -64,11 +65,13 @@ class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What all results say. `cost` is in US dollars, None where no price is known; `duration` in seconds.
+    """The fields of all results. `cost` is in US dollars, None without a price; `duration` in seconds.
 
-    `messages` are the conversation to go on from: give them to `spawn` again, with what is said next behind.
-    `text` is the last that the model said, `output` the value where one of a type was asked for. `stopped_by`
-    says what ended it when that was not the model. `notices` are what a caller should know.
+    `messages` is the conversation to continue: pass it to `spawn` with the next user message appended.
+    `text` is the
+    last text of the model, `output` the value if one was requested. `stopped_by` names what ended the run
+    if the
+    model did not. `notices` are hints for the caller.
     """
 
     text: str
@@ -86,44 +89,44 @@ class BaseResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Success(BaseResult[T], Generic[T], frozen=True, kw_only=True):
-    """The model has answered, or a stop condition that was wished for was met."""
+    """The model has answered, or a stop condition such as `tool_called` was met."""
 
     exit_reason: Literal["success"] = "success"
 
 
 class StepsExhausted(BaseResult[T], Generic[T], frozen=True, kw_only=True):
-    """It took as many steps as it may, or made no progress."""
+    """The run reached its limit of steps, or made no progress."""
 
     exit_reason: Literal["steps_exhausted"] = "steps_exhausted"
 
 
 class OutOfBudget(BaseResult[T], Generic[T], frozen=True, kw_only=True):
-    """The next step would not fit into the budget of money, tokens or time."""
+    """The next step does not fit into the budget of money, tokens or time."""
 
     exit_reason: Literal["budget_exhausted"] = "budget_exhausted"
 
 
 class OutOfContext(BaseResult[T], Generic[T], frozen=True, kw_only=True):
-    """The conversation, or the answer, is longer than the model takes."""
+    """The conversation, or the answer, is longer than the model accepts."""
 
     exit_reason: Literal["context_limit"] = "context_limit"
 
 
 class Aborted(BaseResult[T], Generic[T], frozen=True, kw_only=True):
-    """Somebody stopped it, a hook did not let it go on, or its time was over."""
+    """The run was aborted, blocked by a hook, or timed out."""
 
     exit_reason: Literal["aborted"] = "aborted"
 
 
 class Crashed(BaseResult[T], Generic[T], frozen=True, kw_only=True):
-    """Something failed; `error` says what."""
+    """The run failed; `error` says why."""
 
     exit_reason: Literal["crashed"] = "crashed"
     error: ErrorDetails
 
 
 class Unknown(BaseResult[T], Generic[T], frozen=True, kw_only=True):
-    """It ended for a reason that has no word here; `stopped_by` says which."""
+    """The run ended for another reason; `stopped_by` says which."""
 
     exit_reason: Literal["unknown"] = "unknown"
 
@@ -131,7 +134,7 @@ class Unknown(BaseResult[T], Generic[T], frozen=True, kw_only=True):
 Result: TypeAlias = (
     Success[T] | StepsExhausted[T] | OutOfBudget[T] | OutOfContext[T] | Aborted[T] | Crashed[T] | Unknown[T]
 )
-"""How a run ended, told apart by `exit_reason`; `output` is a T, where a T was asked for and given."""
+"""How a run ended, discriminated by `exit_reason`; `output` is a T if one was requested and returned."""
 RESULT_TYPES: dict[str, type[Success | StepsExhausted | OutOfBudget | OutOfContext | Aborted | Unknown]] = {
     "success": Success,
     "steps_exhausted": StepsExhausted,
@@ -143,21 +146,21 @@ RESULT_TYPES: dict[str, type[Success | StepsExhausted | OutOfBudget | OutOfConte
 
 
 def summarise_usage(usage: Usage | None) -> UsageSummary:
-    """The tokens in the words of results."""
-    told = usage or Usage()
+    """Return the tokens as the summary in a result."""
+    totals = usage or Usage()
     return UsageSummary(
-        input_tokens=told.input_tokens,
-        output_tokens=told.output_tokens,
-        total_tokens=told.total_tokens,
-        cache_creation_input_tokens=told.cache_write_tokens,
-        cache_read_input_tokens=told.cached_input_tokens,
-        reasoning_tokens=told.reasoning_tokens,
-        estimated=told.estimated,
+        input_tokens=totals.input_tokens,
+        output_tokens=totals.output_tokens,
+        total_tokens=totals.total_tokens,
+        cache_creation_input_tokens=totals.cache_write_tokens,
+        cache_read_input_tokens=totals.cached_input_tokens,
+        reasoning_tokens=totals.reasoning_tokens,
+        estimated=totals.estimated,
     )
 
 
 def summarise_calls(calls: Sequence[ToolPart]) -> ToolCallSummary:
-    """The calls, counted."""
+    """Count the calls."""
     if not calls:
         return ToolCallSummary()
     counted = Counter(signature(call) for call in calls)
@@ -166,7 +169,7 @@ def summarise_calls(calls: Sequence[ToolPart]) -> ToolCallSummary:
 
 
 def error_details(error: ProviderError) -> ErrorDetails:
-    """What a caller is told of a failure."""
+    """Return the details of a failure for the caller."""
     return ErrorDetails(
         message=error.message,
         category="output_invalid" if error.code == "output_invalid" else error.category,
@@ -177,7 +180,7 @@ def error_details(error: ProviderError) -> ErrorDetails:
 
 
 def conversation_to_continue(history: Sequence[Message], answer: Message) -> tuple[Message, ...]:
-    """The messages to go on from: without an answer that has nothing in it."""
+    """Return the messages to continue from, without an empty answer."""
     parts = answer.parts
     while parts and isinstance(parts[-1], StepStartPart):
         parts = parts[:-1]

@@ -1,4 +1,4 @@
-"""A run that was spawned: its events as they happen, its result, and the ways to have a say in it."""
+"""A run of a library agent: its events as they happen, its result, and the methods that control it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,7 @@ from dragoman.messages import Message, ToolPart
 from dragoman.operations.approval import EXPIRED_REASON
 from dragoman.operations.outcome import describe_exception, to_jsonable
 
-# ---- The report: what a run that has ended comes to, as a result.
-
-NOT_RETRIED = (
-    "the agent did not try again (retries=0), since whoever runs it may: error.retry_delay says when"
-)
+NOT_RETRIED = "the agent did not retry (retries=0); error.retry_delay says when a retry may help"
 CONTENT_FILTERED = ErrorDetails(
     message="the provider's content filter cut the answer", category="content_filter", transient=False
 )
@@ -56,7 +52,7 @@ def make_result(
     error: ProviderError | None = None,
     notices: Sequence[str] = (),
 ) -> Result:
-    """The result. `text` is what the last step had said when it ended."""
+    """Return the result of a finished loop. `text` is what the last step had written when it ended."""
     shared = shared_fields(loop, text=text, notices=notices)
     failure = error or loop.error
     if aborted is not None:
@@ -76,19 +72,19 @@ def make_result(
 
 
 def shared_fields(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str, Any]:
-    """What is told of a run, however it ended."""
+    """Return the fields that all results have."""
     turn, so_far = loop.turn, loop.so_far()
-    said = turn.fold.message()
-    spoken = [step.text for step in so_far.steps if step.text]
+    answer = turn.fold.message()
+    texts = [step.text for step in so_far.steps if step.text]
     return {
-        "text": text or (spoken[-1] if spoken else ""),
+        "text": text or (texts[-1] if texts else ""),
         "steps": loop.step_count,
         "usage": summarise_usage(loop.usage),
         "cost": loop.cost,
         "duration": so_far.seconds,
         "session_id": turn.context.session_id or "",
-        "tool_calls": summarise_calls([part for part in said.parts if isinstance(part, ToolPart)]),
-        "messages": conversation_to_continue(loop.history, said),
+        "tool_calls": summarise_calls([part for part in answer.parts if isinstance(part, ToolPart)]),
+        "messages": conversation_to_continue(loop.history, answer),
         "output": loop.output.value,
         "model": so_far.steps[-1].model if so_far.steps else turn.model,
         "notices": tuple(notices),
@@ -99,11 +95,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", default=Any)
 DEFAULT_ABORT_REASON = "it was aborted"
 SHUTDOWN_REASON = "the program is ending"
-RUN_END_HOOK_TIMEOUT = 5.0  # how long hooks that hear of an abort may hold its result up
+RUN_END_HOOK_TIMEOUT = 5.0  # how long hooks may delay the result of an abort
 
 
 class AwaitableResult(Generic[T]):
-    """Something to await, as often as one likes; giving up waiting changes nothing."""
+    """A future that can be awaited any number of times; cancelling a waiter does not cancel it."""
 
     def __init__(self, future: asyncio.Future[T]) -> None:
         self._future = future
@@ -113,14 +109,14 @@ class AwaitableResult(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it is there."""
+        """Whether the result is there."""
         return self._future.done()
 
 
 class Run(Generic[T]):
-    """One answer under way. It goes on whether or not anybody listens.
+    """One answer in progress. It continues whether or not anybody reads its events.
 
-    `on_end` is told when it is over, `notices` are told in its result.
+    `on_end` is called when it is over; `notices` go into its result.
     """
 
     def __init__(
@@ -141,7 +137,7 @@ class Run(Generic[T]):
         self._events: list[e.Event] = []
         self._wakeup: asyncio.Event | None = None
         self._abort_reason: str | None = None
-        self._expiry_tasks: dict[str, asyncio.Task[None]] = {}  # by what is waited for
+        self._expiry_tasks: dict[str, asyncio.Task[None]] = {}  # by approval id
         self._event_loop = asyncio.get_running_loop()
         self._result: asyncio.Future[Result[T]] = self._event_loop.create_future()
         self._task = self._event_loop.create_task(self._run(), name=self.id)
@@ -156,17 +152,19 @@ class Run(Generic[T]):
 
     @property
     def id(self) -> str:
-        """The run's own id."""
+        """The run's id."""
         return self._loop.turn.context.run_id or ""
 
     @property
     def session_id(self) -> str:
-        """The conversation that it belongs to."""
+        """The id of the conversation."""
         return self._loop.turn.context.session_id or ""
 
     @property
     def result(self) -> AwaitableResult[Result[T]]:
-        """How it ended; await it. It never raises for what went wrong in the run: see `exit_reason`."""
+        """How the run ended; await it. It does not raise for what went wrong in the run: see
+        `exit_reason`.
+        """
         return AwaitableResult(self._result)
 
     @property
@@ -175,32 +173,36 @@ class Run(Generic[T]):
         return self._fold.message()
 
     async def events(self) -> AsyncIterator[e.Event]:
-        """Every event from the first, as it happens, `finish` last. Any number may listen, also late."""
-        at = 0
+        """Yield every event from the first as it happens, `finish` last. Any number of readers, also late
+        ones.
+        """
+        index = 0
         while True:
-            while at < len(self._events):
-                yield self._events[at]
-                at += 1
+            while index < len(self._events):
+                yield self._events[index]
+                index += 1
             if self._result.done():
                 return
             self._wakeup = self._wakeup or asyncio.Event()
             await self._wakeup.wait()
 
     def abort(self, reason: str = DEFAULT_ABORT_REASON) -> None:
-        """Stop it now: the provider's socket closes, calls are cancelled. Nothing, once it has ended."""
+        """Stop the run now: the provider connection is closed, calls are cancelled. Does nothing once it has
+        ended.
+        """
         if self._abort_reason is None and not self._result.done():
             self._abort_reason = reason
             self._event_loop.call_soon(self._task.cancel)  # not before its first step has run
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of it is left, not even a hook that hears of its end."""
+        """Wait until the run and the hooks on its end are done."""
         await asyncio.wait([self._task])
 
     def add_tool_result(self, tool_call_id: str, output: Any = None, *, error: str | None = None) -> None:
-        """Hand in what a call gave that is run outside, or why it failed.
+        """Submit the output of a call that runs outside, or its error.
 
-        NotFound for a call that the model did not make; Conflict for one that has its output, or runs by
-        itself.
+        Raises NotFound for an unknown call; Conflict for one that has its output already or does not run
+        outside.
         """
         call = self._find_call(tool_call_id)
         if tool_call_id in pending_questions(self.message.parts):
@@ -214,20 +216,20 @@ class Run(Generic[T]):
             self._submit_input(e.ToolOutputAvailable(tool_call_id, to_jsonable(output)))
 
     async def approve(self, approval_id: str, approved: bool = True, *, reason: str | None = None) -> None:
-        """Answer a request for approval: the run goes on. NotFound, Forbidden, Conflict."""
+        """Answer an approval request; the run continues. Raises NotFound, Forbidden, Conflict."""
         turn = self._loop.turn
         by = turn.context.identity
-        kept = await turn.toolbox.answer_approval(approval_id, approved=approved, by=by, reason=reason)
-        self._submit_input(response_event(stored_answer(kept), self.message.parts))
+        stored = await turn.toolbox.answer_approval(approval_id, approved=approved, by=by, reason=reason)
+        self._submit_input(response_event(stored_answer(stored), self.message.parts))
 
     async def deny(self, approval_id: str, *, reason: str | None = None) -> None:
-        """Answer a request for approval with no: the call does not run, and the model is told."""
+        """Decline an approval request: the call does not run and the model is told."""
         await self.approve(approval_id, approved=False, reason=reason)
 
     async def answer(self, question: str, text: str) -> None:
-        """Answer a question of the model's: the run goes on. `question` is its id, or its tool call's.
+        """Answer a question of the model; the run continues. `question` is its id, or that of its tool call.
 
-        NotFound, Forbidden, Conflict.
+        Raises NotFound, Forbidden, Conflict.
         """
         parts = [
             part
@@ -235,18 +237,18 @@ class Run(Generic[T]):
             if question in (part.id, question_call_id(part.data))
         ]
         if not parts:
-            raise NotFound(f"the model asked no question {question!r}")
+            raise NotFound(f"there is no question {question!r} in this run")
         await self.approve(parts[-1].id or "", reason=text)
 
     def _find_call(self, tool_call_id: str) -> ToolPart:
-        found = [call for call in self._fold.step_calls() if call.tool_call_id == tool_call_id]
-        if not found:
-            raise NotFound(f"the model made no tool call {tool_call_id!r} in this step")
-        return found[0]
+        calls = [call for call in self._fold.step_calls() if call.tool_call_id == tool_call_id]
+        if not calls:
+            raise NotFound(f"there is no tool call {tool_call_id!r} in this step")
+        return calls[0]
 
     def _submit_input(self, input: ExternalInput) -> None:
         if self._result.done():
-            raise Conflict(f"run {self.id} has ended; nothing can be handed in any more")
+            raise Conflict(f"run {self.id} has ended; it accepts no more inputs")
         if self._external_inputs is not None:
             self._external_inputs.submit(input)
 
@@ -272,21 +274,21 @@ class Run(Generic[T]):
         self._wake_listeners()
 
     def _watch_approvals(self, calls: Sequence[ToolPart]) -> None:
-        """The run waits for somebody's word on some of these calls: not for ever."""
+        """Start the expiry timers of the approvals and questions that the run waits for."""
         ids = {call.approval.id for call in calls if call.approval is not None}
         ids |= {str(part.id) for part in pending_questions(self.message.parts).values()}
         for id in ids - set(self._expiry_tasks):
             self._expiry_tasks[id] = asyncio.ensure_future(self._expire_approval(id))
 
     async def _expire_approval(self, id: str) -> None:
-        """Nobody has said anything in time: that is a no."""
+        """Wait until the approval expires; an expired approval is declined."""
         toolbox = self._loop.turn.toolbox
         if (left := await toolbox.seconds_left(id)) > 0:
             await asyncio.sleep(left)
             await self._expire_approval(id)  # clocks differ
             return
-        kept = await toolbox.expire_approval(id)
-        if kept.status == "expired":
+        stored = await toolbox.expire_approval(id)
+        if stored.status == "expired":
             with suppress(Conflict):
                 self._submit_input(
                     response_event(
@@ -302,11 +304,11 @@ class Run(Generic[T]):
     def _finish(
         self, last_batch: Batch, *, aborted: str | None = None, error: ProviderError | None = None
     ) -> None:
-        """The last batch: once it is there the result is too."""
-        partly = "".join(block.text() for block in outcome.last_text_blocks(self._fold))
+        """Fold the last batch and set the result."""
+        text = "".join(block.text() for block in outcome.last_text_blocks(self._fold))
         self._fold.add(last_batch)
         self._events.extend(last_batch)
-        result = make_result(self._loop, text=partly, aborted=aborted, error=error, notices=self._notices)
+        result = make_result(self._loop, text=text, aborted=aborted, error=error, notices=self._notices)
         if not self._result.done():
             self._result.set_result(result)
         self._wake_listeners()
@@ -342,7 +344,7 @@ class Run(Generic[T]):
         await self._notify_hooks("error", text, failure=failure)
 
     async def _wait_for_cost(self) -> None:
-        """Wait until what it cost can be told."""
+        """Wait until the cost of the run is available."""
         spending = self._loop.turn.spending
         if spending is not None:
             await spending.ready()
@@ -350,15 +352,15 @@ class Run(Generic[T]):
     async def _notify_hooks(
         self, reason: str, error: str | None, *, failure: ProviderError | None = None
     ) -> None:
-        """Hooks hear of the end, whoever cancels."""
-        telling = self._loop.hooks.run_end(reason, self._loop.so_far(), error=error, failure=failure)
+        """Report the end to hooks, for at most RUN_END_HOOK_TIMEOUT seconds."""
+        report = self._loop.hooks.run_end(reason, self._loop.so_far(), error=error, failure=failure)
         try:
             async with asyncio.timeout(RUN_END_HOOK_TIMEOUT):
-                await telling
+                await report
         except TimeoutError:
-            log.warning("the hooks that hear of the end of run %s take too long", self.id)
+            log.warning("hooks on the end of run %s timed out", self.id)
 
     def _ensure_result(self, _: asyncio.Task[None]) -> None:
-        """However the task ended, there is a result."""
+        """Set a result however the task ended."""
         if not self._result.done():
             self._finish(outcome.abort_events(self._fold, reason=SHUTDOWN_REASON), aborted=SHUTDOWN_REASON)

@@ -1,4 +1,4 @@
-"""Settings of an agent that most do without, and the limits of its runs."""
+"""Optional settings of an agent and the limits of its runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_MAX_STEPS = 50
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run may take: model calls, US dollars, tool calls, seconds. None: as much as it likes."""
+    """The limits of one run: model calls, US dollars, tool calls, seconds. None is no limit."""
 
     max_steps: int = DEFAULT_MAX_STEPS
     max_budget_usd: float | None = None
@@ -37,18 +37,18 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
-            raise ConfigError(f"max_steps is at least 1, got {self.max_steps!r}")
+            raise ConfigError(f"max_steps must be at least 1, not {self.max_steps!r}")
         for name in ("max_budget_usd", "max_calls", "timeout"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise ConfigError(f"{name} is not below 0, got {value!r}")
+                raise ConfigError(f"{name} must not be negative: {value!r}")
 
 
 DEFAULT_LIMITS = RunLimits()
 
 
 class AgentOptions(TypedDict, total=False):
-    """What may be said of an agent besides; see `Agent` for what each means."""
+    """The keyword options of an agent; see `Agent` for each."""
 
     name: str
     hooks: Hooks | None
@@ -69,7 +69,7 @@ class AgentOptions(TypedDict, total=False):
 
 
 class AgentArguments(AgentOptions, total=False):
-    """What may be said of an agent besides its model and its output, for type checkers."""
+    """All keyword arguments of an agent except its model and output, for type checkers."""
 
     instructions: str | None
     operations: Sequence[OperationSource]
@@ -78,10 +78,7 @@ class AgentArguments(AgentOptions, total=False):
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said of an agent besides its model, instructions, operations, servers, limits and output.
-
-    What each means stands at `Agent`.
-    """
+    """The options of an agent with their defaults. See `Agent` for each."""
 
     name: str = "agent"
     hooks: Hooks | None = None
@@ -105,7 +102,7 @@ DEFAULT_SETTINGS = AgentSettings()
 
 
 class SpawnOptions(TypedDict, total=False):
-    """What may be said of one run besides; see `SpawnSettings`."""
+    """The keyword options of one run; see `SpawnSettings`."""
 
     session_id: str
     context: Context
@@ -115,11 +112,11 @@ class SpawnOptions(TypedDict, total=False):
 
 
 class SpawnSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said of one run besides its messages, instructions and tools.
+    """The options of one run with their defaults.
 
-    `session_id` names the conversation. `context` is that of a call which this run is a part of: it spends
-    from its budget, and ends by its deadline. `limits`, `manual` and `client_tools` take the place
-    of the agent's own.
+    `session_id` names the conversation. `context` is that of the call which this run is a part of: the run
+    spends from
+    its budget and ends at its deadline. `limits`, `manual` and `client_tools` replace those of the agent.
     """
 
     session_id: str | None = None

@@ -1,4 +1,4 @@
-"""A profile: an agent as the configuration says it: a model, its instructions, operations and limits."""
+"""AgentSpec: a configured agent with its model, instructions, operations and limits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ NO_POLICY = ContextPolicy()
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answers. `model` is `provider/model`; `operations` are pinned: shown to the model as plain tools.
+    """An agent as a run uses it. `model` is `provider/model`; `operations` are shown to it as plain tools.
 
-    `client_tools` run in the front end; the run ends at such a call and goes on when the output comes.
-    One answer takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None: as it comes.
-    `context` is how a conversation is shortened that grows too long for its model, `context_sizes` knows
-    how many tokens a model takes, by its provider's name and its own. `stop_condition` ends an answer
-    after a step, `on_prepare_step` changes a step (an `OnPrepareStep`), `output` is what the answer has to
-    be. With a `description` it is an operation, too: `agents.<name>`.
+    `client_tools` run in the front end: the run ends at such a call and resumes with its output. An answer
+    takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None is no limit. `context`
+    shortens conversations too long for the model; `context_sizes` returns the tokens that a model accepts,
+    by provider name and model name. An agent with a `description` is also the operation `agents.<name>`.
     """
 
     name: str = "default"

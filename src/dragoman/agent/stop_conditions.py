@@ -1,4 +1,4 @@
-"""Stop conditions: when an agent ends its answer before the model does; `steps(5) | cost(0.1)` composes."""
+"""Stop conditions: end an answer before the model does; `steps(5) | cost(0.1)` composes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ExitReason = Literal[
 
 
 class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call that is over, with the tool calls that it asked for. `cost` is in US dollars.
+    """A finished model call with the tool calls that it asked for. `cost` is in US dollars.
 
-    None of what is unknown is made up: usage that a provider does not tell is None.
+    Unknown values are None.
     """
 
     number: int
@@ -37,10 +37,11 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoFar(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has done until now: its `steps`, and how many `seconds` it took.
+    """The progress of a run: its `steps`, and the `seconds` since it started.
 
-    `taken`, `usage` and `cost` are of the whole message where it goes on with one, for stop conditions and
-    for what prepares a step.
+    `taken`, `usage` and `cost` cover the whole message if the run continues one, for stop conditions and
+    for
+    `on_prepare_step`.
     """
 
     steps: Sequence[StepTaken]
@@ -51,7 +52,7 @@ class SoFar(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What the last step said."""
+        """The text of the last step."""
         return self.steps[-1].text if self.steps else ""
 
     @property
@@ -61,7 +62,7 @@ class SoFar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """Why it is over: the word for the result, and the condition in words."""
+    """Why a run stops: the exit reason of its result, and the condition as text."""
 
     exit: ExitReason
     why: str
@@ -72,7 +73,7 @@ StopCondition: TypeAlias = "Condition | Predicate"
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """A stop condition; true when called with what a run has done so far. `|` and `&` make new ones."""
+    """A stop condition; true when called with the progress of a run. `|` and `&` combine conditions."""
 
     check: Callable[[SoFar], Halt | None]
 
@@ -87,13 +88,14 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def steps(count: int) -> Condition:
-    """Stop after so many steps: `steps_exhausted`."""
+    """Stop after `count` steps: `steps_exhausted`."""
     return make_condition(f"steps({count})", lambda done: done.taken >= count, exit="steps_exhausted")
 
 
 def tool_called(name: str) -> Condition:
-    """Stop after a step that called this tool, directly or by `hub_call`; `math_add` and `math.add` both
-    name it.
+    """Stop after a step that called this tool, directly or through `hub_call`.
+
+    `math_add` and `math.add` both name it.
     """
     wanted = normal_name(name)
     says = f"tool_called({name!r})"
@@ -104,68 +106,68 @@ def tool_called(name: str) -> Condition:
 
 
 def text_matches(pattern: str) -> Condition:
-    """Stop after a step whose text has this regular expression somewhere. BadRequest when it is none."""
+    """Stop after a step whose text matches this regular expression anywhere. Raises BadRequest for an invalid
+    one.
+    """
     try:
         searched = re.compile(pattern)
     except re.error as error:
-        raise BadRequest(f"text_matches({pattern!r}) is no regular expression: {error}") from None
+        raise BadRequest(f"text_matches({pattern!r}) is not a valid regular expression: {error}") from None
     says = f"text_matches({pattern!r})"
     return make_condition(says, lambda done: bool(done.steps) and searched.search(done.text) is not None)
 
 
 def tokens(count: int) -> Condition:
-    """Stop when the message has used so many tokens, in and out: `budget_exhausted`."""
+    """Stop when the message has used `count` tokens, input and output: `budget_exhausted`."""
     return make_condition(
         f"tokens({count})", lambda done: total_tokens(done.usage) >= count, exit="budget_exhausted"
     )
 
 
 def cost(usd: float) -> Condition:
-    """Stop when the message has cost so many US dollars, as far as prices are known: `budget_exhausted`."""
+    """Stop when the message has cost `usd` US dollars, as far as prices are known: `budget_exhausted`."""
     return make_condition(f"cost({usd:g})", lambda done: (done.cost or 0.0) >= usd, exit="budget_exhausted")
 
 
 def seconds(count: float) -> Condition:
-    """Stop after the first step that ends later than this: `budget_exhausted`. A step is not cut short."""
+    """Stop after the first step that ends later than this: `budget_exhausted`. A step is not interrupted."""
     return make_condition(f"seconds({count:g})", lambda done: done.seconds >= count, exit="budget_exhausted")
 
 
 def no_progress(times: int) -> Condition:
-    """Stop when the same call, input and all, has failed so often: `steps_exhausted`."""
+    """Stop when the same call with the same input has failed `times` times: `steps_exhausted`."""
     return make_condition(
         f"no_progress({times})", lambda done: most_failures(done.calls) >= times, exit="steps_exhausted"
     )
 
 
 def any_of(*stops: StopCondition) -> Condition:
-    """Stop when one of these says so; the first that does is told."""
-    given = [as_condition(stop) for stop in stops]
+    """Stop when one of these is met; the first one is reported."""
+    conditions = [as_condition(stop) for stop in stops]
 
     def find(so_far: SoFar) -> Halt | None:
-        return next((halt for each in given if (halt := each.check(so_far)) is not None), None)
+        return next((halt for one in conditions if (halt := one.check(so_far)) is not None), None)
 
     return Condition(find)
 
 
 def all_of(*stops: StopCondition) -> Condition:
-    """Stop when all of these say so; the worst of their words is told."""
-    given = [as_condition(stop) for stop in stops]
+    """Stop when all of these are met; the worst of their exit reasons is reported."""
+    conditions = [as_condition(stop) for stop in stops]
 
     def find(so_far: SoFar) -> Halt | None:
-        halts = [each.check(so_far) for each in given]
-        told = [halt for halt in halts if halt is not None]
-        if not told or len(told) < len(given):
+        halts = [one.check(so_far) for one in conditions]
+        met = [halt for halt in halts if halt is not None]
+        if not met or len(met) < len(conditions):
             return None
-        worst: ExitReason = next((halt.exit for halt in told if halt.exit != "success"), "success")
-        return Halt(worst, " and ".join(halt.why for halt in told))
+        worst: ExitReason = next((halt.exit for halt in met if halt.exit != "success"), "success")
+        return Halt(worst, " and ".join(halt.why for halt in met))
 
     return Condition(find)
 
 
 def as_condition(stop: StopCondition) -> Condition:
-    """A stop condition of what may be a predicate of somebody's own; such a one is asked after steps only,
-    and ends in `success`.
-    """
+    """Return a predicate as a condition; it is checked after steps only, and ends in `success`."""
     if isinstance(stop, Condition):
         return stop
     name = getattr(stop, "__name__", "its stop condition")
@@ -173,35 +175,35 @@ def as_condition(stop: StopCondition) -> Condition:
 
 
 def combined_condition(stop_when: StopCondition | Sequence[StopCondition] | None) -> Condition | None:
-    """What an agent was given, as one condition: any of them."""
+    """Return an agent's `stop_when` as one condition: any of them."""
     if stop_when is None or isinstance(stop_when, Condition):
         return stop_when
     return any_of(*stop_when) if isinstance(stop_when, Sequence) else as_condition(stop_when)
 
 
 def make_condition(description: str, test: Predicate, *, exit: ExitReason = "success") -> Condition:
-    """A condition that says what it is."""
+    """Return a condition with a description."""
     return Condition(lambda so_far: Halt(exit, description) if test(so_far) else None)
 
 
 def total_tokens(usage: Usage) -> int:
-    """Tokens in and out."""
+    """Return the input and output tokens."""
     return usage.total_tokens or (usage.input_tokens or 0) + (usage.output_tokens or 0)
 
 
 def most_failures(calls: Sequence[ToolPart]) -> int:
-    """How often the call failed that failed most."""
+    """Return how often the most frequent failure occurred."""
     counted = Counter(each for call in calls for each in failed_signatures(call))
     return max(counted.values(), default=0)
 
 
 def called_tools(call: ToolPart) -> Sequence[str]:
-    """What a call called: its tool, and for `hub_call` what its batch names."""
+    """Return what a call called: its tool, and for `hub_call` the operations of its batch."""
     return [call.name, *(entry.tool for entry in batch_entries(call))]
 
 
 def failed_signatures(call: ToolPart) -> Sequence[str]:
-    """The signatures of what failed: the call, or entries of its batch."""
+    """Return the signatures of what failed: the call, or entries of its batch."""
     if call.state == "output-error":
         return [signature(call)]
     if call.state != "output-available" or not isinstance(call.output, list):
@@ -212,7 +214,7 @@ def failed_signatures(call: ToolPart) -> Sequence[str]:
 
 
 def batch_entries(call: ToolPart) -> Sequence[BatchEntry]:
-    """The calls that a call of `hub_call` holds; none of any other."""
+    """Return the calls in a call of `hub_call`; none for any other."""
     if meta_tool_id(call.name) != "hub.call" or not isinstance(call.input, Mapping):
         return ()
     try:
@@ -222,9 +224,9 @@ def batch_entries(call: ToolPart) -> Sequence[BatchEntry]:
 
 
 def signature(call: ToolPart) -> str:
-    """A call's tool and input: the same for the same call, however its keys are ordered."""
-    given = call.input if call.input is not msgspec.UNSET else call.raw_input
-    return f"{call.name}({'' if given is msgspec.UNSET else canonical_json(given)})"
+    """Return a call's tool and input; the same for the same call, whatever the order of its keys."""
+    arguments = call.input if call.input is not msgspec.UNSET else call.raw_input
+    return f"{call.name}({'' if arguments is msgspec.UNSET else canonical_json(arguments)})"
 
 
 def canonical_json(value: Any) -> str:

@@ -1,9 +1,11 @@
-"""Structured output: an answer that is a value of a type, asked for in whichever way a provider is sure of.
+"""Structured output: an answer that is a value of a type, requested in the way that the provider guarantees
+best.
 
-How a loop uses it, once a step: `prepare_request` the request; when the step is over, `read_step` its text
-and calls. On a Problem tell the model: `remind(problem)` is the last message of the next request, at most
-`attempts` times; then end with `problem.error()`. A call of `tool_name` is never run: its result is
-ACCEPTED, or the problem.
+A loop calls `prepare` on each request and `read` on each finished step. On a Problem, `remind(problem)` is
+the
+last message of the next request, at most `attempts` times; then the run ends with `problem.error()`. A
+call of
+`tool` is never run: its result is ACCEPTED, or the problem.
 """
 
 from __future__ import annotations
@@ -40,37 +42,41 @@ OutputWay: TypeAlias = Literal["schema", "tool", "words"]
 DEFAULT_NAME = "final_answer"
 DEFAULT_ATTEMPTS = 2
 ACCEPTED = "accepted"
-MAX_TEXT_LENGTH = 1_000_000  # characters of an answer that is looked through for JSON
+MAX_TEXT_LENGTH = 1_000_000  # characters of an answer that are searched for JSON
 _OPENAI_MODEL = re.compile(r"(?:.*/)?(?:gpt-(?!oss)|chatgpt|o\d)")
 _FENCED = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?```", re.DOTALL)
-_VALUE_FIELD = "value"  # the field that holds what is no object
-_SCHEMA_METADATA = ("$schema", "$id", "$comment")  # what a schema says of itself, which no provider wants
+_VALUE_FIELD = "value"  # the field that holds a value that is not an object
+_SCHEMA_METADATA = ("$schema", "$id", "$comment")  # schema metadata, which providers refuse
 _DEFINITIONS = ("$defs", "definitions")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why an answer is none, in words for the model; `tool_call_id` names the call that it came in."""
+    """Why an answer is invalid, as text for the model; `tool_call_id` names the call that it was in."""
 
     message: str
     tool_call_id: str | None = None
 
     def error(self, *, type: str = "its type", tries: int = 1) -> ProviderError:
-        """The problem as what a run ends with when no attempt is left; `tries` is how often it was asked."""
-        often = "" if tries == 1 else f", asked {tries} times"
+        """Return the error that a run ends with when no attempt is left; `tries` is the number of
+        attempts.
+        """
+        attempts_text = "" if tries == 1 else f", asked {tries} times"
         error = ProviderError(
-            f"the answer does not fit {type}{often}: {self.message}",
+            f"the answer does not fit {type}{attempts_text}: {self.message}",
             category="unknown",
-            hint="see what the model said in result.messages; Output(type, attempts=...) asks more often",
+            hint="see the answer in result.messages; Output(type, attempts=...) sets the number of attempts",
         )
         error.code = "output_invalid"
         return error
 
 
 class Output(Generic[T]):
-    """An answer of a type: whatever pydantic takes, msgspec's structs, or a JSON Schema as a mapping.
+    """An answer of a type: anything pydantic accepts, msgspec structs, or a JSON Schema as a mapping.
 
-    `way` is how it is asked for: by the provider's own JSON schema, by a last tool call, or in words; None
-    takes the first of these that the provider is sure to keep to. ConfigError for a type without a schema.
+    `way` is how it is requested: by the JSON schema option of the provider, by a final tool call, or by
+    instructions;
+    None takes the first that the provider is sure to follow. Raises ConfigError for a type without a
+    schema.
     """
 
     def __init__(
@@ -88,11 +94,11 @@ class Output(Generic[T]):
         schema, self._convert = schema_and_converter(type)
         self._wrapped = schema.get("type") != "object"
         self.schema = _wrap_in_object(schema) if self._wrapped else schema
-        said = description or schema.get("description") or "The final answer, in the form that is asked for."
-        self.tool = Tool(name, f"{said}\nCall this once, at the end, to give the answer.", self.schema)
+        text = description or schema.get("description") or "The final answer, in the form that is asked for."
+        self.tool = Tool(name, f"{text}\nCall this once, at the end, to give the answer.", self.schema)
 
     def way(self, request: ModelRequest, family: str) -> OutputWay:
-        """How this request is answered by a provider of this family."""
+        """Return how this request is made to a provider of this family."""
         if self._way is not None:
             return self._way
         match family:
@@ -114,12 +120,12 @@ class Output(Generic[T]):
                 return "words"
 
     def prepare(self, request: ModelRequest, family: str) -> ModelRequest:
-        """The request that asks for the value."""
+        """Return the request that asks for the value."""
         match self.way(request, family):
             case "schema":
-                held = {"response_format": self._response_format(family)}
-                asked = replace(request, options={**request.options, **held})
-                return self._with_instructions(asked) if family in ("ollama", "local") else asked
+                option = {"response_format": self._response_format(family)}
+                prepared = replace(request, options={**request.options, **option})
+                return self._with_instructions(prepared) if family in ("ollama", "local") else prepared
             case "tool":
                 others = [tool for tool in request.tools if tool.name != self.tool.name]
                 choice = "required" if others else NamedToolChoice(self.tool.name)
@@ -128,16 +134,16 @@ class Output(Generic[T]):
                 return self._with_instructions(request)
 
     def read(self, text: str, tool_calls: Sequence[ToolPart] = ()) -> T | Problem:
-        """The value in what a step said: in its call of `tool_name`, else in its text."""
+        """Return the value in a step: from its call of `tool`, else from its text."""
         call = next((call for call in reversed(tool_calls) if call.name == self.tool.name), None)
         if call is None:
             return self._parse_text(text)
         if not isinstance(call.input, Mapping) or call.state == "output-error":
-            return Problem(call.error_text or "the arguments are no JSON object", call.tool_call_id)
+            return Problem(call.error_text or "the arguments are not a JSON object", call.tool_call_id)
         return self._validate(call.input, call.tool_call_id)
 
     def remind(self, problem: Problem) -> Message:
-        """What to tell the model of a problem."""
+        """Return the message that tells the model about a problem."""
         text = (
             f"That is not the answer in the form that is asked for: {problem.message}\n"
             f"Give it again, whole: by a call of {self.tool.name} if you have that tool, else as JSON and "
@@ -146,23 +152,26 @@ class Output(Generic[T]):
         return Message("reminder", "user", (TextPart(text),))
 
     def _response_format(self, family: str) -> dict[str, Any]:
-        exact = to_strict_schema(self.schema) if family == "openai" else None
-        held = {"name": self.tool.name, "schema": exact or self.schema}
-        return {"type": "json_schema", "json_schema": {**held, "strict": True} if exact else held}
+        strict_schema_ = to_strict_schema(self.schema) if family == "openai" else None
+        json_schema = {"name": self.tool.name, "schema": strict_schema_ or self.schema}
+        return {
+            "type": "json_schema",
+            "json_schema": {**json_schema, "strict": True} if strict_schema_ else json_schema,
+        }
 
     def _with_instructions(self, request: ModelRequest) -> ModelRequest:
-        """With the schema in the instructions: some servers hold a model to a form without telling it."""
+        """Add the schema to the instructions: some servers constrain the output without telling the model."""
         words = (
             "Give the final answer as JSON and nothing else: no words before or after it, no code fence. "
             f"It must be valid for this JSON Schema:\n{encode_json(self.schema)}"
         )
-        said = f"{request.instructions}\n\n{words}" if request.instructions else words
-        return replace(request, instructions=said)
+        instructions = f"{request.instructions}\n\n{words}" if request.instructions else words
+        return replace(request, instructions=instructions)
 
     def _parse_text(self, text: str) -> T | Problem:
         if not text.strip():
             return Problem("there is no answer")
-        problem = Problem("the answer is no JSON")
+        problem = Problem("the answer is not valid JSON")
         for value in _json_candidates(text):
             read = self._validate(value, None)
             if not isinstance(read, Problem):
@@ -176,19 +185,20 @@ class Output(Generic[T]):
         elif self._wrapped and tool_call_id is not None:
             return Problem(f"the arguments must have the one field {_VALUE_FIELD!r}", tool_call_id)
         try:
-            found: T = self._convert(value)
+            converted: T = self._convert(value)
         except InvalidInput as error:
             return Problem(error.message, tool_call_id)
-        return found
+        return converted
 
 
 def schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """The JSON Schema of a type, and what makes a value of it from JSON; that raises InvalidInput.
+    """Return the JSON Schema of a type, and the function that makes a value of it from JSON or raises
+    InvalidInput.
 
     A JSON Schema stands for itself: its values are JSON.
     """
     if isinstance(type, Mapping):
-        return {word: held for word, held in type.items() if word not in _SCHEMA_METADATA}, make_parser(
+        return {word: item for word, item in type.items() if word not in _SCHEMA_METADATA}, make_parser(
             type, "schema"
         )
     hint = to_pydantic_hint(type) if sys.version_info < (3, 12) else type
@@ -208,7 +218,7 @@ def schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any
 
 
 def _struct_schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """The same by msgspec."""
+    """Return the same for types that msgspec supports."""
     try:
         (schema,), parts = msgspec.json.schema_components([type], ref_template="#/$defs/{name}")
     except (TypeError, NameError) as error:
@@ -229,28 +239,30 @@ def _struct_schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[A
 
 
 def _type_name(annotation: Any) -> str:
-    """A type as one would write it."""
+    """Return a type as it is written in code."""
     return (
         str(annotation.__name__) if isinstance(annotation, type) else str(annotation).replace("typing.", "")
     )
 
 
 def _is_only_reference(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> bool:
-    """Whether the schema is a reference that nothing else refers to."""
+    """Return whether the schema is a reference that nothing else uses."""
     return "$ref" in schema and encode_json(parts).count(f'"{schema["$ref"]}"') == 0
 
 
 def _wrap_in_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """An object around what is none, since providers want one."""
-    inner = {name: held for name, held in schema.items() if name not in _DEFINITIONS}
+    """Wrap a schema that is not an object in one, since providers require objects."""
+    inner = {name: item for name, item in schema.items() if name not in _DEFINITIONS}
     tables = {name: schema[name] for name in _DEFINITIONS if name in schema}
     return {"type": "object", "properties": {_VALUE_FIELD: inner}, "required": [_VALUE_FIELD], **tables}
 
 
 def _json_candidates(text: str) -> Iterator[Any]:
-    """The JSON values that a text may mean: all of it, what is fenced in it, or from its first bracket on."""
+    """Yield the JSON values that a text may mean: all of it, fenced blocks, the span from first to last
+    brace.
+    """
     bare = strip_code_fence(text.strip())[:MAX_TEXT_LENGTH]
-    pieces = [bare, *(found[1] for found in _FENCED.finditer(bare))]
+    pieces = [bare, *(repaired[1] for repaired in _FENCED.finditer(bare))]
     start, end = bare.find("{"), bare.rfind("}")
     if 0 <= start < end:
         pieces.append(bare[start : end + 1])
@@ -258,16 +270,15 @@ def _json_candidates(text: str) -> Iterator[Any]:
         try:
             yield msgspec.json.decode(piece.encode("utf-8", "surrogatepass"))
         except (msgspec.DecodeError, RecursionError):
-            found = repair_json(piece)
-            if found is not None:
-                yield found
-
-
-# ---- Concluding: an answer that is to be a value of a type, asked for until it is one.
+            repaired = repair_json(piece)
+            if repaired is not None:
+                yield repaired
 
 
 class StructuredAnswer:
-    """Asks for the value, reads it, asks again. `value` is there when `is_complete`."""
+    """Requests the value, reads it, and requests it again after a problem. `value` is set when
+    `is_complete`.
+    """
 
     def __init__(self, output: Output[Any] | None) -> None:
         self.is_complete = False
@@ -282,7 +293,7 @@ class StructuredAnswer:
         return self._output.tool.name if self._output is not None else None
 
     def prepare_request(self, request: ModelRequest, family: str) -> ModelRequest:
-        """The request that asks for the value, and says what was wrong with the one before."""
+        """Return the request that asks for the value, with the previous problem if there was one."""
         if self._output is None:
             return request
         problem, self.problem = self.problem, None
@@ -291,27 +302,28 @@ class StructuredAnswer:
         return self._output.prepare(request, family)
 
     def read_step(self, text: str, calls: Sequence[ToolPart]) -> Sequence[e.Event]:
-        """Take the value from a step that gives it; what its call is answered. ProviderError after too many
-        attempts.
+        """Read the value of a finished step and return the outputs of its calls.
+
+        Raises ProviderError after the last attempt.
         """
         if self._output is None or (calls and all(call.name != self.tool_name for call in calls)):
             return ()
-        found = self._output.read(text, calls)
-        if not isinstance(found, Problem):
-            self.value, self.is_complete = found, True
+        value = self._output.read(text, calls)
+        if not isinstance(value, Problem):
+            self.value, self.is_complete = value, True
             open_calls = [c for c in calls if c.name == self.tool_name and c.state == "input-available"]
             return [e.ToolOutputAvailable(call.tool_call_id, ACCEPTED) for call in open_calls]
         self._failures += 1
         if self._failures > self._output.attempts:
-            raise found.error(type=self._output.type, tries=self._failures)
-        self.problem = found
+            raise value.error(type=self._output.type, tries=self._failures)
+        self.problem = value
         open_calls = [c for c in calls if c.name == self.tool_name and c.state == "input-available"]
-        return [e.ToolOutputError(call.tool_call_id, found.message) for call in open_calls]
+        return [e.ToolOutputError(call.tool_call_id, value.message) for call in open_calls]
 
     def missing_json(self, text: str) -> str | None:
-        """The value as JSON, unless this text is that: for whoever reads the message alone."""
-        said = encode_result(self.value).decode()
+        """Return the value as JSON unless the text is that already: for readers of the message alone."""
+        value_json = encode_result(self.value).decode()
         try:
-            return None if msgspec.json.decode(text) == msgspec.json.decode(said) else said
+            return None if msgspec.json.decode(text) == msgspec.json.decode(value_json) else value_json
         except (msgspec.DecodeError, RecursionError):
-            return said
+            return value_json

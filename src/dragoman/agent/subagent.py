@@ -1,4 +1,6 @@
-"""A sub-agent: an agent that another one calls like any operation; it is told a task, and answers."""
+"""Sub-agents: an agent that another agent calls like any operation, with its progress as preliminary
+output.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import encode_result, to_jsonable
 from dragoman.part_builders import PartBuilder
 
-# ---- A glimpse of a sub-agent at work: its answer so far, cut short, as preliminary output of its call.
+# Progress previews
 
 MIN_PREVIEW_INTERVAL = 0.1  # seconds between two glimpses of one that has just begun
 MAX_PREVIEW_INTERVAL = 5.0  # and of one that has worked for long
@@ -49,10 +51,12 @@ DELTA_EVENTS = (e.TextDelta, e.ReasoningDelta, e.ToolInputDelta)
 
 
 class ProgressPreview:
-    """Tells how far a sub-agent is, soon after something happens, and now and then while text grows.
+    """Sends the progress of a sub-agent to its caller: soon after an event, and now and then while text
+    grows.
 
-    The longer it works the less often it tells, so that all that it tells stays small beside what it does.
-    Use it in `with`.
+    The longer the sub-agent runs, the longer the interval, so that the progress stays small beside the
+    work.
+    Use as a context manager.
     """
 
     def __init__(self, fold: Fold, context: Context) -> None:
@@ -70,7 +74,7 @@ class ProgressPreview:
         self._cancel_timer()
 
     def update(self, batch: Sequence[e.Event]) -> None:
-        """A batch was folded."""
+        """Schedule a preview after a batch was folded."""
         if self._context.on_progress is None or isinstance(batch[-1], e.Finish) or not self._fold.builders:
             return
         now = self._loop.time()
@@ -85,7 +89,7 @@ class ProgressPreview:
         self._next_at = now + min(
             max(MIN_PREVIEW_INTERVAL, (now - self._started_at) / INTERVAL_DIVISOR), MAX_PREVIEW_INTERVAL
         )
-        with suppress(CallError):  # what is no JSON is not shown
+        with suppress(CallError):  # a value that cannot be JSON is not shown
             self._context.progress(self._preview_message())
 
     def _cancel_timer(self) -> None:
@@ -94,14 +98,16 @@ class ProgressPreview:
             timer.cancel()
 
     def _preview_message(self) -> dict[str, Any]:
-        """The answer so far, as a message that a front end knows how to draw: the last of it that fits."""
-        entries, parts, left = self._fold.builders, list[Any](), PREVIEW_BYTES
-        floor = max(0, len(entries) - PREVIEW_PARTS)
-        self._shortened_parts = {at: kept for at, kept in self._shortened_parts.items() if at >= floor}
-        for at in reversed(range(floor, len(entries))):
-            part = to_jsonable(self._shortened_part(at, entries[at]))
-            left -= len(msgspec.json.encode(part))
-            if left < 0 and parts:
+        """Return the end of the answer so far, as a UI message that fits PREVIEW_BYTES."""
+        entries, parts, bytes_left = self._fold.builders, list[Any](), PREVIEW_BYTES
+        first = max(0, len(entries) - PREVIEW_PARTS)
+        self._shortened_parts = {
+            index: shortened for index, shortened in self._shortened_parts.items() if index >= first
+        }
+        for index in reversed(range(first, len(entries))):
+            part = to_jsonable(self._shortened_part(index, entries[index]))
+            bytes_left -= len(msgspec.json.encode(part))
+            if bytes_left < 0 and parts:
                 break
             parts.append(part)
         left_out = len(entries) - len(parts)
@@ -109,18 +115,18 @@ class ProgressPreview:
         return {"id": self._fold.id, "role": "assistant", "parts": parts[::-1], **more}
 
     def _shortened_part(self, index: int, entry: PartBuilder) -> Part:
-        """The part at a place, cut short; a tool's, which may be big, once only as long as it is the same."""
+        """Return a part cut short; a tool part, which may be big, is cut once while it is unchanged."""
         part = entry.part()
         if not isinstance(part, ToolPart):
             return shorten_part(part)
-        kept = self._shortened_parts.get(index)
-        if kept is None or kept[0] is not part:
-            kept = self._shortened_parts[index] = part, shorten_part(part)
-        return kept[1]
+        cached = self._shortened_parts.get(index)
+        if cached is None or cached[0] is not part:
+            cached = self._shortened_parts[index] = part, shorten_part(part)
+        return cached[1]
 
 
 def shorten_part(part: Part) -> Part:
-    """The part, cut short: of a text the end, of what a tool is given and gives the beginning."""
+    """Return the part cut short: the end of a text, the beginning of tool inputs and outputs."""
     if isinstance(part, TextPart | ReasoningPart):
         long = len(part.text) > PREVIEW_TEXT
         text = f"…{part.text[-PREVIEW_TEXT:]}" if long else part.text
@@ -143,16 +149,16 @@ def shorten_part(part: Part) -> Part:
 
 
 def shorten_value(value: Any) -> Any:
-    """The value, or the beginning of it as JSON text where it is long."""
+    """Return the value, or the beginning of its JSON text if it is long."""
     if value is msgspec.UNSET:
         return value
-    said = value if isinstance(value, str) else encode_result(value).decode()
-    return value if len(said) <= PREVIEW_TEXT else f"{said[:PREVIEW_TEXT]}…"
+    text = value if isinstance(value, str) else encode_result(value).decode()
+    return value if len(text) <= PREVIEW_TEXT else f"{text[:PREVIEW_TEXT]}…"
 
 
 NAMESPACE = "agents"
-MAX_DEPTH = 5  # agents, each of which works for the one before
-ABORT_HOOK_TIMEOUT = 5.0  # how long hooks that hear of an abort may hold its end up
+MAX_DEPTH = 5  # nested sub-agents
+ABORT_HOOK_TIMEOUT = 5.0  # how long hooks may delay the end of an abort
 MAX_ERROR_TEXT = 1_000
 INPUT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -169,10 +175,9 @@ INPUT_SCHEMA: Mapping[str, Any] = {
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sub-agent is to do: answer the `prompt`, for whom `context` says.
+    """The work of a sub-agent: answer the `prompt` within `context`.
 
-    Where it goes on, `answer` is what it had said; `input_events` and `nested_approvals` are for its turn,
-    as that has them.
+    If it resumes, `answer` is its message so far; `input_events` and `nested_approvals` go into its turn.
     """
 
     prompt: Message
@@ -189,14 +194,16 @@ class MakeTurn(Protocol):
 
 
 class SuspendedAnswer(msgspec.Struct, frozen=True):
-    """How far a sub-agent had come when it had to wait: its answer so far, and the calls that wait."""
+    """The state of a sub-agent that waits: its answer so far, and the waiting calls. Stored as JSON with the
+    call.
+    """
 
     answer: msgspec.Raw
     waiting: dict[str, SuspendedCall]
 
 
 class Subagent:
-    """Runs an agent as an operation. Its turn is its own; deadline, budget and abort are the caller's."""
+    """Runs an agent as an operation. It has its own turn; deadline, budget and abort are the caller's."""
 
     def __init__(self, name: str, make_turn: MakeTurn) -> None:
         self._name = name
@@ -205,7 +212,7 @@ class Subagent:
     def operation(
         self, description: str, *, namespace: str = NAMESPACE, timeout: float | None = None
     ) -> Operation:
-        """It as an operation: it takes a prompt, and gives its final text, or its value."""
+        """Return it as an operation that takes a prompt and returns the final text, or the value."""
         return Operation(
             namespace=namespace,
             name=self._name,
@@ -219,7 +226,7 @@ class Subagent:
         )
 
     async def run(self, input: Mapping[str, Any], context: Context) -> Any:
-        """Its answer. CallError when there is none; ApprovalNeeded when it has to wait for a word."""
+        """Return the answer. Raises CallError without one; ApprovalNeeded when it has to wait."""
         turn = await self._make_turn(make_assignment(input["prompt"], context, name=self._name))
         loop = Loop(turn)
         try:
@@ -231,7 +238,7 @@ class Subagent:
         return self._read_result(loop)
 
     def _read_result(self, loop: Loop) -> Any:
-        """What it comes to."""
+        """Return the result of the finished loop."""
         turn, over = loop.turn, loop.outcome
         if turn.nested_approvals is not None and turn.nested_approvals.waiting:
             raise approval_needed(turn.fold.message(), turn.nested_approvals.waiting)
@@ -239,8 +246,8 @@ class Subagent:
         if over is not None and over.halt.exit == "success":
             return loop.output.value if turn.output is not None else text
         why = loop.error.message if loop.error is not None else over.halt.why if over is not None else ""
-        said = f"; it had come to: {text[:MAX_ERROR_TEXT]}" if text else ""
-        message = f"{self._name} did not finish: {why or 'it ended without a reason'}{said}"
+        text_so_far = f"; its text so far: {text[:MAX_ERROR_TEXT]}" if text else ""
+        message = f"{self._name} did not finish: {why or 'it ended without a reason'}{text_so_far}"
         transient = loop.error is not None and loop.error.transient
         if is_out_of_budget(loop):
             raise BudgetExhausted(message, transient=transient)
@@ -250,7 +257,7 @@ class Subagent:
 
 
 async def run_loop(loop: Loop, preview: ProgressPreview) -> None:
-    """Run it to its end."""
+    """Run the loop to its end."""
     async with notify_abort(loop), aclosing(loop.run()) as batches:
         async for batch in batches:
             loop.turn.fold.add(batch)
@@ -258,7 +265,7 @@ async def run_loop(loop: Loop, preview: ProgressPreview) -> None:
 
 
 def is_out_of_budget(loop: Loop) -> bool:
-    """Whether it ended because there was no more money for it."""
+    """Return whether a budget ended the loop."""
     if loop.error is not None:
         return isinstance(loop.error.__cause__, BudgetExhausted)
     return loop.outcome is not None and loop.outcome.halt.exit == "budget_exhausted"
@@ -266,33 +273,33 @@ def is_out_of_budget(loop: Loop) -> bool:
 
 @asynccontextmanager
 async def notify_abort(loop: Loop) -> AsyncIterator[None]:
-    """Hooks hear of the end also when it is aborted."""
+    """Report the end to hooks also when the loop is cancelled."""
     try:
         yield
     except asyncio.CancelledError:
-        telling = asyncio.ensure_future(loop.hooks.run_end("aborted", loop.so_far()))
-        await asyncio.wait([telling], timeout=ABORT_HOOK_TIMEOUT)
+        report = asyncio.ensure_future(loop.hooks.run_end("aborted", loop.so_far()))
+        await asyncio.wait([report], timeout=ABORT_HOOK_TIMEOUT)
         raise
 
 
 def make_assignment(prompt: str, context: Context, *, name: str) -> Assignment:
-    """The assignment: a new one, or one that had to wait and goes on. CallError when it is too deep down."""
+    """Return a new assignment, or one that resumes. Raises CallError when agents are nested too deep."""
     if len(context.parent_agents) >= MAX_DEPTH:
         chain = [*(above.agent for above in context.parent_agents), context.agent, name]
         names = " > ".join(each for each in chain if each is not None)
-        raise CallError(f"agents have agents work for them {MAX_DEPTH} deep at most: {names}")
-    said = Message(new_id("msg"), "user", (TextPart(prompt),))
-    inside = subagent_context(context, name)
+        raise CallError(f"agents may be nested {MAX_DEPTH} deep at most: {names}")
+    message = Message(new_id("msg"), "user", (TextPart(prompt),))
+    own_context = subagent_context(context, name)
     if context.state is None or context.grant is None:
-        return Assignment(prompt=said, context=inside, nested_approvals=NestedApprovals({}, {}))
-    held = msgspec.json.decode(context.state, type=SuspendedAnswer)
-    waiting, key = dict(held.waiting), next(iter(held.waiting))
+        return Assignment(prompt=message, context=own_context, nested_approvals=NestedApprovals({}, {}))
+    suspended = msgspec.json.decode(context.state, type=SuspendedAnswer)
+    waiting, key = dict(suspended.waiting), next(iter(suspended.waiting))
     grant = context.grant.for_nested_call(waiting.pop(key))
-    answer = parse_message(msgspec.json.decode(held.answer))
+    answer = parse_message(msgspec.json.decode(suspended.answer))
     word = ApprovalAnswer(pending_approval_id(answer.parts, key), grant.approved, grant.text)
     return Assignment(
-        prompt=said,
-        context=inside,
+        prompt=message,
+        context=own_context,
         answer=answer,
         input_events=(response_event(word, answer.parts),),
         nested_approvals=NestedApprovals({key: grant}, waiting),
@@ -300,7 +307,7 @@ def make_assignment(prompt: str, context: Context, *, name: str) -> Assignment:
 
 
 def subagent_context(context: Context, name: str) -> Context:
-    """What the calls of a sub-agent stand under."""
+    """Return the context of a sub-agent's calls."""
     judges = () if context.node is None else (ParentAgent(context.agent, context.node.caller),)
     return replace(
         context,
@@ -316,8 +323,8 @@ def subagent_context(context: Context, name: str) -> Context:
 
 
 def approval_needed(answer: Message, waiting: Mapping[str, SuspendedCall]) -> ApprovalNeeded:
-    """What is raised when it has to wait: for the first of its calls that do."""
+    """Return the error that suspends the sub-agent until the first of its waiting calls is answered."""
     first = next(iter(waiting.values()))
-    held = SuspendedAnswer(msgspec.Raw(encode(answer)), dict(waiting))
-    state = msgspec.json.encode(held)
-    return ApprovalNeeded("it waits for somebody's word", items=first.items, state=state)
+    suspended = SuspendedAnswer(msgspec.Raw(encode(answer)), dict(waiting))
+    state = msgspec.json.encode(suspended)
+    return ApprovalNeeded("the sub-agent waits for an approval", items=first.items, state=state)

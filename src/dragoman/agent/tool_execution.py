@@ -1,4 +1,4 @@
-"""The tool calls of one step, all at once: what they say meanwhile, and their outputs as they come."""
+"""Runs the tool calls of one step concurrently and yields their progress and outputs as events."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dragoman.operations.approval import Grant, SuspendedCall
 from dragoman.operations.context import Context
 from dragoman.operations.outcome import CallFailure, CallOutcome
 
-MIN_PROGRESS_INTERVAL = 0.05  # seconds between two tellings of how far the calls are
+MIN_PROGRESS_INTERVAL = 0.05  # seconds between two batches of progress
 MAX_PROGRESS_INTERVAL = 5.0
-PROGRESS_BYTES_PER_SECOND = 100_000  # bytes a second that such tellings take; bigger ones are told less often
+PROGRESS_BYTES_PER_SECOND = 100_000  # bytes of progress a second; large values are sent less often
 
 
 class NestedApprovals(msgspec.Struct, frozen=True):
-    """What a turn that is made within a call has of it: what was said of calls, and where those that wait go.
+    """The approvals that a turn inside a call shares with that call, by tool call id.
 
-    Both are by tool call.
+    `grants` are answers passed down to waiting calls; calls that have to wait are added to `waiting`.
     """
 
     grants: Mapping[str, Grant]
@@ -34,10 +34,9 @@ class NestedApprovals(msgspec.Struct, frozen=True):
 
 
 class ToolExecution:
-    """Runs tool calls; closing the generator cancels those that still run.
+    """Runs tool calls. Closing the generator of `run` cancels the calls still running.
 
-    `notes` are of their inputs. `words` are what was said of those that waited, `task` what the call has to
-    do with it that all of this is made in.
+    `notes` describe repairs of the arguments, by tool call id; `answers` are those to waiting calls.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class ToolExecution:
         self._finished_ids: set[str] = set()
 
     async def run(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Sequence[e.Event], None]:
-        """The events of the calls, a batch for all that happened at once."""
+        """Yield the events of the calls, one batch for everything that happened at once."""
         running = {asyncio.create_task(self._run_call(call)) for call in calls}
         try:
             while running:
@@ -77,7 +76,7 @@ class ToolExecution:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _wait_for_news(self, running: set[asyncio.Task[list[e.Event]]]) -> None:
-        """Wait for a call's end, or for progress, which gathers until it is time to tell it."""
+        """Wait until a call ends, or until collected progress is due."""
         loop = asyncio.get_running_loop()
         left = max(0.0, self._next_progress_at - loop.time()) if self._progress else None
         self._wakeup = loop.create_future()
@@ -88,10 +87,10 @@ class ToolExecution:
         now = asyncio.get_running_loop().time()
         if not self._progress or now < self._next_progress_at:
             return []
-        said, self._progress = self._progress, {}
-        self._previewed_ids.update(said)
-        self._next_progress_at = now + progress_interval(len(msgspec.json.encode(said)))
-        return [e.ToolOutputAvailable(key, value, preliminary=True) for key, value in said.items()]
+        progress, self._progress = self._progress, {}
+        self._previewed_ids.update(progress)
+        self._next_progress_at = now + progress_interval(len(msgspec.json.encode(progress)))
+        return [e.ToolOutputAvailable(key, value, preliminary=True) for key, value in progress.items()]
 
     def _on_progress(self, call: ToolPart, value: Any) -> None:
         if call.tool_call_id not in self._finished_ids:
@@ -100,18 +99,18 @@ class ToolExecution:
                 self._wakeup.set_result(None)
 
     async def _run_call(self, call: ToolPart) -> list[e.Event]:
-        key = call.tool_call_id
-        said = self._answers.get(key) or approvals.approval_answer(call)
-        grant = self._nested_approvals.grants.get(key) if self._nested_approvals is not None else None
-        if said is not None and not said.approved and not await self._has_started(said, grant):
-            return [approvals.denial_event(call, said)]
-        noted = self._notes.get(key)
+        call_id = call.tool_call_id
+        answer = self._answers.get(call_id) or approvals.approval_answer(call)
+        grant = self._nested_approvals.grants.get(call_id) if self._nested_approvals is not None else None
+        if answer is not None and not answer.approved and not await self._has_started(answer, grant):
+            return [approvals.denial_event(call, answer)]
+        note = self._notes.get(call_id)
         context = msgspec.structs.replace(
             self._context,
-            tool_call_id=key,
-            approval=said.id if said is not None and grant is None else None,
+            tool_call_id=call_id,
+            approval=answer.id if answer is not None and grant is None else None,
             grant=grant,
-            notes=(noted,) if noted else (),
+            notes=(note,) if note else (),
         )
         try:
             outcome = await self._toolbox.run(
@@ -121,12 +120,12 @@ class ToolExecution:
                 on_progress=lambda value: self._on_progress(call, value),
             )
         finally:
-            self._finished_ids.add(key)
-            self._progress.pop(key, None)
+            self._finished_ids.add(call_id)
+            self._progress.pop(call_id, None)
         return self._outcome_events(call, outcome)
 
     async def _has_started(self, answer: ApprovalAnswer, grant: Grant | None) -> bool:
-        """Whether a call that somebody did not want had begun already, so that it has to hear of it."""
+        """Return whether a declined call had started, so that it has to receive the answer itself."""
         if grant is None:
             return await self._toolbox.has_started(answer.id)
         if grant.state is None and grant.call_id is not None:
@@ -134,33 +133,33 @@ class ToolExecution:
         return grant.state is not None
 
     def _outcome_events(self, call: ToolPart, outcome: CallOutcome) -> list[e.Event]:
-        """What came of a call, as events; of one that waits for an answer, the request for it."""
-        key = call.tool_call_id
+        """Return the events of an outcome; for a pending call, the request for an answer."""
+        call_id = call.tool_call_id
         waiting = outcome.suspended_call
         if outcome.status != "pending" or waiting is None:
-            return [output_event(key, outcome)]
+            return [output_event(call_id, outcome)]
         if outcome.approval_id is None and self._nested_approvals is not None:
-            self._nested_approvals.waiting[key] = waiting
+            self._nested_approvals.waiting[call_id] = waiting
         question = waiting.items[0].question if waiting.items else None
         id = outcome.approval_id or new_id("apr")
-        shown = key in self._previewed_ids or call.state != "input-available"
-        return approvals.request_events(id, key, question=question, has_output=shown)
+        has_output = call_id in self._previewed_ids or call.state != "input-available"
+        return approvals.request_events(id, call_id, question=question, has_output=has_output)
 
 
 def progress_interval(size: int) -> float:
-    """Seconds until the next telling, after one of so many bytes."""
+    """Return the seconds to wait after sending `size` bytes of progress."""
     return min(max(MIN_PROGRESS_INTERVAL, size / PROGRESS_BYTES_PER_SECOND), MAX_PROGRESS_INTERVAL)
 
 
 def output_event(tool_call_id: str, outcome: CallOutcome) -> e.Event:
-    """What came of a call, as an event."""
+    """Return the output event of an outcome."""
     if outcome.error is None:
         return e.ToolOutputAvailable(tool_call_id, outcome.result)
     return e.ToolOutputError(tool_call_id, failure_text(outcome.error))
 
 
 def failure_text(failure: CallFailure) -> str:
-    """A failure in words for the model: what is wrong, where, and what would be right."""
+    """Return a failure as text for the model: what is wrong, where, and what would be right."""
     if not failure.problems and failure.input_schema is None:
         return f"{failure.message} ({failure.hint})" if failure.hint else failure.message
     return msgspec.json.encode(failure.to_json()).decode()

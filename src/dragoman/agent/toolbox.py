@@ -1,4 +1,4 @@
-"""What a model can call: the four meta-tools, the operations that its agent pins, the front end's tools."""
+"""The tools that a model can call in one run: meta-tools, pinned operations, client tools."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Toolbox:
-    """The tools of one run. `client` names those that run in the front end; `meta` None: no meta-tools.
+    """The tools of one run.
 
-    What is pinned, and not there (yet), is left out. With `manual` whoever began the run runs all of them.
+    `client` are the tools that the front end runs. `meta` is None for a model without the meta-tools. Pinned
+    operations that are not registered are left out. With `manual`, the caller of the run executes all tools.
     """
 
     def __init__(
@@ -45,19 +46,19 @@ class Toolbox:
         self._meta = meta
         self._manual = manual
         self._client_names = {tool.name for tool in client}
-        held = [operation for id in pinned if (operation := find_operation(registry, id)) is not None]
-        self._pinned = unique_names(held)
+        operations = [operation for id in pinned if (operation := find_operation(registry, id)) is not None]
+        self._pinned = unique_names(operations)
         self._aliases = name_aliases(self._pinned)
         shown = [_as_tool(name, operation) for name, operation in self._pinned.items()]
         self.tools: tuple[Tool, ...] = (*(META_TOOLS if meta else ()), *shown, *client)
 
     @property
     def search_hint(self) -> str:
-        """How a model finds what it looks for."""
+        """The sentence that tells a model how to find operations; empty without meta-tools."""
         return "Find operations with hub_search." if self._meta is not None else ""
 
     def kind(self, name: str) -> ToolKind:
-        """Where a tool of this name would run."""
+        """Return where a tool of this name runs."""
         if name in self._client_names:
             return "client"
         if self._meta is not None and meta_tool_id(name):
@@ -67,11 +68,13 @@ class Toolbox:
         return "client" if self._manual else "operation"
 
     def tool_names(self) -> list[str]:
-        """The names that the model was shown."""
+        """Return the names that the model is shown."""
         return [tool.name for tool in self.tools]
 
     def callable_name(self, id: str, *, context: Context) -> str | None:
-        """The name by which a model calls an operation, if it can: a tool's, or one for `hub_call`."""
+        """Return the name by which the model can call an operation: its own tool, or its id for
+        `hub_call`.
+        """
         pinned = next((name for name, operation in self._pinned.items() if operation.id == id), None)
         if pinned is not None or self._meta is None:
             return pinned
@@ -88,7 +91,7 @@ class Toolbox:
         context: Context,
         on_progress: ProgressCallback | None = None,
     ) -> CallOutcome:
-        """Run a meta-tool or a pinned operation; the outcome says what came of it."""
+        """Run a meta-tool or a pinned operation and return its outcome."""
         meta = meta_tool_id(name)
         if meta and self._meta is not None:
             return await self._meta.run(meta, input, context=context, on_progress=on_progress)
@@ -98,29 +101,32 @@ class Toolbox:
     async def answer_approval(
         self, approval_id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
-        """Take somebody's answer; where another one came first, or too late, that as it is kept."""
-        kept = await self._calls.access_control.approvals.get(approval_id)
-        if kept.status != "pending":
-            return kept
+        """Record an answer to an approval request.
+
+        Returns the request as stored: an earlier answer, or the expiry, stands.
+        """
+        stored = await self._calls.access_control.approvals.get(approval_id)
+        if stored.status != "pending":
+            return stored
         try:
             return await self._calls.answer_approval(approval_id, approved=approved, by=by, reason=reason)
         except Conflict:
             return await self._calls.access_control.approvals.get(approval_id)
 
     async def has_started(self, approval_id: str) -> bool:
-        """Whether the call that this approval was for is in the midst of its work."""
+        """Return whether the call that waits for this approval has started its work."""
         return (await self._calls.access_control.approvals.get(approval_id)).state is not None
 
     async def seconds_left(self, approval_id: str) -> float:
-        """How long this approval may still be given."""
+        """Return the seconds until the approval request expires."""
         return await self._calls.access_control.seconds_left(approval_id)
 
     async def expire_approval(self, approval_id: str) -> ApprovalRequest:
-        """The approval as it is now; a call that nobody approved in time is not made."""
+        """Expire the approval request if it is due, and return it as stored."""
         return await self._calls.approval_flow.expire_if_due(approval_id)
 
     async def decline_call(self, call_id: str, reason: str | None) -> None:
-        """A call that waited is not made."""
+        """Close a waiting call that was declined before it started."""
         await self._calls.approval_flow.decline_call(call_id, reason)
 
     def _find_operation(self, name: str) -> Operation | None:
@@ -128,7 +134,7 @@ class Toolbox:
 
 
 def find_operation(registry: Registry, id: str) -> Operation | None:
-    """The operation of this id, if it is there."""
+    """Return the operation of this id, or None."""
     try:
         return registry.get(id)
     except NotFound:
@@ -136,36 +142,33 @@ def find_operation(registry: Registry, id: str) -> Operation | None:
 
 
 def wire_name(id: str) -> str:
-    """An operation's id as every provider takes it for a tool's name: most of them refuse a dot."""
+    """Return an operation's id as a tool name that every provider accepts: most refuse a dot."""
     return INVALID_CHARACTERS.sub("_", id)[:NAME_LIMIT]
 
 
 def unique_names(operations: Sequence[Operation]) -> dict[str, Operation]:
-    """Operations by the names that a model is shown; where two would have the same, one gets a number."""
-    held: dict[str, Operation] = {}
+    """Return operations by tool name; a duplicate name gets a number."""
+    by_name: dict[str, Operation] = {}
     for operation in {each.id: each for each in operations}.values():
         name, number = wire_name(operation.id), 2
-        while name in held:
-            end = f"_{number}"
-            name, number = wire_name(operation.id)[: NAME_LIMIT - len(end)] + end, number + 1
-        held[name] = operation
-    return held
+        while name in by_name:
+            suffix = f"_{number}"
+            name, number = wire_name(operation.id)[: NAME_LIMIT - len(suffix)] + suffix, number + 1
+        by_name[name] = operation
+    return by_name
 
 
 def name_aliases(operations: Mapping[str, Operation]) -> dict[str, Operation]:
-    """Operations by the other names that a model may use: without the namespace, if that is clear."""
-    short: dict[str, list[Operation]] = {}
+    """Return operations by every accepted name: unambiguous bare names and the tool names."""
+    by_bare_name: dict[str, list[Operation]] = {}
     for operation in operations.values():
-        short.setdefault(wire_name(operation.name), []).append(operation)
-    clear = {name: meant[0] for name, meant in short.items() if len(meant) == 1}
+        by_bare_name.setdefault(wire_name(operation.name), []).append(operation)
+    clear = {name: matches[0] for name, matches in by_bare_name.items() if len(matches) == 1}
     return {**clear, **operations}
 
 
 def _as_tool(name: str, operation: Operation) -> Tool:
     return Tool(name, operation.description, operation.input_schema)
-
-
-# ---- Overhead: what an agent's tools and instructions take of each request, before anything is said.
 
 
 class ToolCost(msgspec.Struct, frozen=True):

@@ -1,4 +1,7 @@
-"""A turn: all that one answer needs, and who has a say in it while it is made."""
+"""TurnSpec: everything that one run of the loop needs, and the objects that act on each step.
+
+The hub, sub-agents and the library each build a TurnSpec; the loop knows nothing else of where it runs.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ Batch = Sequence[e.Event]
 
 
 class StepRequest(msgspec.Struct, frozen=True):
-    """A step about to be taken: who is asked, and what."""
+    """The next model call: the provider and the request."""
 
     provider: Provider
     request: ModelRequest
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What `on_prepare_step` is told: the number of the step (from 1), what was done, what would be asked."""
+    """The argument of `on_prepare_step`: the step number (from 1), the progress, and the planned request."""
 
     number: int
     so_far: SoFar
@@ -52,10 +55,10 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What `on_prepare_step` changes, for one step; None leaves it as it is.
+    """The changes of `on_prepare_step` to one step; None keeps a field as it is.
 
-    `model` is a Model or `provider/model`. `tools` are the names of those that are shown; no other may be
-    called. `options` are laid over those that there are.
+    `model` is a Model or `provider/model`. `tools` names the tools to show; no other may be called. `options`
+    are merged over those of the request.
     """
 
     model: Any = None
@@ -106,15 +109,12 @@ NO_RETRY = RetryPolicy(retries=0)
 
 
 class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one run needs. `history` is what was said before `fold`, which may hold a message already.
+    """What one run needs. `history` precedes the message in `fold`, which may have parts already.
 
-    `input_events` are events that come first: outputs and answers that the front end sent for a continued
-    message. `stop_condition` end it after a step, `prepare_step` changes a step, `hooks` hear of all.
-    `spending` counts what steps cost, and keeps them within the budget. With a `external_inputs` the run
-    waits for calls that run elsewhere or want an approval; without one it ends there. `output` is what the
-    answer has to be. `retry_policy` is how often a failed request is made again here: not at all, since a
-    provider does that itself. `adds_notices`: the message says in words why it was stopped.
-    `nested_approvals` is for a turn that is made within a call.
+    `input_events` come first: outputs and answers from the front end for a continued message. With
+    `external_inputs` the run waits for client tools and approvals; without, it ends there. `retry_policy` is
+    for failed model requests: by default none here, since a provider retries by itself. With `adds_notices`
+    the message says why it was stopped. `nested_approvals` is for a turn inside a call.
     """
 
     agent: AgentSpec
@@ -139,23 +139,21 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     nested_approvals: NestedApprovals | None = None
 
 
-# ---- Preparing: `on_prepare_step`, which may change what one step asks, and of whom.
-
 OnPrepareStep: TypeAlias = Callable[[StepContext], StepChange | Awaitable[StepChange | None] | None]
 FindModel: TypeAlias = Callable[[Model | str], Model]
 
 
 class StepPreparer:
-    """Asks a function before each step; `find` gives the model that it names."""
+    """Calls `on_prepare_step` before each step and applies its change."""
 
     def __init__(self, function: OnPrepareStep, find_model: FindModel) -> None:
         self._function = function
         self._find_model = find_model
 
     async def __call__(self, step: StepRequest, so_far: SoFar, *, number: int) -> StepRequest:
-        """The step as the function has it."""
+        """Return the step with the change applied."""
         request = step.request
-        told = self._function(
+        result = self._function(
             StepContext(
                 number=number,
                 so_far=so_far,
@@ -166,11 +164,11 @@ class StepPreparer:
                 options=request.options,
             )
         )
-        change = await told if inspect.isawaitable(told) else told
+        change = await result if inspect.isawaitable(result) else result
         if change is None:
             return step
         if not isinstance(change, StepChange):
-            raise BadRequest(f"on_prepare_step gives a StepChange or None, got {type(change).__name__}")
+            raise BadRequest(f"on_prepare_step must return a StepChange or None, not {type(change).__name__}")
         return self._apply_change(step, change)
 
     def _apply_change(self, step: StepRequest, change: StepChange) -> StepRequest:
@@ -192,11 +190,13 @@ class StepPreparer:
 
 
 def select_tools(request: ModelRequest, names: Sequence[str]) -> tuple[Tool, ...]:
-    """The tools of these names. BadRequest for one that there is not."""
+    """Return the tools of these names. Raises BadRequest for an unknown one."""
     wanted = {name.replace(".", "_") for name in names}
-    found = tuple(tool for tool in request.tools if tool.name in wanted)
-    missing = wanted - {tool.name for tool in found}
+    selected = tuple(tool for tool in request.tools if tool.name in wanted)
+    missing = wanted - {tool.name for tool in selected}
     if missing:
-        there = ", ".join(tool.name for tool in request.tools) or "none"
-        raise BadRequest(f"there is no tool {', '.join(sorted(missing))}; there are {there}", field="tools")
-    return found
+        available = ", ".join(tool.name for tool in request.tools) or "none"
+        raise BadRequest(
+            f"there is no tool {', '.join(sorted(missing))}; there are {available}", field="tools"
+        )
+    return selected

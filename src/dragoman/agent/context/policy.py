@@ -1,7 +1,9 @@
-"""Context: keeping a conversation within what its model can read, and saying what was left out.
+"""Context policies: shorten a conversation to the context of its model.
 
-A cut is remembered as a `data-context` part of the message under way, so that all requests up to the next cut
-begin with the same bytes and prompt caches go on working. Nothing is taken out of the conversation itself.
+A truncation is stored as a `data-context` part of the message in progress, so that all requests up to the
+next
+truncation start with the same bytes and prompt caches keep working. The conversation itself is not
+changed.
 """
 
 from __future__ import annotations
@@ -31,32 +33,36 @@ from dragoman.wire.token_estimate import estimate_input, estimate_messages
 
 PolicyKind: TypeAlias = Literal["off", "truncate", "summarise"]
 ContextSizes: TypeAlias = Callable[[str], int | None]
-"""The tokens that a model of this name reads and writes; None when that is not known."""
+"""Return the context of a model in tokens, input and output; None if unknown."""
 ProviderContextSizes: TypeAlias = Callable[[Provider], Awaitable[ContextSizes | None]]
-"""The same for each provider, whose models of the same name may take different amounts."""
+"""Return the context sizes of a provider: models of the same name may differ between providers."""
 REFUSED_SHARE = 0.5  # of a request that was refused as too long
 log = logging.getLogger(__name__)
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """What a request leaves out that the one before it did not, and what a summary of it took."""
+    """What a request leaves out that the previous one did not, and the usage of its summary."""
 
     cut: TruncationPoint
     usage: Usage | None = None
 
     def event(self) -> Data:
-        """`data-context`. Keep it in the message under way: the next `fit` reads there where to begin."""
+        """Return the `data-context` event. Store it in the message in progress: the next `fit` starts
+        there.
+        """
         return self.cut.event()
 
 
 class ContextPolicy(msgspec.Struct, frozen=True):
-    """How a conversation that grows too long is shortened.
+    """How a conversation that is too long is shortened.
 
-    `limit` is what the model reads and writes, in tokens; None asks `windows`, and where that does not know,
-    cuts only what a provider refused as too long. Above `margin` of the limit the oldest turns go until
-    `keep` of it is left, so that the next cut is far off. `summarise` makes the text that stands for them;
-    where it fails they are left out without. `recall` names a tool that finds what was left out; the model
-    is told of it.
+    `limit` is the context of the model in tokens; None looks it up with `windows`, and if that returns
+    None,
+    only requests that the provider refused as too long are cut. Above `margin` of the limit, the oldest
+    turns
+    are dropped until `keep` of it is left, so that truncations are rare. `summarise` writes the text that
+    replaces them; if it fails, they are dropped without one. `recall` names a tool that finds the dropped
+    messages; the model is shown its name.
     """
 
     kind: PolicyKind = "off"
@@ -69,35 +75,40 @@ class ContextPolicy(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(PolicyKind):
-            raise ConfigError(f"a context policy is off, truncate or summarise, not {self.kind!r}")
+            raise ConfigError(
+                f"the kind of a context policy must be off, truncate or summarise, not {self.kind!r}"
+            )
         if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"a context limit is a number of tokens, not {self.limit!r}")
+            raise ConfigError(f"a context limit must be a positive number of tokens, not {self.limit!r}")
         if not 0 < self.keep < self.margin <= 1:
-            raise ConfigError(f"0 < keep < margin <= 1, got keep {self.keep!r} and margin {self.margin!r}")
+            raise ConfigError(
+                f"0 < keep < margin <= 1 does not hold for keep={self.keep!r}, margin={self.margin!r}"
+            )
 
     async def fit(
         self, request: ModelRequest, *, refused: int | None = None
     ) -> tuple[ModelRequest, Dropped | None]:
-        """The request as it fits, and what it leaves out for the first time; None: nothing.
+        """Return the request shortened to fit, and what it drops for the first time, or None.
 
-        `refused` is how many tokens (by `estimate_size`) were too many for the provider: it is cut to half
-        of that, and nothing is dropped then only when there is nothing left that could be.
+        `refused` is the size (by `estimate_size`) of a request that the provider refused as too long: the
+        result
+        is at most half of that. Drops nothing then only if nothing is left to drop.
         """
         if self.kind == "off":
             return request, None
-        kept = remaining_conversation(request.messages)
-        before = self._estimate(request, kept.messages, cut=kept.point)
-        goal = self._cut_target(request, refused)
-        found = (
+        remaining = remaining_conversation(request.messages)
+        before = self._estimate(request, remaining.messages, cut=remaining.point)
+        target = self._cut_target(request, refused)
+        shortened = (
             None
-            if before <= goal.above
-            else _drop_oldest(kept.messages, (before - goal.down_to) / token_factor(request.model))
+            if before <= target.above
+            else _drop_oldest(remaining.messages, (before - target.down_to) / token_factor(request.model))
         )
-        if found is None:
-            return self._with_notice(request, kept.messages, cut=kept.point), None
-        cut, usage = await self._make_point(found, kept)
-        cut = replace(cut, tokens=before, left=self._estimate(request, found.messages, cut=cut))
-        return self._with_notice(request, found.messages, cut=cut), Dropped(cut, usage)
+        if shortened is None:
+            return self._with_notice(request, remaining.messages, cut=remaining.point), None
+        cut, usage = await self._make_point(shortened, remaining)
+        cut = replace(cut, tokens=before, left=self._estimate(request, shortened.messages, cut=cut))
+        return self._with_notice(request, shortened.messages, cut=cut), Dropped(cut, usage)
 
     def _cut_target(self, request: ModelRequest, refused: int | None) -> _CutTarget:
         limit = self._limit(request)
@@ -117,43 +128,45 @@ class ContextPolicy(msgspec.Struct, frozen=True):
     def _with_notice(
         self, request: ModelRequest, messages: Sequence[Message], *, cut: TruncationPoint | None
     ) -> ModelRequest:
-        said = messages if cut is None else with_notice(messages, cut, recall=self.recall)
-        return replace(request, messages=tuple(said))
+        shown = messages if cut is None else with_notice(messages, cut, recall=self.recall)
+        return replace(request, messages=tuple(shown))
 
     def _limit(self, request: ModelRequest) -> int | None:
-        """The smaller of what the model takes and what the request asks for (Ollama's `num_ctx`)."""
-        known = self.limit
-        if known is None and self.windows is not None:
-            known = self.windows(request.model)
+        """Return the smaller of the model's context and the one that the request asks for (Ollama's
+        `num_ctx`).
+        """
+        limit = self.limit
+        if limit is None and self.windows is not None:
+            limit = self.windows(request.model)
         native = request.options.get("options")
-        asked = request.options.get("num_ctx") or (
+        requested = request.options.get("num_ctx") or (
             native.get("num_ctx") if isinstance(native, Mapping) else None
         )
-        if not isinstance(asked, int):
-            return known
-        return asked if known is None else min(asked, known)
+        if not isinstance(requested, int):
+            return limit
+        return requested if limit is None else min(requested, limit)
 
     async def _make_point(
         self, shortened: _ShortenedConversation, remaining: RemainingConversation
     ) -> tuple[TruncationPoint, Usage | None]:
-        """The cut, with a summary if there is to be one."""
+        """Return the truncation point, with a summary if the policy makes one."""
         cut = _truncation_point(shortened, remaining.point)
         before = remaining.point.summary if remaining.point is not None else None
         if self.kind != "summarise" or self.summarise is None:
             return replace(cut, summary=before), None
         try:
-            given = await self.summarise(shortened.dropped, before)
+            result = await self.summarise(shortened.dropped, before)
         except DragomanError as error:
-            log.warning("no summary of what is left out: %s", error.message)
+            log.warning("could not summarise the dropped messages: %s", error.message)
             return replace(cut, summary=before, problem=error.message), None
-        summary = Summary(given) if isinstance(given, str) else given
+        summary = Summary(result) if isinstance(result, str) else result
         return replace(cut, kind="summarise", summary=summary.text), summary.usage
 
 
 class ContextFitter:
-    """A policy as the loop asks it: requests that fit, with the events that say what was dropped.
+    """A context policy as the loop uses it: fitted requests, with the events that record a truncation.
 
-    `sizes` are those of the models of whoever is asked; without, `windows` of the policy knows them.
+    `sizes` looks up the context sizes by provider; without it, `windows` of the policy is used.
     """
 
     def __init__(self, policy: ContextPolicy, *, sizes: ProviderContextSizes | None = None) -> None:
@@ -164,32 +177,32 @@ class ContextFitter:
     async def fit(
         self, request: ModelRequest, context: Context, *, provider: Provider | None = None
     ) -> tuple[ModelRequest, Sequence[Data]]:
-        """Before each step, with the provider that it asks."""
+        """Fit the request of a step to the provider that it goes to."""
         policy = await self._policy_for(provider)
         return self._with_events(await policy.fit(request))
 
     async def shrink(
         self, request: ModelRequest, context: Context, *, provider: Provider | None = None
     ) -> tuple[ModelRequest, Sequence[Data]]:
-        """After a provider refused a request as too long; no event: there is nothing left to drop."""
+        """Shorten a request that the provider refused as too long; no event means nothing is left to drop."""
         policy = await self._policy_for(provider)
         return self._with_events(await policy.fit(request, refused=estimate_size(request)))
 
     def take_usage(self) -> Usage | None:
-        """What summaries took since this was last asked."""
+        """Return the usage of summaries since the last call."""
         used, self._summary_usage = self._summary_usage, None
         return used
 
     async def _policy_for(self, provider: Provider | None) -> ContextPolicy:
-        """The policy with the sizes of this provider's models."""
+        """Return the policy with the context sizes of this provider's models."""
         if self._sizes is None or provider is None:
             return self._policy
         return replace(self._policy, windows=await self._sizes(provider))
 
     def _with_events(
-        self, fitted: tuple[ModelRequest, Dropped | None]
+        self, result: tuple[ModelRequest, Dropped | None]
     ) -> tuple[ModelRequest, Sequence[Data]]:
-        request, dropped = fitted
+        request, dropped = result
         if dropped is None:
             return request, []
         if dropped.usage is not None:
@@ -198,35 +211,36 @@ class ContextFitter:
 
 
 def estimate_size(request: ModelRequest) -> int:
-    """About how many tokens a request is for its model."""
+    """Return about how many tokens a request is for its model."""
     return estimate_input(request, factor=token_factor(request.model))
 
 
 class _CutTarget(msgspec.Struct, frozen=True):
-    """Above how many tokens to cut, and down to how many."""
+    """The size in tokens above which to cut, and the size to cut down to."""
 
     above: float
     down_to: float
 
 
 class _ShortenedConversation(msgspec.Struct, frozen=True):
-    """A conversation that has been cut: what is left of it, and what went."""
+    """A truncated conversation: the remaining messages and the dropped ones."""
 
     messages: list[Message]
     dropped: list[Message]
 
 
 def _input_limit(limit: int, options: Mapping[str, Any], *, margin: float) -> float:
-    """Tokens that a request may have: some of the context is for the answer."""
+    """Return the tokens available to a request: part of the context is for the answer."""
     answer = options.get("max_completion_tokens") or options.get("max_tokens")
     left = limit - answer if isinstance(answer, int) else 0
     return min(limit * margin, left) if left > 0 else limit * margin
 
 
 def _drop_oldest(messages: list[Message], excess: float) -> _ShortenedConversation | None:
-    """Let go of the oldest until as many tokens (before the model's factor) have gone; None: nothing can go.
+    """Drop the oldest messages until `excess` tokens (before the model's factor) are gone; None if none can
+    go.
 
-    The system prompt stays, what the user said last, and the last step after it.
+    The system prompt, the last user message and the last step after it stay.
     """
     found = split_sections(messages)
     work = [[piece] for group in found.work for message in group for piece in split_steps(message)]
@@ -252,7 +266,7 @@ def _drop_oldest(messages: list[Message], excess: float) -> _ShortenedConversati
 
 
 def _truncation_point(shortened: _ShortenedConversation, previous: TruncationPoint | None) -> TruncationPoint:
-    """The place of the cut: whole messages up to the last, of which some steps may be left."""
+    """Return the position of the cut: whole messages up to the last, of which some steps may remain."""
     first, last = shortened.dropped[0].id, shortened.dropped[-1]
     partly = any(message.id == last.id for message in shortened.messages)
     done = previous.steps if previous is not None and previous.last == last.id else 0

@@ -1,4 +1,4 @@
-"""Summaries: what a model makes of the part of a conversation that is left out."""
+"""Summaries of the dropped part of a conversation, written by a model."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ the rest. Answer with the summary only, in the language of the conversation, in 
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The text, and what it took to make it."""
+    """The text of a summary and the usage of the request for it."""
 
     text: str
     usage: Usage | None = None
 
 
 Summarise: TypeAlias = Callable[[Sequence[Message], str | None], Awaitable[Summary | str]]
-"""Makes a summary of messages, and of the summary of what was before them."""
+"""Summarise messages, together with the summary of those before them."""
 
 
 class Bill(Protocol):
@@ -101,19 +101,19 @@ class Summariser:
         )
 
     async def __call__(self, messages: Sequence[Message], before: str | None) -> Summary:
-        """The summary."""
-        told = transcript(messages, max_tokens=self._longest)
-        known = f"The summary of what was before:\n{before}\n\n" if before else ""
-        asked = f"{known}<conversation>\n{told}\n</conversation>\n\nSummarise it."
+        """Return a summary of the messages and of the summary before them."""
+        text_so_far = transcript(messages, max_tokens=self._longest)
+        previous = f"The summary of what was before:\n{before}\n\n" if before else ""
+        prompt = f"{previous}<conversation>\n{text_so_far}\n</conversation>\n\nSummarise it."
         request = ModelRequest(
             model=self.model,
-            messages=[Message("summary", "user", (TextPart(asked),))],
+            messages=[Message("summary", "user", (TextPart(prompt),))],
             instructions=self._instructions,
             options={"max_tokens": MAX_TOKENS},
         )
         text, finish = await self._request_summary(request)
         if not text:
-            raise ProviderError("the model gave no summary", category="api_error")
+            raise ProviderError("the model returned an empty summary", category="api_error")
         return Summary(text, finish.usage)
 
     async def _request_summary(self, request: ModelRequest) -> tuple[str, FinishStep]:
@@ -132,7 +132,7 @@ class Summariser:
 
 
 def transcript(messages: Sequence[Message], *, max_tokens: int = MAX_INPUT_TOKENS) -> str:
-    """The messages in words, the newest `longest` tokens of them."""
+    """Return the messages as text, the newest `max_tokens` of them."""
     lines: list[str] = []
     room = max_tokens
     for line in _lines_newest_first(messages):
@@ -147,8 +147,8 @@ def transcript(messages: Sequence[Message], *, max_tokens: int = MAX_INPUT_TOKEN
 def _lines_newest_first(messages: Sequence[Message]) -> Iterator[str]:
     for message in reversed(messages):
         for part in reversed(message.parts):
-            if told := _describe_part(part):
-                yield f"{message.role}: {told}"
+            if text := _describe_part(part):
+                yield f"{message.role}: {text}"
 
 
 def _describe_part(part: Part) -> str:
@@ -159,8 +159,8 @@ def _describe_part(part: Part) -> str:
             name = part.filename or ("a file" if part.url.startswith("data:") else part.url)
             return f"[{name} of the type {part.media_type}]"
         case ToolPart():
-            taken = "" if part.input is UNSET else _shorten(encode_json(part.input))
-            return f"[called {part.name} {taken}: {_shorten(tool_result_text(part))}]"
+            input_text = "" if part.input is UNSET else _shorten(encode_json(part.input))
+            return f"[called {part.name} {input_text}: {_shorten(tool_result_text(part))}]"
         case _:
             return ""
 

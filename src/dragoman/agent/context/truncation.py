@@ -1,6 +1,10 @@
-"""Truncation: how long a conversation is, and a shorter one that every provider still takes.
+"""Token estimates and truncation of a conversation at points that every provider accepts.
 
-Source: seed 004 §1.7. Conversations are UI messages, or mappings in the words of OpenAI's or Anthropic's API.
+Source: seed 004 §1.7. Conversations are UI messages, or mappings in the format of OpenAI's or Anthropic's
+API.
+A turn is a user message with everything that answers it. A cut between two sections never separates a tool
+call
+from its result: UI messages have both in one part; messages of an API are kept together here.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ from dragoman.errors import BadRequest
 from dragoman.messages import Message, Part, StepStartPart
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, IMAGE_TOKENS, estimate_messages, estimate_text
 
-# ---- Sections of a conversation: its system prompt, its turns, and what the last turn has done so far.
 # A turn is what a user said and all that was done about it. No cut between two sections parts a tool call
 # from
 # its result: UI messages hold both in one part; messages in a provider's words are kept together here.
@@ -28,10 +31,11 @@ _RESULTS = ("tool", "function")
 
 
 class ConversationSections(msgspec.Struct, Generic[M], frozen=True):
-    """The parts of a conversation, each a list of messages.
+    """The sections of a conversation, each a list of messages.
 
-    `system` is the system prompt; `turns` are all but the last; `question` is what the user said last; `work`
-    is what was done about it, cut where it may be cut.
+    `system` is the system prompt; `turns` are all but the last; `question` is the last user message;
+    `work` is the
+    answer to it so far, in pieces that may be dropped one by one.
     """
 
     system: list[M]
@@ -41,33 +45,41 @@ class ConversationSections(msgspec.Struct, Generic[M], frozen=True):
 
 
 def split_sections(messages: Sequence[M]) -> ConversationSections[M]:
-    """The sections of a conversation in UI messages, or in those of OpenAI's or Anthropic's APIs."""
-    start = next((at for at, said in enumerate(messages) if role_of(said) not in _SYSTEM), len(messages))
+    """Return the sections of a conversation, in UI messages or in those of an API."""
+    start = next(
+        (index for index, message in enumerate(messages) if role_of(message) not in _SYSTEM), len(messages)
+    )
     turns: list[list[M]] = []
     before = ""
-    for said in messages[start:]:
-        if not turns or (role_of(said) == "user" and before != "user"):
+    for message in messages[start:]:
+        if not turns or (role_of(message) == "user" and before != "user"):
             turns.append([])
-        turns[-1].append(said)
-        before = role_of(said)
+        turns[-1].append(message)
+        before = role_of(message)
     last = turns.pop() if turns else []
-    asked = next((at for at, said in enumerate(last) if role_of(said) != "user"), len(last))
-    return ConversationSections(list(messages[:start]), turns, last[:asked], _group_results(last[asked:]))
+    question_end = next(
+        (index for index, message in enumerate(last) if role_of(message) != "user"), len(last)
+    )
+    return ConversationSections(
+        list(messages[:start]), turns, last[:question_end], _group_results(last[question_end:])
+    )
 
 
 def role_of(message: AnyMessage) -> str:
-    """Who speaks: `tool` where it is results, whichever way an API spells them."""
+    """Return the role of a message; `tool` for tool results, however the API spells them."""
     if isinstance(message, Message):
         return message.role
     content = message.get("content")
     if isinstance(content, list | tuple) and content and all(_is_result(block) for block in content):
         return "tool"
-    spoken = str(message.get("role", ""))
-    return "tool" if spoken in _RESULTS else spoken
+    role = str(message.get("role", ""))
+    return "tool" if role in _RESULTS else role
 
 
 def split_steps(message: Message) -> list[Message]:
-    """An assistant message as one message for each model call, in order; any other as it is."""
+    """Return an assistant message as one message for each model call, in order; any other message as
+    it is.
+    """
     pieces: list[list[Part]] = [[]]
     for part in message.parts:
         if isinstance(part, StepStartPart) and pieces[-1]:
@@ -79,7 +91,7 @@ def split_steps(message: Message) -> list[Message]:
 
 
 def join_steps(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the steps of one message put together again."""
+    """Return the messages with the steps of one message joined again."""
     whole: list[Message] = []
     for message in messages:
         last = whole[-1] if whole else None
@@ -91,13 +103,13 @@ def join_steps(messages: Sequence[Message]) -> list[Message]:
 
 
 def _group_results(messages: Sequence[M]) -> list[list[M]]:
-    """Each message with the results that follow it."""
+    """Group each message with the tool results that follow it."""
     groups: list[list[M]] = []
-    for said in messages:
-        if groups and role_of(said) == "tool":
-            groups[-1].append(said)
+    for message in messages:
+        if groups and role_of(message) == "tool":
+            groups[-1].append(message)
         else:
-            groups.append([said])
+            groups.append([message])
     return groups
 
 
@@ -106,7 +118,7 @@ def _is_result(block: Any) -> bool:
 
 
 MARGIN = 0.9
-_MESSAGE_TOKENS = 4  # tokens around each
+_MESSAGE_TOKENS = 4  # tokens of overhead for each message
 _FILE_FIELDS = ("data", "url", "image_url", "file_data", "images")
 _WIRE_FIELDS = (
     "role",
@@ -114,26 +126,26 @@ _WIRE_FIELDS = (
     "id",
     "tool_call_id",
     "tool_use_id",
-)  # the wire's own, which are hardly counted
-_MIN_FILE_LENGTH = 200  # characters, above which such a field is a file and no text
+)  # protocol fields, which cost almost nothing
+_MIN_FILE_LENGTH = 200  # characters; a longer value of such a field is a file, not text
 
 
 def estimate_tokens(messages: Sequence[AnyMessage] | str, *, model: str | None = None) -> int:
-    """About how many tokens a text or conversation is, for guard rails; 0 for nothing.
+    """Return about how many tokens a text or conversation is.
 
-    `model` is asked for its family: Anthropic's tokens are shorter than others'.
+    `model` selects the tokenizer family: Anthropic's tokens are shorter than others'.
     """
     if isinstance(messages, str):
         return ceil(estimate_text(messages) * token_factor(model))
-    typed = [said for said in messages if isinstance(said, Message)]
-    others = sum(_estimate_mapping(said) for said in messages if not isinstance(said, Message))
-    return ceil((estimate_messages(typed) + others) * token_factor(model))
+    typed = [message for message in messages if isinstance(message, Message)]
+    mappings = sum(_estimate_mapping(message) for message in messages if not isinstance(message, Message))
+    return ceil((estimate_messages(typed) + mappings) * token_factor(model))
 
 
 def is_approaching_limit(
     messages: Sequence[AnyMessage] | str, limit: int, *, margin: float = MARGIN, model: str | None = None
 ) -> bool:
-    """Whether a conversation takes more than `margin` of the `limit` in tokens."""
+    """Return whether a conversation takes more than `margin` of `limit` tokens."""
     return estimate_tokens(messages, model=model) > limit * margin
 
 
@@ -144,18 +156,21 @@ def truncate_messages(
     tokens: int | None = None,
     preserve_system: bool = True,
 ) -> list[M]:
-    """The newest `keep` messages, or as many as fit in `tokens`; those given are left as they are.
+    """Return the newest `keep` messages, or as many as fit in `tokens`. The messages given are not changed.
 
-    The system prompt stays, beside what is counted, and so does what the user said last, with the last
-    message after it: where these alone are more, the result is. Whole turns go first, then what was done
-    first about the last one, so that no tool call is parted from its result and signed reasoning stays with
-    its calls. By `tokens`, steps of a UI message may go as well.
+    The system prompt stays and is not counted against `keep`. The last user message and the last message
+    after
+    it stay too, so the result may be longer than asked for. Whole turns are dropped first, then the oldest
+    part
+    of the answer to the last one: no tool call is separated from its result, and signed reasoning stays
+    with its
+    calls. With `tokens`, single steps of a UI message may be dropped as well. Raises BadRequest.
     """
     room = tokens if keep is None else keep
     if room is None or (keep is not None and tokens is not None):
-        raise BadRequest("say either how many messages to keep, or how many tokens", field="keep")
+        raise BadRequest("pass either `keep` (messages) or `tokens`, and not both", field="keep")
     if room < 0:
-        raise BadRequest(f"nothing has {room!r} messages or tokens; say 0 or more", field="keep")
+        raise BadRequest(f"the number to keep must be 0 or more, not {room!r}", field="keep")
     found = split_sections(messages)
     head: list[M] = found.system if preserve_system else []
     if keep is not None:
@@ -166,7 +181,7 @@ def truncate_messages(
 
 
 def token_factor(model: str | None) -> float:
-    """How many tokens more a model of this name counts than others do."""
+    """Return by how much a model of this name counts more tokens than others."""
     name = (model or "").lower()
     return ANTHROPIC_FACTOR if "claude" in name or "anthropic" in name else 1.0
 
@@ -174,7 +189,7 @@ def token_factor(model: str | None) -> float:
 def _keep_newest(
     sections: ConversationSections[M], measure: Callable[[list[M]], int], *, room: int
 ) -> list[M]:
-    """What is left when as much has gone as must, by what each section costs."""
+    """Return what is left after dropping the oldest sections until the rest fits `room`."""
     old = [measure(each) for each in sections.turns]
     done = [measure(each) for each in sections.work]
     total = sum(old) + sum(done) + measure(sections.question)
@@ -189,7 +204,7 @@ def _keep_newest(
 
 
 def _split_last_turn(sections: ConversationSections[M]) -> ConversationSections[M]:
-    """The same, with each step of the last turn by itself."""
+    """Return the sections with each step of the last turn on its own."""
     work: list[list[Any]] = []
     for group in sections.work:
         first, *results = group
@@ -199,16 +214,16 @@ def _split_last_turn(sections: ConversationSections[M]) -> ConversationSections[
 
 
 def _join_message_steps(messages: list[M]) -> list[M]:
-    """The steps of UI messages put together again."""
+    """Join the steps of UI messages again."""
     merged: list[Any] = []
-    for _, run in groupby(messages, lambda said: isinstance(said, Message)):
-        alike: list[Any] = list(run)
-        merged += join_steps(alike) if isinstance(alike[0], Message) else alike
+    for _, run in groupby(messages, lambda message: isinstance(message, Message)):
+        messages_run: list[Any] = list(run)
+        merged += join_steps(messages_run) if isinstance(messages_run[0], Message) else messages_run
     return merged
 
 
 def _estimate_mapping(message: Mapping[str, Any]) -> int:
-    """About how many tokens a message in an API's words is."""
+    """Return about how many tokens a message in an API's format is."""
     return _MESSAGE_TOKENS + sum(_leaf_tokens(message))
 
 
@@ -217,10 +232,10 @@ def _leaf_tokens(value: Any, name: str = "") -> Iterator[int]:
         is_file = name in _FILE_FIELDS and len(value) > _MIN_FILE_LENGTH
         yield round(IMAGE_TOKENS) if is_file else 0 if name in _WIRE_FIELDS else estimate_text(value)
     elif isinstance(value, Mapping):
-        for key, held in value.items():
-            yield from _leaf_tokens(held, str(key))
+        for key, item in value.items():
+            yield from _leaf_tokens(item, str(key))
     elif isinstance(value, list | tuple):
-        for held in value:
-            yield from _leaf_tokens(held, name)
+        for item in value:
+            yield from _leaf_tokens(item, name)
     elif value is not None:
         yield 1

@@ -1,4 +1,6 @@
-"""Cuts: where a conversation was cut to fit its model, found again in the conversation itself."""
+"""Truncation points: where a conversation was cut to fit its model, stored in and read from the
+conversation.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ TruncationKind: TypeAlias = Literal["truncate", "summarise"]
 
 
 class TruncationPoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a `data-context` part says.
+    """The data of a `data-context` part.
 
-    `dropped` counts the messages that went, whole or in part, from the id `first` to the id `last`;
-    `split_steps` how many model calls of the last went, when the rest of it stayed. `tokens` were estimated
-    before and `left` after. `summary` stands for all that went so far. `problem`: why it was not summarised.
+    `dropped` counts the messages that were dropped, whole or in part, from the id `first` to the id
+    `last`;
+    `steps` the model calls of the last one, if the rest of it stayed. `tokens` is the estimate before,
+    `left`
+    after. `summary` covers everything dropped so far. `problem` says why there is no summary.
     """
 
     kind: TruncationKind
@@ -36,29 +40,33 @@ class TruncationPoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     problem: str | None = None
 
     def event(self) -> Data:
-        """The cut as an event; kept in the message under way, it is where the next request begins."""
+        """Return the point as an event. Stored in the message in progress, it is where the next request
+        starts.
+        """
         return Data(CONTEXT_PART, msgspec.to_builtins(self))
 
 
 class RemainingConversation(msgspec.Struct, frozen=True):
-    """What is left of a conversation behind its latest cut."""
+    """The part of a conversation after its latest truncation point."""
 
     messages: list[Message]
     point: TruncationPoint | None = None
 
 
 def remaining_conversation(messages: Sequence[Message]) -> RemainingConversation:
-    """The conversation behind its latest cut that still fits it; all of it when there is none.
+    """Return the conversation after the latest truncation point that matches it; all of it if there is none.
 
-    Messages that `with_notice` gave are cut already: only the note is taken off.
+    Messages from `with_notice` are truncated already: only the notice is removed.
     """
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if (cut := _point_in_notice(message)) is not None:
             rest = replace(message, parts=message.parts[1:])
             return RemainingConversation(
-                [*messages[:at], *([rest] if rest.parts else []), *messages[at + 1 :]], cut
+                [*messages[:index], *([rest] if rest.parts else []), *messages[index + 1 :]], cut
             )
-    bare = [said for message in messages if (said := _without_points(message)).parts or not message.parts]
+    bare = [
+        stripped for message in messages if (stripped := _without_points(message)).parts or not message.parts
+    ]
     for cut in _stored_points(messages):
         behind = _messages_after(bare, cut)
         if behind is not None:
@@ -69,21 +77,22 @@ def remaining_conversation(messages: Sequence[Message]) -> RemainingConversation
 def with_notice(
     messages: Sequence[Message], point: TruncationPoint, *, recall: str | None = None
 ) -> list[Message]:
-    """The messages behind a cut, with a word before the first that a user said about what is not there.
+    """Return the messages after a truncation point, with a notice about the dropped ones before the first
+    user text.
 
-    `recall` is the tool that finds it.
+    `recall` is the tool that finds them.
     """
-    said = list(messages)
-    at = next((at for at, message in enumerate(said) if role_of(message) == "user"), None)
+    shown = list(messages)
+    index = next((index for index, message in enumerate(shown) if role_of(message) == "user"), None)
     text = TextPart(
         _notice_text(point, recall),
         provider_metadata={METADATA_KEY: {CONTEXT_PART: msgspec.to_builtins(point)}},
     )
-    if at is not None:
-        said[at] = replace(said[at], parts=(text, *said[at].parts))
-        return said
-    head = len(split_sections(said).system)
-    return [*said[:head], Message("context", "user", (text,)), *said[head:]]
+    if index is not None:
+        shown[index] = replace(shown[index], parts=(text, *shown[index].parts))
+        return shown
+    head = len(split_sections(shown).system)
+    return [*shown[:head], Message("context", "user", (text,)), *shown[head:]]
 
 
 def _notice_text(point: TruncationPoint, recall: str | None) -> str:
@@ -98,7 +107,7 @@ def _notice_text(point: TruncationPoint, recall: str | None) -> str:
 
 
 def _point_in_notice(message: Message) -> TruncationPoint | None:
-    """The cut that a note at the beginning of the message is of."""
+    """Return the truncation point of a notice at the start of the message."""
     first = message.parts[0] if message.parts else None
     if not isinstance(first, TextPart) or not first.provider_metadata:
         return None
@@ -106,7 +115,7 @@ def _point_in_notice(message: Message) -> TruncationPoint | None:
 
 
 def _stored_points(messages: Sequence[Message]) -> Iterator[TruncationPoint]:
-    """The cuts that were made, the latest first."""
+    """Yield the stored truncation points, latest first."""
     for message in reversed(messages):
         for part in reversed(message.parts) if message.role == "assistant" else ():
             if isinstance(part, DataPart) and part.type == CONTEXT_PART:
@@ -117,11 +126,11 @@ def _decode_point(data: Any) -> Iterator[TruncationPoint]:
     try:
         yield msgspec.convert(data, TruncationPoint)
     except msgspec.ValidationError:
-        return  # somebody else's part of this name
+        return  # a part of this name that the application added
 
 
 def _without_points(message: Message) -> Message:
-    """The message without our parts in it, which no model is shown."""
+    """Return the message without truncation points, which no model is shown."""
     parts = tuple(
         part for part in message.parts if not (isinstance(part, DataPart) and part.type == CONTEXT_PART)
     )
@@ -129,9 +138,9 @@ def _without_points(message: Message) -> Message:
 
 
 def _messages_after(messages: list[Message], point: TruncationPoint) -> list[Message] | None:
-    """The messages behind a cut; None when it was made in another conversation.
+    """Return the messages after a point; None if it belongs to another conversation.
 
-    A turn that was cut into begins with its question all the same.
+    A turn that was cut in the middle still starts with its user message.
     """
     found = split_sections(messages)
     turns = [*found.turns, [*found.question, *(message for group in found.work for message in group)]]
@@ -146,7 +155,7 @@ def _messages_after(messages: list[Message], point: TruncationPoint) -> list[Mes
 
 
 def _rest_of_turn(turn: list[Message], position: int, *, point: TruncationPoint) -> list[Message]:
-    """What a cut leaves of the turn that it ends in."""
+    """Return what a point leaves of the turn in which it lies."""
     if position == len(turn) - 1 and not point.steps:
         return []
     question = [message for message in turn[: position + 1] if message.role == "user"]

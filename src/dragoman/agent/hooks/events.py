@@ -1,4 +1,4 @@
-"""The events of hooks: what each is told."""
+"""Hook events and the decisions that a hook may return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HookName = Literal[
 class BaseHookEvent(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="event", rename="camel", omit_defaults=True
 ):
-    """What all of them say: for whom it is, and what it belongs to. `step` counts a run's model calls."""
+    """The fields of every event: owner, agent, session and run. `step` counts the run's model calls."""
 
     owner: str = "local"
     key_id: str | None = None
@@ -33,14 +33,14 @@ class BaseHookEvent(
 
 
 class UserPromptSubmit(BaseHookEvent, frozen=True, kw_only=True, tag="user_prompt_submit"):
-    """A user said something; `text` is all the text of `message`. Nothing of it has gone anywhere yet."""
+    """A user sent a message; `text` is all its text. Nothing of it has been stored or sent yet."""
 
     text: str
     message: Message | None = None
 
 
 class PreToolUse(BaseHookEvent, frozen=True, kw_only=True, tag="pre_tool_use"):
-    """A model wants to call an operation. `tool` is its id as models are shown it, `input` what it gets."""
+    """A model asks to call an operation. `tool` is the operation's tool name, `input` its arguments."""
 
     tool: str
     operation: str
@@ -51,7 +51,7 @@ class PreToolUse(BaseHookEvent, frozen=True, kw_only=True, tag="pre_tool_use"):
 
 
 class PostToolUse(BaseHookEvent, frozen=True, kw_only=True, tag="post_tool_use"):
-    """A call has ended: `output` when its status is `done`, else `error`. `duration` is in seconds."""
+    """A call ended: `output` if its status is `done`, else `error`. `duration` is in seconds."""
 
     tool: str
     operation: str
@@ -66,13 +66,13 @@ class PostToolUse(BaseHookEvent, frozen=True, kw_only=True, tag="post_tool_use")
 
 
 class PreModel(BaseHookEvent, frozen=True, kw_only=True, tag="pre_model"):
-    """A model is about to be asked."""
+    """A model request is about to be sent."""
 
     request: ModelRequest
 
 
 class PostModel(BaseHookEvent, frozen=True, kw_only=True, tag="post_model"):
-    """A model has answered, or failed with `error`. `message` is the whole answer of the run so far."""
+    """A model call ended, or failed with `error`. `message` is the whole answer of the run so far."""
 
     model: str
     text: str = ""
@@ -84,11 +84,11 @@ class PostModel(BaseHookEvent, frozen=True, kw_only=True, tag="post_model"):
 
 
 class RunEnd(BaseHookEvent, frozen=True, kw_only=True, tag="run_end"):
-    """A run has ended; `reason` is how, `cost` in US dollars where it is known, `duration` in seconds.
+    """A run ended. `cost` is in US dollars if known, `duration` in seconds.
 
-    Of a run that failed, `error` says why, `category` what kind of failure that was (as in a result's
-    `error`), `transient` whether the same again can help, `retry_delay` in how many seconds, as the provider
-    asked, and `hint` what to do.
+    For a failed run, `error` says why, `category` is that of a result's `error`, `transient` says whether
+    a retry
+    may help, `retry_delay` the seconds to wait that the provider asked for, and `hint` what to do.
     """
 
     reason: str
@@ -107,35 +107,37 @@ class RunEnd(BaseHookEvent, frozen=True, kw_only=True, tag="run_end"):
 HookEvent: TypeAlias = UserPromptSubmit | PreToolUse | PostToolUse | PreModel | PostModel | RunEnd
 
 
-# ---- Decisions: what a hook may say.
+# Decisions
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """Nothing to say: the next hook is asked. The same as None."""
+    """Leave everything as it is and call the next hook. The same as None."""
 
 
 class Block(msgspec.Struct, frozen=True):
-    """It must not be; the model, or whoever asked, is told the reason.
+    """Refuse. The reason is shown to the model, or to the user.
 
-    Before a call: it is denied. After it: the result is withheld. Before the model is asked, or of what a
-    user says: the run ends there.
+    Before a call it is denied; after it, the result is withheld. Before a model request, or for a user
+    message, the run ends.
     """
 
     reason: str
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Somebody has to approve the call first, for this reason. Only for `pre_tool_use`."""
+    """Require approval of the call, for this reason. Only for `pre_tool_use`."""
 
     reason: str
 
 
 class Modify(msgspec.Struct, frozen=True):
-    """It goes on, changed.
+    """Continue with a change.
 
-    `input`: a call's new input, or a user's new text. `output`: what the model is told instead of a call's
-    result, or as the message of its failure. `request`: what the model is asked instead. `metadata` is kept
-    in the call's notes.
+    `input`: the new input of a call, or the new text of the user. `output`: shown to the model instead of
+    a result,
+    or as the message of a failure. `request`: sent instead of the model request. `metadata` is stored in
+    the
+    notes of the call.
     """
 
     input: Any = UNSET

@@ -1,4 +1,4 @@
-"""Hooks: your functions, asked before and after what an agent does. Source: seed 004, §1.6 and §4.2."""
+"""Hooks: functions called before and after what an agent does. Source: seed 004, §1.6 and §4.2."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ F = TypeVar("F", bound=HookFunction)
 
 
 class LoopHooks(Protocol):
-    """What the loop asks. None of it raises for a hook that fails."""
+    """The hooks that the loop calls. No method raises for a hook that fails."""
 
     async def user_prompt_submit(self, event: UserPromptSubmit) -> UserPromptSubmit | Block:
-        """What the user is taken to have said, or why the run must not begin."""
+        """Return the event as the hooks changed it, or a Block that refuses the run."""
         ...
 
     async def pre_model(self, event: PreModel) -> PreModel | Block:
-        """What the model is asked, or why it must not be."""
+        """Return the event as the hooks changed it, or a Block that refuses the request."""
         ...
 
     async def post_model(self, event: PostModel) -> None:
-        """Hear of a model's answer."""
+        """Report a model call."""
         ...
 
     async def run_end(self, event: RunEnd) -> None:
-        """Hear of a run's end."""
+        """Report the end of a run."""
         ...
 
 
 class HookDetails(TypedDict, total=False):
-    """What may be said of a hook beside its function; see `Hook`."""
+    """The optional fields of a hook; see `Hook`."""
 
     name: str
     match: str | tuple[str, ...] | list[str]
@@ -53,9 +53,9 @@ class HookDetails(TypedDict, total=False):
 
 
 class Hooks:
-    """Hooks in the order in which they are asked; `+` puts others behind them.
+    """Hooks in the order in which they are called; `+` appends others.
 
-    `loop` and `calls` are what the loop and the calls ask. What is added later counts from then on.
+    `loop` and `calls` are what the loop and the calls use. Hooks that are added later count from then on.
     """
 
     def __init__(self, *hooks: Hook) -> None:
@@ -77,7 +77,7 @@ class Hooks:
         return Hooks(*self, *other)
 
     def on(self, event: HookName, function: HookFunction, **details: Unpack[HookDetails]) -> Hooks:
-        """Ask this function too, after those that are there; gives the hooks back. ConfigError."""
+        """Append a function as a hook and return the hooks. Raises ConfigError."""
         match = details.get("match", ())
         on_error = details.get("on_error") or ("block" if event in FAIL_CLOSED else "continue")
         self._hooks.append(
@@ -98,7 +98,7 @@ class Hooks:
     @overload
     def user_prompt_submit(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
     def user_prompt_submit(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
-        """Decorate a function to be asked about what a user says, before anybody sees it."""
+        """Decorate a function to be called with a user message before it is stored or sent."""
         return self._decorate("user_prompt_submit", function, details=details)
 
     @overload
@@ -106,7 +106,7 @@ class Hooks:
     @overload
     def pre_tool_use(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
     def pre_tool_use(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
-        """Decorate a function to be asked before a model's call runs."""
+        """Decorate a function to be called before a tool call of a model runs."""
         return self._decorate("pre_tool_use", function, details=details)
 
     @overload
@@ -114,7 +114,7 @@ class Hooks:
     @overload
     def post_tool_use(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
     def post_tool_use(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
-        """Decorate a function to be asked what the model is told of a call that has ended."""
+        """Decorate a function to be called with the result of a tool call before the model sees it."""
         return self._decorate("post_tool_use", function, details=details)
 
     @overload
@@ -122,7 +122,7 @@ class Hooks:
     @overload
     def pre_model(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
     def pre_model(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
-        """Decorate a function to be asked before a model is."""
+        """Decorate a function to be called before a model request is sent."""
         return self._decorate("pre_model", function, details=details)
 
     @overload
@@ -130,7 +130,7 @@ class Hooks:
     @overload
     def post_model(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
     def post_model(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
-        """Decorate a function to hear of each answer of a model."""
+        """Decorate a function to be called after each model call."""
         return self._decorate("post_model", function, details=details)
 
     @overload
@@ -138,15 +138,15 @@ class Hooks:
     @overload
     def run_end(self, **details: Unpack[HookDetails]) -> Callable[[F], F]: ...
     def run_end(self, function: Any = None, **details: Unpack[HookDetails]) -> Any:
-        """Decorate a function to hear how a run ended."""
+        """Decorate a function to be called when a run ends."""
         return self._decorate("run_end", function, details=details)
 
     def close(self) -> None:
-        """Let the threads of plain functions go. Hooks that are asked afterwards get new ones."""
+        """Shut down the threads of plain functions. Hooks called later get new ones."""
         self._runner.close()
 
     async def aclose(self) -> None:
-        """The same, and close what the hooks themselves have to close, such as connections."""
+        """Close the threads and whatever the hooks have to close themselves, such as connections."""
         self.close()
         for function in {id(hook.function): hook.function for hook in self._hooks}.values():
             await close_function(function)

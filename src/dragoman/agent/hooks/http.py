@@ -1,4 +1,4 @@
-"""HTTP hooks: events as JSON for somebody else to decide about, and the decision read from the answer."""
+"""HTTP hooks: send the event as JSON to a URL and read the decision from the response."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ MAX_REASON_LENGTH = 2_000
 
 
 class HookEndpoint(Protocol):
-    """Whoever is asked over HTTP; see `providers.hook_http.Webhook`."""
+    """Where an HTTP hook is sent; `http.webhook.Webhook` or a transport of your own."""
 
     async def ask(self, body: bytes) -> bytes | None:
-        """The answer to a JSON body; None where there is nothing to say."""
+        """Send a JSON body and return that of the response; None for a 204."""
         ...
 
 
 class HookReply(msgspec.Struct, frozen=True):
-    """An answer as JSON. `request` may say instructions, messages and options."""
+    """The response body. `request` may change instructions, messages and options."""
 
     decision: str
     reason: str | None = None
@@ -51,11 +51,11 @@ class HookReply(msgspec.Struct, frozen=True):
 
 
 class InvalidHookReply(Exception):
-    """The answer of an HTTP hook cannot be understood."""
+    """The response of an HTTP hook is not a valid decision."""
 
 
 class HttpHook:
-    """A hook that asks over HTTP. `close` closes its connections; asked again, it opens new ones."""
+    """A hook that is decided over HTTP. `close` closes its connections; the next call opens new ones."""
 
     def __init__(
         self, endpoint: HookEndpoint, *, name: str, connections: LazyTransport | None = None
@@ -68,12 +68,12 @@ class HttpHook:
         return f"HttpHook({self.__name__!r})"
 
     async def __call__(self, event: HookEvent) -> HookResult:
-        """What they decide. ProviderError, ReplyUnread."""
+        """Return the decision. Raises ProviderError, InvalidHookReply."""
         answer = await self._endpoint.ask(msgspec.json.encode(event_body(event), enc_hook=str))
         return None if answer is None else read_decision(answer, event)
 
     async def close(self) -> None:
-        """Close the connections that are its own."""
+        """Close the connections that the hook opened itself."""
         if self._connections is not None:
             await self._connections.close()
 
@@ -81,11 +81,12 @@ class HttpHook:
 def http_hook(
     endpoint: str | HookEndpoint, *, secret: str | None = None, timeout: float = DEFAULT_TIMEOUT
 ) -> HttpHook:
-    """A hook that asks somebody's address; a `Webhook` has all of it in itself.
+    """Return a hook that sends events to a URL, or to a `Webhook` with settings of its own.
 
-    `secret` signs what is sent, several with spaces between them all do. `timeout` is in seconds, for all of
-    it. Its connections are opened when it is first asked, and closed with the agent whose hooks it is one of,
-    or by `close()`. ConfigError for an address or a secret that cannot be used.
+    `secret` signs the requests; several, separated by spaces, all sign. `timeout` is in seconds for the
+    whole
+    exchange. Connections are opened at the first call, and closed with the agent that uses the hook or by
+    `close()`. Raises ConfigError for an invalid URL or secret.
 
         hooks = Hooks().on("pre_tool_use", http_hook("https://hooks.example.org/dragoman", secret=secret))
     """
@@ -97,23 +98,23 @@ def http_hook(
 
 
 def event_body(event: HookEvent) -> dict[str, Any]:
-    """An event as JSON: its fields, in camel case, those left out that say nothing."""
+    """Return an event as JSON fields in camel case, without empty ones."""
     match event:
         case PreModel(request=request):
             return {**plain_fields(event, "request"), "request": request_body(request)}
         case UserPromptSubmit(message=message) | PostModel(message=message):
-            told = {} if message is None else {"message": to_json(message)}
-            return {**plain_fields(event, "message"), **told}
+            extra = {} if message is None else {"message": to_json(message)}
+            return {**plain_fields(event, "message"), **extra}
         case _:
             return plain_fields(event)
 
 
 def plain_fields(event: HookEvent, *excluded: str) -> dict[str, Any]:
-    """The event's plain fields."""
+    """Return the event's plain fields."""
     names = zip(event.__struct_fields__, event.__struct_encode_fields__, strict=True)
-    said = {shown: getattr(event, name) for name, shown in names if name not in excluded}
+    fields = {wire_name: getattr(event, name) for name, wire_name in names if name not in excluded}
     kind = event.__struct_config__.tag
-    return {"event": kind, **{name: value for name, value in said.items() if value is not None}}
+    return {"event": kind, **{name: value for name, value in fields.items() if value is not None}}
 
 
 def request_body(request: ModelRequest) -> dict[str, Any]:
@@ -127,19 +128,19 @@ def request_body(request: ModelRequest) -> dict[str, Any]:
 
 
 def read_decision(answer: bytes, event: HookEvent) -> Decision:
-    """The decision in an answer. ReplyUnread when there is none."""
+    """Return the decision in a response body. Raises InvalidHookReply."""
     try:
         reply = msgspec.json.decode(answer, type=HookReply)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidHookReply(f"the answer is no decision: {error}") from None
+        raise InvalidHookReply(f"the response is not a valid decision: {error}") from None
     reason = (reply.reason or "")[:MAX_REASON_LENGTH]
     match reply.decision:
         case "continue":
             return Continue()
         case "block":
-            return Block(reason or "a hook said so")
+            return Block(reason or "blocked by a hook")
         case "ask":
-            return Ask(reason or "a hook asks for it")
+            return Ask(reason or "a hook requires approval")
         case "modify":
             return Modify(
                 input=reply.input,
@@ -149,11 +150,13 @@ def read_decision(answer: bytes, event: HookEvent) -> Decision:
                 metadata=reply.metadata,
             )
         case _:
-            raise InvalidHookReply(f"{reply.decision[:40]!r} is no decision: continue, block, ask or modify")
+            raise InvalidHookReply(
+                f"{reply.decision[:40]!r} is not a decision; it must be continue, block, ask or modify"
+            )
 
 
 def changed_request(change: Mapping[str, Any] | None, event: HookEvent) -> ModelRequest | None:
-    """The model's request with what an answer says instead."""
+    """Return the model request with the changes of a response."""
     if change is None or not isinstance(event, PreModel):
         return None
     unknown = set(change) - {"instructions", "messages", "options"}
@@ -168,5 +171,5 @@ def changed_request(change: Mapping[str, Any] | None, event: HookEvent) -> Model
         if "instructions" in change:
             request = replace(request, instructions=msgspec.convert(change["instructions"], str | None))
     except (BadRequest, TypeError, msgspec.ValidationError) as error:
-        raise InvalidHookReply(f"the request is changed to none: {error}") from None
+        raise InvalidHookReply(f"the changed request is invalid: {error}") from None
     return request

@@ -1,4 +1,7 @@
-"""Tool hooks: what hooks say before and after the calls that a model makes."""
+"""The points at which hooks are called: around tool calls (ToolHooks), and in the loop (TurnHooks).
+
+Both turn the decisions of hooks into what calls and the loop understand.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ NO_RULING = Ruling()
 
 
 class ToolHooks:
-    """Asks hooks about calls; see `operations.hook.CallHooks`."""
+    """Calls hooks around tool calls; implements `operations.hook.CallHooks`."""
 
     def __init__(self, runner: HookRunner) -> None:
         self._runner = runner
 
     async def before(self, call: HookedCall) -> Ruling:
-        """Whether the call may run, and with which input."""
+        """Return whether the call may run, and with which input."""
         if not self._runner.has_hooks("pre_tool_use", operation=call.operation):
             return NO_RULING
         event = PreToolUse(input=msgspec.to_builtins(call.input), **call_fields(call))
@@ -53,7 +56,7 @@ class ToolHooks:
         return ruling
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
-        """What the model is told instead; None when it is told what came out."""
+        """Return what the model is told instead of the result; None leaves it unchanged."""
         if not self._runner.has_hooks("post_tool_use", operation=call.operation):
             return None
         event = PostToolUse(
@@ -66,19 +69,19 @@ class ToolHooks:
         )
         answer = await self._runner.decide("post_tool_use", event)
         revision = make_revision(answer, end)
-        told = event if revision is None else with_revision(event, revision)
-        await self._runner.notify_watchers("post_tool_use", told)
+        watched = event if revision is None else with_revision(event, revision)
+        await self._runner.notify_watchers("post_tool_use", watched)
         return revision
 
 
 def call_fields(call: HookedCall) -> dict[str, Any]:
-    """What events say of a call, but for its input."""
-    said = {field: getattr(call, field) for field in call.__struct_fields__ if field != "input"}
-    return {**said, "tool": wire_name(call.operation)}
+    """Return the event fields of a call, except its input."""
+    fields = {field: getattr(call, field) for field in call.__struct_fields__ if field != "input"}
+    return {**fields, "tool": wire_name(call.operation)}
 
 
 def make_ruling(answer: HookAnswer) -> Ruling:
-    """What a decision means for a call that has not begun."""
+    """Return what a decision means for a call that has not started."""
     match answer.decision:
         case Continue():
             return Ruling(notes=answer.notes)
@@ -96,13 +99,13 @@ def make_ruling(answer: HookAnswer) -> Ruling:
 
 
 def make_revision(answer: HookAnswer, end: CallEnd) -> Revision | None:
-    """What a decision makes of a call's end; None for nothing."""
+    """Return what a decision changes in the result of a call; None for nothing."""
     match answer.decision:
         case Block(reason=reason):
             return withhold(reason, end, notes=answer.notes)
         case Modify(output=output) as change:
             changed = output is not UNSET
-            what = "what came out was changed" if changed else ""
+            what = "the output was changed" if changed else ""
             notes = (*answer.notes, *change_notes(answer.hook, change, description=what))
             if not changed:
                 return Revision(result=end.result, failure=end.failure, notes=notes)
@@ -119,22 +122,24 @@ def make_revision(answer: HookAnswer, end: CallEnd) -> Revision | None:
 
 
 def withhold(reason: str, end: CallEnd, *, notes: tuple[str, ...]) -> Revision:
-    """The end of a call whose result nobody may see: it was made all the same."""
-    said = "the call was made, but its result is withheld" if end.failure is None else "the error is withheld"
-    return Revision(failure=CallFailure(code=WITHHELD, message=f"{said}: {reason}"), notes=notes)
+    """Return the result of a call whose output is withheld. The call was made all the same."""
+    prefix = (
+        "the call was made, but its result is withheld" if end.failure is None else "the error is withheld"
+    )
+    return Revision(failure=CallFailure(code=WITHHELD, message=f"{prefix}: {reason}"), notes=notes)
 
 
 def change_notes(hook: str, change: Modify, *, description: str) -> list[str]:
-    """The notes of a change: what it was and why, and what the hook wants remembered."""
-    said = [each for each in (description, change.reason) if each]
-    notes = [f"hook {hook}: {': '.join(said)}"] if said else []
+    """Return the notes on a change: what changed and why, and the metadata of the hook."""
+    reasons = [each for each in (description, change.reason) if each]
+    notes = [f"hook {hook}: {': '.join(reasons)}"] if reasons else []
     if change.metadata:
         notes.append(f"hook {hook} notes {note_text(dict(change.metadata))}")
     return notes
 
 
 def note_text(value: Any) -> str:
-    """A value as JSON for a note: cut short, without what is named like a secret."""
+    """Return a value as JSON for a note, cut short and without secret fields."""
     text = msgspec.json.encode(excerpt_value(value), enc_hook=str).decode()
     return text if len(text) <= MAX_NOTE_LENGTH else f"{text[: MAX_NOTE_LENGTH - 1]}…"
 
@@ -144,22 +149,19 @@ def error_text(failure: CallFailure) -> str:
 
 
 def with_revision(event: PostToolUse, revision: Revision) -> PostToolUse:
-    """The event as those that watch see it: with what the model is told."""
+    """Return the event as watchers see it: with what the model is told."""
     error = None if revision.failure is None else error_text(revision.failure)
     return replace(event, output=revision.result, error=error)
 
 
-# ---- Loop hooks: what hooks say of what a user said, of a model's request and answer, and of a run's end.
-
-
 class TurnHooks:
-    """Asks hooks about a run; see `agent.hooks.LoopHooks`."""
+    """Calls hooks in the loop; implements `LoopHooks`."""
 
     def __init__(self, runner: HookRunner) -> None:
         self._runner = runner
 
     async def user_prompt_submit(self, event: UserPromptSubmit) -> UserPromptSubmit | Block:
-        """What the user is taken to have said, or why the run must not begin."""
+        """Return the event as the hooks changed it, or a Block."""
         decision = (await self._runner.decide("user_prompt_submit", event)).decision
         if isinstance(decision, Block):
             return decision
@@ -170,7 +172,7 @@ class TurnHooks:
         return event
 
     async def pre_model(self, event: PreModel) -> PreModel | Block:
-        """What the model is asked, or why it must not be."""
+        """Return the event as the hooks changed it, or a Block."""
         decision = (await self._runner.decide("pre_model", event)).decision
         if isinstance(decision, Block):
             return decision
@@ -180,23 +182,23 @@ class TurnHooks:
         return event
 
     async def post_model(self, event: PostModel) -> None:
-        """Tell of a model's answer."""
+        """Report a model call."""
         await self._runner.decide("post_model", event)
         await self._runner.notify_watchers("post_model", event)
 
     async def run_end(self, event: RunEnd) -> None:
-        """Tell of a run's end."""
+        """Report the end of a run."""
         await self._runner.decide("run_end", event)
         await self._runner.notify_watchers("run_end", event)
 
 
 def message_text(message: Message) -> str:
-    """All the text of a message."""
+    """Return the text of a message."""
     return "\n".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
 def with_text(message: Message, text: str) -> Message:
-    """The message with this as its only text, where its first text stood; files and all else stay."""
+    """Return the message with this text in place of all its text; files and other parts stay."""
     parts: list[Part] = [part for part in message.parts if not isinstance(part, TextPart)]
     at = next((at for at, part in enumerate(message.parts) if isinstance(part, TextPart)), 0)
     parts.insert(at, TextPart(text))

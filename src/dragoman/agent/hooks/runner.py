@@ -1,4 +1,7 @@
-"""Runs hooks: one after another, each within its time; the first that decides ends the asking."""
+"""Hooks and the runner that calls them one after another, each within its timeout.
+
+The first decision other than Continue ends the sequence; hooks that only watch are called last.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,6 @@ from dragoman.model_request import ModelRequest
 from dragoman.operations.execution import is_task_cancelled
 from dragoman.operations.permission.patterns import compile_glob, parse_pattern
 
-# ---- A hook: a function that is told of an event and may decide; what it is for, and how long it may take.
-
 OnError = Literal["block", "continue"]
 HookResult: TypeAlias = Continue | Block | Ask | Modify | None
 HookFunction: TypeAlias = Callable[[Any], HookResult | Awaitable[HookResult]]
@@ -45,11 +46,13 @@ DEFAULT_TIMEOUT = 10.0
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """A function for one kind of event.
+    """A function that is called at one kind of event and may decide.
 
-    `match` are patterns of operations (`files.*`, `*.delete_*`); without any it is asked about all.
-    `timeout` is in seconds. `on_error` is what a hook that fails or takes too long counts as. One that only
-    watches is told last, and what it says counts for nothing. ConfigError for what cannot be.
+    `match` are patterns of operations (`files.*`, `*.delete_*`); without any, all match. `timeout` is in
+    seconds.
+    `on_error` is the decision when the hook fails or times out. A hook that `watches` is called last and
+    its
+    result is ignored. Raises ConfigError for invalid fields.
     """
 
     event: HookName
@@ -62,20 +65,22 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.event not in HOOK_NAMES:
-            raise ConfigError(f"there is no hook {self.event!r}", hint=f"there are {', '.join(HOOK_NAMES)}")
+            raise ConfigError(
+                f"there is no hook event {self.event!r}", hint=f"there are {', '.join(HOOK_NAMES)}"
+            )
         if not callable(self.function):
-            raise ConfigError(f"a hook is a function, got {self.function!r:.80}")
+            raise ConfigError(f"a hook must be a function, not {self.function!r:.80}")
         if self.timeout <= 0:
-            raise ConfigError(f"the timeout of a hook is above 0 seconds, got {self.timeout!r}")
+            raise ConfigError(f"the timeout of a hook must be above 0 seconds, not {self.timeout!r}")
         if self.on_error not in ("block", "continue"):
-            raise ConfigError(f"on_error of a hook is block or continue, got {self.on_error!r}")
+            raise ConfigError(f"on_error of a hook must be block or continue, not {self.on_error!r}")
         if self.match and self.event not in TOOL_HOOKS:
-            raise ConfigError(f"a hook for {self.event} has no operation to match")
+            raise ConfigError(f"a hook for {self.event} cannot match operations; leave `match` out")
         for pattern in self.match:
             parse_pattern(pattern)
 
     def applies_to(self, operation: str | None) -> bool:
-        """Whether it is asked about this operation."""
+        """Return whether the hook is called for this operation."""
         if not self.match or operation is None:
             return True
         id = operation.lower()
@@ -83,12 +88,12 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def function_name(function: HookFunction) -> str:
-    """What a function is called in notes and logs."""
+    """Return a function's name for notes and logs."""
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 async def close_function(function: HookFunction) -> None:
-    """Let go of what a hook holds, where it has an async `close()`."""
+    """Call the async `close()` of a hook function, if it has one."""
     close: Any = getattr(function, "close", None)
     if inspect.iscoroutinefunction(close):
         await close()
@@ -101,11 +106,11 @@ NO_DECISION = Continue()
 
 
 class HookFailed(Exception):
-    """A hook gave no answer that can be used; the message says why, in words that can be shown."""
+    """A hook returned no usable decision. The message says why and may be shown."""
 
 
 class HookAnswer(msgspec.Struct, frozen=True):
-    """What was decided, by which hook, and what else has to be remembered."""
+    """The decision, the name of the hook that made it, and notes for the record."""
 
     decision: Decision = NO_DECISION
     hook: str = ""
@@ -113,18 +118,18 @@ class HookAnswer(msgspec.Struct, frozen=True):
 
 
 class HookRunner:
-    """Asks hooks. `hooks` may grow. Plain functions run in a few threads of its own."""
+    """Calls hooks. `hooks` may grow. Plain functions run in a few threads of its own."""
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._hooks = hooks
         self._threads: ThreadPoolExecutor | None = None
 
     def has_hooks(self, name: HookName, *, operation: str | None = None) -> bool:
-        """Whether anybody wants to hear of such an event."""
+        """Return whether any hook applies to this event."""
         return any(each.event == name and each.applies_to(operation) for each in self._hooks)
 
     async def decide(self, name: HookName, event: HookEvent) -> HookAnswer:
-        """What the hooks say: the first decision that is not to continue. Hooks that fail are noted."""
+        """Return the first decision that is not Continue. Failed hooks are noted."""
         notes: tuple[str, ...] = ()
         for hook in self._matching_hooks(name, event, watches=False):
             try:
@@ -140,7 +145,7 @@ class HookRunner:
         return HookAnswer(notes=notes)
 
     async def notify_watchers(self, name: HookName, event: HookEvent) -> None:
-        """Tell those that only watch. One that fails is logged."""
+        """Call the hooks that only watch. Failures are logged."""
         for hook in self._matching_hooks(name, event, watches=True):
             try:
                 await self._run_hook(hook, event)
@@ -148,20 +153,21 @@ class HookRunner:
                 log.warning("hook %s, which watches %s, failed: %s", hook.name, name, error)
 
     def close(self) -> None:
-        """Let the threads go, without waiting for busy ones."""
+        """Shut the threads down without waiting for busy ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _matching_hooks(self, name: HookName, event: HookEvent, *, watches: bool) -> list[Hook]:
         operation = getattr(event, "operation", None)
-        found = [each for each in self._hooks if each.event == name and each.watches is watches]
-        return [each for each in found if each.applies_to(operation)]
+        hooks = [each for each in self._hooks if each.event == name and each.watches is watches]
+        return [each for each in hooks if each.applies_to(operation)]
 
     async def _run_hook(self, hook: Hook, event: HookEvent) -> Decision:
-        """What one hook says. HookFailed when it raises, takes too long, or says what means nothing here.
+        """Return the decision of one hook. HookFailed when it raises, times out or returns an invalid
+        decision.
 
-        What it raised is for the log only, since it may hold secrets.
+        The exception goes to the log only: it may contain secrets.
         """
         try:
             return check_decision(hook, await self._run_with_timeout(hook, event))
@@ -174,20 +180,20 @@ class HookRunner:
             log.exception("hook %s failed", hook.name)
         except (Exception, SystemExit):
             log.exception("hook %s failed", hook.name)
-        raise HookFailed("it raised an error")
+        raise HookFailed("it raised an exception")
 
     async def _run_with_timeout(self, hook: Hook, event: HookEvent) -> Any:
         limit = asyncio.timeout(hook.timeout)
         try:
             async with limit:
-                said = await self._call_function(hook, event)
+                result = await self._call_function(hook, event)
         except TimeoutError:
             if not limit.expired():
                 raise
-            said = None
-        if limit.expired():  # also when it was told to stop, and answered all the same
+            result = None
+        if limit.expired():  # also when it swallowed its cancellation and returned a value
             raise HookFailed(f"it took more than {hook.timeout:g} seconds")
-        return said
+        return result
 
     async def _call_function(self, hook: Hook, event: HookEvent) -> Any:
         function: Callable[[Any], Any] = hook.function
@@ -196,28 +202,30 @@ class HookRunner:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="hook")
         loop = asyncio.get_running_loop()
-        said = await loop.run_in_executor(self._threads, copy_context().run, call_in_thread, function, event)
-        return await said if inspect.isawaitable(said) else said
+        result = await loop.run_in_executor(
+            self._threads, copy_context().run, call_in_thread, function, event
+        )
+        return await result if inspect.isawaitable(result) else result
 
 
 def check_decision(hook: Hook, result: Any) -> Decision:
-    """The decision that it is. HookFailed for what means nothing here; who only watches may say anything."""
+    """Return the decision in a result. HookFailed for an invalid one; a watcher may return anything."""
     if result is None or hook.watches:
         return NO_DECISION
-    wrong = decision_error(hook.event, result)
-    if wrong:
-        raise HookFailed(wrong)
+    problem = decision_error(hook.event, result)
+    if problem:
+        raise HookFailed(problem)
     decision: Decision = result
     return decision
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await."""
+    """Return whether calling the function returns an awaitable."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def call_in_thread(function: Callable[[Any], Any], event: HookEvent) -> Any:
-    """What the function says; what a future cannot carry out of a thread becomes another error."""
+    """Call the function; an exception that a future cannot carry becomes a RuntimeError."""
     try:
         return function(event)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
@@ -225,7 +233,7 @@ def call_in_thread(function: Callable[[Any], Any], event: HookEvent) -> Any:
 
 
 def decision_error(name: HookName, decision: object) -> str | None:
-    """Why a decision means nothing for this kind of event; None when it does."""
+    """Return why a decision is invalid for this kind of event, or None."""
     match decision:
         case Continue():
             return None
@@ -236,21 +244,21 @@ def decision_error(name: HookName, decision: object) -> str | None:
         case Modify():
             return change_error(name, decision)
         case _:
-            return f"it gave a {type(decision).__name__}, which is no decision"
+            return f"it returned a {type(decision).__name__} instead of a decision"
 
 
 def change_error(name: HookName, change: Modify) -> str | None:
-    """Why a change means nothing for this kind of event."""
-    given = {"input": change.input is not UNSET, "output": change.output is not UNSET}
-    given["request"] = change.request is not None
+    """Return why a change is invalid for this kind of event, or None."""
+    is_set = {"input": change.input is not UNSET, "output": change.output is not UNSET}
+    is_set["request"] = change.request is not None
     field, kind = CHANGEABLE_FIELDS.get(name, (None, object))
-    for each, said in given.items():
-        if said and each != field:
-            return f"it changed the {each}, which {name} does not have"
-    value = getattr(change, field) if field and given[field] else None
+    for name_set, present in is_set.items():
+        if present and name_set != field:
+            return f"it changed the {name_set}, which {name} does not have"
+    value = getattr(change, field) if field and is_set[field] else None
     if value is not None and not isinstance(value, kind):
         return f"it changed the {field} to a {type(value).__name__}"
-    if value is None and field == "input" and given["input"]:
+    if value is None and field == "input" and is_set["input"]:
         return "it changed the input to nothing"
     return None
 
@@ -263,11 +271,13 @@ CHANGEABLE_FIELDS: dict[HookName, tuple[str, type]] = {
 }
 
 
-# ---- Hooks in turn: several as one, each of which sees what those before it made.
+# Several hooks as one
 
 
 def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[HookResult]]:
-    """One hook out of several: what one changes the next one sees; the first that blocks or asks ends it."""
+    """Combine several hooks into one: each sees the changes of those before it; the first block or ask ends
+    it.
+    """
 
     async def close() -> None:
         for function in functions:
@@ -276,14 +286,14 @@ def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[HookResult]]:
     async def in_turn(event: HookEvent) -> HookResult:
         changes: list[Modify] = []
         for function in functions:
-            said: Any = function(event) if is_async(function) else await asyncio.to_thread(function, event)
-            said = await said if inspect.isawaitable(said) else said
-            if said is None or isinstance(said, Continue):
+            result: Any = function(event) if is_async(function) else await asyncio.to_thread(function, event)
+            result = await result if inspect.isawaitable(result) else result
+            if result is None or isinstance(result, Continue):
                 continue
-            if not isinstance(said, Modify):
-                return said  # type: ignore[no-any-return]  # whoever asked checks it
-            changes.append(said)
-            event = apply_change(event, said)
+            if not isinstance(result, Modify):
+                return result  # type: ignore[no-any-return]  # whoever asked checks it
+            changes.append(result)
+            event = apply_change(event, result)
         return merge_changes(changes) if changes else None
 
     in_turn.close = close  # type: ignore[attr-defined]  # see `hook.closed`
@@ -291,7 +301,7 @@ def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[HookResult]]:
 
 
 def apply_change(event: HookEvent, change: Modify) -> HookEvent:
-    """The event as the next hook sees it."""
+    """Return the event as the next hook sees it."""
     match event:
         case PreToolUse() if change.input is not UNSET:
             return replace(event, input=change.input)
@@ -308,7 +318,7 @@ def apply_change(event: HookEvent, change: Modify) -> HookEvent:
 
 
 def merge_changes(changes: list[Modify]) -> Modify:
-    """All changes as one: the last value of each, and all that they say."""
+    """Merge the changes: the last value of each field, and all reasons and metadata."""
     whole = changes[0]
     for change in changes[1:]:
         reasons = [each for each in (whole.reason, change.reason) if each]

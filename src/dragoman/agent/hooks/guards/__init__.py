@@ -1,1 +1,1 @@
-"""Ready-made hooks: paths, secrets, redaction, rate limits, audit."""
+"""Ready-made hooks: path guard, destructive commands, rate limit, audit log, secret scan, redaction."""

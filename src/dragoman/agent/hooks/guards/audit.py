@@ -1,4 +1,4 @@
-"""The audit log: a line of JSON for each call of a model, and for its end; secrets are blotted out."""
+"""Audit log: one line of JSON for each tool call, its end, and the end of a run; secrets are redacted."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TEXT_FIELDS = ("input", "output", "error", "text", "reason")  # by models, tools
 
 
 class AuditLog:
-    """Appends to `path`; past `max_bytes` it becomes `path.1`, and so on up to `keep` old files.
+    """Appends to `path`. Above `max_bytes` it becomes `path.1`, and so on up to `keep` old files.
 
-    `secrets` are blotted out, and what looks like one. For one process: two must not share a file.
+    `secrets`, and whatever looks like one, are redacted. For one process: two must not share a file.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class AuditLog:
         self._lock = threading.Lock()
 
     def hooks(self) -> Hooks:
-        """Hooks that watch calls and the ends of runs. They see what ran, and what the model was told."""
+        """Return hooks that watch calls and the ends of runs. They see what ran and what the model was
+        told.
+        """
         return (
             Hooks()
             .on("pre_tool_use", self._log_call, name="audit_log", watches=True)
@@ -63,10 +65,10 @@ class AuditLog:
 
     def _write(self, kind: str, event: PreToolUse | PostToolUse | RunEnd) -> None:
         moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
-        said: dict[str, Any] = msgspec.to_builtins(event)
-        said.pop("event")
-        kept = {name: self._redact(said[name]) for name in TEXT_FIELDS if name in said}
-        line = msgspec.json.encode({"at": moment, "kind": kind, **said, **kept}) + b"\n"
+        fields: dict[str, Any] = msgspec.to_builtins(event)
+        fields.pop("event")
+        texts_redacted = {name: self._redact(fields[name]) for name in TEXT_FIELDS if name in fields}
+        line = msgspec.json.encode({"at": moment, "kind": kind, **fields, **texts_redacted}) + b"\n"
         with self._lock:
             self._rotate(len(line))
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -99,5 +101,5 @@ def shorten(text: str) -> str:
 def audit_log(
     path: str | Path, *, max_bytes: int = 10_000_000, keep: int = 5, secrets: Sequence[str] = ()
 ) -> Hooks:
-    """Hooks that write down each call of a model, and how it ended."""
+    """Return hooks that log each tool call of a model and how it ended."""
     return AuditLog(path, max_bytes=max_bytes, keep=keep, secrets=secrets).hooks()

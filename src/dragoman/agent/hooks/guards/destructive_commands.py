@@ -1,6 +1,6 @@
-"""Destructive commands: a call that would delete, overwrite or stop things is asked about first, or blocked.
+"""Destructive commands: require approval for, or block, calls that would delete, overwrite or stop things.
 
-It knows what is written plainly. It does not see what a program, a script or an encoding hides.
+It recognises commands that are written plainly, not those that a program, script or encoding hides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.agent.hooks.events import Ask, Block, PreToolUse
 from dragoman.agent.hooks.guards.json_strings import strings_in
 from dragoman.operations.sanitize import INVISIBLE
 
-# ---- What destructive commands look like, by what they do: patterns of small letters with single spaces.
+# Patterns by what a command does, for lower-case text with single spaces
 
 REST = r"[^|;&\n]{0,200}?"  # of a command
 FLAG = rf"{REST} -"
@@ -86,8 +86,8 @@ DESTRUCTIVE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-MAX_LENGTH = 1_000_000  # characters; what is longer is not looked through, and asked about
-CHUNK, OVERLAP = 16_384, 512  # short, so that no other thread waits long
+MAX_LENGTH = 1_000_000  # characters; a longer text is not scanned and needs approval
+CHUNK, OVERLAP = 16_384, 512  # short, so that a long text does not hold the GIL for long
 ROW_CHANGE = re.compile(r"\b(?:delete from|update \S{1,200} set)\b")
 
 
@@ -97,18 +97,18 @@ def confirm_destructive(
     also: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
 ) -> Callable[[PreToolUse], Ask | Block | None]:
-    """A `pre_tool_use` hook that asks somebody about calls with a destructive command in an argument.
+    """Return a `pre_tool_use` hook that asks for approval of calls with a destructive command in an argument.
 
-    `also` are further patterns by what they do, of text in small letters with single spaces. Arguments in
-    `ignore` are not looked at.
+    `also` adds patterns by what they do, matched against lower-case text with single spaces. Arguments in
+    `ignore` are skipped.
     """
-    known = {what: "|".join(forms) for what, forms in DESTRUCTIVE.items()}
-    patterns = {what: re.compile(pattern) for what, pattern in {**known, **(also or {})}.items()}
+    builtin = {what: "|".join(forms) for what, forms in DESTRUCTIVE.items()}
+    patterns = {what: re.compile(pattern) for what, pattern in {**builtin, **(also or {})}.items()}
 
     def confirm_destructive(event: PreToolUse) -> Ask | Block | None:
-        kept = {name: value for name, value in event.input.items() if name not in ignore}
+        inputs = {name: value for name, value in event.input.items() if name not in ignore}
         what = next(
-            (found for each in candidate_commands(kept) if (found := damage_of(each, patterns))), None
+            (found for each in candidate_commands(inputs) if (found := damage_of(each, patterns))), None
         )
         if what is None:
             return None
@@ -118,13 +118,15 @@ def confirm_destructive(
 
 
 def candidate_commands(input: Mapping[str, Any]) -> list[str]:
-    """What may be read as a command: each text, and all of them in a row (`rm` and its flags apart)."""
-    found = [each.text for each in strings_in(input) if not each.is_key]
-    return list(dict.fromkeys([*found, " ".join(found)]))
+    """Return the texts that may be a command: each one, and all joined (`rm` and its flags may be
+    separate).
+    """
+    candidates = [each.text for each in strings_in(input) if not each.is_key]
+    return list(dict.fromkeys([*candidates, " ".join(candidates)]))
 
 
 def damage_of(command: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
-    """What a command does that cannot be undone; None when nothing of it is known to."""
+    """Return what a command does that cannot be undone, or None."""
     if len(command) > MAX_LENGTH:
         return "is too long to be looked through"
     for reading in normalised_forms(command):
@@ -139,7 +141,9 @@ def damage_of(command: str, patterns: Mapping[str, re.Pattern[str]]) -> str | No
 
 
 def normalised_forms(command: str) -> list[str]:
-    """The command as a shell or a database reads it: without quotes, escapes, comments, double spaces."""
+    """Return the command as a shell or database reads it: without quotes, escapes, comments, double
+    spaces.
+    """
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", command)).lower()
     text = re.sub(r"\\\r?\n", "", text)
     text = re.sub(r"/\*[^*]{0,1000}\*/|\$\{?ifs\}?", " ", text)
@@ -150,5 +154,5 @@ def normalised_forms(command: str) -> list[str]:
 
 
 def lacks_where(statement: str) -> bool:
-    """Whether it is SQL that deletes or changes rows without saying which."""
+    """Return whether SQL deletes or changes rows without a WHERE."""
     return bool(ROW_CHANGE.search(statement)) and " where " not in f"{statement} ".replace("\n", " ")

@@ -1,4 +1,4 @@
-"""The texts in a JSON value: found wherever they are, and replaced."""
+"""The strings in a JSON value: find and replace them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class JsonString(msgspec.Struct, frozen=True):
-    """A text, and the name of the field that it stands in; `is_key`: it is such a name itself."""
+    """A string in a JSON value and the field that it is in; `is_key`: it is a field name itself."""
 
     text: str
     field: str = ""
@@ -17,7 +17,7 @@ class JsonString(msgspec.Struct, frozen=True):
 
 
 def strings_in(value: Any, field: str = "") -> Iterator[JsonString]:
-    """All texts in a value, names of fields too, in order."""
+    """Yield all strings in a value, field names too, in order."""
     stack: list[tuple[Any, str]] = [(value, field)]
     while stack:
         value, field = stack.pop()
@@ -31,7 +31,7 @@ def strings_in(value: Any, field: str = "") -> Iterator[JsonString]:
 
 
 def replace_strings(value: Any, change: Callable[[str, str], str], *, field: str = "") -> Any:
-    """The value with `change(text, field)` in place of each text, names of fields too."""
+    """Return the value with `change(text, field)` in place of each string, field names too."""
     if isinstance(value, str):
         return change(value, field)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The path guard: a call whose arguments lead out of some folders is blocked."""
+"""Path guard: block calls with a path outside the allowed folders in their arguments."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def path_guard(
     ignore: Sequence[str] = (),
     base: str | Path | None = None,
 ) -> Callable[[PreToolUse], Block | None]:
-    """A `pre_tool_use` hook that blocks calls with a path outside of `roots`.
+    """Return a `pre_tool_use` hook that blocks calls with a path outside of `roots`.
 
-    With `names` only the arguments of these names are paths, wherever they stand; without, those that are
-    named like one and all texts that look like one, but for the arguments in `ignore`. A relative path begins
-    in `base`, the first root unless said. ConfigError without a root.
+    With `names`, only the arguments of these names are paths, at any depth; without, all arguments with a
+    name
+    like `path` and all texts that look like a path, except the arguments in `ignore`. A relative path
+    starts in
+    `base`, by default the first root. Raises ConfigError without a root.
     """
     if not roots:
-        raise ConfigError("a path guard needs a folder that may be used")
+        raise ConfigError("path_guard needs at least one folder in `roots`")
     inside = [os.path.realpath(os.path.expanduser(root)) for root in roots]  # noqa: PTH111 - texts, not paths
     start = inside[0] if base is None else os.path.realpath(base)
     wanted, left_out = None if names is None else set(names), set(ignore)
@@ -49,14 +51,14 @@ def path_guard(
             if not is_path(found, names=wanted, ignore=left_out):
                 continue
             if any(is_outside(each, inside, base=start) for each in decoded_forms(found.text)):
-                return Block(f"{found.text[:200]!r} leads out of the folders that may be used")
+                return Block(f"{found.text[:200]!r} is outside the allowed folders")
         return None
 
     return path_guard
 
 
 def is_path(string: JsonString, *, names: set[str] | None, ignore: set[str]) -> bool:
-    """Whether a text is to be taken for a path."""
+    """Return whether a string is to be treated as a path."""
     if names is not None:
         return string.field in names
     if string.field in ignore:
@@ -73,7 +75,7 @@ def looks_like_path(text: str) -> bool:
 
 
 def decoded_forms(text: str) -> Iterator[str]:
-    """What a text may be taken for by one program or another: decoded, normalised, expanded."""
+    """Yield the paths that a text may mean to one program or another: decoded, normalised, expanded."""
     seen = dict.fromkeys([text, text.strip(), text.strip("\"'")])
     for _ in range(MAX_DECODINGS):
         for each in list(seen):
@@ -85,7 +87,7 @@ def decoded_forms(text: str) -> Iterator[str]:
 
 
 def is_outside(text: str, roots: Sequence[str], *, base: str) -> bool:
-    """Whether this path is outside of all roots, read as the system does or by its letters alone."""
+    """Return whether this path is outside all roots, as the system resolves it or by its text alone."""
     if "\0" in text or re.match(r"[A-Za-z]:[/\\]", text) or len(text) > MAX_LENGTH:
         return True
     path = os.path.join(base, os.path.expanduser(text))  # noqa: PTH111, PTH118 - `~x` that is nobody's stays

@@ -1,4 +1,4 @@
-"""Redaction: what fits a pattern, such as a mail address, is blotted out of what the model is told."""
+"""Redaction of patterns, such as mail addresses, from what the model is told."""
 
 from __future__ import annotations
 
@@ -22,53 +22,58 @@ PATTERNS: Mapping[str, str] = {
 
 
 class Redaction:
-    """Patterns by name; each match becomes `[name]`. ConfigError for a name or a pattern that is none."""
+    """Patterns by name; each match becomes `[name]`. Raises ConfigError for an unknown name or invalid
+    pattern.
+    """
 
     def __init__(self, *names: str, also: Mapping[str, str] | None = None) -> None:
         unknown = [name for name in names if name not in PATTERNS]
         if unknown:
-            known = ", ".join(PATTERNS)
+            available = ", ".join(PATTERNS)
             raise ConfigError(
-                f"no pattern is called {unknown[0]!r}", hint=f"there are {known}; or give your own"
+                f"there is no pattern {unknown[0]!r}",
+                hint=f"use one of {available}, or pass your own in `also`",
             )
         wanted = {**{name: PATTERNS[name] for name in names}, **(also or {})}
         if not wanted:
-            raise ConfigError("a redaction needs a pattern", hint=f"there are {', '.join(PATTERNS)}")
+            raise ConfigError(
+                "redaction needs at least one pattern", hint=f"use one of {', '.join(PATTERNS)}"
+            )
         self._patterns = {name: compile_pattern(name, pattern) for name, pattern in wanted.items()}
 
     def text(self, text: str) -> str:
-        """The text without what fits."""
+        """Return the text with matches replaced."""
         for name, pattern in self._patterns.items():
             text = pattern.sub(lambda found, name=name: mask(name, found[0]), text)  # type: ignore[misc]  # a bound default
         return text
 
     def value(self, value: Any) -> Any:
-        """The JSON value without what fits, in names of fields too."""
+        """Return the JSON value with matches replaced, in field names too."""
         return replace_strings(value, lambda text, _: self.text(text))
 
     def after(self, event: PostToolUse) -> Modify | None:
         """A `post_tool_use` hook."""
-        said = event.output if event.error is None else event.error
-        kept = self.value(said)
-        return None if kept == said else Modify(output=kept, reason="it was redacted")
+        output = event.output if event.error is None else event.error
+        redacted = self.value(output)
+        return None if redacted == output else Modify(output=redacted, reason="it was redacted")
 
     def before(self, event: PreToolUse) -> Modify | None:
         """A `pre_tool_use` hook."""
-        kept = self.value(event.input)
-        return None if kept == event.input else Modify(kept, "it was redacted")
+        redacted = self.value(event.input)
+        return None if redacted == event.input else Modify(redacted, "it was redacted")
 
     def prompt(self, event: UserPromptSubmit) -> Modify | None:
         """A `user_prompt_submit` hook."""
-        kept = self.text(event.text)
-        return None if kept == event.text else Modify(kept, "it was redacted")
+        redacted = self.text(event.text)
+        return None if redacted == event.text else Modify(redacted, "it was redacted")
 
 
 def redact(*names: str, also: Mapping[str, str] | None = None, of: Sequence[str] = ("results",)) -> Hooks:
-    """Hooks that blot patterns out of `results`, `arguments` and `prompts`, those that `of` names."""
+    """Return hooks that redact patterns in `results`, `arguments` and `prompts`, whichever `of` names."""
     redaction, hooks = Redaction(*names, also=also), Hooks()
-    wrong = set(of) - {"results", "arguments", "prompts"}
-    if wrong:
-        raise ConfigError(f"results, arguments and prompts can be redacted, not {min(wrong)!r}")
+    unknown = set(of) - {"results", "arguments", "prompts"}
+    if unknown:
+        raise ConfigError(f"only results, arguments and prompts can be redacted, not {min(unknown)!r}")
     if "arguments" in of:
         hooks.on("pre_tool_use", redaction.before, name="redaction")
     if "results" in of:
@@ -82,9 +87,9 @@ def compile_pattern(name: str, pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"the pattern {name!r} cannot be read: {error}") from None
+        raise ConfigError(f"the pattern {name!r} is not a valid regular expression: {error}") from None
     if compiled.match(""):
-        raise ConfigError(f"the pattern {name!r} fits nothing at all, so it would fit everywhere")
+        raise ConfigError(f"the pattern {name!r} matches the empty text, so it would match everywhere")
     return compiled
 
 
@@ -93,7 +98,7 @@ def mask(name: str, text: str) -> str:
 
 
 def is_card(text: str) -> bool:
-    """Whether the number's check digit is right (Luhn, ISO/IEC 7812)."""
+    """Return whether the number's check digit is right (Luhn, ISO/IEC 7812)."""
     digits = [int(each) for each in reversed(text) if each.isdigit()]
     doubled = [sum(divmod(2 * each, 10)) for each in digits[1::2]]
     return (sum(digits[::2]) + sum(doubled)) % 10 == 0

@@ -1,4 +1,4 @@
-"""The secret scan: keys in arguments and results are blocked, or blotted out."""
+"""Secret scan: block calls with keys in their arguments, redact keys in results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from dragoman.agent.hooks.guards.redaction import Redaction
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.operations.arguments.validation import is_secret_name
 from dragoman.operations.sanitize import INVISIBLE
-
-# ---- What looks like a secret in a text: keys of known forms, labelled values, words that look random.
 
 Span: TypeAlias = tuple[int, int]
 
@@ -52,24 +50,26 @@ LABELLED_PATTERNS = (
 KNOWN_SECRET = re.compile("|".join(f"(?:{form})" for form in (*KEY_PATTERNS, *LABELLED_PATTERNS)))
 LONG_WORD = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{20,256}(?![A-Za-z0-9+/=_-])")
 CHUNK, OVERLAP = 65_536, 8_192
-MIN_ENTROPY = 4.2  # a character; English words have under 4, random base64 of 32 characters about 4.6
+MIN_ENTROPY = 4.2  # bits a character; English words have under 4, random base64 of 32 characters about 4.6
 MIN_RANDOM_LENGTH = 24
 
 
 def find_secrets(text: str, *, entropy: bool = True) -> list[Span]:
-    """Where secrets stand, in order, none within another.
+    """Return where secrets are, in order and without overlaps.
 
-    The text is looked through in slices, so that a long one does not hold other threads up.
+    The text is scanned in chunks, so that a long one does not block other threads.
     """
-    found: list[Span] = []
+    spans: list[Span] = []
     for start in range(0, max(len(text), 1), CHUNK):
         piece = text[start : start + CHUNK + OVERLAP]
-        found += ((start + a, start + b) for a, b in secret_spans(piece, entropy=entropy))
-    return merge_spans(found)
+        spans += ((start + a, start + b) for a, b in secret_spans(piece, entropy=entropy))
+    return merge_spans(spans)
 
 
 def has_encoded_secret(text: str) -> bool:
-    """Whether there is a secret of a known form in it once it is read otherwise: decoded, made visible."""
+    """Return whether a key of a known form appears once the text is decoded or invisible characters are
+    removed.
+    """
     readings = {INVISIBLE.sub("", text), unquote(text)} - {text}
     return any(find_secrets(each, entropy=False) for each in readings)
 
@@ -82,7 +82,7 @@ def secret_spans(piece: str, *, entropy: bool) -> Iterator[Span]:
 
 
 def is_random(word: str) -> bool:
-    """Whether a word is too random to be one: small and big letters and digits, and hardly any twice."""
+    """Return whether a word looks random: lower case, upper case and digits, with few repeated characters."""
     kinds = (str.islower, str.isupper, str.isdigit)
     if len(word) < MIN_RANDOM_LENGTH or not all(any(map(kind, word)) for kind in kinds):
         return False
@@ -91,23 +91,23 @@ def is_random(word: str) -> bool:
 
 
 def is_base64_secret(word: str) -> bool:
-    """Whether it is base64 of something with a key of a known form."""
+    """Return whether a word is base64 with a key of a known form in it."""
     try:
-        said = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=False)
-        return bool(KNOWN_SECRET.search(said.decode("ascii")))
+        decoded = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=False)
+        return bool(KNOWN_SECRET.search(decoded.decode("ascii")))
     except (ValueError, binascii.Error):
         return False
 
 
 def merge_spans(spans: list[Span]) -> list[Span]:
-    """The spans without overlaps."""
-    kept: list[Span] = []
+    """Return the spans without overlaps."""
+    merged: list[Span] = []
     for start, end in sorted(spans):
-        if kept and start < kept[-1][1]:
-            kept[-1] = (kept[-1][0], max(end, kept[-1][1]))
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            kept.append((start, end))
-    return kept
+            merged.append((start, end))
+    return merged
 
 
 Action = Literal["block", "redact", "off"]
@@ -117,8 +117,9 @@ MASK = "[secret]"
 class SecretScan:
     """Finds secrets in JSON values: `known` ones, keys of known forms, and with `entropy` random words.
 
-    `fields`: what stands in a result's field named like a secret (`password`) is one too. `patterns` are
-    names of patterns that are blotted out along with secrets; see `redact`.
+    With `fields`, the value of a field named like a secret (`password`) is one too. `patterns` are names
+    of
+    patterns that are redacted along with secrets; see `redact`.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class SecretScan:
         fields: bool = False,
         patterns: Sequence[str] = (),
     ) -> None:
-        self._known = sorted({each for each in known if len(each) >= 4}, key=len, reverse=True)
+        self._known_secrets = sorted({each for each in known if len(each) >= 4}, key=len, reverse=True)
         self._entropy = entropy
         self._fields = fields
         self._redaction = Redaction(*patterns) if patterns else None
@@ -138,15 +139,15 @@ class SecretScan:
         return "SecretScan()"
 
     def has_secret(self, value: Any) -> bool:
-        """Whether there is a secret in it."""
+        """Return whether there is a secret in the value."""
         return any(self._has_secret_in(found.text) for found in strings_in(value))
 
     def redact(self, value: Any) -> Any:
-        """The value without secrets."""
+        """Return the value without secrets."""
         return replace_strings(value, self._redact_text)
 
     def hooks(self, *, arguments: Action = "block", results: Action = "redact") -> Hooks:
-        """The hooks that look at calls. A scan that fails counts as one that found something."""
+        """Return the hooks that scan calls. A scan that fails counts as one that found a secret."""
         hooks = Hooks()
         if arguments != "off":
             scan = self._block_call if arguments == "block" else self.before
@@ -157,13 +158,13 @@ class SecretScan:
         return hooks
 
     def _has_secret_in(self, text: str) -> bool:
-        known = any(each in text for each in self._known)
-        return known or bool(find_secrets(text, entropy=self._entropy)) or has_encoded_secret(text)
+        has_known = any(each in text for each in self._known_secrets)
+        return has_known or bool(find_secrets(text, entropy=self._entropy)) or has_encoded_secret(text)
 
     def _redact_text(self, text: str, field: str) -> str:
         if self._fields and text and is_secret_name(field):
             return MASK
-        for each in self._known:
+        for each in self._known_secrets:
             text = text.replace(each, MASK)
         for start, end in reversed(find_secrets(text, entropy=self._entropy)):
             text = f"{text[:start]}{MASK}{text[end:]}"
@@ -172,21 +173,21 @@ class SecretScan:
         return text if self._redaction is None else self._redaction.text(text)
 
     def _block_call(self, event: PreToolUse) -> Block | None:
-        return Block("a secret stands in the arguments") if self.has_secret(event.input) else None
+        return Block("the arguments contain a secret") if self.has_secret(event.input) else None
 
     def before(self, event: PreToolUse) -> Modify | None:
-        """A `pre_tool_use` hook that blots secrets out of arguments, whatever their fields are called."""
-        kept = replace_strings(event.input, lambda text, _: self._redact_text(text, ""))
-        return None if kept == event.input else Modify(kept, "secrets were taken out")
+        """A `pre_tool_use` hook that redacts secrets in arguments, whatever their fields are called."""
+        redacted = replace_strings(event.input, lambda text, _: self._redact_text(text, ""))
+        return None if redacted == event.input else Modify(redacted, "secrets were taken out")
 
     def _block_result(self, event: PostToolUse) -> Block | None:
-        return Block("there is a secret in it") if self.has_secret([event.output, event.error]) else None
+        return Block("the result contains a secret") if self.has_secret([event.output, event.error]) else None
 
     def after(self, event: PostToolUse) -> Modify | None:
-        """A `post_tool_use` hook that blots secrets out of results and errors."""
-        said = event.output if event.error is None else event.error
-        kept = self.redact(said)
-        return None if kept == said else Modify(output=kept, reason="secrets were taken out")
+        """A `post_tool_use` hook that redacts secrets in results and errors."""
+        output = event.output if event.error is None else event.error
+        redacted = self.redact(output)
+        return None if redacted == output else Modify(output=redacted, reason="secrets were taken out")
 
 
 def secret_scan(
@@ -198,6 +199,6 @@ def secret_scan(
     fields: bool = False,
     patterns: Sequence[str] = (),
 ) -> Hooks:
-    """Hooks that look for secrets in arguments and results, and block the call or blot them out."""
+    """Return hooks that look for secrets in arguments and results, and block the call or redact them."""
     scan = SecretScan(known, entropy=entropy, fields=fields, patterns=patterns)
     return scan.hooks(arguments=arguments, results=results)
