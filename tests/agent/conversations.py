@@ -50,16 +50,16 @@ def checked(messages: list[Message]) -> None:
     request = ModelRequest(model="claude-sonnet-4-5", messages=messages)
     openai = msgspec.json.decode(openai_request.encode_request(request))["messages"]
     OPENAI.validate_python(openai)
-    called = [each["id"] for said in openai for each in said.get("tool_calls", ())]
-    assert called == [said["tool_call_id"] for said in openai if said["role"] == "tool"]
+    called = [each["id"] for message in openai for each in message.get("tool_calls", ())]
+    assert called == [message["tool_call_id"] for message in openai if message["role"] == "tool"]
     claude = msgspec.json.decode(anthropic_request.encode_request(request))["messages"]
     ANTHROPIC.validate_python(claude)
     assert claude[0]["role"] == "user"
     for before, after in pairwise(claude):
         used = [block["id"] for block in before["content"] if block["type"] == "tool_use"]
-        given = [block["tool_use_id"] for block in after["content"] if block["type"] == "tool_result"]
-        assert used == given
+        result_ids = [block["tool_use_id"] for block in after["content"] if block["type"] == "tool_result"]
+        assert used == result_ids
         assert not used or before["content"][0]["type"] == "thinking"
     ollama = msgspec.json.decode(ollama_request.encode_request(request))["messages"]
-    asked = [each["id"] for said in ollama for each in said.get("tool_calls", ())]
-    assert asked == [said["tool_call_id"] for said in ollama if said["role"] == "tool"]
+    called_ids = [each["id"] for message in ollama for each in message.get("tool_calls", ())]
+    assert called_ids == [message["tool_call_id"] for message in ollama if message["role"] == "tool"]

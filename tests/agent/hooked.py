@@ -58,5 +58,11 @@ class Post:
 
 
 def context_of(hooks: Hooks, **changes: Any) -> Context:
-    known = {"identity": ANN, "for_model": True, "run_id": "run_1", "tool_call_id": "tc_1", "agent": "clerk"}
-    return Context(**{**known, "hooks": hooks.calls, "session_id": "ses_1", "step": 2, **changes})
+    defaults = {
+        "identity": ANN,
+        "for_model": True,
+        "run_id": "run_1",
+        "tool_call_id": "tc_1",
+        "agent": "clerk",
+    }
+    return Context(**{**defaults, "hooks": hooks.calls, "session_id": "ses_1", "step": 2, **changes})

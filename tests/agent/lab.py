@@ -47,8 +47,8 @@ async def send(to: str) -> str:
 
 def scripted(*steps: Step | str, turns: bool = False, name: str = "scripted") -> Model:
     """A model that says these things."""
-    said = [Step(text=step) if isinstance(step, str) else step for step in steps]
-    return Model(ScriptedProvider(Script(said, play="turns" if turns else "once"), name=name), "any")
+    script = [Step(text=step) if isinstance(step, str) else step for step in steps]
+    return Model(ScriptedProvider(Script(script, play="turns" if turns else "once"), name=name), "any")
 
 
 def calling(*calls: ScriptedCall, text: str = "", usage: Usage | None = None) -> Step:

@@ -61,8 +61,8 @@ async def driven(run: Run[Any], act: Act | None = None) -> tuple[list[e.Event], 
     events: list[e.Event] = []
     async for event in run.events():
         events.append(event)
-        if act is not None and (said := act(run, event)) is not None:
-            await said
+        if act is not None and (action := act(run, event)) is not None:
+            await action
     Fold().add(events)
     return events, await run.result
 

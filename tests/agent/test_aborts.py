@@ -72,10 +72,10 @@ def check_valid(messages: Sequence[Message]) -> None:
 
 def check_pairs(sent: Sequence[dict[str, object]]) -> None:
     """Each tool call is followed by its result, by whatever name a provider calls these."""
-    told = msgspec.json.encode(sent).decode()
-    calls = told.count('"type":"tool_use"') + told.count('"function":{')
-    results = told.count('"type":"tool_result"') + told.count('"role":"tool"')
-    assert calls == results, told
+    sent_json = msgspec.json.encode(sent).decode()
+    calls = sent_json.count('"type":"tool_use"') + sent_json.count('"function":{')
+    results = sent_json.count('"type":"tool_result"') + sent_json.count('"role":"tool"')
+    assert calls == results, sent_json
 
 
 def tasks() -> set[asyncio.Task[object]]:
@@ -173,14 +173,14 @@ async def test_the_usage_of_steps_before_an_abort_is_kept() -> None:
 
 
 def test_a_program_that_ends_while_a_run_is_under_way_still_closes_it() -> None:
-    held: list[Run] = []
+    runs: list[Run] = []
 
     async def leave() -> None:
-        held.append(Agent(scripted(calling(ScriptedCall("lab_wait", {}))), operations=[wait]).spawn(ASK))
+        runs.append(Agent(scripted(calling(ScriptedCall("lab_wait", {}))), operations=[wait]).spawn(ASK))
 
     asyncio.run(leave())
-    assert held[0].result.done
-    check_valid([held[0].message])
+    assert runs[0].result.done
+    check_valid([runs[0].message])
 
 
 @pytest.mark.parametrize("model", [Model(LANGUAGES[0], "any")])

@@ -19,11 +19,11 @@ async def test_what_a_call_says_right_after_it_was_heard_is_told_too() -> None:
         return "done"
 
     agent = Agent(ScriptedModel([("count", {}), "Done."]), operations=[count])
-    said = []
+    batches = []
     async with asyncio.timeout(10):
         async for event in agent.spawn("Count.").events():
             if isinstance(event, ToolOutputAvailable):
-                said.append((event.output, event.preliminary))
+                batches.append((event.output, event.preliminary))
                 if event.preliminary:
                     heard[event.output].set()
-    assert said == [("one", True), ("two", True), ("done", None)]
+    assert batches == [("one", True), ("two", True), ("done", None)]

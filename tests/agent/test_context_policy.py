@@ -33,8 +33,8 @@ def user(text: str, id: str) -> Message:
 
 
 def turn(number: int, size: int = 800) -> list[Message]:
-    said = Message(f"a{number}", "assistant", (StepStartPart(), TextPart("y" * size)))
-    return [user(f"question {number}", f"u{number}"), said]
+    answer = Message(f"a{number}", "assistant", (StepStartPart(), TextPart("y" * size)))
+    return [user(f"question {number}", f"u{number}"), answer]
 
 
 def call(number: int) -> ToolPart:
@@ -105,29 +105,29 @@ def bytes_of(request: ModelRequest) -> list[bytes]:
 
 
 async def test_after_a_cut_each_request_begins_with_the_bytes_of_the_one_before_until_the_next_cut() -> None:
-    said = history(9)
+    messages = history(9)
     before: list[bytes] | None = None
     cuts = 0
     for number in range(9, 30):
         question = user(f"question {number}", f"u{number}")
-        fitted, dropped = await TRUNCATE.fit(asking(*said, question))
+        fitted, dropped = await TRUNCATE.fit(asking(*messages, question))
         if dropped is None and before is not None:
             assert all(now.startswith(then) for now, then in zip(bytes_of(fitted), before, strict=True))
         cuts += dropped is not None
         before = bytes_of(fitted)
         assert estimate_size(fitted) <= 1700
-        said += [question, folded(turn(number)[1], dropped)]
+        messages += [question, folded(turn(number)[1], dropped)]
     assert 4 <= cuts <= 6
 
 
 async def test_the_note_names_the_tool_that_finds_what_was_left_out_and_stays_the_same_bytes() -> None:
     policy = msgspec.structs.replace(TRUNCATE, recall="history_search")
-    said = [*history(9), user("And?", "last")]
-    fitted, dropped = await policy.fit(asking(*said))
+    messages = [*history(9), user("And?", "last")]
+    fitted, dropped = await policy.fit(asking(*messages))
     first = fitted.messages[0].parts[0]
     assert isinstance(first, TextPart)
     assert first.text == NOTE.replace(".]", ". history_search finds them.]")
-    answered = [*said, folded(Message("a", "assistant", (TextPart("So."),)), dropped)]
+    answered = [*messages, folded(Message("a", "assistant", (TextPart("So."),)), dropped)]
     again, later = await policy.fit(asking(*answered, user("More?", "more")))
     assert later is None
     assert all(now.startswith(then) for now, then in zip(bytes_of(again), bytes_of(fitted), strict=True))
@@ -166,8 +166,8 @@ async def test_room_is_left_for_the_answer_and_ollamas_own_size_counts() -> None
 
 async def test_the_limit_may_be_known_by_the_models_name() -> None:
     request = asking(*history(9), user("And?", "last"))
-    known = ContextPolicy("truncate", windows={"m": 2000}.get)
-    assert (await known.fit(request))[1] is not None
+    policy_by_name = ContextPolicy("truncate", windows={"m": 2000}.get)
+    assert (await policy_by_name.fit(request))[1] is not None
     unknown = ContextPolicy("truncate", windows={"n": 2000}.get)
     assert (await unknown.fit(request))[1] is None
 
@@ -176,13 +176,13 @@ async def test_what_was_refused_as_too_long_is_cut_to_half_and_again_until_nothi
     fitting = ContextFitter(ContextPolicy("truncate"))
     context = Context(identity=LOCAL)
     request = asking(*history(9), user("And?", "last"))
-    first, said = await fitting.fit(request, context)
-    assert (list(first.messages), list(said)) == (list(request.messages), [])
+    first, cut_events = await fitting.fit(request, context)
+    assert (list(first.messages), list(cut_events)) == (list(request.messages), [])
     sizes = [estimate_size(first)]
     sent = first
     while True:
-        sent, said = await fitting.shrink(sent, context)
-        if not said:
+        sent, cut_events = await fitting.shrink(sent, context)
+        if not cut_events:
             break
         sizes.append(estimate_size(sent))
     assert all(after <= before * 0.5 + 30 for before, after in pairwise(sizes[:-1]))
@@ -191,24 +191,24 @@ async def test_what_was_refused_as_too_long_is_cut_to_half_and_again_until_nothi
 
 
 async def test_a_summary_takes_the_place_of_what_was_dropped_and_grows_with_the_next_cut() -> None:
-    told: list[tuple[list[str], str | None]] = []
+    summarised: list[tuple[list[str], str | None]] = []
 
     async def summarise(messages: Sequence[Message], before: str | None) -> Summary:
-        told.append(([message.id for message in messages], before))
-        return Summary(f"Summary {len(told)}", e.Usage(10, 2))
+        summarised.append(([message.id for message in messages], before))
+        return Summary(f"Summary {len(summarised)}", e.Usage(10, 2))
 
     policy = ContextPolicy("summarise", limit=2000, summarise=summarise)
-    said = history(9)
-    fitted, dropped = await policy.fit(asking(*said, user("And?", "u9")))
+    messages = history(9)
+    fitted, dropped = await policy.fit(asking(*messages, user("And?", "u9")))
     assert dropped is not None
     assert dropped.usage == e.Usage(10, 2)
     assert dropped.event().data["summary"] == "Summary 1"
     assert "Summary 1" in str(fitted.messages[0].parts[0])
-    said += [user("And?", "u9"), folded(turn(9)[1], dropped), *history(16)[20:]]
-    later, dropped = await policy.fit(asking(*said, user("And?", "last")))
+    messages += [user("And?", "u9"), folded(turn(9)[1], dropped), *history(16)[20:]]
+    later, dropped = await policy.fit(asking(*messages, user("And?", "last")))
     assert dropped is not None
-    assert " ".join(told[1][0]) == "u5 a5 u6 a6 u7 a7 u8 a8 u9 a9 u10 a10 u11 a11"
-    assert told[1][1] == "Summary 1"
+    assert " ".join(summarised[1][0]) == "u5 a5 u6 a6 u7 a7 u8 a8 u9 a9 u10 a10 u11 a11"
+    assert summarised[1][1] == "Summary 1"
     assert str(later.messages).count("Summary") == 2  # in the text, and where it is known again
     assert "Summary 2" in str(later.messages[0].parts[0])
 
@@ -231,7 +231,7 @@ async def test_a_model_is_asked_for_the_summary_with_the_conversation_as_materia
     text = str(request.messages[0].parts[0])
     assert "Before." in text
     assert "user: question 1\\nassistant: yyyyyyyyyy" in text
-    with pytest.raises(ProviderError, match="no summary"):
+    with pytest.raises(ProviderError, match="an empty summary"):
         await Summariser(ScriptedProvider([Step(text=" ")]), "small")(turn(1), None)
 
 
@@ -275,10 +275,10 @@ async def test_a_summary_that_cannot_be_paid_for_is_not_asked_for() -> None:
 
 def test_a_transcript_is_bounded_and_holds_the_newest() -> None:
     long = ToolPart("tool-look", "c", "output-available", input={"q": 1}, output="z" * 9000)
-    told = transcript([*history(20), Message("a", "assistant", (long,))], max_tokens=1000)
-    assert told.startswith("[what was before is left out]\nuser: question")
-    assert told.endswith('[called look {"q":1}: ' + "z" * 2000 + "… (7000 characters more)]")
-    assert len(told) < 4200
+    text = transcript([*history(20), Message("a", "assistant", (long,))], max_tokens=1000)
+    assert text.startswith("[what was before is left out]\nuser: question")
+    assert text.endswith('[called look {"q":1}: ' + "z" * 2000 + "… (7000 characters more)]")
+    assert len(text) < 4200
 
 
 async def test_a_cut_of_another_conversation_or_of_somebody_else_is_passed_over() -> None:

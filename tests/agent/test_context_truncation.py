@@ -19,15 +19,15 @@ def call(id: str) -> dict[str, Any]:
 
 def test_the_newest_turns_stay_with_the_system_prompt_and_every_family_takes_them() -> None:
     history = [system(), *turn(1), *turn(2), *turn(3), user("And now?", "last")]
-    kept = truncate_messages(history, 4)
-    assert [message.id for message in kept] == ["s", "u3", "a3", "last"]
+    remaining = truncate_messages(history, 4)
+    assert [message.id for message in remaining] == ["s", "u3", "a3", "last"]
     assert [message.id for message in history][:3] == ["s", "u1", "a1"]
-    checked(kept)
+    checked(remaining)
 
 
 def test_the_system_prompt_goes_only_when_asked_to() -> None:
-    kept = truncate_messages([system(), *turn(1), user("x", "last")], 1, preserve_system=False)
-    assert [message.id for message in kept] == ["last"]
+    remaining = truncate_messages([system(), *turn(1), user("x", "last")], 1, preserve_system=False)
+    assert [message.id for message in remaining] == ["last"]
 
 
 def test_the_last_question_and_the_last_answer_stay_even_when_nothing_is_to() -> None:
@@ -37,20 +37,20 @@ def test_the_last_question_and_the_last_answer_stay_even_when_nothing_is_to() ->
 
 def test_by_tokens_the_first_steps_of_the_last_turn_go_and_its_question_stays() -> None:
     history = [system(), *turn(1), user("Work.", "last"), working(20, "a")]
-    kept = truncate_messages(history, tokens=600)
-    assert [message.id for message in kept] == ["s", "last", "a"]
-    assert kept[-1].parts == working(20).parts[-20:]
-    assert estimate_tokens(kept) <= 600
-    checked(kept)
+    remaining = truncate_messages(history, tokens=600)
+    assert [message.id for message in remaining] == ["s", "last", "a"]
+    assert remaining[-1].parts == working(20).parts[-20:]
+    assert estimate_tokens(remaining) <= 600
+    checked(remaining)
 
 
 @given(st.integers(0, 6), st.integers(0, 9), st.integers(0, 2500), st.booleans())
 def test_whatever_is_cut_every_family_takes_what_is_left(turns: int, steps: int, room: int, by: bool) -> None:
     history = [message for number in range(turns) for message in turn(number)]
     history += [user("Go on.", "last"), *([working(steps, "a")] if steps else [])]
-    kept = truncate_messages(history, tokens=room) if by else truncate_messages(history, room % 8)
-    assert any(message.id == "last" for message in kept)
-    checked(kept)
+    remaining = truncate_messages(history, tokens=room) if by else truncate_messages(history, room % 8)
+    assert any(message.id == "last" for message in remaining)
+    checked(remaining)
 
 
 def test_messages_in_an_apis_words_keep_calls_and_results_together() -> None:

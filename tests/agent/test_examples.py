@@ -52,9 +52,9 @@ OUTCOMES = {
 def environ() -> dict[str, str]:
     """That of this process, without anybody's keys; the paths of modules are absolute."""
     paths = os.environ.get("PYTHONPATH", "")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(KEYS)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(KEYS)}
     absolute = [str(Path(path).absolute()) for path in paths.split(os.pathsep) if path]
-    return {**kept, "PYTHONPATH": os.pathsep.join(absolute)} if absolute else kept
+    return {**variables, "PYTHONPATH": os.pathsep.join(absolute)} if absolute else variables
 
 
 def printed(name: str, folder: Path, *arguments: str) -> list[str]:

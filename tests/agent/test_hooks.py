@@ -31,7 +31,7 @@ async def test_a_hook_is_told_who_calls_what_for_which_run(post: Post) -> None:
     hooks = Hooks().on("pre_tool_use", seen.append).on("post_tool_use", seen.append)
     outcome = await post.call(hooks)
     before, after = seen
-    known: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "owner": "ann",
         "key_id": "key_1",
         "agent": "clerk",
@@ -45,8 +45,8 @@ async def test_a_hook_is_told_who_calls_what_for_which_run(post: Post) -> None:
         "tool_call_id": "tc_1",
         "call_id": outcome.call_id,
     }
-    assert before == PreToolUse(**known)
-    assert after == PostToolUse(**known, output=outcome.result, duration=after.duration)
+    assert before == PreToolUse(**expected)
+    assert after == PostToolUse(**expected, output=outcome.result, duration=after.duration)
     assert 0 <= after.duration < 5
 
 
@@ -93,11 +93,11 @@ async def test_hooks_see_the_input_as_it_was_mended(post: Post) -> None:
 
 @pytest.mark.parity
 async def test_the_first_decision_wins_and_the_others_are_not_asked(post: Post) -> None:
-    asked: list[str] = []
+    called: list[str] = []
 
     def say(name: str, decision: Any) -> Any:
         def hook(_: PreToolUse) -> Any:
-            asked.append(name)
+            called.append(name)
             return decision
 
         return hook
@@ -110,7 +110,7 @@ async def test_the_first_decision_wins_and_the_others_are_not_asked(post: Post) 
     )
     hooks.on("pre_tool_use", say("watch", Block("is not heard")), watches=True)
     outcome = await post.call(hooks)
-    assert (outcome.ok, post.sent, asked) == (True, ["carol"], ["nothing", "go", "change", "watch"])
+    assert (outcome.ok, post.sent, called) == (True, ["carol"], ["nothing", "go", "change", "watch"])
 
 
 async def test_hooks_in_turn_each_see_what_the_one_before_made(post: Post) -> None:
@@ -126,29 +126,29 @@ async def test_hooks_in_turn_each_see_what_the_one_before_made(post: Post) -> No
 
 
 async def test_a_hook_is_asked_about_the_operations_that_it_matches(post: Post) -> None:
-    asked: list[str] = []
+    called: list[str] = []
     hooks = Hooks()
 
     @hooks.pre_tool_use(match=("files.*", "Mail.S*"))
     def near(_: PreToolUse) -> None:
-        asked.append("near")
+        called.append("near")
 
     @hooks.pre_tool_use(match="files.*")
     async def far(_: PreToolUse) -> None:
-        asked.append("far")
+        called.append("far")
 
     assert [hook.function for hook in hooks] == [near, far]
     assert (await post.call(hooks)).ok
-    assert asked == ["near"]
+    assert called == ["near"]
 
 
 async def test_only_what_a_model_calls_is_asked_about(post: Post) -> None:
-    asked: list[str] = []
-    hooks = Hooks().on("pre_tool_use", lambda event: asked.append(event.operation))
+    called: list[str] = []
+    hooks = Hooks().on("pre_tool_use", lambda event: called.append(event.operation))
     async with post.open() as calls:
         assert (await calls.call("mail.forward", context=context_of(hooks))).ok
         assert (await calls.call("mail.send", SEND, context=context_of(hooks, for_model=False))).ok
-    assert asked == ["mail.forward"]
+    assert called == ["mail.forward"]
 
 
 def broken(_: Any) -> None:
@@ -269,7 +269,7 @@ async def test_a_hook_changes_what_the_model_is_told(post: Post) -> None:
     entry = post.ledger.get(outcome.call_id)
     assert (outcome.ok, outcome.result, entry.result) == (True, {"ok": "bob"}, {"ok": "bob"})
     assert entry.notes == (
-        "hook shorter: what came out was changed: too long",
+        "hook shorter: the output was changed: too long",
         'hook shorter notes {"by":"me"}',
     )
 
@@ -286,8 +286,8 @@ async def test_a_result_can_be_withheld(post: Post) -> None:
     hooks.post_tool_use(lambda _: Block("it is private"))
     outcome = await post.call(hooks)
     assert outcome.error is not None
-    said = "the call was made, but its result is withheld: it is private"
-    assert (post.sent, outcome.status, outcome.error.message) == (["bob"], "failed", said)
+    expected = "the call was made, but its result is withheld: it is private"
+    assert (post.sent, outcome.status, outcome.error.message) == (["bob"], "failed", expected)
     assert post.ledger.get(outcome.call_id).result is None
 
 
@@ -311,21 +311,21 @@ async def test_hooks_after_a_call_hear_of_those_that_were_blocked(post: Post) ->
 
 
 async def test_hooks_are_not_asked_about_what_the_policy_denies() -> None:
-    post, asked = Post(Rule(decision="deny", operations=("mail.send",))), list[Any]()
-    outcome = await post.call(Hooks().on("pre_tool_use", asked.append))
-    assert (outcome.status, asked) == ("denied", [])
+    post, called = Post(Rule(decision="deny", operations=("mail.send",))), list[Any]()
+    outcome = await post.call(Hooks().on("pre_tool_use", called.append))
+    assert (outcome.status, called) == ("denied", [])
 
 
 @pytest.mark.parametrize(
-    ("event", "details", "said"),
+    ("event", "details", "message"),
     [
-        ("pre_tool", {}, "there is no hook 'pre_tool'"),
+        ("pre_tool", {}, "there is no hook event 'pre_tool'"),
         ("pre_tool_use", {"timeout": 0}, "above 0 seconds"),
         ("pre_tool_use", {"on_error": "explode"}, "block or continue"),
         ("pre_tool_use", {"match": "a b"}, "is no pattern"),
-        ("run_end", {"match": "mail.*"}, "no operation to match"),
+        ("run_end", {"match": "mail.*"}, "cannot match operations"),
     ],
 )
-def test_a_hook_that_cannot_be_is_refused(event: Any, details: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_hook_that_cannot_be_is_refused(event: Any, details: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Hooks().on(event, lambda _: None, **details)

@@ -22,12 +22,12 @@ def batch(*names: str) -> dict[str, object]:
 
 
 async def test_each_call_of_a_batch_is_asked_about_once() -> None:
-    post, asked = Post(), list[str]()
+    post, called = Post(), list[str]()
 
     def note(event: PreToolUse) -> Block | Modify | None:
-        asked.append(event.input["to"])
-        said: dict[str, Block | Modify] = {"eve": Block("not eve"), "bob": Modify({"to": "carol"})}
-        return said.get(event.input["to"])
+        called.append(event.input["to"])
+        decisions: dict[str, Block | Modify] = {"eve": Block("not eve"), "bob": Modify({"to": "carol"})}
+        return decisions.get(event.input["to"])
 
     async with post.open() as calls:
         context = context_of(Hooks().on("pre_tool_use", note))
@@ -35,7 +35,7 @@ async def test_each_call_of_a_batch_is_asked_about_once() -> None:
             "hub_call", batch("ann", "bob", "eve"), context=context
         )
     assert [each["success"] for each in outcome.result] == [True, True, False]
-    assert (sorted(asked), sorted(post.sent)) == (["ann", "bob", "eve"], ["ann", "carol"])
+    assert (sorted(called), sorted(post.sent)) == (["ann", "bob", "eve"], ["ann", "carol"])
     assert "not eve" in outcome.result[2]["error"]["message"]
     assert "carol" in outcome.result[1]["notes"][0]
 
@@ -45,9 +45,9 @@ async def test_a_batch_waits_for_what_a_hook_asks_and_then_runs_once() -> None:
     hooks = Hooks().on("pre_tool_use", lambda e: Ask("it is bob") if e.input["to"] == "bob" else None)
     async with post.open() as calls:
         meta = MetaTools(post.registry, calls)
-        asked = await meta.run("hub_call", batch("ann", "bob"), context=context_of(hooks))
-        assert (asked.status, post.sent) == ("pending", [])
-        approval = await calls.access_control.approvals.get(asked.approval_id or "")
+        waiting = await meta.run("hub_call", batch("ann", "bob"), context=context_of(hooks))
+        assert (waiting.status, post.sent) == ("pending", [])
+        approval = await calls.access_control.approvals.get(waiting.approval_id or "")
         assert [(item.input, item.reason) for item in approval.items] == [({"to": "bob"}, "it is bob")]
         await calls.answer_approval(approval.id, approved=True, by=ANN)
         done = await meta.run(
@@ -65,8 +65,8 @@ async def test_a_batch_asks_for_what_will_run_and_not_for_what_was_written() -> 
     hooks = Hooks().on("pre_tool_use", lambda _: Modify({"to": to[0]}))
     async with post.open() as calls:
         meta = MetaTools(post.registry, calls)
-        asked = await meta.run("hub_call", batch("bob"), context=context_of(hooks))
-        approval = await calls.access_control.approvals.get(asked.approval_id or "")
+        waiting = await meta.run("hub_call", batch("bob"), context=context_of(hooks))
+        approval = await calls.access_control.approvals.get(waiting.approval_id or "")
         assert [item.input for item in approval.items] == [{"to": "carol"}]
         await calls.answer_approval(approval.id, approved=True, by=ANN)
         to[0] = "eve"

@@ -103,8 +103,8 @@ def test_the_path_guard_blocks_every_way_out(root: Path, path: str, place: str) 
 
 @pytest.mark.parametrize("path", [*INSIDE, "{root}/docs/a.txt", "file://{root}/docs/a.txt"])
 def test_the_path_guard_lets_paths_inside_through(root: Path, path: str) -> None:
-    said = path.replace("{root}", str(root))
-    assert path_guard([root])(calling({"path": said, "url": "https://x.org/../etc/passwd"})) is None
+    text = path.replace("{root}", str(root))
+    assert path_guard([root])(calling({"path": text, "url": "https://x.org/../etc/passwd"})) is None
 
 
 def test_a_folder_whose_name_begins_like_a_root_is_outside(root: Path) -> None:
@@ -132,7 +132,7 @@ def test_arguments_that_are_no_paths_can_be_left_out(root: Path) -> None:
 
 
 def test_a_path_guard_without_a_folder_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs a folder"):
+    with pytest.raises(ConfigError, match="at least one folder"):
         path_guard([])
 
 
@@ -310,8 +310,8 @@ async def test_a_refusal_says_when_to_try_again() -> None:
     limit = rate_limit("1/minute", per=(), clock=clock)
     assert await limit(calling({}, "t.a")) is None
     clock.now = 20.0
-    said = "1 calls in 60 seconds are allowed, and were made; try again in 40.0 seconds"
-    assert await limit(calling({}, "t.b", owner="eve")) == Block(said)
+    expected = "1 calls in 60 seconds are allowed and have been made; try again in 40.0 seconds"
+    assert await limit(calling({}, "t.b", owner="eve")) == Block(expected)
 
 
 async def test_an_owners_sessions_share_a_rate_that_is_per_owner() -> None:

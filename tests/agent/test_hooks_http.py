@@ -32,8 +32,8 @@ def anyio_backend() -> str:
 
 
 def call(**changes: Any) -> HookedCall:
-    known = {"operation": "mail.send", "input": {"to": "bob"}, "effect": "once", "owner": "ann"}
-    return HookedCall(**{**known, "session_id": "ses_1", "tool_call_id": "tc_1", **changes})
+    defaults = {"operation": "mail.send", "input": {"to": "bob"}, "effect": "once", "owner": "ann"}
+    return HookedCall(**{**defaults, "session_id": "ses_1", "tool_call_id": "tc_1", **changes})
 
 
 class Answering:
@@ -107,7 +107,7 @@ async def test_an_answer_can_block_ask_and_change() -> None:
         assert (await hooks.calls.before(call())).block == "no"
         assert await hooks.loop.user_prompt_submit(UserPromptSubmit(text="hi")) == Block("no")
     async with asking(Answering(b'{"decision": "ask"}')) as hooks:
-        assert (await hooks.calls.before(call())).ask == "a hook asks for it"
+        assert (await hooks.calls.before(call())).ask == "a hook requires approval"
     async with asking(
         Answering(b'{"decision": "modify", "input": {"to": "eve"}, "metadata": {"n": 1}}')
     ) as hooks:
@@ -126,8 +126,8 @@ async def test_a_models_request_can_be_changed_from_afar() -> None:
     request = ModelRequest(
         model="m", messages=[Message("u", "user", (TextPart("hi"),))], tools=[Tool("t", "", {})]
     )
-    said = {"instructions": "Be kind.", "options": {"temperature": 0}}
-    server = Answering(json.dumps({"decision": "modify", "request": said}).encode())
+    change = {"instructions": "Be kind.", "options": {"temperature": 0}}
+    server = Answering(json.dumps({"decision": "modify", "request": change}).encode())
     async with asking(server) as hooks:
         event = await hooks.loop.pre_model(PreModel(request=request, step=1))
     assert isinstance(event, PreModel)
@@ -183,7 +183,7 @@ async def test_a_server_that_is_not_there_stops_the_call() -> None:
         address = place.url
     transport = Transport()
     hooks = Hooks().on("pre_tool_use", http_hook(Webhook(address, transport)))
-    assert (await hooks.calls.before(call())).block == "hook http_hook failed: it raised an error"
+    assert (await hooks.calls.before(call())).block == "hook http_hook failed: it raised an exception"
     await transport.close()
 
 
@@ -204,8 +204,8 @@ def test_each_event_has_its_json() -> None:
     message = Message("u", "user", (TextPart("hi"), FilePart("image/png", "https://x.org/a.png")))
     assert event_body(UserPromptSubmit(text="hi", message=message))["message"]["parts"] == message.parts
     usage = Usage(input_tokens=3, output_tokens=4)
-    said = event_body(RunEnd(reason="stop", steps=2, usage=usage, cost=0.5, run_id="run_1"))
-    assert (said["event"], said["runId"], said["usage"], said["cost"]) == ("run_end", "run_1", usage, 0.5)
+    body = event_body(RunEnd(reason="stop", steps=2, usage=usage, cost=0.5, run_id="run_1"))
+    assert (body["event"], body["runId"], body["usage"], body["cost"]) == ("run_end", "run_1", usage, 0.5)
     after = event_body(PostToolUse(tool="a_b", operation="a.b", input={}, status="failed", error="no"))
     assert (after["status"], after["error"], "output" in after) == ("failed", "no", False)
     assert "keyId" not in event_body(PreToolUse(tool="a_b", operation="a.b", input={}))

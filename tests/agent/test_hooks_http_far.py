@@ -58,9 +58,9 @@ async def test_while_secrets_change_each_of_them_signs() -> None:
     with pytest.raises(Unauthorized):
         verify_webhook(headers, got.body, secret="whsec_AAAA", now=time.time())
     plain = base64.b64decode(SECRET.removeprefix("whsec_"))
-    said = b".".join((headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), got.body))
+    signed = b".".join((headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), got.body))
     assert headers["webhook-signature"].endswith(
-        base64.b64encode(hmac.new(plain, said, hashlib.sha256).digest()).decode()
+        base64.b64encode(hmac.new(plain, signed, hashlib.sha256).digest()).decode()
     )
 
 
@@ -144,4 +144,4 @@ async def test_a_place_without_tls_or_with_an_untrusted_certificate_stops_the_ca
         hooks = Hooks().on("pre_tool_use", http_hook(Webhook(address, transport)), timeout=5.0)
         ruling = await hooks.calls.before(call())
     await transport.close()
-    assert ruling.block == "hook http_hook failed: it raised an error"
+    assert ruling.block == "hook http_hook failed: it raised an exception"

@@ -58,9 +58,9 @@ async def test_a_models_request_can_be_changed_or_refused() -> None:
     assert await hooks.loop.pre_model(PreModel(request=REQUEST, step=2)) == Block("one is enough")
 
 
-@pytest.mark.parametrize("said", [Ask("?"), Modify({"a": 1}), Modify(output=1), "yes"])
-async def test_a_decision_that_means_nothing_here_stops_the_run(said: Any) -> None:
-    hooks = Hooks().on("user_prompt_submit", lambda _: said).on("pre_model", lambda _: said)
+@pytest.mark.parametrize("decision", [Ask("?"), Modify({"a": 1}), Modify(output=1), "yes"])
+async def test_a_decision_that_means_nothing_here_stops_the_run(decision: Any) -> None:
+    hooks = Hooks().on("user_prompt_submit", lambda _: decision).on("pre_model", lambda _: decision)
     prompt = await hooks.loop.user_prompt_submit(UserPromptSubmit(text="hi"))
     model = await hooks.loop.pre_model(PreModel(request=REQUEST))
     assert isinstance(prompt, Block)
@@ -93,11 +93,11 @@ async def test_requests_and_prompts_are_changed_in_turn() -> None:
         return Modify(request=ModelRequest(model=f"{event.request.model}+", messages=event.request.messages))
 
     hooks = Hooks().on("user_prompt_submit", in_turn(louder, louder)).on("pre_model", in_turn(other, other))
-    said = await hooks.loop.user_prompt_submit(UserPromptSubmit(text="hi"))
-    asked = await hooks.loop.pre_model(PreModel(request=REQUEST))
-    assert isinstance(said, UserPromptSubmit)
-    assert isinstance(asked, PreModel)
-    assert (said.text, asked.request.model) == ("hi!!", "m++")
+    prompt = await hooks.loop.user_prompt_submit(UserPromptSubmit(text="hi"))
+    changed_request = await hooks.loop.pre_model(PreModel(request=REQUEST))
+    assert isinstance(prompt, UserPromptSubmit)
+    assert isinstance(changed_request, PreModel)
+    assert (prompt.text, changed_request.request.model) == ("hi!!", "m++")
 
 
 def test_hooks_are_put_together_in_order() -> None:

@@ -144,7 +144,7 @@ async def after(hooks: Hooks, result: Any) -> Revision | None:
 
 async def test_a_secret_in_arguments_is_blocked_or_taken_out() -> None:
     input = {"text": f"my key is ghp_{mixed(36)}"}
-    assert (await secret_scan().calls.before(called(input))).block == "a secret stands in the arguments"
+    assert (await secret_scan().calls.before(called(input))).block == "the arguments contain a secret"
     ruling = await secret_scan(arguments="redact").calls.before(called(input))
     assert ruling.input == {"text": f"my key is {MASK}"}
     assert "ghp_" not in str(ruling.notes)
@@ -153,11 +153,11 @@ async def test_a_secret_in_arguments_is_blocked_or_taken_out() -> None:
 
 
 async def test_a_secret_in_a_result_or_an_error_is_taken_out_or_withheld() -> None:
-    said = {"rows": [{"key": f"ghp_{mixed(36)}"}, "plain"]}
-    told = await after(secret_scan(), said)
-    assert told is not None
-    assert told.result == {"rows": [{"key": MASK}, "plain"]}
-    withheld = await after(secret_scan(results="block"), said)
+    output = {"rows": [{"key": f"ghp_{mixed(36)}"}, "plain"]}
+    redacted = await after(secret_scan(), output)
+    assert redacted is not None
+    assert redacted.result == {"rows": [{"key": MASK}, "plain"]}
+    withheld = await after(secret_scan(results="block"), output)
     assert withheld is not None
     assert (withheld.result, withheld.failure and withheld.failure.code) == (None, "withheld")
     assert await after(secret_scan(), {"plain": 1}) is None
@@ -171,9 +171,9 @@ async def test_a_secret_in_a_result_or_an_error_is_taken_out_or_withheld() -> No
 async def test_secrets_and_patterns_are_blotted_out_together(together: str) -> None:
     both = in_turn(SecretScan().after, Redaction("email").after)
     hooks = secret_scan(patterns=["email"]) if together == "one scan" else Hooks().on("post_tool_use", both)
-    told = await after(hooks, f"ann@example.org has ghp_{mixed(36)}")
-    assert told is not None
-    assert told.result == f"[email] has {MASK}"
+    redacted = await after(hooks, f"ann@example.org has ghp_{mixed(36)}")
+    assert redacted is not None
+    assert redacted.result == f"[email] has {MASK}"
 
 
 @pytest.mark.parametrize("text", ["a" * 1_000_000, "aB3" * 300_000, "eyJ" * 300_000, "-----BEGIN " * 90_000])
@@ -188,28 +188,28 @@ async def test_patterns_are_redacted_in_results_arguments_and_prompts() -> None:
         "email", "card", "phone", also={"case": r"CASE-\d+"}, of=["results", "arguments", "prompts"]
     )
     text = "ann@example.org 4111 1111 1111 1111 +49 30 1234567 CASE-77, not 1234 5678 9012 3456"
-    kept = "[email] [card] [phone] [case], not 1234 5678 9012 3456"
-    told = await after(hooks, {text: [text]})
-    assert told is not None
-    assert told.result == {kept: [kept]}
-    assert (await hooks.calls.before(called({"q": text}))).input == {"q": kept}
-    said = await hooks.loop.user_prompt_submit(UserPromptSubmit(text=text))
-    assert isinstance(said, UserPromptSubmit)
-    assert said.text == kept
+    expected = "[email] [card] [phone] [case], not 1234 5678 9012 3456"
+    redacted = await after(hooks, {text: [text]})
+    assert redacted is not None
+    assert redacted.result == {expected: [expected]}
+    assert (await hooks.calls.before(called({"q": text}))).input == {"q": expected}
+    prompt = await hooks.loop.user_prompt_submit(UserPromptSubmit(text=text))
+    assert isinstance(prompt, UserPromptSubmit)
+    assert prompt.text == expected
     assert await after(hooks, {"plain": "text"}) is None
 
 
 @pytest.mark.parametrize(
-    ("names", "also", "said"),
+    ("names", "also", "message"),
     [
-        (("moon",), None, "no pattern is called 'moon'"),
-        ((), None, "needs a pattern"),
-        ((), {"x": "("}, "cannot be read"),
-        ((), {"x": "a*"}, "fits nothing"),
+        (("moon",), None, "there is no pattern 'moon'"),
+        ((), None, "at least one pattern"),
+        ((), {"x": "("}, "is not a valid regular expression"),
+        ((), {"x": "a*"}, "matches the empty text"),
     ],
 )
-def test_a_redaction_that_cannot_be_is_refused(names: Any, also: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_redaction_that_cannot_be_is_refused(names: Any, also: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         redact(*names, also=also)
 
 
@@ -222,9 +222,9 @@ async def test_the_audit_log_has_a_line_for_each_call_and_its_end_without_secret
     end = CallEnd(status="failed", failure=CallFailure(code="x", message=f"ghp_{mixed(36)}"), duration=0.5)
     await hooks.calls.after(called({"to": "carol", "password": "p", "text": "x" * 5_000}), end)
     first, second = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
-    known = {"at": "1970-01-01T00:00:00.000+00:00", "owner": "ann", "operation": "t.do", "tool": "t_do"}
+    common = {"at": "1970-01-01T00:00:00.000+00:00", "owner": "ann", "operation": "t.do", "tool": "t_do"}
     assert first == {
-        **known,
+        **common,
         "kind": "call",
         "callId": "call_1",
         "input": {"to": "carol", "why": f"{MASK}\n{{}}"},

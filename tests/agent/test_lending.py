@@ -31,7 +31,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.permission.policy import Rule
 from tests.providers import stand_in_claude
 
-UNLENT = "claude-code/sonnet has no word for 'tool pick': it is not told"
+UNLENT = "claude-code/sonnet does not support 'tool pick'; it is not sent"
 
 
 @pytest.fixture
@@ -89,10 +89,10 @@ async def test_a_call_that_wants_an_approval_is_not_made_and_the_model_told_why(
     policy = Policy([Rule(operations=("math.*",), decision="ask")])
     run = Agent(model, operations=[add_slowly], policy=policy).spawn("2 + 2?")
     result = await run.result
-    [told] = outputs(run)
+    [output] = outputs(run)
     assert result.exit_reason == "success"
-    assert "needs somebody's approval" in told
-    assert "nobody can be asked while Claude Code works" in told
+    assert "needs somebody's approval" in output
+    assert "approvals are not possible while Claude Code works" in output
 
 
 @pytest.mark.promise("claude-code-tools")
@@ -163,8 +163,8 @@ async def test_a_booth_opens_to_its_token_only_and_closes_with_its_block() -> No
     both = {"accept": "application/json, text/event-stream"}
     async with httpx2.AsyncClient(trust_env=False) as http:
         async with serve_locally(Bare()) as place:
-            for said, status in ((None, 401), ("Bearer no", 401), (f"Bearer {place.token}", 200)):
-                headers = both if said is None else {**both, "authorization": said}
+            for authorization, status in ((None, 401), ("Bearer no", 401), (f"Bearer {place.token}", 200)):
+                headers = both if authorization is None else {**both, "authorization": authorization}
                 assert (await http.post(place.url, json=hello, headers=headers)).status_code == status
         with pytest.raises(httpx2.ConnectError):
             await http.post(place.url, json=hello, headers=both)

@@ -79,25 +79,29 @@ async def test_a_call_that_runs_by_itself_takes_no_output_from_outside() -> None
 
 
 @pytest.mark.parametrize(
-    ("approved", "said", "words"),
+    ("approved", "output", "words"),
     [
         (True, ["sent to bob"], ["tool-approval-response", "tool-output-available"]),
         (False, [None], ["tool-approval-response", "tool-output-denied"]),
     ],
 )
 async def test_a_call_that_wants_approval_waits_for_the_answer(
-    approved: bool, said: Any, words: list[str]
+    approved: bool, output: Any, words: list[str]
 ) -> None:
     agent = Agent(scripted(calling(SEND), "done"), operations=[send])
     run = agent.spawn(ASK)
-    asked = await until(run, "tool-approval-request")
+    approval_request = await until(run, "tool-approval-request")
     assert not run.result.done
-    await (run.approve(asked.approval_id) if approved else run.deny(asked.approval_id, reason="not now"))
+    await (
+        run.approve(approval_request.approval_id)
+        if approved
+        else run.deny(approval_request.approval_id, reason="not now")
+    )
     result = await run.result
     assert (result.exit_reason, result.text) == ("success", "done")
-    assert output(result) == said
-    told = await types(run)
-    assert told[told.index("tool-approval-request") + 1 :][:2] == words
+    assert output(result) == output
+    event_types = await types(run)
+    assert event_types[event_types.index("tool-approval-request") + 1 :][:2] == words
 
 
 async def test_an_approval_that_there_is_not_cannot_be_given() -> None:
@@ -121,11 +125,11 @@ async def test_a_conversation_with_an_open_call_goes_on_with_its_output() -> Non
     first = Agent(scripted(calling()), operations=[add], manual=True)
     run = first.spawn(ASK)
     await until(run, "tool-input-available")
-    held: list[Any] = [*ASK, run.message]  # kept by the caller, while the run is given up
+    conversation: list[Any] = [*ASK, run.message]  # kept by the caller, while the run is given up
     run.abort()
     await run.result
     agent = Agent(scripted("It is {outputs}."), operations=[add], manual=True)
-    again = agent.spawn(held)
+    again = agent.spawn(conversation)
     again.add_tool_result("c1", 4)
     result = await again.result
     assert (result.text, len(result.messages)) == ("It is 4.", 2)

@@ -55,13 +55,13 @@ def test_how_closely_to_look_goes_along() -> None:
     ("source", "options", "says"),
     [
         (b"", {}, "is empty"),
-        (b"GIF8", {}, "no image that models take"),
-        (b"BM" + bytes(60), {}, "no image that models take"),
-        (PDF, {}, "no image that models take"),
+        (b"GIF8", {}, "not an image that models accept"),
+        (b"BM" + bytes(60), {}, "not an image that models accept"),
+        (PDF, {}, "not an image that models accept"),
         (PNG, {"media_type": "image/jpeg"}, "is image/png, not image/jpeg"),
         (packed("image/gif", PNG), {}, "is image/png, not image/gif"),
         (PNG, {"detail": "huge"}, "auto, low or high"),
-        ("data:image/png;base64,A", {}, "no base64"),
+        ("data:image/png;base64,A", {}, "not valid base64"),
         ("data:image/png,xyz", {}, "must be data:<type>;base64"),
         ("/no/such/cat.png", {}, "there is no file '/no/such/cat.png'"),
         ("/", {}, "there is no file '/'"),
@@ -69,8 +69,8 @@ def test_how_closely_to_look_goes_along() -> None:
         ("file:///etc/passwd", {}, "neither an http"),
         ("ftp://a.example/cat.png", {}, "neither an http"),
         ("gopher://a.example/", {}, "neither an http"),
-        ("https://a.example/paper.pdf", {}, "is no image"),
-        ("https://a.example/cat", {"media_type": "text/html"}, "is no image"),
+        ("https://a.example/paper.pdf", {}, "is not an image"),
+        ("https://a.example/cat", {"media_type": "text/html"}, "is not an image"),
     ],
 )
 def test_what_is_no_image_is_refused_in_clear_words(source: Any, options: dict[str, Any], says: str) -> None:
@@ -85,12 +85,12 @@ def test_what_is_too_large_is_refused_before_it_is_read(attach: Any, tmp_path: P
     path.write_bytes(PNG)
     for source in (PNG, path, packed("image/png", PNG)):
         assert attach(source, largest=len(PNG)).media_type == "image/png"
-        with pytest.raises(TooLarge, match="32 bytes; at most 31 are sent"):
+        with pytest.raises(TooLarge, match="32 bytes; the limit is 31"):
             attach(source, largest=len(PNG) - 1)
 
 
 def test_an_image_may_have_five_megabytes() -> None:
-    with pytest.raises(TooLarge, match="at most 5000000"):
+    with pytest.raises(TooLarge, match="the limit is 5000000"):
         image(PNG + bytes(5_000_000))
 
 
@@ -125,10 +125,10 @@ def test_a_file_by_address_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("source", "options", "says"),
     [
-        (b"\xff\xfe\x00", {}, "cannot be told what"),
-        (b"\xff\xfe\x00", {"media_type": "text/plain"}, "no text in UTF-8"),
-        (b"hello", {"media_type": "application/pdf"}, "is no PDF"),
-        (b"hello", {"filename": "paper.pdf"}, "is no PDF"),
+        (b"\xff\xfe\x00", {}, "the type of the data"),
+        (b"\xff\xfe\x00", {"media_type": "text/plain"}, "not UTF-8 text"),
+        (b"hello", {"media_type": "application/pdf"}, "is not a PDF"),
+        (b"hello", {"filename": "paper.pdf"}, "is not a PDF"),
         ("file:///etc/passwd", {}, "neither an http"),
     ],
 )

@@ -35,8 +35,8 @@ def drawn(output: Any) -> tuple[Message, Message]:
 
 
 def test_openai_takes_images_with_their_detail_by_data_and_by_address() -> None:
-    (said,) = sent(openai_request, user_message("Look:", image(PNG, detail="low"), image(URL)))
-    assert said == {
+    (message,) = sent(openai_request, user_message("Look:", image(PNG, detail="low"), image(URL)))
+    assert message == {
         "role": "user",
         "content": [
             {"type": "text", "text": "Look:"},
@@ -47,8 +47,8 @@ def test_openai_takes_images_with_their_detail_by_data_and_by_address() -> None:
 
 
 def test_anthropic_takes_images_by_data_and_by_address() -> None:
-    (said,) = sent(anthropic_request, user_message("Look:", image(PNG, detail="low"), image(URL)))
-    assert said["content"] == [
+    (message,) = sent(anthropic_request, user_message("Look:", image(PNG, detail="low"), image(URL)))
+    assert message["content"] == [
         {"type": "text", "text": "Look:"},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": B64}},
         {"type": "image", "source": {"type": "url", "url": URL}},
@@ -56,34 +56,34 @@ def test_anthropic_takes_images_by_data_and_by_address() -> None:
 
 
 def test_ollama_takes_images_as_bare_base64_and_refuses_addresses() -> None:
-    (said,) = sent(ollama_request, user_message("Look:", image(PNG, detail="low")))
-    assert said == {"role": "user", "content": "Look:", "images": [B64]}
-    with pytest.raises(BadRequest, match="fetches none by its address"):
+    (message,) = sent(ollama_request, user_message("Look:", image(PNG, detail="low")))
+    assert message == {"role": "user", "content": "Look:", "images": [B64]}
+    with pytest.raises(BadRequest, match="does not fetch URLs"):
         sent(ollama_request, user_message("Look:", image(URL)))
 
 
 def test_a_pdf_goes_as_each_family_takes_it() -> None:
     paper = file(PDF, filename="paper.pdf")
     data = f"data:application/pdf;base64,{PDF64}"
-    (said,) = sent(openai_request, user_message("Read:", paper))
-    assert said["content"][1] == {"type": "file", "file": {"filename": "paper.pdf", "file_data": data}}
-    (said,) = sent(anthropic_request, user_message("Read:", paper))
+    (message,) = sent(openai_request, user_message("Read:", paper))
+    assert message["content"][1] == {"type": "file", "file": {"filename": "paper.pdf", "file_data": data}}
+    (message,) = sent(anthropic_request, user_message("Read:", paper))
     source = {"type": "base64", "media_type": "application/pdf", "data": PDF64}
-    assert said["content"][1] == {"type": "document", "source": source, "title": "paper.pdf"}
-    (said,) = sent(anthropic_request, user_message("Read:", file("https://a.example/paper.pdf")))
-    assert said["content"][1]["source"] == {"type": "url", "url": "https://a.example/paper.pdf"}
-    with pytest.raises(BadRequest, match="takes texts and images"):
+    assert message["content"][1] == {"type": "document", "source": source, "title": "paper.pdf"}
+    (message,) = sent(anthropic_request, user_message("Read:", file("https://a.example/paper.pdf")))
+    assert message["content"][1]["source"] == {"type": "url", "url": "https://a.example/paper.pdf"}
+    with pytest.raises(BadRequest, match="accepts text and images"):
         sent(ollama_request, user_message("Read:", paper))
 
 
 def test_a_text_file_is_read_by_all() -> None:
     notes = file(b"hello", filename="notes.txt")
     for module in (openai_request, ollama_request):
-        (said,) = sent(module, user_message("Read:", notes))
-        assert said["content"] == "Read:\nnotes.txt:\nhello"
-    (said,) = sent(anthropic_request, user_message("Read:", notes))
+        (message,) = sent(module, user_message("Read:", notes))
+        assert message["content"] == "Read:\nnotes.txt:\nhello"
+    (message,) = sent(anthropic_request, user_message("Read:", notes))
     source = {"type": "text", "media_type": "text/plain", "data": "hello"}
-    assert said["content"][1] == {"type": "document", "source": source, "title": "notes.txt"}
+    assert message["content"][1] == {"type": "document", "source": source, "title": "notes.txt"}
 
 
 def test_images_of_a_tool_reach_each_family() -> None:
@@ -105,18 +105,18 @@ OTHERS: list[tuple[ContentPiece, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("piece", "told"), OTHERS)
+@pytest.mark.parametrize(("piece", "text"), OTHERS)
 def test_what_a_tool_gave_and_ollama_cannot_take_is_told_and_ends_no_conversation(
-    piece: ContentPiece, told: str
+    piece: ContentPiece, text: str
 ) -> None:
     tool = sent(ollama_request, *drawn(tool_output("Here:", piece)))[2]
-    assert (tool["content"], "images" in tool) == (f"Here:\n{told}", False)
+    assert (tool["content"], "images" in tool) == (f"Here:\n{text}", False)
 
 
 def test_what_an_mcp_server_embeds_reaches_the_model() -> None:
     paper = {"uri": "file:///papers/one.pdf", "mimeType": "application/pdf", "blob": PDF64}
     notes = {"uri": "file:///notes.txt", "mimeType": "text/plain", "text": "hello"}
-    embedded = [{"type": "resource", "resource": held} for held in (paper, notes)]
+    embedded = [{"type": "resource", "resource": resource} for resource in (paper, notes)]
     (result,) = sent(anthropic_request, *drawn({"content": embedded}))[2]["content"]
     source = {"type": "base64", "media_type": "application/pdf", "data": PDF64}
     assert result["content"] == [

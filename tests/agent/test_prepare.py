@@ -53,10 +53,10 @@ async def test_a_step_may_change_model_tools_messages_instructions_and_options_f
         scripted("own"), operations=[add], on_prepare_step=change, options={"top_p": 1}, instructions="Be."
     )
     assert (await agent.spawn(ASK).result).text == "from the other"
-    [asked] = other.provider.asked  # type: ignore[attr-defined]
-    assert (asked.tools, asked.instructions) == ((), "Be other.")
-    assert asked.options == {"top_p": 1, "temperature": 0}
-    assert asked.messages[0].parts[0].text == "Something else"
+    [sent] = other.provider.requests  # type: ignore[attr-defined]
+    assert (sent.tools, sent.instructions) == ((), "Be other.")
+    assert sent.options == {"top_p": 1, "temperature": 0}
+    assert sent.messages[0].parts[0].text == "Something else"
     assert provider(agent).requests == []
 
 
@@ -130,10 +130,10 @@ async def test_a_hook_may_change_what_the_user_said_and_what_the_model_is_asked(
     hooks.on("pre_model", lambda event: Modify(request=replace(event.request, options={"temperature": 1})))
     async with Agent(scripted("hi"), hooks=hooks) as agent:
         result = await agent.spawn("be loud").result
-        [asked] = provider(agent).requests
-    assert asked.options == {"temperature": 1}
-    assert asked.messages[0].parts[0].text == "BE LOUD"  # type: ignore[union-attr]
-    assert result.messages[0] == asked.messages[0]
+        [sent] = provider(agent).requests
+    assert sent.options == {"temperature": 1}
+    assert sent.messages[0].parts[0].text == "BE LOUD"  # type: ignore[union-attr]
+    assert result.messages[0] == sent.messages[0]
 
 
 async def test_hooks_hear_of_runs_that_fail_or_are_aborted() -> None:
@@ -180,8 +180,8 @@ class Sum(msgspec.Struct):
 
 @pytest.mark.parametrize("broken", [0, 1, 2, 3])
 async def test_an_answer_of_a_type_is_asked_for_until_it_is_one(broken: int) -> None:
-    said = ['{"total": "four"}'] * broken + ['{"total": 4}'] * (broken < 3)
-    agent = Agent(scripted(calling(), *said), operations=[add], output=Sum)
+    script = ['{"total": "four"}'] * broken + ['{"total": 4}'] * (broken < 3)
+    agent = Agent(scripted(calling(), *script), operations=[add], output=Sum)
     result = await agent.spawn(ASK).result
     if broken == 3:
         assert result.exit_reason == "crashed"
@@ -208,7 +208,7 @@ async def test_a_last_tool_gives_the_answer_where_a_provider_has_no_schemas() ->
 
 
 @pytest.mark.parametrize(
-    ("schema", "said", "value"),
+    ("schema", "script", "value"),
     [
         (
             {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
@@ -228,19 +228,19 @@ async def test_a_last_tool_gives_the_answer_where_a_provider_has_no_schemas() ->
     ],
 )
 async def test_a_json_schema_will_do_as_the_form_of_an_answer(
-    schema: Any, said: list[str], value: Any
+    schema: Any, script: list[str], value: Any
 ) -> None:
-    agent = Agent(scripted(*said), output=schema)
+    agent = Agent(scripted(*script), output=schema)
     result = await agent.spawn(ASK).result
     assert (result.exit_reason, result.output) == ("success", value)
-    held = provider(agent).requests[0].options["response_format"]["json_schema"]["schema"]
-    assert (held["type"], "$schema" in held) == ("object", False)
+    sent_schema = provider(agent).requests[0].options["response_format"]["json_schema"]["schema"]
+    assert (sent_schema["type"], "$schema" in sent_schema) == ("object", False)
 
 
 async def test_a_result_says_that_nobody_tried_again_where_that_would_help() -> None:
     busy = Failure("busy", category="rate_limit", transient=True)
     result = await Agent(scripted(Step(error=busy))).spawn(ASK).result
-    assert [note[:41] for note in result.notices] == ["the agent did not try again (retries=0), "]
+    assert [note[:41] for note in result.notices] == ["the agent did not retry (retries=0); erro"]
     wrong = Failure("wrong", category="bad_request")
     assert (await Agent(scripted(Step(error=wrong))).spawn(ASK).result).notices == ()
 
@@ -254,8 +254,8 @@ async def test_hooks_hear_what_kind_of_failure_ended_a_run_and_when_to_try_again
         run = Agent(scripted(step), hooks=hooks).spawn("hi")
         await run.wait_closed()
     failed, done = heard
-    told: list[tuple[Any, ...]] = [
+    endings: list[tuple[Any, ...]] = [
         (end.reason, end.error, end.category, end.transient, end.retry_delay) for end in (failed, done)
     ]
-    assert told == [("error", "slow down", "rate_limit", True, 7), ("stop", None, None, None, None)]
+    assert endings == [("error", "slow down", "rate_limit", True, 7), ("stop", None, None, None, None)]
     assert event_body(failed)["retryDelay"] == 7

@@ -42,8 +42,8 @@ async def test_the_answer_to_a_question_is_what_the_model_is_told() -> None:
     )
 
 
-@pytest.mark.parametrize(("reason", "said"), [("Ask him.", f"{UNANSWERED}: Ask him."), (None, UNANSWERED)])
-async def test_a_question_that_is_declined_is_told_as_such(reason: str | None, said: str) -> None:
+@pytest.mark.parametrize(("reason", "output"), [("Ask him.", f"{UNANSWERED}: Ask him."), (None, UNANSWERED)])
+async def test_a_question_that_is_declined_is_told_as_such(reason: str | None, output: str) -> None:
     agent, model = asker("Then not.")
 
     def decline(run: Any, event: e.Event) -> Any:
@@ -52,7 +52,7 @@ async def test_a_question_that_is_declined_is_told_as_such(reason: str | None, s
 
     async with agent:
         _, result = await driven(agent.spawn("Travel."), decline)
-    assert (result.exit_reason, outputs(model.requests[1])) == ("success", [said])
+    assert (result.exit_reason, outputs(model.requests[1])) == ("success", [output])
     [part] = asked(result)
     assert (part.data["status"], part.data.get("reason")) == ("declined", reason)
 
@@ -77,7 +77,7 @@ async def test_a_question_is_answered_once_and_by_its_call_or_its_id() -> None:
                 with pytest.raises(Conflict, match="asks a question"):
                     run.add_tool_result(event.data["toolCallId"], "Bonn")
                 await run.answer(event.data["toolCallId"], "Bonn")
-                with pytest.raises(Conflict, match="has its answer already"):
+                with pytest.raises(Conflict, match="already has an answer"):
                     await run.answer(event.id or "", "Berlin")
         assert (await run.result).text == "So to Bonn."
 
@@ -125,7 +125,7 @@ async def test_a_question_that_a_program_asks_waits_for_its_answer_too() -> None
         waiting = await calls.call("user.question", {"text": "Where?"}, context=Context())
         assert (waiting.status, waiting.approval_id is not None) == ("pending", True)
         id = waiting.approval_id or ""
-        kept = await calls.answer_approval(id, approved=True, by=Context().identity)
-        assert (kept.question, kept.answer) == (parse_question({"text": "Where?"}), "yes")
+        stored = await calls.answer_approval(id, approved=True, by=Context().identity)
+        assert (stored.question, stored.answer) == (parse_question({"text": "Where?"}), "yes")
         done = await calls.call("user.question", {"text": "Where?"}, context=Context(approval=id))
         assert (done.result, done.call_id) == ("yes", waiting.call_id)

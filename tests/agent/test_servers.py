@@ -84,8 +84,8 @@ async def test_a_script_that_is_given_by_its_path_is_started(tmp_path: Path) -> 
 
 
 async def test_a_command_is_started_and_its_tools_are_the_agents() -> None:
-    given = [sys.executable, str(SERVER), "stdio"]
-    async with Agent(scripted(calling(SUM), "{outputs}"), operations=[add], mcp=[given]) as agent:
+    command = [sys.executable, str(SERVER), "stdio"]
+    async with Agent(scripted(calling(SUM), "{outputs}"), operations=[add], mcp=[command]) as agent:
         assert {"math_add", "sdk_server_add"} <= set(agent.overhead().names)
         assert [status.state for status in agent.servers] == ["ready"]
         result = await agent.spawn("What is 2 + 2?").result
@@ -133,14 +133,14 @@ def test_servers_are_named_after_what_they_are() -> None:
     assert specs[0].command == (sys.executable, str(SERVER))
 
 
-@pytest.mark.parametrize("given", ["", [], "nowhere.py", [1], [[]]])
-def test_what_is_no_server_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("server", ["", [], "nowhere.py", [1], [[]]])
+def test_what_is_no_server_is_refused(server: Any) -> None:
     with pytest.raises(ConfigError):
-        server_specs([given])
+        server_specs([server])
 
 
 async def test_a_run_over_mcp_hides_nothing() -> None:
     command = [sys.executable, str(SERVER), "stdio"]
     async with Agent(scripted(calling(SUM), "4"), mcp=[command]) as agent:
-        told = await types(agent.spawn("What is 2 + 2?"))
-    assert "tool-output-available" in told
+        event_types = await types(agent.spawn("What is 2 + 2?"))
+    assert "tool-output-available" in event_types

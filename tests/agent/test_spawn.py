@@ -76,8 +76,8 @@ async def test_the_result_may_be_awaited_by_many_and_giving_up_changes_nothing()
 
 async def test_usage_is_that_of_all_steps_and_never_made_up() -> None:
     cached = Usage(200, 20, 220, reasoning_tokens=5, cached_input_tokens=50, cache_write_tokens=7)
-    told = Agent(scripted(calling(usage=USED), Step(text="4", usage=cached)), operations=[add])
-    assert (await told.spawn(ASK).result).usage == UsageSummary(
+    cached_agent = Agent(scripted(calling(usage=USED), Step(text="4", usage=cached)), operations=[add])
+    assert (await cached_agent.spawn(ASK).result).usage == UsageSummary(
         input_tokens=300,
         output_tokens=30,
         total_tokens=330,
@@ -95,8 +95,8 @@ async def test_a_conversation_goes_on_from_the_result() -> None:
     second = await agent.spawn([*first.messages, {"role": "user", "content": "And twice that?"}]).result
     assert second.text == "8"
     assert [message.role for message in second.messages] == ["user", "assistant", "user", "assistant"]
-    asked = provider(agent).requests[-1].messages
-    assert [message.role for message in asked] == ["user", "assistant", "user"]
+    sent = provider(agent).requests[-1].messages
+    assert [message.role for message in sent] == ["user", "assistant", "user"]
 
 
 @pytest.mark.parity
@@ -143,8 +143,8 @@ async def test_messages_that_cannot_be_sent_are_refused_at_once(messages: Any, s
 async def test_messages_may_be_written_in_many_ways(messages: Any) -> None:
     agent = Agent(scripted("ho"))
     assert (await agent.spawn(messages).result).text == "ho"
-    [asked] = provider(agent).requests
-    [message] = asked.messages
+    [sent] = provider(agent).requests
+    [message] = sent.messages
     assert (message.role, message.parts) == ("user", (TextPart("hi"),))
 
 
@@ -158,8 +158,8 @@ async def test_calls_and_outputs_of_openai_messages_are_understood() -> None:
             {"role": "tool", "tool_call_id": "x", "content": "4"},
         ]
     ).result
-    [asked] = provider(agent).requests
-    [part] = asked.messages[1].parts
+    [sent] = provider(agent).requests
+    [part] = sent.messages[1].parts
     assert isinstance(part, ToolPart)
     assert (part.tool_call_id, part.state, part.output) == ("x", "output-available", "4")
 
@@ -169,7 +169,7 @@ async def test_system_takes_the_place_of_the_instructions() -> None:
     agent = Agent(scripted("a", "b"), instructions="Be brief.")
     await agent.spawn("hi").result
     await agent.spawn("hi", system="Be long.").result
-    assert [asked.instructions for asked in provider(agent).requests] == ["Be brief.", "Be long."]
+    assert [sent.instructions for sent in provider(agent).requests] == ["Be brief.", "Be long."]
 
 
 @pytest.mark.parametrize(
@@ -310,8 +310,8 @@ def test_a_model_must_be_one() -> None:
 
 async def test_events_are_ours_and_may_be_matched() -> None:
     run = Agent(scripted("one two")).spawn("hi")
-    said = [event.delta async for event in run.events() if isinstance(event, e.TextDelta)]
-    assert "".join(said) == "one two"
+    deltas = [event.delta async for event in run.events() if isinstance(event, e.TextDelta)]
+    assert "".join(deltas) == "one two"
 
 
 def _call(name: str, input: Any = None) -> Any:

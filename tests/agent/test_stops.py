@@ -61,28 +61,36 @@ async def test_a_condition_ends_the_run_after_a_step_and_says_so(
 
 async def test_no_progress_is_the_same_call_failing_again_and_again() -> None:
     other = ScriptedCall("lab_fail", {"why": "maybe"})
-    said: list[Any] = [calling(FAILING), calling(other), calling(FAILING), calling(FAILING), "I give up"]
-    result = await Agent(scripted(*said), operations=[fail], stop_when=no_progress(3)).spawn(ASK).result
+    script: list[Any] = [calling(FAILING), calling(other), calling(FAILING), calling(FAILING), "I give up"]
+    result = await Agent(scripted(*script), operations=[fail], stop_when=no_progress(3)).spawn(ASK).result
     assert (result.steps, result.exit_reason) == (4, "steps_exhausted")
     assert result.stopped_by == "no_progress(3)"
 
 
 async def test_a_condition_that_is_never_met_changes_nothing() -> None:
-    said = (tool_called("x"), text_matches("never"), tokens(9**9), cost(9), seconds(99), no_progress(1))
-    stop = any_of(*said)
+    conditions = (tool_called("x"), text_matches("never"), tokens(9**9), cost(9), seconds(99), no_progress(1))
+    stop = any_of(*conditions)
     result = await Agent(scripted(calling(), "4"), operations=[add], stop_when=stop).spawn(ASK).result
     assert (result.exit_reason, result.text, result.stopped_by) == ("success", "4", None)
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(BadRequest, match="no regular expression"):
+    with pytest.raises(BadRequest, match="not a valid regular expression"):
         text_matches("(")
 
 
 def test_no_step_is_needed_to_ask_a_condition() -> None:
     nothing = SoFar(steps=(), taken=0, seconds=0.0, usage=Usage(), cost=None)
-    asked = [steps(1), tool_called("x"), text_matches("x"), tokens(1), cost(1), seconds(1), no_progress(1)]
-    assert [stop(nothing) for stop in asked] == [False] * 7
+    conditions = [
+        steps(1),
+        tool_called("x"),
+        text_matches("x"),
+        tokens(1),
+        cost(1),
+        seconds(1),
+        no_progress(1),
+    ]
+    assert [stop(nothing) for stop in conditions] == [False] * 7
     assert all_of(steps(0), steps(1))(nothing) is False
 
 

@@ -51,8 +51,8 @@ class Node(pydantic.BaseModel):
 
 
 def asking(model: str = "m", *tools: Tool) -> ModelRequest:
-    said = Message("u", "user", (TextPart("Which city?"),))
-    return ModelRequest(model=model, messages=[said], instructions="Be brief.", tools=tools)
+    message = Message("u", "user", (TextPart("Which city?"),))
+    return ModelRequest(model=model, messages=[message], instructions="Be brief.", tools=tools)
 
 
 def called(input: Any, **more: Any) -> ToolPart:
@@ -81,9 +81,9 @@ def called(input: Any, **more: Any) -> ToolPart:
 def test_an_answer_is_a_value_of_the_type_in_text_and_in_a_call(type: Any, text: str, value: Any) -> None:
     output = Output[Any](type)
     assert output.read(text) == value
-    said = msgspec.json.decode(text)
-    if isinstance(said, dict):
-        assert output.read("", [called(said)]) == value
+    parsed = msgspec.json.decode(text)
+    if isinstance(parsed, dict):
+        assert output.read("", [called(parsed)]) == value
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_json_is_found_among_words_and_mended(text: str) -> None:
     ("text", "says"),
     [
         ("", "no answer"),
-        ("It is Bonn.", "no JSON"),
+        ("It is Bonn.", "not valid JSON"),
         ('{"people": 1}', "name: expected a value"),
         ('{"name": "Bonn", "people": "many"}', "people: expected a valid integer"),
         ('{"name": ""}', "name"),
@@ -154,22 +154,22 @@ def ollama(request: ModelRequest) -> Any:
 
 def test_openai_is_held_to_the_schema_strictly() -> None:
     body = openai(Output(City).prepare(asking("gpt-5", TOOL), "openai"))
-    held = body["response_format"]["json_schema"]
+    json_schema = body["response_format"]["json_schema"]
     assert body["response_format"]["type"] == "json_schema"
-    assert (held["name"], held["strict"]) == ("final_answer", True)
-    assert held["schema"]["required"] == ["name", "people", "founded"]
-    assert held["schema"]["additionalProperties"] is False
-    assert "default" not in str(held["schema"])
+    assert (json_schema["name"], json_schema["strict"]) == ("final_answer", True)
+    assert json_schema["schema"]["required"] == ["name", "people", "founded"]
+    assert json_schema["schema"]["additionalProperties"] is False
+    assert "default" not in str(json_schema["schema"])
     assert [tool["function"]["name"] for tool in body["tools"]] == ["look"]
     assert "tool_choice" not in body
 
 
 def test_openai_is_not_held_strictly_to_what_may_have_fields_of_any_name() -> None:
-    held = openai(Output[Any](dict[str, int]).prepare(asking("gpt-5"), "openai"))["response_format"][
+    json_schema = openai(Output[Any](dict[str, int]).prepare(asking("gpt-5"), "openai"))["response_format"][
         "json_schema"
     ]
-    assert "strict" not in held
-    assert held["schema"]["additionalProperties"] == {"type": "integer"}
+    assert "strict" not in json_schema
+    assert json_schema["schema"]["additionalProperties"] == {"type": "integer"}
 
 
 def test_a_recursive_type_is_held_strictly_behind_an_object() -> None:

@@ -78,7 +78,7 @@ def broken(why: str, **more: Any) -> ProviderError:
 
 
 @pytest.mark.parametrize(
-    ("steps", "limits", "said"),
+    ("steps", "limits", "message"),
     [
         ([broken("it is down", category="network")], {}, "worker did not finish: it is down"),
         (
@@ -86,7 +86,7 @@ def broken(why: str, **more: Any) -> ProviderError:
             {},
             (
                 "worker did not finish: the answer was cut: it reached its limit of tokens; `max_tokens` in"
-                " the model's options sets it; it had come to: So far"
+                " the model's options sets it; its text so far: So far"
             ),
         ),
         ([[ADD], [ADD]], {"max_steps": 2}, "worker did not finish: steps(2)"),
@@ -100,13 +100,13 @@ def broken(why: str, **more: Any) -> ProviderError:
     ],
 )
 async def test_how_a_sub_agent_failed_is_told_to_the_model_and_the_caller(
-    steps: list[Any], limits: dict[str, Any], said: str
+    steps: list[Any], limits: dict[str, Any], message: str
 ) -> None:
     helper, _ = worker(*steps, operations=[add], limits=RunLimits(**limits))
     agent, model = lead([TASK], "Done.", operations=[helper])
     async with agent:
         _, result = await driven(agent.spawn("Go."))
-    assert (result.exit_reason, outputs(model.requests[1])) == ("success", [said])
+    assert (result.exit_reason, outputs(model.requests[1])) == ("success", [message])
 
 
 async def test_whoever_calls_it_from_a_program_gets_an_outcome() -> None:
@@ -123,7 +123,7 @@ async def test_whoever_calls_it_from_a_program_gets_an_outcome() -> None:
 
 
 async def test_an_agent_that_calls_itself_is_stopped_five_deep() -> None:
-    held: list[Operation] = []
+    operations: list[Operation] = []
 
     @operation(namespace="lab")
     async def again(context: Context) -> Any:
@@ -132,14 +132,14 @@ async def test_an_agent_that_calls_itself_is_stopped_five_deep() -> None:
 
     model = ScriptedModel([[("lab_again", {})]] * MAX_DEPTH + ["I give up."] * MAX_DEPTH)
     agent = Agent(model, operations=[again], name="worker")
-    held.append(agent.as_operation("It asks itself."))
-    agent._tools.registry.add(held[0])
-    async with Calls(Registry(held[0]), MemoryLedger()) as calls:
+    operations.append(agent.as_operation("It asks itself."))
+    agent._tools.registry.add(operations[0])
+    async with Calls(Registry(operations[0]), MemoryLedger()) as calls:
         done = await calls.call("agents.worker", {"prompt": "Begin."}, context=Context())
     assert (done.ok, done.result, len(model.requests)) == (True, "I give up.", 2 * MAX_DEPTH)
     [error] = outputs(model.requests[MAX_DEPTH])
     assert error == (
-        "agents have agents work for them 5 deep at most: worker > worker > worker > worker > worker > worker"
+        "agents may be nested 5 deep at most: worker > worker > worker > worker > worker > worker"
     )
 
 

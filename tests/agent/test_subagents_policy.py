@@ -18,8 +18,8 @@ NOTE = ("mail_note", {"text": "x"})
 ALL = Policy()
 
 
-def rules(*said: tuple[str, str], agents: tuple[str, ...] = ()) -> Policy:
-    return Policy([Rule(decision=word, operations=(what,), agents=agents) for word, what in said])  # type: ignore[arg-type]
+def rules(*pairs: tuple[str, str], agents: tuple[str, ...] = ()) -> Policy:
+    return Policy([Rule(decision=word, operations=(what,), agents=agents) for word, what in pairs])  # type: ignore[arg-type]
 
 
 DENY = rules(("deny", "mail.note"))
@@ -29,7 +29,7 @@ ALLOW = rules(("allow", "mail.note"))
 
 @pytest.mark.promise("a-sub-agent-may-no-more-than-who-asks-it")
 @pytest.mark.parametrize(
-    ("above", "own", "asked", "ran"),
+    ("above", "own", "requests", "ran"),
     [
         (ALL, ALL, 0, True),
         (DENY, ALL, 0, False),
@@ -44,7 +44,7 @@ ALLOW = rules(("allow", "mail.note"))
     ],
 )
 async def test_the_stricter_of_both_policies_counts(
-    above: Policy, own: Policy, asked: int, ran: bool
+    above: Policy, own: Policy, requests: int, ran: bool
 ) -> None:
     letters = Letters()
     helper, inner = worker([NOTE], "Over.", operations=letters.operations, policy=own)
@@ -52,7 +52,7 @@ async def test_the_stricter_of_both_policies_counts(
     async with agent:
         events, result = await driven(agent.spawn("Note it."), approving())
     assert (result.exit_reason, told(events)) == ("success", ["Over."])
-    assert [isinstance(event, e.ToolApprovalRequest) for event in events].count(True) == asked
+    assert [isinstance(event, e.ToolApprovalRequest) for event in events].count(True) == requests
     assert letters.noted == (["x"] if ran else [])
     assert outputs(inner.requests[1]) == ["noted x" if ran else "you may not call mail.note"]
 
@@ -116,12 +116,12 @@ async def test_an_approval_of_the_agent_itself_is_asked_for_before_it_begins() -
     assert (result.exit_reason, len(inner.requests)) == ("success", 1)
 
 
-def noting(name: str, log: list[str], said: Any = None) -> Hooks:
+def noting(name: str, log: list[str], decision: Any = None) -> Hooks:
     """Hooks that write down what they are told, and say something of a letter's call."""
 
     def before(event: PreToolUse) -> Any:
         log.append(f"{name} before {event.operation} by {event.agent}")
-        return said if event.operation.startswith("mail.") else None
+        return decision if event.operation.startswith("mail.") else None
 
     return (
         Hooks()
@@ -157,8 +157,8 @@ async def test_hooks_of_both_are_asked_the_outer_ones_first_and_told_last() -> N
 
 @pytest.mark.parametrize(("outer", "inner"), [(Block("no"), None), (None, Block("no"))])
 async def test_either_ones_hooks_can_block(outer: Any, inner: Any) -> None:
-    log, letters, said = await hooked(outer, inner)
-    assert (letters.noted, said) == ([], ["mail.note was blocked: no"])
+    log, letters, output = await hooked(outer, inner)
+    assert (letters.noted, output) == ([], ["mail.note was blocked: no"])
     assert ("inner before mail.note by worker" in log) is (outer is None)
 
 
@@ -171,8 +171,8 @@ async def test_the_inner_hooks_see_what_the_outer_ones_made_of_the_input() -> No
 
 @pytest.mark.parametrize(("outer", "inner"), [(Ask("sure?"), None), (None, Ask("sure?"))])
 async def test_either_ones_hooks_can_ask_for_approval(outer: Any, inner: Any) -> None:
-    _, letters, said = await hooked(outer, inner)
-    assert (letters.noted, said) == (["x"], ["noted x"])
+    _, letters, output = await hooked(outer, inner)
+    assert (letters.noted, output) == (["x"], ["noted x"])
 
 
 async def test_results_go_through_the_hooks_of_both() -> None:

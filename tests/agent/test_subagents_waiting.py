@@ -63,9 +63,9 @@ async def test_the_request_says_whose_model_asks_for_what() -> None:
         wanted = await until(run, "tool-approval-request")
         run.abort()
         await run.result
-    kept = await approvals.get(wanted.approval_id)
-    [item] = kept.items
-    assert (kept.operation, kept.agent, kept.state is None) == ("agents.worker", "lead", False)
+    stored = await approvals.get(wanted.approval_id)
+    [item] = stored.items
+    assert (stored.operation, stored.agent, stored.state is None) == ("agents.worker", "lead", False)
     assert (item.operation, item.input, item.agent) == ("mail.send", {"to": "bob"}, "worker")
     assert letters.sent == []
 
@@ -126,11 +126,11 @@ async def test_several_calls_of_a_step_wait_one_after_the_other() -> None:
     letters = Letters()
     helper, inner = worker([SEND, NOTE, EVE], "Both.", operations=letters.operations)
     agent, _ = lead([TASK], "Done.", operations=[helper])
-    given = iter([False, True])
+    answers = iter([False, True])
 
     def act(run: Any, event: e.Event) -> Any:
         asks = isinstance(event, e.ToolApprovalRequest)
-        return run.approve(event.approval_id, next(given)) if asks else None  # type: ignore[union-attr]
+        return run.approve(event.approval_id, next(answers)) if asks else None  # type: ignore[union-attr]
 
     async with agent:
         events, result = await driven(agent.spawn("Write."), act)
@@ -193,10 +193,10 @@ async def test_in_a_batch_only_the_call_that_waits_goes_on() -> None:
         ["first", "last"],
         ["bob"],
     )
-    [said] = told(events)
-    assert [entry["success"] for entry in said] == [True, True, False, True]
-    assert [entry.get("result") for entry in said] == ["noted first", "Sent.", None, "noted last"]
-    assert (len(inner.requests), outputs(model.requests[1])) == (2, [said])
+    [output] = told(events)
+    assert [entry["success"] for entry in output] == [True, True, False, True]
+    assert [entry.get("result") for entry in output] == ["noted first", "Sent.", None, "noted last"]
+    assert (len(inner.requests), outputs(model.requests[1])) == (2, [output])
 
 
 async def test_in_a_batch_two_that_wait_are_asked_about_in_turn() -> None:
@@ -205,11 +205,11 @@ async def test_in_a_batch_two_that_wait_are_asked_about_in_turn() -> None:
     two, second = worker([EVE], "Two.", name="two", operations=letters.operations)
     batch = [{"tool": f"agents.{name}", "input": {"prompt": "x"}} for name in ("one", "two")]
     agent, _ = lead([("hub_call", {"calls": batch})], "Done.", operations=[one, two], meta_tools=True)
-    given = iter([True, False])
+    answers = iter([True, False])
 
     def act(run: Any, event: e.Event) -> Any:
         asks = isinstance(event, e.ToolApprovalRequest)
-        return run.approve(event.approval_id, next(given), reason="so") if asks else None  # type: ignore[union-attr]
+        return run.approve(event.approval_id, next(answers), reason="so") if asks else None  # type: ignore[union-attr]
 
     async with agent:
         events, result = await driven(agent.spawn("Write."), act)

@@ -36,14 +36,14 @@ class Known(ScriptedProvider):
 
 
 def talk(turns: int, size: int = 800) -> list[Message]:
-    said = [
+    messages = [
         (
             Message(f"u{number}", "user", (TextPart(f"question {number}"),)),
             Message(f"a{number}", "assistant", (TextPart("y" * size),)),
         )
         for number in range(turns)
     ]
-    return [each for turn in said for each in turn] + [Message("last", "user", (TextPart("And?"),))]
+    return [each for turn in messages for each in turn] + [Message("last", "user", (TextPart("And?"),))]
 
 
 def agent(*steps: Step, policy: ContextPolicy = POLICY, **more: Any) -> Agent:
@@ -93,7 +93,7 @@ async def test_a_summariser_of_your_own_is_paid_by_the_run_too() -> None:
     result = await agent(ANSWER, policy=policy, limits=RunLimits(max_budget_usd=1)).spawn(talk(9)).result
     assert result.usage.input_tokens == 1_200
     assert result.cost == pytest.approx(BOTH)
-    assert [asked.model for asked in small.requests] == ["small"]
+    assert [sent.model for sent in small.requests] == ["small"]
 
 
 async def test_a_budget_needs_the_price_of_the_model_that_summarises() -> None:
@@ -133,7 +133,7 @@ async def test_a_step_of_another_provider_reads_as_much_as_its_model_does() -> N
     def change(_: StepContext) -> StepChange:
         return StepChange(model=Model(listed, "gpt-4"))
 
-    policy, said = ContextPolicy("truncate"), talk(20, size=2_000)
-    run = Agent(Model(unlisted, "gpt-4"), context=policy, on_prepare_step=change).spawn(said)
+    policy, conversation = ContextPolicy("truncate"), talk(20, size=2_000)
+    run = Agent(Model(unlisted, "gpt-4"), context=policy, on_prepare_step=change).spawn(conversation)
     assert len(await cuts(run)) == 1
-    assert await cuts(Agent(Model(unlisted, "gpt-4"), context=policy).spawn(said)) == []
+    assert await cuts(Agent(Model(unlisted, "gpt-4"), context=policy).spawn(conversation)) == []

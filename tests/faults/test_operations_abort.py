@@ -118,7 +118,7 @@ async def test_a_node_in_the_middle_is_stopped_with_all_below_it_and_the_run_goe
 async def test_the_deadline_of_an_agent_stops_the_chain(tmp_path: Path) -> None:
     agents = {"default": {"timeout": 1.5}}
     async with world(tmp_path, CHAIN, agents=agents) as here:
-        assert "it took as long as the agent may" in await here.chat("s")
+        assert "the time limit of the agent was reached" in await here.chat("s")
         await check(here, "s")
 
 
@@ -126,7 +126,7 @@ async def test_the_deadline_of_an_agent_reaches_an_mcp_server_that_its_model_cal
     steps: list[Json] = [{"tools": [{"name": "raw_hang", "input": {}, "id": "c1"}]}, {"text": "Done."}]
     agents = {"default": {"timeout": 1.0, "operations": ["raw.hang"]}}
     async with world(tmp_path, steps, agents=agents) as here:
-        assert "it took as long as the agent may" in await here.chat("s")
+        assert "the time limit of the agent was reached" in await here.chat("s")
         await until(lambda: here.count("cancelled") == 1)
         assert await here.open_calls() == 0
 

@@ -58,8 +58,8 @@ async def test_a_step_of_another_model_is_written_down_and_paid_as_that_models(t
         assert (second["modelAsked"], second["provider"], second["cost"]) == ("dear/big", "dear", 0.02)
         assert second["step"] == 2
         assert frames[-1]["messageMetadata"]["cost"] == pytest.approx(0.0202)
-        asked = hub.hub.runs.agents.routing.providers["dear"].asked[0]  # type: ignore[attr-defined]
-        assert ([tool.name for tool in asked.tools], asked.options, asked.model) == (
+        sent = hub.hub.runs.agents.routing.providers["dear"].requests[0]  # type: ignore[attr-defined]
+        assert ([tool.name for tool in sent.tools], sent.options, sent.model) == (
             ["time_now"],
             {"top_p": 1},
             "big",
@@ -85,8 +85,8 @@ async def test_a_step_goes_to_no_model_that_its_key_may_not_ask(tmp_path: Path) 
 
 async def test_a_step_that_names_a_model_that_there_is_not_says_so(tmp_path: Path) -> None:
     async with serving(tmp_path, **two(tmp_path, "lost")) as hub:
-        said = error_of(await hub.chat())
-        assert said == "on_prepare_step: no provider answers for 'nobody/any'; the providers are dear, sim"
+        error = error_of(await hub.chat())
+        assert error == "on_prepare_step: no provider answers for 'nobody/any'; the providers are dear, sim"
 
 
 @pytest.mark.parametrize("kind", ["inline", "file"])
@@ -98,11 +98,11 @@ async def test_an_answer_in_a_form_is_asked_for_until_it_fits(kind: str, tmp_pat
     async with serving(tmp_path, steps, agents=agents) as hub:
         frames = await hub.chat("Which city?")
         [_, answer] = await hub.messages()
-        asked = hub.hub.runs.agents.routing.providers["sim"].asked  # type: ignore[attr-defined]
+        sent = hub.hub.runs.agents.routing.providers["sim"].requests  # type: ignore[attr-defined]
     texts = [part["text"] for part in answer["parts"] if part["type"] == "text"]
     assert (texts[-1], len(texts), frames[-1]["finishReason"]) == (BONN, 3, "stop")
-    assert asked[0].options["response_format"]["json_schema"]["schema"] == CITY
-    assert "people" in asked[2].messages[-1].parts[0].text
+    assert sent[0].options["response_format"]["json_schema"]["schema"] == CITY
+    assert "people" in sent[2].messages[-1].parts[0].text
 
 
 async def test_an_answer_that_never_fits_fails_after_some_attempts(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ async def test_a_chat_does_not_wait_for_ever_for_a_server_that_does_not_start(
     monkeypatch.setattr(services, "ARRIVAL_TIMEOUT", 0.01)
     async with serving(tmp_path, [{"text": "Hi."}], **starting(tmp_path, tmp_path / "never")) as hub:
         assert text_of(await hub.chat()) == "Hi."
-        [asked] = hub.hub.runs.agents.routing.providers["sim"].asked  # type: ignore[attr-defined]
-        assert "raw_echo" not in [tool.name for tool in asked.tools]
+        [sent] = hub.hub.runs.agents.routing.providers["sim"].requests  # type: ignore[attr-defined]
+        assert "raw_echo" not in [tool.name for tool in sent.tools]
 
 
 async def test_a_step_of_another_provider_reads_as_much_as_that_is_said_to(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ async def test_a_chat_sees_how_far_a_call_is_before_its_output(tmp_path: Path) -
         assert len(outputs) >= 3
         assert outputs[0]["output"] == [{"tool": "lab.count", "progress": {"at": 1}}]
         assert outputs[-1]["output"] == [{"success": True, "result": {"at": 3}}]
-        kept = (await hub.messages())[1]["parts"][1]
-        assert (kept["state"], kept["output"]) == ("output-available", outputs[-1]["output"])
-        assert "preliminary" not in kept
+        stored = (await hub.messages())[1]["parts"][1]
+        assert (stored["state"], stored["output"]) == ("output-available", outputs[-1]["output"])
+        assert "preliminary" not in stored
 
 
 async def test_a_pinned_operation_that_streams_tells_each_value(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ async def test_a_big_result_reaches_the_model_in_part_and_can_be_read(tmp_path: 
     batch = {"calls": [{"tool": "lab.pile", "input": {"size": 100_000}}]}
     async with serving(tmp_path, calls("hub_call", batch), operations=[BENCH]) as hub:
         [output] = [f["output"] for f in await hub.chat() if f["type"] == "tool-output-available"]
-        told = output[0]["result"]
-        assert told["size"] == 100_000
-        assert len(str(told)) < 24_000
-        read = {"id": told["artifact"], "offset": 99_990, "limit": 16}
+        result = output[0]["result"]
+        assert result["size"] == 100_000
+        assert len(str(result)) < 24_000
+        read = {"id": result["artifact"], "offset": 99_990, "limit": 16}
         rest = (await hub.http.post("/api/operations/artifacts.read/call", json=read)).json()
         assert "0123456789" in str(rest["result"])
 
@@ -73,8 +73,8 @@ async def test_arguments_of_broken_json_are_read_as_they_were_meant(tmp_path: Pa
     ]
     async with serving(tmp_path, steps, operations=[BENCH], pinned=["lab.count"]) as hub:
         frames = await hub.chat()
-        [given] = [f["input"] for f in frames if f["type"] == "tool-input-available"]
-        assert given == {"to": 1}
+        [arguments] = [f["input"] for f in frames if f["type"] == "tool-input-available"]
+        assert arguments == {"to": 1}
         session = (await hub.hub.store.runs.list("s"))[0]
         [call] = await hub.hub.store.calls.list_for_run(session.id)
         assert call.notes == ("the arguments were broken JSON; read as what was meant",)
@@ -84,11 +84,13 @@ async def test_an_approval_that_is_given_elsewhere_lets_the_chat_go_on(tmp_path:
     steps = calls("danger_wipe", {"disk": "a"})
     async with serving(tmp_path, steps, operations=[DANGER], pinned=["danger.wipe"]) as hub:
         frames = await hub.chat()
-        [asked] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
+        [approval_request] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
         waiting = (await hub.http.get("/api/approvals?status=pending")).json()["approvals"]
-        assert [each["id"] for each in waiting] == [asked["approvalId"]]
+        assert [each["id"] for each in waiting] == [approval_request["approvalId"]]
         assert (waiting[0]["operation"], waiting[0]["input"]) == ("danger.wipe", {"disk": "a"})
-        answer = await hub.http.post(f"/api/approvals/{asked['approvalId']}", json={"approved": True})
+        answer = await hub.http.post(
+            f"/api/approvals/{approval_request['approvalId']}", json={"approved": True}
+        )
         assert answer.status_code == 200
         parts = await settled(hub)
         assert (parts[1]["state"], parts[1]["output"]) == ("output-available", "wiped a")
@@ -99,9 +101,9 @@ async def test_an_approval_that_is_given_in_the_data_folder_lets_the_chat_go_on_
     steps = calls("danger_wipe", {"disk": "a"})
     async with serving(tmp_path, steps, operations=[DANGER], pinned=["danger.wipe"]) as hub:
         frames = await hub.chat()
-        [asked] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
+        [approval_request] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
         async with opened(None, None, data=tmp_path / "hub") as docket:
-            await docket.answer(asked["approvalId"], approved=True, reason=None)
+            await docket.answer(approval_request["approvalId"], approved=True, reason=None)
         async with asyncio.timeout(20):
             while len((await hub.messages())[1]["parts"]) < 3:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.05)  # the hub looks every two seconds
@@ -158,7 +160,7 @@ async def test_a_rule_of_the_policy_holds_for_models_and_programs_alike(tmp_path
         body = ask("hi")
         frames = await hub.post(body)
         assert "tool-approval-request" in types(frames), "the exact rule is more specific"
-        asked = (await hub.http.post("/api/operations/lab.pile/call", json={"size": 10})).json()
-        assert (asked["status"], asked["success"]) == ("pending", False)
+        call = (await hub.http.post("/api/operations/lab.pile/call", json={"size": 10})).json()
+        assert (call["status"], call["success"]) == ("pending", False)
         seen = (await hub.http.get("/api/operations?namespace=lab")).json()["operations"]
         assert [each["id"] for each in seen] == ["lab.count", "lab.fail", "lab.pile", "lab.wait"]

@@ -32,8 +32,8 @@ async def test_its_own_word_is_the_cost_of_a_chat_and_of_a_request(tmp_path: Pat
         assert "text-delta" in types(frames)
         assert frames[-1]["messageMetadata"]["cost"] == COST
         body = {"model": "claude/sonnet", "messages": [{"role": "user", "content": "hi"}]}
-        asked = await hub.http.post("/v1/chat/completions", json=body)
-        assert asked.headers["x-dragoman-cost"] == str(COST)
+        response = await hub.http.post("/v1/chat/completions", json=body)
+        assert response.headers["x-dragoman-cost"] == str(COST)
         found = (await hub.http.get("/api/usage")).json()
         assert [(row["cost"], row["priceModel"]) for row in found["rows"]] == [(COST, "provider")] * 2
         assert found["total"]["cost"] == pytest.approx(2 * COST)

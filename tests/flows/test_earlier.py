@@ -20,7 +20,7 @@ STEPS = [{"tools": [ASKED], "usage": usage(100_000, 1_000)}] * 5 + [
 async def played(hub: Served) -> list[Mapping[str, Any]]:
     """The frames of all runs of one answer: as long as something is asked, it is answered in the chat."""
     frames = await hub.chat()
-    said: list[Mapping[str, Any]] = list(frames)
+    all_frames: list[Mapping[str, Any]] = list(frames)
     while frames[-1]["finishReason"] == "tool-calls":
         [*_, answer] = await hub.messages()
         call = next(part for part in reversed(answer["parts"]) if part["type"] == "tool-user_question")
@@ -28,12 +28,12 @@ async def played(hub: Served) -> list[Mapping[str, Any]]:
         message = {**answer, "parts": [*answer["parts"][:-2], part, answer["parts"][-1]]}
         response = await hub.http.post("/api/chat", json={**ask("hi"), "messages": [message]})
         frames = frames_in(response.text)
-        said += frames
-    return said
+        all_frames += frames
+    return all_frames
 
 
 @pytest.mark.parametrize(
-    ("limits", "steps", "answers", "said"),
+    ("limits", "steps", "answers", "text"),
     [
         ({"max_usd": 0.3}, 3, 2, "Stopped: the budget of this run is spent."),
         ({"max_calls": 2}, 6, 2, "Done."),
@@ -43,13 +43,13 @@ async def played(hub: Served) -> list[Mapping[str, Any]]:
     ],
 )
 async def test_limits_hold_for_an_answer_that_had_to_wait(
-    limits: dict[str, Any], steps: int, answers: int, said: str, tmp_path: Path
+    limits: dict[str, Any], steps: int, answers: int, text: str, tmp_path: Path
 ) -> None:
     agents = {"default": {"operations": ["user.question"], **limits}}
     async with serving(tmp_path, STEPS, play="turns", agents=agents, prices=PRICES) as hub:
         frames = await played(hub)
         [*_, answer] = await hub.messages()
-    assert text_of([dict(frame) for frame in frames]).endswith(said)
+    assert text_of([dict(frame) for frame in frames]).endswith(text)
     assert answer["metadata"]["steps"] == steps
     assert answer["metadata"]["cost"] == pytest.approx(0.11 * steps)
     questions = [part["state"] for part in answer["parts"] if part["type"] == "tool-user_question"]

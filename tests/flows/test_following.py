@@ -162,9 +162,9 @@ async def test_a_new_message_takes_the_place_of_a_run_that_was_left(tmp_path: Pa
     async with serving(tmp_path, [LONG, {"text": "Next."}]) as hub:
         await cut(hub)
         assert text_of(await hub.chat("more")) == "Next."
-        held = await hub.messages()
-        assert [message["role"] for message in held] == ["user", "assistant"] * 2
-        assert held[1]["metadata"]["finishReason"] == "aborted"
+        messages = await hub.messages()
+        assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+        assert messages[1]["metadata"]["finishReason"] == "aborted"
 
 
 async def test_a_reader_that_does_not_read_slows_nothing_and_catches_up(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def first_words(hub: Served) -> list[str]:
 
 
 def words(messages: Sequence[Message]) -> str:
-    said = next(message for message in messages if message.role == "user").parts[0]
-    assert isinstance(said, TextPart)
-    return said.text
+    part = next(message for message in messages if message.role == "user").parts[0]
+    assert isinstance(part, TextPart)
+    return part.text
 
 
 async def talk(hub: Served) -> Frames:
@@ -71,7 +71,7 @@ async def test_a_model_finds_and_reads_what_was_dropped(tmp_path: Path) -> None:
         assert hit["text"] == "The **code** of the **vault** is zebra-4711."
         assert (read["result"]["text"], read["result"]["next_offset"]) == (SECRET, None)
         assert searched["result"]["matched"] == "all"
-        noted = [said for said in first_words(hub) if said.startswith("[")]
+        noted = [text for text in first_words(hub) if text.startswith("[")]
         assert noted[-1] == NOTE.format("history.search")
         assert SECRET not in first_words(hub)[-1]
 
@@ -93,7 +93,7 @@ async def test_the_notice_names_the_search_as_the_model_calls_it_if_it_may(
 ) -> None:
     async with serving(tmp_path, [FILLER], play="turns", agents=agents(*pinned), **config) as hub:
         await talk(hub)
-        noted = [said for said in first_words(hub) if said.startswith("[")]
+        noted = [text for text in first_words(hub) if text.startswith("[")]
         assert noted
         assert set(noted) == {note}
 
@@ -101,12 +101,12 @@ async def test_the_notice_names_the_search_as_the_model_calls_it_if_it_may(
 async def test_a_summary_says_where_the_rest_is(tmp_path: Path) -> None:
     async with serving(tmp_path, [FILLER], play="turns", agents=agents(policy="summarise")) as hub:
         await talk(hub)
-        noted = [said for said in first_words(hub) if said.startswith("[")]
+        noted = [text for text in first_words(hub) if text.startswith("[")]
         begin = (
             "[What was said and done earlier was left out to save room. history.search finds it. This is its"
         )
         assert noted
-        assert all(said.startswith(begin) for said in noted)
+        assert all(text.startswith(begin) for text in noted)
 
 
 async def test_a_call_of_no_session_is_told_so_and_one_of_another_finds_nothing(tmp_path: Path) -> None:
@@ -138,11 +138,11 @@ async def test_an_agent_that_works_for_another_one_does_not_look_into_its_conver
         [answer] = [f["output"] for f in frames if f["type"] == "tool-output-available"][-1]
         assert answer["result"] == "There is none."
         provider = cast(ScriptedProvider, hub.hub.runs.agents.routing.providers["sim"])
-        asked = [
+        requests = [
             part.output for part in provider.requests[4].messages[-1].parts if isinstance(part, ToolPart)
         ]
-        assert len(asked) == 2
-        for [result] in asked:
+        assert len(requests) == 2
+        for [result] in requests:
             assert result["error"]["code"] == "bad_request"
             assert "works for another one" in result["error"]["message"]
 
@@ -159,18 +159,18 @@ async def test_a_search_over_http_says_what_it_has_not_looked_at_yet(tmp_path: P
 
 async def test_the_search_over_http_finds_what_the_owner_said_and_refuses_garbage(tmp_path: Path) -> None:
     async with serving(tmp_path, [FILLER, FILLER], keys=True) as hub:
-        held = {}
+        hits_by_owner = {}
         for owner in ("ann", "bob"):
             _, secret = await hub.hub.store.keys.create(owner)
-            held[owner] = {"authorization": f"Bearer {secret}"}
+            hits_by_owner[owner] = {"authorization": f"Bearer {secret}"}
             body = ask(f"{SECRET} Says {owner}.", session=f"of-{owner}", id=f"u-{owner}")
-            await hub.post(body, headers=held[owner])
+            await hub.post(body, headers=hits_by_owner[owner])
 
         async def search(owner: str, **params: Any) -> tuple[int, Any]:
-            answer = await hub.http.get("/api/search", params=params, headers=held[owner])
+            answer = await hub.http.get("/api/search", params=params, headers=hits_by_owner[owner])
             return answer.status_code, answer.json()
 
-        for owner in held:
+        for owner in hits_by_owner:
             status, found = await search(owner, q="vault says")
             assert (status, found["matched"]) == (200, "all")
             [place] = found["found"]

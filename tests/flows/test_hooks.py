@@ -34,8 +34,8 @@ async def test_a_ready_made_hook_of_the_configuration_guards_the_paths(tmp_path:
 async def test_a_conversation_that_grows_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     agents = {"default": {"context": {"policy": "truncate", "limit": 3000}}}
     async with serving(tmp_path, [{"text": "word " * 400}], play="turns", agents=agents) as hub:
-        said = [frame for number in range(8) for frame in await hub.chat(f"tell me {number}")]
-        cut = [frame["data"] for frame in said if frame["type"] == "data-context"]
+        frames = [frame for number in range(8) for frame in await hub.chat(f"tell me {number}")]
+        cut = [frame["data"] for frame in frames if frame["type"] == "data-context"]
         assert cut
         assert cut[0]["kind"] == "truncate"
         assert len(await hub.messages()) == 16

@@ -42,7 +42,7 @@ async def ended(
 
 
 @pytest.mark.parametrize(
-    ("stops", "steps", "said"),
+    ("stops", "steps", "text"),
     [
         ([{"tool": "time.now"}], 1, "Stopped: time.now was called."),
         ([{"text": "LET"}, {"text": "let me"}], 1, "Stopped: the model said 'let me'."),
@@ -61,12 +61,12 @@ async def ended(
     ],
 )
 async def test_an_answer_ends_when_the_agent_says_so(
-    stops: list[dict[str, Any]], steps: int, said: str, tmp_path: Path
+    stops: list[dict[str, Any]], steps: int, text: str, tmp_path: Path
 ) -> None:
     agents = {"default": {"operations": ["time.now"], "stop_when": stops}}
     async with serving(tmp_path, TURNS, play="turns", agents=agents, prices=PRICES) as hub:
         taken, last, metadata, frames = await ended(hub)
-    assert (taken, said in last) == (steps, True), last
+    assert (taken, text in last) == (steps, True), last
     assert metadata["cost"] == pytest.approx(0.0002 * steps)
     assert types(frames)[-1] == "finish"
 
@@ -118,8 +118,8 @@ async def test_an_answer_says_what_it_cost_where_that_is_known(tmp_path: Path) -
             params={"dialect": "hub"},
         )
         assert (frames[-1]["cost"], frames[-1]["metadata"]["cost"]) == (0.0004, 0.0004)
-        [_, kept] = await hub.messages()
-        assert kept["metadata"]["cost"] == 0.0004
+        [_, stored] = await hub.messages()
+        assert stored["metadata"]["cost"] == 0.0004
         rows = (await hub.http.get("/api/usage")).json()["rows"]
         assert [row["cost"] for row in rows] == [0.0002, 0.0002]
     async with serving(tmp_path / "free", steps, play="turns", pinned=["time.now"]) as hub:

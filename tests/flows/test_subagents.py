@@ -65,8 +65,8 @@ async def test_a_pinned_agent_is_a_tool_and_its_final_text_the_output(tmp_path: 
         assert (outputs(frames), text_of(frames)) == (["I counted."], "Done.")
         shown = [f["output"] for f in frames if f.get("preliminary")]
         assert "tool-lab_count" in [part["type"] for message in shown for part in message["parts"]]
-        kept = (await hub.messages())[1]["parts"][1]
-        assert (kept["output"], "preliminary" in kept) == ("I counted.", False)
+        stored = (await hub.messages())[1]["parts"][1]
+        assert (stored["output"], "preliminary" in stored) == ("I counted.", False)
 
 
 async def test_an_agent_is_found_described_and_called_as_an_operation(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_an_agent_without_a_description_is_none_to_call(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limits", "text"),
     [
         ({"max_usd": 0.0003}, "helper did not finish: the budget of 0.0003 USD has"),
         ({"max_calls": 1}, None),
@@ -142,15 +142,15 @@ async def test_an_agent_without_a_description_is_none_to_call(tmp_path: Path) ->
     ],
 )
 async def test_an_agents_own_limits_hold_also_when_another_one_calls_it(
-    tmp_path: Path, limits: dict[str, Any], said: str | None
+    tmp_path: Path, limits: dict[str, Any], text: str | None
 ) -> None:
     options: dict[str, Any] = {"options": {"max_tokens": 10}} if "max_usd" in limits else {}
     async with serving(tmp_path, **team(tmp_path, WORK, **limits, **options)) as hub:
         frames = await hub.chat()
         assert text_of(frames) == "Done."
-        assert errors(frames)[:1] == [said] or [*errors(frames), ""][0].startswith(said or "")
+        assert errors(frames)[:1] == [text] or [*errors(frames), ""][0].startswith(text or "")
         done = await call(hub)
-        assert done["success"] is (said is None)
+        assert done["success"] is (text is None)
         if "max_usd" in limits:
             assert done["error"]["code"] == "insufficient_quota"
 
@@ -211,7 +211,7 @@ async def test_a_reload_adds_changes_and_removes_agents_while_one_works(tmp_path
     config = {**team(tmp_path, waiting, operations=["lab.wait"]), "model": "sim/any"}
     async with serving(tmp_path, **config) as hub:
         working = asyncio.ensure_future(call(hub))
-        held = await underway(hub, "agents.helper")
+        running = await underway(hub, "agents.helper")
         await underway(hub, "lab.wait")
         agents = {
             "helper": {**config["agents"]["helper"], "description": "Counts, and well."},
@@ -221,7 +221,7 @@ async def test_a_reload_adds_changes_and_removes_agents_while_one_works(tmp_path
         assert await described(hub) == {"agents.helper": "Counts, and well.", "agents.clerk": "Writes."}
         await hub.hub.reload(parse_config({**config, "agents": {}}))
         assert (await described(hub), working.done()) == ({}, False)
-        assert await hub.hub.abort(held)
+        assert await hub.hub.abort(running)
         assert (await working)["status"] == "aborted"
 
 
@@ -283,14 +283,14 @@ async def test_fifty_agents_of_one_step_never_overspend_the_budget_of_an_answer(
 
 
 @pytest.mark.parametrize(
-    ("agents", "said"),
+    ("agents", "message"),
     [
         ({"two words": {"description": "x"}}, "agents.two words: one that others can call is named with"),
         ({"a": {"description": "x"}, "A": {"description": "y"}}, "there is an operation 'agents.A' already"),
     ],
 )
 async def test_an_agent_that_cannot_be_an_operation_is_refused_and_a_reload_changes_nothing(
-    tmp_path: Path, agents: dict[str, Any], said: str
+    tmp_path: Path, agents: dict[str, Any], message: str
 ) -> None:
     config = team(tmp_path)
     async with serving(tmp_path, **config) as hub:
@@ -301,10 +301,10 @@ async def test_an_agent_that_cannot_be_an_operation_is_refused_and_a_reload_chan
             "model": "sim/any",
             "policy": [{"deny": "*"}],
         }
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             await hub.hub.reload(parse_config(wrong))
         assert (await described(hub), hub.hub._services.calls.access_control.policy) == (before, policy)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         async with serving(tmp_path / "b", **{k: v for k, v in wrong.items() if k != "model"}):
             pass
 
@@ -334,19 +334,19 @@ async def test_an_approval_below_is_given_at_the_hub_and_the_chat_goes_on(
     config["policy"] = [{"ask": "lab.count", "agent": "helper"}]
     async with serving(tmp_path, **config) as hub:
         frames = await hub.chat()
-        [asked] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
+        [approval_request] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
         [approval] = (await hub.http.get("/api/approvals?status=pending")).json()["approvals"]
-        assert (approval["id"], approval["operation"]) == (asked["approvalId"], "agents.helper")
+        assert (approval["id"], approval["operation"]) == (approval_request["approvalId"], "agents.helper")
         assert [item["operation"] for item in approval["items"]] == ["lab.count"]
         assert "state" not in approval
-        given = await hub.http.post(f"/api/approvals/{approval['id']}", json={"approved": approved})
-        assert given.status_code == 200, given.text
+        response = await hub.http.post(f"/api/approvals/{approval['id']}", json={"approved": approved})
+        assert response.status_code == 200, response.text
         run = hub.hub.runs.get_active("s")
         if run is not None:
             await run.done.wait()
-        kept = (await hub.messages())[1]["parts"]
-        assert (kept[1]["state"], kept[1]["output"]) == ("output-available", "Over.")
-        assert kept[-1]["text"] == "Done."
+        stored = (await hub.messages())[1]["parts"]
+        assert (stored[1]["state"], stored[1]["output"]) == ("output-available", "Over.")
+        assert stored[-1]["text"] == "Done."
         found = (await hub.http.get("/api/calls")).json()["calls"]
         counted = {call["name"]: call["status"] for call in found}
         assert counted == {

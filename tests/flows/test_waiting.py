@@ -40,7 +40,7 @@ async def test_a_run_that_waits_costs_nothing(
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     async with hub_of(configure(tmp_path, asks), tmp_path / "hub") as served:
         before = len(asyncio.all_tasks())
-        held, loops = count(ApprovalRequest), count(Loop)
+        approvals, loops = count(ApprovalRequest), count(Loop)
         for number in range(40):
             frames = await served.chat("paint", session=f"s{number}")
             assert frames[-1]["finishReason"] == "tool-calls"
@@ -49,7 +49,9 @@ async def test_a_run_that_waits_costs_nothing(
         waiting = await served.hub.store.approvals.list(status="pending")
         assert len(waiting) == 40
         assert max(len(each.state or b"") for each in waiting) < 10_000
-        assert count(ApprovalRequest) - held <= len(waiting), "none is held but those that were listed here"
+        assert count(ApprovalRequest) - approvals <= len(waiting), (
+            "none is held but those that were listed here"
+        )
         assert count(Loop) - loops <= 1, "the last one may not be cleared away yet"
 
 
@@ -86,12 +88,12 @@ async def test_of_two_answers_to_one_question_one_counts(tmp_path: Path) -> None
     steps: list[dict[str, Any]] = [{"tools": [{"name": ASK[0], "input": ASK[1]}]}, {"text": "I see."}]
     async with serve(tmp_path, steps, pinned=["user.question"]) as served:
         frames = await served.chat("paint it")
-        [asked] = [frame["data"] for frame in frames if frame["type"] == "data-question"]
-        path = f"/api/approvals/{asked['id']}"
+        [question] = [frame["data"] for frame in frames if frame["type"] == "data-question"]
+        path = f"/api/approvals/{question['id']}"
         words = [f"colour {number}" for number in range(8)]
-        said = await asyncio.gather(*(served.http.post(path, json={"answer": each}) for each in words))
-        assert sorted(each.status_code for each in said) == [200, *[409] * 7]
-        [taken] = [each.json()["answer"] for each in said if each.status_code == 200]
+        responses = await asyncio.gather(*(served.http.post(path, json={"answer": each}) for each in words))
+        assert sorted(each.status_code for each in responses) == [200, *[409] * 7]
+        [taken] = [each.json()["answer"] for each in responses if each.status_code == 200]
         last = await ended(served, "I see.")
         [call] = [part for part in last["parts"] if part["type"] == "tool-user_question"]
         assert call["output"] == taken

@@ -9,17 +9,17 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 
 server = MCPServer("items")
-kept = ["hat"]
+items = ["hat"]
 
 
 def list_items() -> list[str]:
     """List all items."""
-    return kept
+    return items
 
 
 def create_item(name: str) -> str:
     """Create an item."""
-    kept.append(name)
+    items.append(name)
     return f"created {name}"
 
 

@@ -152,9 +152,9 @@ async def test_options_go_to_the_provider_as_the_model_the_agent_and_the_step_sa
             on_prepare_step=lambda _: StepChange(options={"seed": 7}),
         )
         await agent.spawn("Hello?").result
-    asked = up.asked[0]
-    said = [asked[word] for word in ("temperature", "top_p", "reasoning_effort", "seed")]
-    assert said == [0.5, 0.9, "low", 7]
+    sent = up.asked[0]
+    options = [sent[word] for word in ("temperature", "top_p", "reasoning_effort", "seed")]
+    assert options == [0.5, 0.9, "low", 7]
 
 
 async def test_an_option_that_the_provider_has_no_word_for_is_told_in_the_notices() -> None:
@@ -163,7 +163,7 @@ async def test_an_option_that_the_provider_has_no_word_for_is_told_in_the_notice
         AnthropicProvider(base_url=up.url, api_key="sk-0123456789") as provider,
     ):
         result = await Agent(provider.model("any"), options={"temprature": 1}).spawn("Hello?").result
-    assert result.notices == ("anthropic/any has no word for 'temprature': it is not told",)
+    assert result.notices == ("anthropic/any does not support 'temprature'; it is not sent",)
 
 
 async def test_a_hook_before_each_step_sees_it_and_may_change_it() -> None:
@@ -176,8 +176,8 @@ async def test_a_hook_before_each_step_sees_it_and_may_change_it() -> None:
     async with openai_model(ADDS, text("4.")) as (up, model):
         await Agent(model, operations=[add], on_prepare_step=prepare).spawn("2 + 2?").result
     assert seen == [(1, ["math_add"]), (2, ["math_add"])]
-    assert [asked["model"] for asked in up.asked] == ["any", "cheap"]
-    assert ["tools" in asked for asked in up.asked] == [True, False]
+    assert [sent["model"] for sent in up.asked] == ["any", "cheap"]
+    assert ["tools" in sent for sent in up.asked] == [True, False]
 
 
 @pytest.mark.parametrize(("options", "requests"), [({}, 1), ({"retries": 2}, 3)])
@@ -204,8 +204,8 @@ async def test_servers_are_connected_by_a_call_and_let_go_by_another() -> None:
 
 
 async def test_letting_go_aborts_what_still_runs() -> None:
-    held = text("I", " think", endless=True)
-    async with openai_model(held) as (up, model):
+    endless = text("I", " think", endless=True)
+    async with openai_model(endless) as (up, model):
         agent = Agent(model)
         run = agent.spawn("Hello?")
         async for event in run.events():

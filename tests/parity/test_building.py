@@ -56,15 +56,15 @@ async def test_a_built_tool_checks_what_it_is_given() -> None:
 
 def conversation(turns: int) -> list[dict[str, Any]]:
     """A system prompt and so many turns, the last with a call that was made in it."""
-    said: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}]
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}]
     for number in range(turns):
-        said += [
+        messages += [
             {"role": "user", "content": f"Question {number}"},
             {"role": "assistant", "content": "An answer of some length. " * 20},
         ]
     made = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
     return [
-        *said,
+        *messages,
         {"role": "user", "content": "The last question"},
         {"role": "assistant", "content": None, "tool_calls": [made]},
         {"role": "tool", "tool_call_id": "c1", "content": "found"},
@@ -134,8 +134,8 @@ async def test_an_image_by_file_by_bytes_and_by_base64_reaches_every_provider(
 ) -> None:
     path = tmp_path / "cat.png"
     path.write_bytes(PNG)
-    given: Any = {"file": path, "bytes": PNG, "base64": DATA}[way]
-    message = user_message("What is this?", image(given))
+    source: Any = {"file": path, "bytes": PNG, "base64": DATA}[way]
+    message = user_message("What is this?", image(source))
     plain = base64.b64encode(PNG).decode()
     openai_said = (await asked("openai", message))["content"][1]
     assert openai_said == {"type": "image_url", "image_url": {"url": DATA}}
@@ -146,15 +146,15 @@ async def test_an_image_by_file_by_bytes_and_by_base64_reaches_every_provider(
 
 async def test_an_image_by_its_address_with_a_level_of_detail() -> None:
     message = {"role": "user", "content": ["What is this?", image(ADDRESS, detail="low")]}
-    said = (await asked("openai", message))["content"][1]
-    assert said == {"type": "image_url", "image_url": {"url": ADDRESS, "detail": "low"}}
+    part = (await asked("openai", message))["content"][1]
+    assert part == {"type": "image_url", "image_url": {"url": ADDRESS, "detail": "low"}}
     assert (await asked("anthropic", message))["content"][1]["source"] == {"type": "url", "url": ADDRESS}
 
 
 async def test_an_image_in_openais_own_words_is_understood() -> None:
     parts = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": DATA}}]
-    said = (await asked("anthropic", {"role": "user", "content": parts}))["content"]
-    assert said[1]["source"]["media_type"] == "image/png"
+    content = (await asked("anthropic", {"role": "user", "content": parts}))["content"]
+    assert content[1]["source"]["media_type"] == "image/png"
 
 
 async def test_a_tool_gives_an_image() -> None:

@@ -46,10 +46,10 @@ class Desk:
 def lives(number: int) -> bool:
     """Whether there is a process of this number that has not ended."""
     try:
-        said = Path(f"/proc/{number}/stat").read_text()
+        status = Path(f"/proc/{number}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return said.rpartition(")")[2].split()[0] not in ("Z", "X")
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def given(told: dict[str, Any]) -> str:
@@ -69,25 +69,25 @@ async def test_claude_code_answers_in_one_step_and_shows_the_tools_that_it_used(
     assert (result.exit_reason, result.text, result.steps) == ("success", "Two lines.", 1)
     assert (result.tool_calls.total, result.cost) == (2, 0.0123)
     assert words.index("tool-input-available") < words.index("tool-output-available")
-    [told] = desk.runs()
-    assert "Be brief." in given(told)
-    assert "--model=sonnet" in told["argv"]
+    [process] = desk.runs()
+    assert "Be brief." in given(process)
+    assert "--model=sonnet" in process["argv"]
 
 
 async def test_a_permission_mode_and_an_agent_of_its_own_are_passed_on(desk: Desk) -> None:
     provider = desk.provider(permission_mode="bypassPermissions", agent="engine-worker")
     await Agent(provider.model("sonnet")).spawn("Explore.").result
-    [told] = desk.runs()
-    assert {"--permission-mode=bypassPermissions", "--agent=engine-worker"} <= set(told["argv"])
+    [process] = desk.runs()
+    assert {"--permission-mode=bypassPermissions", "--agent=engine-worker"} <= set(process["argv"])
 
 
 async def test_servers_may_be_its_own_to_start(desk: Desk) -> None:
     servers = json.dumps({"mcpServers": {"items": {"command": "python", "args": ["server.py"]}}})
     provider = desk.provider(mcp_config=servers, allowed_tools=["mcp__items"])
     await Agent(provider.model("sonnet")).spawn("Create an item.").result
-    [told] = desk.runs()
-    assert servers in given(told)
-    assert "--allowedTools=mcp__items" in told["argv"]
+    [process] = desk.runs()
+    assert servers in given(process)
+    assert "--allowedTools=mcp__items" in process["argv"]
 
 
 async def test_the_agents_servers_and_operations_are_lent_to_it(desk: Desk) -> None:
@@ -105,9 +105,9 @@ async def test_the_agents_servers_and_operations_are_lent_to_it(desk: Desk) -> N
     assert [(call.tool_name, call.provider_executed) for call in calls] == [("math_add", True)]
     [output] = [event.output for event in events if isinstance(event, e.ToolOutputAvailable)]
     assert (output, result.tool_calls.total) == ("4", 1)
-    [told] = desk.runs()
-    assert "--allowedTools=Read,mcp__dragoman" in told["argv"]
-    assert not any("Bearer" in word for word in told["argv"])
+    [process] = desk.runs()
+    assert "--allowedTools=Read,mcp__dragoman" in process["argv"]
+    assert not any("Bearer" in word for word in process["argv"])
 
 
 async def test_its_budget_is_its_own_and_a_notice_says_so(desk: Desk) -> None:
@@ -115,8 +115,8 @@ async def test_its_budget_is_its_own_and_a_notice_says_so(desk: Desk) -> None:
     result = await Agent(model, limits=LIMITED).spawn("How long is /a?").result
     assert result.exit_reason == "success"
     assert ["not enforced" in notice for notice in result.notices] == [True]
-    [told] = desk.runs()
-    assert "--max-budget-usd=0.5" in told["argv"]
+    [process] = desk.runs()
+    assert "--max-budget-usd=0.5" in process["argv"]
 
 
 async def test_what_stops_at_its_own_budget_is_budget_exhausted_and_costs_what_it_says(desk: Desk) -> None:

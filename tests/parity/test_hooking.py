@@ -62,22 +62,22 @@ async def told(hooks: Hooks, name: str, arguments: dict[str, Any]) -> str:
 
 
 async def test_a_call_is_blocked_by_the_first_hook_that_says_so_and_no_other_is_asked() -> None:
-    asked: list[str] = []
+    called: list[str] = []
     hooks = Hooks()
 
     @hooks.pre_tool_use
     async def first(event: PreToolUse) -> Block | Continue:
-        asked.append("first")
+        called.append("first")
         return Block("Division by zero prevented") if event.input.get("b") == 0 else Continue()
 
     @hooks.pre_tool_use
     def second(event: PreToolUse) -> None:
-        asked.append(f"second of {event.operation}")
+        called.append(f"second of {event.operation}")
 
     assert "Division by zero prevented" in await told(hooks, "calculate_divide", {"a": 1, "b": 0})
-    assert (asked, made) == (["first"], [])
+    assert (called, made) == (["first"], [])
     assert await told(hooks, "calculate_divide", {"a": 1, "b": 2}) == "0.5"
-    assert asked == ["first", "first", "second of calculate.divide"]
+    assert called == ["first", "first", "second of calculate.divide"]
 
 
 async def test_a_hook_may_change_the_input_of_a_call() -> None:
@@ -119,7 +119,7 @@ async def test_a_prompt_is_changed_or_blocked_before_it_goes_anywhere(
     async with openai_model(text("4.")) as (up, model):
         result = await Agent(model, hooks=Hooks().on("user_prompt_submit", hook)).spawn("2 + 2?").result
     assert (result.exit_reason, heard) == (word, ["2 + 2?"])
-    assert [asked["messages"][-1]["content"] for asked in up.asked] == sent
+    assert [body["messages"][-1]["content"] for body in up.asked] == sent
     assert result.stopped_by == ("no sums" if word == "aborted" else None)
 
 
@@ -128,7 +128,7 @@ async def test_paths_destructive_commands_and_rates_have_guards_that_are_ready(t
     hooks.on("pre_tool_use", path_guard(roots=[tmp_path]), match="disk.*")
     hooks.on("pre_tool_use", confirm_destructive(action="block"), match="shell.*")
     hooks.on("pre_tool_use", rate_limit("1/minute", per=["owner"]))
-    assert "out of the folders" in await told(hooks, "disk_delete", {"path": f"{tmp_path}/../other"})
+    assert "outside the allowed folders" in await told(hooks, "disk_delete", {"path": f"{tmp_path}/../other"})
     assert "deletes files" in await told(hooks, "shell_bash", {"command": "rm -rf /"})
     assert made == []
     assert await told(hooks, "calculate_divide", {"a": 1, "b": 2}) == "0.5"

@@ -104,15 +104,15 @@ async def test_events_go_to_a_front_end_as_json_by_their_names() -> None:
     async with openai_model(COOKS, text("Ready.")) as (_, model):
         run = Agent(model, operations=kitchen.operations()).spawn("Cook!")
         channel = [msgspec.json.encode(event) async for event in run.events()]
-    told = [msgspec.json.decode(line) for line in channel]
-    assert [each["type"] for each in told][:2] == ["start", "start-step"]
-    [card] = [each for each in told if each["type"] == "tool-input-available"]
+    received = [msgspec.json.decode(line) for line in channel]
+    assert [each["type"] for each in received][:2] == ["start", "start-step"]
+    [card] = [each for each in received if each["type"] == "tool-input-available"]
     assert card["input"] == {"dish": "soup"}
     [done] = [
-        each for each in told if each["type"] == "tool-output-available" and not each.get("preliminary")
+        each for each in received if each["type"] == "tool-output-available" and not each.get("preliminary")
     ]
     assert (done["toolCallId"], done["output"]) == (card["toolCallId"], "soup is ready")
-    assert told[-1]["type"] == "finish"
+    assert received[-1]["type"] == "finish"
 
 
 async def test_an_interrupt_drops_the_connection_and_not_only_what_is_read() -> None:
@@ -138,9 +138,9 @@ async def test_an_interrupt_cancels_the_call_that_runs_and_the_talk_can_go_on() 
         assert (first.exit_reason, kitchen.cancelled) == ("aborted", True)
         second = await agent.spawn([*first.messages, {"role": "user", "content": "Leave it."}]).result
         assert second.exit_reason == "success"
-    told = [each for each in up.asked[1]["messages"] if each["role"] == "tool"]
-    assert [each["tool_call_id"] for each in told] == ["call_1"]
-    assert "no soup today" in told[0]["content"]
+    tool_messages = [each for each in up.asked[1]["messages"] if each["role"] == "tool"]
+    assert [each["tool_call_id"] for each in tool_messages] == ["call_1"]
+    assert "no soup today" in tool_messages[0]["content"]
 
 
 async def test_a_loop_ends_with_the_tool_that_ends_it() -> None:

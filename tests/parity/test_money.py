@@ -53,8 +53,8 @@ ADDS = call("math_add", {"a": 2, "b": 2}, usage=USED)
 async def test_families_of_models_have_their_price(model: str, usd: tuple[float, float]) -> None:
     expected = (10_000 * usd[0] + 1_000 * usd[1]) / 1_000_000
     if model.startswith("gpt"):
-        async with openai_model(text("Hi.", usage=USED), name=model) as (_, asked):
-            result = await Agent(asked).spawn("Hello?").result
+        async with openai_model(text("Hi.", usage=USED), name=model) as (_, agent):
+            result = await Agent(agent).spawn("Hello?").result
     else:
         async with (
             upstream(claude("Hi.", input_tokens=10_000, output_tokens=1_000)) as up,
@@ -112,8 +112,8 @@ async def test_a_cache_is_marked_and_its_tokens_are_counted_at_their_own_price()
         model = provider.model("claude-sonnet-4-20250514", cache_control=True)
         agent = Agent(model, instructions="Be brief.", operations=[add])
         result = await agent.spawn("Hello?").result
-    [asked] = up.asked
-    marked = [asked["tools"][-1], asked["system"][-1], asked["messages"][-1]["content"][-1]]
+    [body] = up.asked
+    marked = [body["tools"][-1], body["system"][-1], body["messages"][-1]["content"][-1]]
     assert [block["cache_control"] for block in marked] == [{"type": "ephemeral"}] * 3
     used = result.usage
     assert (used.cache_creation_input_tokens, used.cache_read_input_tokens) == (2_000, 10_000)
@@ -127,12 +127,12 @@ async def test_thinking_has_a_budget_and_is_shown_and_sent_back_signed() -> None
         {"type": "signature_delta", "signature": "sig"},
     ]
     thought: tuple[dict[str, Any], Any] = ({"type": "thinking", "thinking": "", "signature": ""}, signed)
-    said: tuple[dict[str, Any], Any] = (
+    answers: tuple[dict[str, Any], Any] = (
         {"type": "text", "text": ""},
         [{"type": "text_delta", "text": "Four."}],
     )
     async with (
-        upstream(anthropic(thought, said, input_tokens=10, output_tokens=20)) as up,
+        upstream(anthropic(thought, answers, input_tokens=10, output_tokens=20)) as up,
         AnthropicProvider(base_url=up.url, api_key="sk-0123456789") as provider,
     ):
         model = provider.model("m", thinking={"type": "enabled", "budget_tokens": 10_000})

@@ -33,8 +33,8 @@ def drop(name: str) -> str:
     return f"{name} is gone"
 
 
-def tools(asked: dict[str, Any]) -> list[str]:
-    return [tool["function"]["name"] for tool in asked.get("tools", [])]
+def tools(body: dict[str, Any]) -> list[str]:
+    return [tool["function"]["name"] for tool in body.get("tools", [])]
 
 
 async def test_messages_are_the_conversation() -> None:
@@ -48,7 +48,7 @@ async def test_messages_are_the_conversation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("options", "shown"),
     [
         ({}, ["ask_me", "items_drop", "items_find"]),
         ({"allowed_tools": ["items_find"]}, ["items_find"]),
@@ -60,12 +60,12 @@ async def test_messages_are_the_conversation() -> None:
     ],
 )
 async def test_allowed_tools_are_all_that_there_are_and_go_before_disallowed_ones(
-    given: Any, shown: list[str]
+    options: Any, shown: list[str]
 ) -> None:
     outside = Tool("ask_me", "Ask.", {"type": "object"})
     async with openai_model(text("Hi.")) as (up, model):
         agent = Agent(model, operations=[find, drop], client_tools=[outside])
-        await agent.spawn("Hello?", **given).result
+        await agent.spawn("Hello?", **options).result
         assert sorted(tools(up.asked[0])) == shown
 
 

@@ -58,9 +58,9 @@ async def test_ollama_is_asked_by_its_own_api_with_its_own_options() -> None:
         model = provider.model("qwen3", num_ctx=8192, think=True, temperature=0)
         result = await Agent(model).spawn("Hello?", system="Be brief.").result
     assert up.received[0].line == "POST /api/chat HTTP/1.1"
-    [asked] = up.asked
-    assert (asked["options"], asked["think"]) == ({"num_ctx": 8192, "temperature": 0}, True)
-    assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
+    [body] = up.asked
+    assert (body["options"], body["think"]) == ({"num_ctx": 8192, "temperature": 0}, True)
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert (result.usage.input_tokens, result.usage.output_tokens) == (7, 3)
 
 
@@ -107,8 +107,8 @@ async def test_two_tool_calls_whose_fragments_alternate_stay_two() -> None:
     mixed = [delta for pair in zip(one, two, strict=True) for delta in pair]
     async with openai_model(openai(*mixed, finish="tool_calls"), text("Sun.")) as (up, model):
         await Agent(model, operations=[look]).spawn("How are Rome and Oslo?").result
-    told = {each["tool_call_id"]: each["content"] for each in up.asked[1]["messages"][-2:]}
-    assert told == {"a": "1 days of sun in Rome", "b": "1 days of sun in Oslo"}
+    outputs_by_id = {each["tool_call_id"]: each["content"] for each in up.asked[1]["messages"][-2:]}
+    assert outputs_by_id == {"a": "1 days of sun in Rome", "b": "1 days of sun in Oslo"}
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -122,6 +122,9 @@ async def test_ollamas_whole_calls_are_run_whichever_line_they_stand_on(at: int)
     ):
         result = await Agent(provider.model("any"), operations=[look]).spawn("How is Rome?").result
     assert (result.text, result.tool_calls.total) == ("Sun.", 1)
-    *_, asked, told = up.asked[1]["messages"]
-    assert asked["tool_calls"][0]["function"] == {"name": "weather_look", "arguments": {"location": "Rome"}}
-    assert (told["role"], told["content"]) == ("tool", "1 days of sun in Rome")
+    *_, call_message, output_message = up.asked[1]["messages"]
+    assert call_message["tool_calls"][0]["function"] == {
+        "name": "weather_look",
+        "arguments": {"location": "Rome"},
+    }
+    assert (output_message["role"], output_message["content"]) == ("tool", "1 days of sun in Rome")

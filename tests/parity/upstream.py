@@ -29,8 +29,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     endless: bool = False
 
     def head(self) -> bytes:
-        said = {"content-type": self.kind, "transfer-encoding": "chunked", **self.headers}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        headers = {"content-type": self.kind, "transfer-encoding": "chunked", **self.headers}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"HTTP/1.1 {self.status} Said\r\n{lines}\r\n".encode()
 
 
@@ -99,11 +99,11 @@ async def openai_model(*answers: Answer, name: str = "any") -> AsyncIterator[tup
 def openai(*deltas: Mapping[str, Any], finish: str = "stop", usage: Any = None, **more: Any) -> Answer:
     """Chunks of chat.completions: one for each delta, one with the reason, one with the usage."""
     shape = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    said = [{**shape, "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    said.append({**shape, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    chunks = [{**shape, "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({**shape, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     if usage is not None:
-        said.append({**shape, "choices": [], "usage": usage})
-    return Answer(pieces=[*(event(each) for each in said), b"data: [DONE]\n\n"], **more)
+        chunks.append({**shape, "choices": [], "usage": usage})
+    return Answer(pieces=[*(event(each) for each in chunks), b"data: [DONE]\n\n"], **more)
 
 
 def openai_call(name: str, *arguments: str, id: str = "call_1", index: int = 0) -> list[dict[str, Any]]:
@@ -127,17 +127,17 @@ def call(name: str, arguments: Mapping[str, Any], *, id: str = "call_1", **more:
 def anthropic(*blocks: tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]], **usage: int) -> Answer:
     """A message of Anthropic's: blocks, each with its deltas."""
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
-    said: list[dict[str, Any]] = [
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**message, "usage": {"output_tokens": 1, **usage}}}
     ]
     for index, (block, deltas) in enumerate(blocks):
-        said.append({"type": "content_block_start", "index": index, "content_block": block})
-        said += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
-        said.append({"type": "content_block_stop", "index": index})
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
     ending = {"stop_reason": "end_turn", "stop_sequence": None}
-    told = {"output_tokens": usage.get("output_tokens", 1)}
-    said += [{"type": "message_delta", "delta": ending, "usage": told}, {"type": "message_stop"}]
-    return Answer(pieces=[event(each, name=each["type"]) for each in said])
+    output_usage = {"output_tokens": usage.get("output_tokens", 1)}
+    events += [{"type": "message_delta", "delta": ending, "usage": output_usage}, {"type": "message_stop"}]
+    return Answer(pieces=[event(each, name=each["type"]) for each in events])
 
 
 def claude(words: str, **usage: int) -> Answer:
@@ -149,7 +149,7 @@ def ollama(*messages: Mapping[str, Any], **more: Any) -> Answer:
     """Lines of Ollama's /api/chat; the last message goes on the line that says `done`."""
     last = len(messages) - 1
     ending = {"done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 3}
-    said = [
+    lines = [
         {
             "model": "m",
             "created_at": "2026-01-01T00:00:00Z",
@@ -158,7 +158,7 @@ def ollama(*messages: Mapping[str, Any], **more: Any) -> Answer:
         }
         for at, message in enumerate(messages)
     ]
-    return Answer(pieces=[msgspec.json.encode(each) + b"\n" for each in said], kind=LINES, **more)
+    return Answer(pieces=[msgspec.json.encode(each) + b"\n" for each in lines], kind=LINES, **more)
 
 
 def refusal(status: int, body: Mapping[str, Any], **headers: str) -> Answer:

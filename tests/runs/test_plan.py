@@ -70,7 +70,7 @@ def test_outputs_and_answers_are_checked_against_the_record() -> None:
 @pytest.mark.parametrize(
     ("turn", "error", "complaint"),
     [
-        (ContinueAnswer("nobody"), NotFound, "holds no message"),
+        (ContinueAnswer("nobody"), NotFound, "there is no message"),
         (ContinueAnswer("a1"), Conflict, "not the last"),
         (ContinueAnswer("a2", (ClientToolOutput("c9", 1),)), Conflict, "no tool call 'c9'"),
         (ContinueAnswer("a2", (ClientToolOutput("c2", 1),)), Conflict, "waits for an approval"),
@@ -113,10 +113,10 @@ def test_a_message_that_waits_does_not_go_on_without_a_word(turn: ContinueAnswer
 
 @pytest.mark.parametrize("output", ["", " ", None, {"answer": ""}, {"answer": None}, "x" * 10_001])
 def test_what_is_no_answer_to_a_question_is_refused(output: object) -> None:
-    asked = {"id": "q", "toolCallId": "c1", "text": "?", "options": [], "status": "pending"}
-    held = Message("a2", "assistant", (*CALLS.parts, DataPart("data-question", asked, "q")))
+    question = {"id": "q", "toolCallId": "c1", "text": "?", "options": [], "status": "pending"}
+    waiting = Message("a2", "assistant", (*CALLS.parts, DataPart("data-question", question, "q")))
     with pytest.raises(BadRequest):
-        make_plan(ContinueAnswer("a2", (ClientToolOutput("c1", output),)), [ASK, held], new_id="new")
+        make_plan(ContinueAnswer("a2", (ClientToolOutput("c1", output),)), [ASK, waiting], new_id="new")
     long = ClientApprovalAnswer("q", "c1", approved=True, reason="x" * 10_001)
     with pytest.raises(BadRequest):
-        make_plan(ContinueAnswer("a2", (), (long,)), [ASK, held], new_id="new")
+        make_plan(ContinueAnswer("a2", (), (long,)), [ASK, waiting], new_id="new")

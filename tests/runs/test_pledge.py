@@ -99,8 +99,8 @@ async def test_a_step_of_a_hub_that_could_not_fit_is_not_asked(tmp_path: Path) -
     agents: dict[str, Any] = {"default": {"max_usd": 0.001}}
     async with serving(tmp_path, steps, play="turns", agents=agents, prices=PRICES) as hub:
         frames = await hub.chat()
-        said = "Stopped: the budget of 0.001 USD has 0.001000 left, and this may cost 0.01"
-        assert text_of(frames).startswith(said)
+        notice = "Stopped: the budget of 0.001 USD has 0.001000 left, and this may cost 0.01"
+        assert text_of(frames).startswith(notice)
         assert types(frames).count("start-step") == 1, "the step that was not asked is not shown"
         assert await rows(hub) == []
     agents = {"default": {"max_usd": 0.001, "options": {"max_tokens": 10}}}

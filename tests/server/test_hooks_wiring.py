@@ -101,7 +101,7 @@ async def test_ready_made_hooks_go_by_their_names(tmp_path: Path, transport: Tra
     said = [Said(use=name, options=options.get(name, {})) for name in BUILTIN_HOOKS]
     hooks = made(*said, transport=transport)
     assert {hook.name for hook in hooks} == {*BUILTIN_HOOKS, "redaction"} - {"redact"}
-    assert "leads out" in (await block(hooks, path="/etc/passwd") or "")
+    assert "outside the allowed folders" in (await block(hooks, path="/etc/passwd") or "")
     end = CallEnd(status="done", result="ann@example.org")
     call = HookedCall(operation="mail.send", input={}, effect="once", owner="ann")
     revision = await hooks.calls.after(call, end)
@@ -129,7 +129,7 @@ async def test_an_address_is_asked_with_a_secret_of_the_environment(transport: T
         (Said(use="rate_limit"), "rate_limit wants the option 'rate'"),
         (Said(use="rate_limit", options={"rate": "often"}), "is no rate"),
         (Said(use="secret_scan", options={"color": "red"}), "color"),
-        (Said(event="run_end", use="json:dumps", match="a.*"), "no operation to match"),
+        (Said(event="run_end", use="json:dumps", match="a.*"), "cannot match operations"),
         (Said(event="run_end", use="rate_limit", options={"rate": "1/s"}), "rate_limit is for pre_tool_use"),
     ],
 )

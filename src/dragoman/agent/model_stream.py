@@ -74,8 +74,6 @@ async def wait_before_retry(attempt: int, error: ProviderError, *, policy: Retry
     await asyncio.sleep(wait)
 
 
-# ---- A provider's events as they enter a run: ids unique, arguments mended, unknown tools refused.
-
 REPAIR_NOTE = "the arguments were broken JSON; read as what was meant"
 _ToolInputEvent = e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError
 

@@ -152,11 +152,11 @@ class Output(Generic[T]):
         return Message("reminder", "user", (TextPart(text),))
 
     def _response_format(self, family: str) -> dict[str, Any]:
-        strict_schema_ = to_strict_schema(self.schema) if family == "openai" else None
-        json_schema = {"name": self.tool.name, "schema": strict_schema_ or self.schema}
+        strict_form = to_strict_schema(self.schema) if family == "openai" else None
+        json_schema = {"name": self.tool.name, "schema": strict_form or self.schema}
         return {
             "type": "json_schema",
-            "json_schema": {**json_schema, "strict": True} if strict_schema_ else json_schema,
+            "json_schema": {**json_schema, "strict": True} if strict_form else json_schema,
         }
 
     def _with_instructions(self, request: ModelRequest) -> ModelRequest:

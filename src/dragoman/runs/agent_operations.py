@@ -1,4 +1,4 @@
-"""Delegation: the turns of agents that work for other agents, or that somebody calls as an operation."""
+"""The agents of a hub as operations, which other agents and clients can call."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dragoman.runs.registry import RunRegistry, context_fitter
 
 
 class AgentOperations:
-    """Makes operations of a hub's agents. What they take is paid for by whom the call is for."""
+    """Makes operations of a hub's agents. Their model calls are paid for by the owner of the call."""
 
     def __init__(self, runs: RunRegistry) -> None:
         self._runs = runs
 
     def operation(self, agent: AgentSpec) -> Operation:
-        """The agent as an operation; it is looked up again when it is called."""
+        """Return the agent as an operation; its configuration is looked up at each call."""
 
         async def begin(assignment: Assignment) -> TurnSpec:
             return await self._make_turn(agent.name, assignment)
@@ -35,34 +35,36 @@ class AgentOperations:
         return Subagent(agent.name, begin).operation(agent.description or "", timeout=agent.timeout)
 
     async def _make_turn(self, name: str, assignment: Assignment) -> TurnSpec:
-        board, inside = self._runs, assignment.context
-        pick = board.agents.resolve(agent=name)
-        require_model_access(inside.identity.models, pick.agent.model, routing=board.agents.routing)
-        context = bounded_context(inside, pick.agent)
-        provider = board.till.charge(pick.provider, pick.model, asked=pick.agent.model, context=context)
+        runs, outer = self._runs, assignment.context
+        resolved = runs.agents.resolve(agent=name)
+        require_model_access(outer.identity.models, resolved.agent.model, routing=runs.agents.routing)
+        context = bounded_context(outer, resolved.agent)
+        provider = runs.till.charge(
+            resolved.provider, resolved.model, asked=resolved.agent.model, context=context
+        )
         return TurnSpec(
-            agent=pick.agent,
+            agent=resolved.agent,
             provider=provider,
-            model=pick.model,
+            model=resolved.model,
             history=(assignment.prompt,),
             fold=Fold(assignment.answer or Message(new_id("msg"), "assistant")),
-            toolbox=await board.toolbox(pick.agent.operations, (), context=context),
+            toolbox=await runs.toolbox(resolved.agent.operations, (), context=context),
             context=context,
             input_events=assignment.input_events,
-            tracing=board.settings.tracing,
-            hooks=board.settings.hooks,
-            context_window=context_fitter(pick, provider),
-            stop_condition=pick.agent.stop_condition,
-            prepare_step=preparing(pick.agent, board.agents, metered=provider, identity=inside.identity),
+            tracing=runs.settings.tracing,
+            hooks=runs.settings.hooks,
+            context_window=context_fitter(resolved, provider),
+            stop_condition=resolved.agent.stop_condition,
+            prepare_step=preparing(resolved.agent, runs.agents, metered=provider, identity=outer.identity),
             spending=provider.bill,
-            output=pick.agent.output,
+            output=resolved.agent.output,
             adds_notices=False,
             nested_approvals=assignment.nested_approvals,
         )
 
 
 def bounded_context(context: Context, agent: AgentSpec) -> Context:
-    """The context with the agent's own limits within those that there are."""
+    """Return the context narrowed to the agent's own limits."""
     budget, deadline = context.budget, context.deadline
     if agent.max_usd is not None or agent.max_calls is not None:
         budget = Budget(usd=agent.max_usd, calls=agent.max_calls, parent=budget)

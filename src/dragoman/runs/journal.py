@@ -1,4 +1,4 @@
-"""The journal: what a run says, written as parts: each when it ends, an open one at least every second."""
+"""Writes the message of a run to the store as it grows: a part when it ends, an open one every second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITE_INTERVAL = 1.0
 
 
 class Journal:
-    """Keeps one run's message on disk while it grows."""
+    """Stores one run's message while it grows."""
 
     def __init__(
         self, store: Store, fold: Fold, *, session_id: str, interval: float = WRITE_INTERVAL
@@ -36,7 +36,7 @@ class Journal:
         self._failed = False
 
     def schedule(self) -> None:
-        """The fold has grown: write what is settled now, the rest within a period."""
+        """Schedule writes after a change of the fold: finished parts now, the rest within an interval."""
         fold = self._fold
         if not fold.dirty:
             return
@@ -46,7 +46,7 @@ class Journal:
             self._start_timer()
 
     def final_write(self) -> DatabaseJob[None]:
-        """Everything that is not written yet, as a job; the journal is over."""
+        """Return a job that writes everything not written yet. The journal is closed."""
         for handle in (self._timer, self._flush_handle):
             if handle is not None:
                 handle.cancel()
@@ -55,7 +55,7 @@ class Journal:
         return self._write_job(lambda _: True, write_all=True)
 
     def _is_due_now(self, index: int) -> bool:
-        """True for what is to be written now: what is settled, a call that is about to run, a question."""
+        """Return whether a part is to be written now: a finished one, a call about to run, a question."""
         draft = self._fold.unfinished.get(index)
         if isinstance(draft, PartSlot):
             return isinstance(draft.current, DataPart) and draft.current.type == QUESTION_PART
@@ -64,14 +64,14 @@ class Journal:
         )
 
     def _flush(self) -> None:
-        """Write what is settled: once for all of this round of the loop, and before a tool can begin."""
+        """Write the finished parts: once for this iteration of the event loop, before a tool can start."""
         self._flush_handle = None
         self._post(self._is_due_now)
         if self._fold.dirty and self._timer is None:
             self._start_timer()
 
     def _start_timer(self) -> None:
-        """At the next whole period: the journals of all runs write together, in one commit."""
+        """Start the timer at the next whole interval: the journals of all runs share one commit."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._timer = loop.call_at(now - now % self._interval + self._interval, self._on_timer)
@@ -88,8 +88,8 @@ class Journal:
             self._on_write_error(error)
 
     def _on_write_error(self, error: Exception) -> None:
-        """A write failed: the last one writes everything."""
-        log.warning("a part of message %s could not be written yet: %s", self._fold.id, error)
+        """Log a failed write; the final one writes everything."""
+        log.warning("could not write part of message %s, will retry at its end: %s", self._fold.id, error)
         self._failed = True
 
     def _write_job(self, is_due: Callable[[int], bool], *, write_all: bool = False) -> DatabaseJob[None]:

@@ -1,7 +1,7 @@
-"""The live tail of a run, in this process: whoever follows gets each batch, or what the fold has grown by.
+"""The live tail of a run in this process: followers get each batch, or what the fold has grown by.
 
-Nothing is queued. A follower that is up to date is handed the batch as it is; one that fell behind is told
-the difference from the fold (`retell.tell`). So a slow reader costs nothing, and never slows the run.
+Nothing is queued. A follower that is up to date gets the batch as it is; one that fell behind gets the
+difference from the fold (`unfold.events_since`). So a slow reader costs nothing and never slows the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Batch = Sequence[Event]
 
 
 class LiveTail:
-    """What followers of one run share: the fold, and the batch that was folded last."""
+    """What the followers of one run share: the fold, and the batch that was folded last."""
 
     def __init__(self, fold: Fold, *, on_empty: Callable[[], None], on_follow: Callable[[], None]) -> None:
         self.fold = fold
@@ -31,27 +31,27 @@ class LiveTail:
 
     @property
     def follower_count(self) -> int:
-        """How many follow."""
+        """The number of followers."""
         return len(self._followers)
 
     def follow(self, *, replay: bool) -> Follower:
-        """A follower: of what comes from now on, or with `replay` of the whole message and then the tail."""
+        """Return a follower of later batches; with `replay`, of the whole message and then of them."""
         follower = Follower(self, None if replay else current_position(self.fold))
         self._followers.add(follower)
         self._on_follow()
         return follower
 
     def pause(self) -> None:
-        """Say nothing until the next publish: what was folded is not kept yet."""
+        """Hold batches back until the next publish: what was folded is not stored yet."""
         self._is_paused = True
 
     @property
     def is_paused(self) -> bool:
-        """True between hold() and publish()."""
+        """True between pause() and publish()."""
         return self._is_paused
 
     def publish(self, batch: Batch) -> None:
-        """Hand a batch, just folded, to all followers."""
+        """Publish a batch that was just folded."""
         self._is_paused = False
         self.sequence += 1
         self.last_batch = batch
@@ -59,13 +59,13 @@ class LiveTail:
             follower.wake()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close the tail: no more batches follow."""
         self.is_closed = True
         for follower in self._followers:
             follower.wake()
 
     def remove(self, follower: Follower) -> None:
-        """The follower has gone."""
+        """Remove a follower."""
         if follower in self._followers:
             self._followers.discard(follower)
             if not self._followers:
@@ -73,7 +73,7 @@ class LiveTail:
 
 
 class Follower:
-    """One reader of a run. Use it in `with`; `next()` gives batches until None."""
+    """One reader of a run, used as a context manager; `next()` returns batches until None."""
 
     def __init__(self, tail: LiveTail, since: FoldPosition | None) -> None:
         self._tail = tail
@@ -84,7 +84,9 @@ class Follower:
         self.is_detached = False
 
     async def next(self) -> Batch | None:
-        """What came since the last call: empty after a mere `wake()`, None at the end or when gone."""
+        """Return the events since the last call: empty after a mere `wake()`, None at the end or when
+        detached.
+        """
         tail = self._tail
         if self._sequence == tail.sequence or tail.is_paused:
             if self.is_detached or tail.is_closed:
@@ -98,30 +100,30 @@ class Follower:
                 return None if self._check_detached() else ()
         if self._check_detached():
             return None
-        told = (
+        events = (
             tail.last_batch
             if self._sequence == tail.sequence - 1 and self._mark is not None
             else events_since(tail.fold, self._mark)
         )
         self._sequence = tail.sequence
         self._mark = current_position(tail.fold)
-        return told
+        return events
 
     def _check_detached(self) -> bool:
         return self.is_detached
 
     @property
     def has_finished(self) -> bool:
-        """True when the run is over and all of it was given."""
+        """True when the run is over and the follower has all of it."""
         return self._tail.is_closed and self._sequence == self._tail.sequence
 
     def wake(self) -> None:
-        """Let `next()` return."""
+        """Make `next()` return."""
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
 
     def detach(self) -> None:
-        """Stop following; `next()` gives None."""
+        """Stop following; `next()` returns None."""
         self.is_detached = True
         self._tail.remove(self)
         self.wake()

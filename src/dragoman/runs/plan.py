@@ -1,4 +1,4 @@
-"""What a chat request means for the stored session: which message goes, which comes, which goes on."""
+"""What a chat request does to the stored session: which messages go, which are added, which one grows."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ from dragoman.wire.ui.client_request import (
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run starts with: `drop_from` and all after it goes, `user` is added, `assistant` grows.
+    """What a run starts with: `drop_from` and all after it is deleted, `user` is added, `assistant` grows.
 
-    `input_events` are the events that the front end's outputs and answers come to, checked against the
-    record.
+    `input_events` are the front end's outputs and answers, checked against the stored session.
     """
 
     history: Sequence[Message]
@@ -48,7 +47,9 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> RunPlan:
-    """The plan for a turn. Raises NotFound and Conflict when the request does not fit the record."""
+    """Return the plan of a request. Raises NotFound and Conflict when it does not match the stored
+    session.
+    """
     match turn:
         case NewMessage(message=message) | EditMessage(message=message):
             return _answer_message(message, stored, new_id=new_id)
@@ -81,21 +82,24 @@ def _continue(turn: ContinueAnswer, stored: Sequence[Message]) -> RunPlan:
     at = _message_index(stored, turn.message_id)
     if at is None:
         raise NotFound(
-            f"the session holds no message {turn.message_id!r}", hint="load it again from /messages"
+            f"there is no message {turn.message_id!r} in the session",
+            hint="reload the session from /messages",
         )
     if at != len(stored) - 1 or stored[at].role != "assistant":
-        raise Conflict(f"message {turn.message_id!r} is not the last answer of the session; it cannot go on")
+        raise Conflict(
+            f"message {turn.message_id!r} is not the last answer of the session and cannot be continued"
+        )
     parts = stored[at].parts
-    outputs = [_output_event(said, parts) for said in turn.outputs]
-    answers = [_approval_event(said, parts) for said in turn.answers]
-    given = [event for event in (*answers, *outputs) if event is not None]
-    if not given:
+    outputs = [_output_event(item, parts) for item in turn.outputs]
+    answers = [_approval_event(item, parts) for item in turn.answers]
+    events = [event for event in (*answers, *outputs) if event is not None]
+    if not events:
         _check_continuable(turn, stored[at])
-    return RunPlan(history=stored[:at], assistant=stored[at], input_events=given)
+    return RunPlan(history=stored[:at], assistant=stored[at], input_events=events)
 
 
 def _check_continuable(turn: ContinueAnswer, message: Message) -> None:
-    """Conflict when nothing is said to a message that waits for a word, or another word came first."""
+    """Raise Conflict when a waiting message gets no answer, or was answered differently before."""
     calls = [part for part in message.parts if isinstance(part, ToolPart) and not part.provider_executed]
     waiting = [call.name for call in calls if call.state in ("input-available", "approval-requested")]
     if waiting:
@@ -103,26 +107,26 @@ def _check_continuable(turn: ContinueAnswer, message: Message) -> None:
     metadata = message.metadata if isinstance(message.metadata, Mapping) else {}
     if metadata.get("finishReason") == "stop" and _differs(turn, calls):
         raise Conflict(
-            f"message {message.id!r} was answered already, and has gone on",
-            hint="load the session again from /messages",
+            f"message {message.id!r} was answered already and has continued",
+            hint="reload the session from /messages",
         )
 
 
 def _differs(turn: ContinueAnswer, calls: Sequence[ToolPart]) -> bool:
-    """Whether something else is claimed of these calls than what the record holds."""
+    """Return whether the request claims other outputs or answers than those stored."""
     outputs = {call.tool_call_id: (call.output, call.error_text) for call in calls}
     approved = {call.approval.id: call.approval.approved for call in calls if call.approval is not None}
     claimed = any(
-        outputs.get(said.tool_call_id) != (UNSET if said.error_text else said.output, said.error_text)
-        for said in turn.outputs
+        outputs.get(item.tool_call_id) != (UNSET if item.error_text else item.output, item.error_text)
+        for item in turn.outputs
     )
-    return claimed or any(approved.get(said.approval_id) != said.approved for said in turn.answers)
+    return claimed or any(approved.get(item.approval_id) != item.approved for item in turn.answers)
 
 
 def _output_event(output: ClientToolOutput, parts: Sequence[Part]) -> e.Event | None:
     call = _find_call(output.tool_call_id, parts)
     if call is None:
-        raise Conflict(f"the session's record holds no tool call {output.tool_call_id!r}")
+        raise Conflict(f"there is no tool call {output.tool_call_id!r}")
     question = pending_questions(parts).get(output.tool_call_id)
     if question is not None and question.id is not None:
         return response_event(_question_answer(output, question.id), parts)
@@ -136,15 +140,17 @@ def _output_event(output: ClientToolOutput, parts: Sequence[Part]) -> e.Event | 
 
 
 def _question_answer(output: ClientToolOutput, id: str) -> ApprovalAnswer:
-    """The answer to a question that a front end hands in as the call's output."""
+    """Return the answer to a question that a front end submits as the call's output."""
     if output.error_text is not None:
         return ApprovalAnswer(id, approved=False, text=output.error_text[:MAX_ANSWER_LENGTH])
-    given = (
+    answer = (
         output.output.get("answer", output.output) if isinstance(output.output, Mapping) else output.output
     )
-    if given is None:
-        raise BadRequest(f"the output of {output.tool_call_id!r} is no answer", hint="errorText declines")
-    text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    if answer is None:
+        raise BadRequest(
+            f"the output of {output.tool_call_id!r} is not an answer", hint="to decline, send errorText"
+        )
+    text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
     return ApprovalAnswer(id, approved=True, text=validate_answer(text))
 
 
@@ -155,7 +161,7 @@ def _approval_event(answer: ClientApprovalAnswer, parts: Sequence[Part]) -> e.Ev
     if question is not None and question.id == answer.approval_id:
         return response_event(ApprovalAnswer(answer.approval_id, answer.approved, reason), parts)
     if call is None or call.approval is None or call.approval.id != answer.approval_id:
-        raise Conflict(f"the session's record holds no approval {answer.approval_id!r} for this call")
+        raise Conflict(f"there is no approval {answer.approval_id!r} for this call in the session")
     if call.state != "approval-requested":
         return None
     return e.ToolApprovalResponse(answer.approval_id, answer.approved, reason)
@@ -169,15 +175,12 @@ def _message_index(stored: Sequence[Message], message_id: str) -> int | None:
     return next((index for index, message in enumerate(stored) if message.id == message_id), None)
 
 
-# ---- Earlier runs: what an answer took before it had to wait, which its limits count too.
-
-
 async def remaining_budget(
     agent: AgentSpec, answer: Message, *, session_id: str, store: Store
 ) -> Budget | None:
-    """What an answer may take, less what it took in earlier runs; None when it has no limit.
+    """Return the budget of an answer, less what its earlier runs spent; None without limits.
 
-    Model calls count by the usage that was written down, or by the message where that says more.
+    The cost of model calls is that of the usage records, or of the message if that is higher.
     """
     if agent.max_usd is None and agent.max_calls is None:
         return None
@@ -187,15 +190,15 @@ async def remaining_budget(
     for run in await store.runs.list(session_id):
         if run.message_id == answer.id:
             budget.spent += (await store.usage.totals(run_id=run.id)).cost or 0.0
-            made = [call for call in await store.calls.list_for_run(run.id) if not is_meta_call(call.record)]
-            budget.calls_made += sum(call.status != "pending" for call in made)
-    told = answer.metadata.get("cost") if isinstance(answer.metadata, Mapping) else None
-    if isinstance(told, int | float):
-        budget.spent = max(budget.spent, float(told))
+            calls = [call for call in await store.calls.list_for_run(run.id) if not is_meta_call(call.record)]
+            budget.calls_made += sum(call.status != "pending" for call in calls)
+    stored_cost = answer.metadata.get("cost") if isinstance(answer.metadata, Mapping) else None
+    if isinstance(stored_cost, int | float):
+        budget.spent = max(budget.spent, float(stored_cost))
     return budget
 
 
-# ---- Switching: another model for one step of a run: found, permitted and paid for like the first.
+# Another model for one step
 
 
 class Switch:

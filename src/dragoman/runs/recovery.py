@@ -1,4 +1,4 @@
-"""Recovery: what a crash cut off is closed into a valid message, from what the ledger knows."""
+"""Recovery after a crash: close the messages of unfinished runs with what the ledger knows."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ FINISH_REASON = "interrupted"
 
 
 async def recover(store: Store, *, clock: Callable[[], float] = time.time) -> int:
-    """Mark every unfinished run as interrupted, its message closed; how many there were.
+    """Mark every unfinished run as interrupted and close its message. Returns their number.
 
-    All calls that were under way are ended with it, those of no run too. For a store that nobody else uses.
+    Ends all calls in progress too, also those of no run. Only for a store that no other process uses.
     """
     unfinished = await store.runs.list_running()
     for run in unfinished:
@@ -53,8 +53,8 @@ async def _close_run(store: Store, run: rows.RunRecord, *, now: float) -> None:
     message = await store.messages.get(run.session_id, run.message_id)
     job = None
     if message is not None:
-        asked = await store.approvals.list_for_run(run.session_id, run.id)
-        closed = close_message(restore_approvals(message, asked, calls=calls), calls)
+        approvals = await store.approvals.list_for_run(run.session_id, run.id)
+        closed = close_message(restore_approvals(message, approvals, calls=calls), calls)
         job = store.messages.write_parts_job(
             run.session_id,
             run.message_id,
@@ -62,18 +62,20 @@ async def _close_run(store: Store, run: rows.RunRecord, *, now: float) -> None:
             count=len(closed.parts),
             metadata=msgspec.json.encode(closed.metadata),
         )
-    outcome = rows.RunEnding(status="interrupted", finished_at=now, error="the hub stopped in mid-run")
+    outcome = rows.RunEnding(status="interrupted", finished_at=now, error="the hub stopped during the run")
     await store.runs.finish(run.id, outcome, extra_job=job)
 
 
 def restore_approvals(
     message: Message, approvals: Sequence[ApprovalRequest], *, calls: Sequence[LedgerEntry]
 ) -> Message:
-    """The message with what was asked, and what the crash kept out of it."""
+    """Return the message with the approval requests that the crash kept out of it."""
     waiting = {call.record.id for call in calls if call.status == "pending"}
-    kept = {part.id for part in question_parts(message.parts)}
+    question_ids = {part.id for part in question_parts(message.parts)}
     wanted = {
-        each.tool_call_id: each for each in approvals if each.call_id in waiting and each.status != "used"
+        pending.tool_call_id: pending
+        for pending in approvals
+        if pending.call_id in waiting and pending.status != "used"
     }
     parts: list[Part] = []
     for part in message.parts:
@@ -81,7 +83,7 @@ def restore_approvals(
         if (
             not isinstance(part, ToolPart)
             or approval is None
-            or shows_approval(part, approval.id, question_ids=kept)
+            or shows_approval(part, approval.id, question_ids=question_ids)
         ):
             parts.append(part)
             continue
@@ -103,14 +105,14 @@ def restore_approvals(
 
 
 def shows_approval(part: ToolPart, approval_id: str, *, question_ids: set[str | None]) -> bool:
-    """Whether it shows what is asked, or has ended."""
+    """Return whether the part shows the request already, or has ended."""
     if part.state in FINAL_STATES and not part.preliminary:
         return True
     return approval_id in question_ids or (part.approval is not None and part.approval.id == approval_id)
 
 
 def close_message(message: Message, calls: Sequence[LedgerEntry]) -> Message:
-    """The message after a crash: blocks closed, every call with the output that the ledger kept."""
+    """Return the message after a crash: blocks closed, every call with the output in the ledger."""
     ended = {call.record.tool_call_id: call for call in calls if _is_root(call, calls)}
     unbegun = _waiting_calls(message.parts, ended)
     parts = tuple(
@@ -122,28 +124,28 @@ def close_message(message: Message, calls: Sequence[LedgerEntry]) -> Message:
 
 
 def _waiting_calls(parts: Sequence[Part], entries: Mapping[str | None, LedgerEntry]) -> dict[str, str]:
-    """The calls that wait for somebody's word, or had not gone on with it: they still can. What each asks."""
-    asked = {question_call_id(part.data) for part in question_parts(parts)}
+    """Return what each call asks that waits for an answer, or had not yet used it: these can still run."""
+    asking_calls = {question_call_id(part.data) for part in question_parts(parts)}
     calls = [part for part in parts if isinstance(part, ToolPart) and part.state not in FINAL_STATES]
-    known = {part.tool_call_id: entries.get(part.tool_call_id) for part in calls}
+    entry_of = {part.tool_call_id: entries.get(part.tool_call_id) for part in calls}
     return {
         part.tool_call_id: pending_approval_id(parts, part.tool_call_id)
         for part in calls
-        if (part.state in APPROVAL_STATES or part.tool_call_id in asked)
-        and ((entry := known[part.tool_call_id]) is None or entry.status == "pending")
+        if (part.state in APPROVAL_STATES or part.tool_call_id in asking_calls)
+        and ((entry := entry_of[part.tool_call_id]) is None or entry.status == "pending")
     }
 
 
 def _reopened_part(part: Part, waiting: Mapping[str, str]) -> Part | None:
-    """The part of such a call as it asks; what was said to it is kept with the approval, and told again."""
+    """Return the part of such a call as waiting again; its answer is stored with the approval."""
     match part:
         case ToolPart(tool_call_id=key, approval=approval) if key in waiting:
             if approval is None or part.state != "approval-responded":
                 return part
             return replace(part, state="approval-requested", approval=Asked(approval.id))
         case DataPart(type="data-question", id=id, data=data) if id in waiting.values():
-            kept = {name: value for name, value in data.items() if name not in ("answer", "reason")}
-            return replace(part, data={**kept, "status": "pending"})
+            fields = {name: value for name, value in data.items() if name not in ("answer", "reason")}
+            return replace(part, data={**fields, "status": "pending"})
         case _:
             return None
 
@@ -176,18 +178,18 @@ def _close_tool_part(part: ToolPart, call: LedgerEntry | None, *, calls: Sequenc
 
 
 def _interruption_text(part: ToolPart, call: LedgerEntry | None, *, calls: Sequence[LedgerEntry]) -> str:
-    """What the model is told of a call that was cut off, so that it does not repeat what was done."""
+    """Return what the model is told of an interrupted call, so that it does not repeat what was done."""
     if part.input is msgspec.UNSET or call is None:
         return "not run: the hub stopped before this call began"
-    below = [other for other in calls if other.record.parent_id == call.record.id]
-    done = [f"{c.record.operation} gave {_excerpt(c.result)}" for c in below if c.status == "done"]
-    unknown = [c.record.operation for c in (below or [call]) if c.status == "running"]
-    said = ["the hub stopped while this call ran"]
+    children = [other for other in calls if other.record.parent_id == call.record.id]
+    done = [f"{c.record.operation} returned {_excerpt(c.result)}" for c in children if c.status == "done"]
+    unknown = [c.record.operation for c in (children or [call]) if c.status == "running"]
+    sentences = ["the hub stopped while this call ran"]
     if done:
-        said.append("finished before that, do not repeat: " + "; ".join(done))
+        sentences.append("finished before that, do not repeat: " + "; ".join(done))
     if unknown:
-        said.append("not known whether it took effect: " + ", ".join(unknown))
-    return ". ".join(said)
+        sentences.append("not known whether it took effect: " + ", ".join(unknown))
+    return ". ".join(sentences)
 
 
 def _excerpt(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The board: all runs of this process; begins them, finds them, stops them. One at a time a session."""
+"""The runs in progress of this process: start, find, resume and stop them. One at a time for each session."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RECALL_OPERATION = "history.search"
 
 
 class ToolboxFactory(Protocol):
-    """Gives what a model can call: what its agent pins, and the front end's tools."""
+    """Returns the tools of a run: the operations that its agent pins, and the front end's tools."""
 
     async def __call__(
         self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context
@@ -75,7 +75,7 @@ class RunRegistry:
         settings: RunSettings,
     ) -> None:
         self.agents = agents
-        """May be replaced: runs that begin from then on go by the new one."""
+        """May be replaced: later runs use the new one."""
         self.till = till
         self._store = store
         self.toolbox = toolbox
@@ -86,43 +86,46 @@ class RunRegistry:
         self._closed = False
 
     def get_active(self, session_id: str) -> HubRun | None:
-        """The run that the session is busy with."""
+        """Return the active run of the session."""
         return self._active.get(session_id)
 
     def get(self, run_id: str) -> HubRun | None:
-        """The run of this id, while it is under way."""
+        """Return the active run of this id."""
         return next((run for run in self._active.values() if run.row.id == run_id), None)
 
     def get_resumable(self, session_id: str) -> HubRun | None:
-        """The run to follow again: the active one or, once, one that ended with nobody there a minute ago."""
+        """Return the run to follow again: the active one or, once, one that ended unfollowed within a
+        minute.
+        """
         return self._active.get(session_id) or self._undelivered.pop(session_id, None)
 
     def check_model(self, session: Session) -> None:
-        """BadRequest when the session's agent or model is none that the hub has."""
+        """Raise BadRequest when the session's agent or model is unknown."""
         self.agents.resolve(agent=session.agent, model=session.model)
 
     async def start_run(self, request: ChatRequest, identity: Identity) -> HubRun:
-        """Begin the run that a request asks for. It is on disk, with the user's message, when this returns.
+        """Start the run of a request. When this returns, it is stored together with the user message.
 
-        Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound, Conflict,
-        BadRequest, Unavailable.
+        Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound,
+        Conflict, BadRequest,
+        Unavailable.
         """
-        gate = self._session_locks.setdefault(request.session_id, asyncio.Lock())
-        if request.when_busy == "refuse" and gate.locked():
+        lock = self._session_locks.setdefault(request.session_id, asyncio.Lock())
+        if request.when_busy == "refuse" and lock.locked():
             self._raise_busy(request.session_id)
         try:
-            async with gate:
+            async with lock:
                 session = await self._stored_session(request, identity)
                 await self._wait_until_free(request)
                 return await self._prepare_run(request, session, identity=identity)
         finally:
-            if not gate.locked():
+            if not lock.locked():
                 self._session_locks.pop(request.session_id, None)
 
     async def resume(self, approval: ApprovalRequest) -> bool:
-        """Go on with the answer that waited for this approval; False when it does not wait, or cannot.
+        """Resume the answer that waits for this approval; return False when none waits, or it cannot resume.
 
-        RunActive or Unavailable when it cannot now.
+        Raises RunActive or Unavailable when a later attempt may succeed.
         """
         row = await self._store.runs.get(approval.run_id or "")
         if row is None or approval.tool_call_id is None or approval.status in ("pending", "used"):
@@ -133,11 +136,11 @@ class RunRegistry:
         message = await self._store.messages.get(row.session_id, row.message_id)
         if message is None or not _is_waiting_for(message, approval):
             return False
-        word = stored_answer(approval)
-        said = ClientApprovalAnswer(word.id, approval.tool_call_id, word.approved, word.text)
+        answer = stored_answer(approval)
+        client_answer = ClientApprovalAnswer(answer.id, approval.tool_call_id, answer.approved, answer.text)
         request = ChatRequest(
             session_id=row.session_id,
-            action=ContinueAnswer(row.message_id, answers=(said,)),
+            action=ContinueAnswer(row.message_id, answers=(client_answer,)),
             model=row.model,
             agent=row.agent,
         )
@@ -146,23 +149,25 @@ class RunRegistry:
         except (RunActive, Unavailable):
             raise
         except DragomanError as error:
-            log.info("session %s does not go on after its approval: %s", row.session_id, error.message)
+            log.info("session %s cannot resume after its approval: %s", row.session_id, error.message)
             return False
         return True
 
     async def _requester(self, approval: ApprovalRequest) -> Identity:
-        """Who asked for it, with the key of then and all that holds for that. Unauthorized, Forbidden."""
+        """Return the identity that the approval was requested for. Raises Unauthorized, Forbidden."""
         if approval.key_id is None:
             return Identity(owner=approval.owner)
         key = await self._store.keys.get(approval.key_id)
         if key is None or not key.is_valid(time.time()):
-            raise Unauthorized(f"the key {approval.key_id!r}, with which it was asked for, is good no more")
+            raise Unauthorized(
+                f"The key {approval.key_id!r} that requested this approval has expired or was revoked."
+            )
         if not key.identity.may("chat"):
-            raise Forbidden(f"the key {approval.key_id!r}, with which it was asked for, is for chats no more")
+            raise Forbidden(f"The key {approval.key_id!r} that requested this approval may no longer chat.")
         return key.identity
 
     async def stop_run(self, session_id: str, reason: str) -> HubRun | None:
-        """Stop the session's run and wait until it is closed; None when there was none."""
+        """Stop the session's run and wait until it is closed. Returns None when there is none."""
         run = self._active.get(session_id)
         if run is not None:
             run.stop(reason)
@@ -171,20 +176,20 @@ class RunRegistry:
 
     @property
     def active_count(self) -> int:
-        """How many runs are under way."""
+        """The number of active runs."""
         return len(self._active)
 
     async def drain(self, seconds: float) -> None:
-        """Begin no more runs; those under way get so many seconds to end by themselves."""
+        """Accept no more runs, and wait up to `seconds` for the active ones to end."""
         self._closed = True
         endings = [asyncio.ensure_future(run.done.wait()) for run in self._active.values()]
         if endings:
-            _, left = await asyncio.wait(endings, timeout=seconds)
-            for ending in left:
+            _, pending = await asyncio.wait(endings, timeout=seconds)
+            for ending in pending:
                 ending.cancel()
 
     async def close(self) -> None:
-        """Stop all runs; no new ones begin."""
+        """Stop all runs and accept no more."""
         self._closed = True
         for run in list(self._active.values()):
             run.stop("the hub is shutting down")
@@ -196,24 +201,24 @@ class RunRegistry:
         raise RunActive(session_id, run.row.id if run else "waiting")
 
     async def _stored_session(self, request: ChatRequest, identity: Identity) -> Session | None:
-        """The session as it is stored; Forbidden when it is another's."""
-        known = await self._store.sessions.get(request.session_id)
-        if known is not None:
-            require_owner(identity.owner, known.owner, resource=f"session {request.session_id!r}")
-        return known
+        """Return the stored session. Raises Forbidden when it has another owner."""
+        session = await self._store.sessions.get(request.session_id)
+        if session is not None:
+            require_owner(identity.owner, session.owner, resource=f"session {request.session_id!r}")
+        return session
 
     async def _wait_until_free(self, request: ChatRequest) -> None:
-        """Wait for the active run, stop it if nobody follows it any more, or refuse."""
+        """Wait for the active run to end; stop it if it is abandoned; or raise RunActive."""
         run = self._active.get(request.session_id)
         if run is None:
             return
         if request.when_busy == "refuse" and not run.is_abandoned:
             with suppress(
                 TimeoutError
-            ):  # a client that stopped and sends again may be faster than its own hang-up
+            ):  # a client that stops and sends again may be faster than its own disconnect
                 await asyncio.wait_for(run.no_followers.wait(), DISCONNECT_WAIT)
         if run.is_abandoned:
-            run.stop("a new message took its place")
+            run.stop("replaced by a new message")
         elif request.when_busy == "refuse":
             self._raise_busy(request.session_id)
         await run.done.wait()
@@ -222,43 +227,52 @@ class RunRegistry:
         self, request: ChatRequest, existing: Session | None, *, identity: Identity
     ) -> HubRun:
         if self._closed:
-            raise Unavailable("the hub is shutting down", hint="try again in a moment")
+            raise Unavailable("the hub is shutting down", hint="retry the request")
         now = time.time()
         session = existing or Session(
             id=request.session_id, owner=identity.owner, created_at=now, updated_at=now
         )
-        pick = self.agents.resolve(
+        resolved = self.agents.resolve(
             agent=request.agent or session.agent,
             model=request.model or session.model,
             max_steps=session.max_steps,
         )
-        require_model_access(identity.models, pick.agent.model, routing=self.agents.routing)
-        client = (*pick.agent.client_tools, *request.tools)
-        asking = Context(identity=identity, agent=pick.agent.name)
-        toolbox = await self.toolbox(pick.agent.operations, client, context=asking)
+        require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
+        client = (*resolved.agent.client_tools, *request.tools)
+        tools_context = Context(identity=identity, agent=resolved.agent.name)
+        toolbox = await self.toolbox(resolved.agent.operations, client, context=tools_context)
         stored = await self._store.messages.list(session.id) if existing else ()
-        begun = make_plan(request.action, stored, new_id=new_id("msg"))
-        begun = replace(
-            begun,
+        run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
+        run_plan = replace(
+            run_plan,
             input_events=[
-                await _record_answer(each, begun, toolbox=toolbox, by=identity) for each in begun.input_events
+                await _record_answer(event, run_plan, toolbox=toolbox, by=identity)
+                for event in run_plan.input_events
             ],
         )
-        budget = await remaining_budget(pick.agent, begun.assistant, session_id=session.id, store=self._store)
+        budget = await remaining_budget(
+            resolved.agent, run_plan.assistant, session_id=session.id, store=self._store
+        )
         row = rows.RunRecord(
             id=new_id("run"),
             session_id=session.id,
-            message_id=begun.assistant.id,
+            message_id=run_plan.assistant.id,
             owner=identity.owner,
             started_at=now,
-            agent=pick.agent.name,
-            model=pick.agent.model,
+            agent=resolved.agent.name,
+            model=resolved.agent.model,
         )
         await self._store.runs.create(
-            row, assistant=begun.assistant, user=begun.user, session=session, drop_from=begun.drop_from
+            row,
+            assistant=run_plan.assistant,
+            user=run_plan.user,
+            session=session,
+            drop_from=run_plan.drop_from,
         )
-        context = _run_context(row, pick.agent, identity=identity, budget=budget)
-        return self._add_run(row, self._make_loop(pick, run_plan=begun, toolbox=toolbox, context=context))
+        context = _run_context(row, resolved.agent, identity=identity, budget=budget)
+        return self._add_run(
+            row, self._make_loop(resolved, run_plan=run_plan, toolbox=toolbox, context=context)
+        )
 
     def _make_loop(
         self, resolved: ResolvedAgent, *, run_plan: RunPlan, toolbox: Toolbox, context: Context
@@ -319,9 +333,9 @@ class RunRegistry:
 def context_fitter(
     resolved: ResolvedAgent, provider: Provider, *, recall: Callable[[], str | None] = lambda: None
 ) -> ContextFitter | None:
-    """What shortens the conversation; a summary is made, and paid for, like any answer of the run.
+    """Return what shortens the conversation. Summaries are written and paid for like answers of the run.
 
-    `recall` gives the tool that finds what was left out, if there is one.
+    `recall` returns the tool that finds dropped messages, if there is one.
     """
     if resolved.agent.context.kind == "off":
         return None
@@ -330,26 +344,26 @@ def context_fitter(
         policy = replace(policy, summarise=Summariser(provider, resolved.model))
     sizes = resolved.agent.context_sizes
 
-    async def known(asked: Provider) -> ContextSizes | None:
-        """The sizes of the models of whoever is asked: a step may ask another provider."""
-        return None if sizes is None else partial(sizes, asked.name)
+    async def provider_sizes(provider: Provider) -> ContextSizes | None:
+        """Return the context sizes of this provider: a step may use another one."""
+        return None if sizes is None else partial(sizes, provider.name)
 
-    return ContextFitter(policy, sizes=known)
+    return ContextFitter(policy, sizes=provider_sizes)
 
 
 def _is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
-    """Whether a call of the message has this request for approval, and no answer."""
+    """Return whether a call of the message has this approval request, unanswered."""
     if any(part.id == approval.id for part in pending_questions(message.parts).values()):
         return True
     calls = [part for part in message.parts if isinstance(part, ToolPart)]
     waiting = [call.approval for call in calls if call.state == "approval-requested"]
-    return any(asked is not None and asked.id == approval.id for asked in waiting)
+    return any(request is not None and request.id == approval.id for request in waiting)
 
 
 def _run_context(
     row: rows.RunRecord, agent: AgentSpec, *, identity: Identity, budget: Budget | None
 ) -> Context:
-    """What all calls of a run stand under."""
+    """Return the context of all calls of a run."""
     now = asyncio.get_running_loop().time()
     return Context(
         identity=identity,
@@ -363,13 +377,13 @@ def _run_context(
 
 
 async def _record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by: Identity) -> Event:
-    """What was said of a call, as it is kept: who was faster, or may not answer, does not change it."""
-    said = question_answer(event)
-    if said is not None:
-        word = said[1]
+    """Store an answer in an event, and return the event with the answer that stands: an earlier one wins."""
+    question = question_answer(event)
+    if question is not None:
+        answer = question[1]
     elif isinstance(event, ToolApprovalResponse):
-        word = ApprovalAnswer(event.approval_id, event.approved, event.reason)
+        answer = ApprovalAnswer(event.approval_id, event.approved, event.reason)
     else:
         return event
-    kept = await toolbox.answer_approval(word.id, approved=word.approved, by=by, reason=word.text)
-    return response_event(stored_answer(kept), run_plan.assistant.parts)
+    stored = await toolbox.answer_approval(answer.id, approved=answer.approved, by=by, reason=answer.text)
+    return response_event(stored_answer(stored), run_plan.assistant.parts)

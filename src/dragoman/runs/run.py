@@ -1,4 +1,4 @@
-"""One run: one answer being made. It belongs to its session, not to the request that began it."""
+"""One run of the hub: drives the agent loop, independent of the request that started it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class RunSettings(msgspec.Struct, frozen=True):
-    """`disconnect_grace`: seconds that a run goes on while nobody follows it; None: for ever, 0: not at all.
+    """`disconnect_grace`: seconds that a run continues without followers; None: without limit, 0: not at all.
 
-    `hooks` are asked by the loop of each run.
+    `hooks` are those of the loop.
     """
 
     disconnect_grace: float | None = 15.0
@@ -36,7 +36,9 @@ class RunSettings(msgspec.Struct, frozen=True):
 
 
 class HubRun:
-    """Drives the loop; folds, keeps and publishes what it says. `done`: all is closed and written."""
+    """Drives the loop; folds, stores and publishes its batches. `done` is set when all is closed and
+    written.
+    """
 
     def __init__(
         self,
@@ -63,23 +65,27 @@ class HubRun:
         self._task = asyncio.create_task(self._drive(), name=row.id)
 
     def stop(self, reason: str) -> None:
-        """Stop it now, unless it is ending already; await `done` to know that it is closed."""
+        """Stop the run now, unless it is ending already. Await `done` for its end."""
         if self._stop_reason is None:
             self._stop_reason = reason
-            asyncio.get_running_loop().call_soon(self._task.cancel)  # not before its first step has run
+            asyncio.get_running_loop().call_soon(
+                self._task.cancel
+            )  # not before the task has started, or it would never run its cleanup
 
     def stop_at(self, deadline: float) -> None:
-        """Stop it when the loop's clock says so."""
-        timer = asyncio.get_running_loop().call_at(deadline, self.stop, "it took as long as the agent may")
+        """Stop the run at this time of the event loop's clock."""
+        timer = asyncio.get_running_loop().call_at(
+            deadline, self.stop, "the time limit of the agent was reached"
+        )
         self._task.add_done_callback(lambda _: timer.cancel())
 
     def follow(self, *, replay: bool = False) -> Follower:
-        """Follow the run: from now on, or with `replay` the whole message first."""
+        """Follow the run: from now on, or with `replay` from the start of the message."""
         return self.tail.follow(replay=replay)
 
     @property
     def is_abandoned(self) -> bool:
-        """True when it was followed, nobody does any more, and it is not meant to run on without."""
+        """True when the last follower has left and the grace period is running."""
         return self._timer is not None
 
     async def _drive(self) -> None:
@@ -94,7 +100,7 @@ class HubRun:
         try:
             await self._consume_loop()
         except asyncio.CancelledError:
-            reason = self._stop_reason or "the hub stopped it"
+            reason = self._stop_reason or "the hub stopped the run"
             ending = closing.abort_events(
                 self.fold, reason=reason, metadata=self._loop.message_metadata("aborted")
             )
@@ -123,8 +129,8 @@ class HubRun:
         self.tail.publish(batch)
 
     async def _finish(self, last_batch: Batch) -> None:
-        """Fold the last batch, keep it, then let it be seen; shielded: a run ends, whoever cancels."""
-        self._stop_reason = self._stop_reason or "it had ended"
+        """Fold and store the last batch, then publish it; shielded, so that a run ends whoever cancels."""
+        self._stop_reason = self._stop_reason or "the run has ended"
         self.tail.pause()
         self.fold.add(last_batch)
         await asyncio.shield(asyncio.ensure_future(self._write_end(last_batch)))
@@ -135,7 +141,7 @@ class HubRun:
             self._error_text = outcome.error
             await self._store.runs.finish(self.row.id, outcome, extra_job=self._journal.final_write())
         except DragomanError:
-            log.exception("run %s ended, but its end could not be written", self.row.id)
+            log.exception("could not write the end of run %s", self.row.id)
         finally:
             self._on_end(self)
             self._follower_joined()
@@ -154,7 +160,7 @@ class HubRun:
         grace = self._settings.disconnect_grace
         if not self.done.is_set() and grace is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(grace, self.stop, "nobody was listening any more")
+            self._timer = loop.call_later(grace, self.stop, "no client is following the run")
 
     def _end_row(self, last_batch: Batch) -> rows.RunEnding:
         last = last_batch[-1]

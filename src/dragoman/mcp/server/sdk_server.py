@@ -37,7 +37,7 @@ class SdkServer:
     async def serve(
         self, scope: Scope, receive: Receive, send: Send, *, identity: Identity, stateless: bool
     ) -> None:
-        """Answer a request; `single`: it belongs to no session, and opens none.
+        """Answer a request; a `stateless` one belongs to no session and opens none.
 
         When the client leaves before it is answered, the calls that it made are aborted.
         """
