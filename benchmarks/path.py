@@ -1,8 +1,8 @@
 """Counts the Python calls on the paths of a chat: one text chunk, and one request.
 
-A hub runs in this process behind its own HTTP server. A model server on the loopback sends one text
-chunk at a time and waits in between, so that chunks are never batched. A profiler hook counts calls of
-functions in `src/dragoman`; a generator or coroutine that is resumed counts as a call, since it costs about the same.
+A hub runs in this process behind its own HTTP server. A model server on the loopback sends one text chunk
+at a time and waits in between, so that chunks are never batched. A profiler hook counts calls of functions
+in `src/dragoman`; a generator or coroutine that is resumed counts as a call, since it costs about the same.
 
   chunk    from the read of the provider's socket to the write on the client's: calls, and their files
   request  from `RunRegistry.start_run` to `Loop.run`: every function that passes the request on (a stop), in
