@@ -55,11 +55,11 @@ CATEGORIES: Mapping[str, Collection[str]] = {
 STATUSES = {"timeout": 504, "network": 502, "api_error": 502}
 WORDS: Mapping[str, str] = {
     "resets": "closed the connection",
-    "hangs": "fell silent in the middle of its answer",
-    "says nothing": "did not begin to answer in time",
-    "says only a head": "fell silent",
+    "hangs": "stopped sending in the middle of its response",
+    "says nothing": "did not start to respond in time",
+    "says only a head": "stopped sending",
     "speaks no HTTP": "sent something that is not HTTP",
-    "sends headers without end": "sent more than 65536 bytes without a byte of body",
+    "sends headers without end": "sent more than 65536 bytes without any body data",
     "sends a page": "answered with a web page, not with a model's answer: 'Bad Gateway'",
     "sends a page as a failure": "Bad Gateway",
     "fails": "it burns",
@@ -67,7 +67,7 @@ WORDS: Mapping[str, str] = {
     "sends nothing": "is empty",
     "sends an error": "it burns",
     "compresses": "in the coding 'gzip'",
-    "sends garbage": "what is no JSON",
+    "sends garbage": "sent invalid JSON",
 }
 INVENTED = (
     b"data: [DONE]",

@@ -353,15 +353,14 @@ def said_of(said: Any) -> tuple[str, str]:
 
 
 CRASH = """
-import dragoman.cli.service as service
+import dragoman.cli.hosting as hosting
 from dragoman.cli import main
-async def serve(known, listener, *, secrets):
+async def crash(options, listener, *, secrets):
     secrets.add({secret!r})
-    held = {secret!r}
-    raise RuntimeError("it crashed with " + held)
-service.serve = serve
-place = ["--config", {config!r}, "--data", {data!r}, "--port", "0"]
-main(["serve", *place, "--no-auth", *{flags!r}])
+    raise RuntimeError("it crashed with " + {secret!r})
+hosting.serve_until_signal = crash
+arguments = ["--config", {config!r}, "--data", {data!r}, "--port", "0"]
+main(["serve", *arguments, "--no-auth", *{flags!r}])
 """
 
 

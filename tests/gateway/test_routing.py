@@ -206,36 +206,36 @@ async def test_what_all_keys_are_refused_with_is_told_without_them(tmp_path: Pat
 
 SHORT = 0.05
 TIMES: dict[str, tuple[dict[str, Any], Any, bool, str]] = {
-    "first byte": ({"first_byte_timeout": SHORT}, silent, False, "did not begin to answer in time"),
+    "first byte": ({"first_byte_timeout": SHORT}, silent, False, "did not start to respond in time"),
     "first byte of a stream": (
         {"first_byte_timeout": SHORT},
         silent,
         True,
-        "did not begin to answer in time",
+        "did not start to respond in time",
     ),
     "idle": (
         {"idle_timeout": SHORT},
         holding(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{"),
         False,
-        "fell silent in the middle of its answer",
+        "stopped sending in the middle of its response",
     ),
     "idle in a stream": (
         {"idle_timeout": SHORT},
         holding(tokens("hel", over=False)),
         True,
-        "fell silent in the middle of its answer",
+        "stopped sending in the middle of its response",
     ),
     "total": (
         {"total_timeout": SHORT},
         holding(tokens("hel", over=False)),
         True,
-        "did not finish its answer in the time that the request may take",
+        "did not finish its response within the request's total timeout",
     ),
     "total before the first byte": (
         {"total_timeout": SHORT},
         silent,
         False,
-        "did not finish its answer in the time that the request may take",
+        "did not finish its response within the request's total timeout",
     ),
 }
 

@@ -67,7 +67,7 @@ def deaf_port() -> Iterator[int]:
 
 
 async def test_connecting_has_a_deadline(transport: Transport) -> None:
-    with deaf_port() as port, pytest.raises(ProviderError, match=r"cannot connect to .* in time") as caught:
+    with deaf_port() as port, pytest.raises(ProviderError, match=r"connecting to .* timed out") as caught:
         await fetch(transport, f"http://127.0.0.1:{port}", Timeouts(connect=SHORT))
     assert (caught.value.category, caught.value.transient) == ("timeout", True)
 
@@ -85,12 +85,14 @@ async def test_cancelling_ends_an_attempt_to_connect(transport: Transport) -> No
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
 async def test_the_first_byte_has_a_deadline(transport: Transport, start: bytes) -> None:
     async with serving(holding(start)) as server:
-        assert await fails(transport, server, Timeouts(first_byte=SHORT)) == "did not begin to answer in time"
+        assert (
+            await fails(transport, server, Timeouts(first_byte=SHORT)) == "did not start to respond in time"
+        )
 
 
 async def test_silence_within_a_body_has_a_deadline(transport: Transport) -> None:
     async with serving(holding(CHUNKED + chunk(b"x"))) as server:
-        expected = "fell silent in the middle of its answer"
+        expected = "stopped sending in the middle of its response"
         assert await fails(transport, server, Timeouts(idle=SHORT)) == expected
 
 
@@ -105,7 +107,7 @@ async def drip(peer: Peer, count: int) -> None:
 
 async def test_the_whole_has_a_deadline_however_lively_the_body(transport: Transport) -> None:
     async with serving(lambda peer: drip(peer, 10_000)) as server:
-        expected = "did not finish its answer in the time that the request may take"
+        expected = "did not finish its response within the request's total timeout"
         assert await fails(transport, server, Timeouts(idle=LIMIT, total=3 * SHORT)) == expected
 
 

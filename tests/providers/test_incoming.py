@@ -65,7 +65,7 @@ def test_a_response_cut_short_anywhere_is_an_error(case: str) -> None:
 def test_an_open_ended_body_is_an_error_only_when_the_connection_broke() -> None:
     incoming = ResponseParser()
     incoming.feed(OPEN)
-    with pytest.raises(WireError, match="in the middle of its answer"):
+    with pytest.raises(WireError, match="in the middle of its response"):
         incoming.connection_closed(cleanly=False)
     incoming.connection_closed(cleanly=True)
     assert (incoming.complete, incoming.keep_alive) == (True, False)

@@ -1,1 +1,1 @@
-"""HTTP on our own transport: client, server exchange, webhooks."""
+"""HTTP client transport: connections, addresses and proxies, responses, signed webhooks."""

@@ -1,6 +1,6 @@
-"""Addresses: where a URL leads, and which proxy stands in between.
+"""Parse URLs into server addresses, and choose the proxy for each.
 
-Sources: RFC 3986, RFC 9110 §4; the usual environment variables, read as curl and Go read them.
+Sources: RFC 3986, RFC 9110 §4; HTTP_PROXY, HTTPS_PROXY and NO_PROXY, read as curl and Go read them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUERY_SAFE = "/:@!$&'()*+,;=?%-._~[]"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A server: scheme `http` or `https`, host without brackets, port."""
+    """A server's scheme (`http` or `https`), host (IPv6 without brackets) and port."""
 
     scheme: str
     host: str
@@ -38,39 +38,40 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """What the `host` header says: the port only when it is not the scheme's own."""
+        """The value of the `host` header: without the port if it is the scheme's default."""
         return self.host_literal if self.port == PORTS[self.scheme] else f"{self.host_literal}:{self.port}"
 
 
 @lru_cache(maxsize=256)
 def parse_url(url: str) -> tuple[Address, str]:
-    """The server that a URL names, and the target to ask it for. ProviderError `bad_request` if it is no URL.
+    """Return the server of a URL and the request target.
 
-    Nothing of the URL but its host is ever shown: paths and queries may hold keys.
+    Raises ProviderError `bad_request` for an invalid URL. Messages name the host only: paths and queries may
+    contain keys.
     """
     try:
         parts = split_url(url)
     except ValueError as error:
-        message = f"the URL of a model provider cannot be used: {error}"
+        message = f"the URL of a model provider is not valid: {error}"
         raise ProviderError(message, category="bad_request") from None
     if parts.username is not None:
-        message = f"the URL of {parts.hostname!r} holds credentials; send them as a header"
+        message = f"the URL of {parts.hostname!r} contains credentials; send them in a header"
         raise ProviderError(message, category="bad_request")
     query = f"?{quote(parts.query, safe=QUERY_SAFE)}" if parts.query else ""
     return address_of(parts), quote(parts.path or "/", safe=QUERY_SAFE) + query
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of an http(s) URL. ValueError says what is wrong, without the URL."""
+    """Split an http(s) URL. Raises ValueError, whose message does not contain the URL."""
     if FORBIDDEN_CHARACTERS.search(url):
-        raise ValueError("it has spaces or control characters")
+        raise ValueError("it contains spaces or control characters")
     try:
         parts = urlsplit(url)
         if parts.scheme in PORTS and parts.port != 0 and (parts.hostname or "").encode("idna"):
             return parts
-    except ValueError:  # a port that is no number, a label that is too long
+    except ValueError:  # a port that is not a number, a host label that is too long
         pass
-    raise ValueError("it should read like http://host:port/path or https://host/path")
+    raise ValueError("write it like http://host:port/path or https://host/path")
 
 
 def address_of(parts: SplitResult) -> Address:
@@ -81,7 +82,7 @@ def address_of(parts: SplitResult) -> Address:
 
 
 class Proxy(msgspec.Struct, frozen=True):
-    """An HTTP proxy; `authorization` is the value of the header that it wants, if any."""
+    """An HTTP proxy; `authorization` is the value of its `proxy-authorization` header, if it needs one."""
 
     address: Address
     authorization: str | None = None
@@ -91,14 +92,14 @@ class Proxy(msgspec.Struct, frozen=True):
 
 
 class Proxies(msgspec.Struct, frozen=True):
-    """Which proxy to take to plain and to TLS servers, and the rules (as in NO_PROXY) for taking none."""
+    """The proxies for http and https servers, and the NO_PROXY rules for connecting directly."""
 
     http: Proxy | None = None
     https: Proxy | None = None
     no_proxy: tuple[str, ...] = ()
 
     def proxy_for(self, address: Address) -> Proxy | None:
-        """The proxy on the way to this server. The machine itself is never reached through one."""
+        """Return the proxy for a server; None for a direct connection. Loopback is always direct."""
         proxy = self.https if address.tls else self.http
         if proxy is None or is_loopback(address.host):
             return None
@@ -106,7 +107,7 @@ class Proxies(msgspec.Struct, frozen=True):
 
 
 def proxies_from(environ: Mapping[str, str]) -> Proxies:
-    """HTTP_PROXY, HTTPS_PROXY and NO_PROXY; lower-case names go first. ConfigError if one cannot be used."""
+    """Read HTTP_PROXY, HTTPS_PROXY and NO_PROXY; lower-case names win. Raises ConfigError for a bad URL."""
     rules = (environ.get("no_proxy") or environ.get("NO_PROXY") or "").lower().split(",")
     return Proxies(
         http=proxy_from(environ, "http_proxy"),
@@ -116,14 +117,14 @@ def proxies_from(environ: Mapping[str, str]) -> Proxies:
 
 
 def proxy_from(environ: Mapping[str, str], name: str) -> Proxy | None:
-    """The proxy that a variable names. Its value is never shown, since it may hold a password."""
+    """Return the proxy in a variable. Errors omit the value, which may contain a password."""
     url = environ.get(name) or environ.get(name.upper())
     if not url:
         return None
     try:
         parts = split_url(url if "://" in url else f"http://{url}")
     except ValueError as error:
-        raise ConfigError(f"{name.upper()} in the environment cannot be used: {error}") from None
+        raise ConfigError(f"{name.upper()} in the environment is not valid: {error}") from None
     if parts.username is None:
         return Proxy(address_of(parts))
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -131,7 +132,7 @@ def proxy_from(environ: Mapping[str, str], name: str) -> Proxy | None:
 
 
 def matches_no_proxy(rule: str, address: Address) -> bool:
-    """Whether a NO_PROXY rule names the server: `*`, a network, or a domain, which covers those below it."""
+    """Return whether a NO_PROXY rule matches: `*`, a network, or a domain, which includes its subdomains."""
     if rule == "*":
         return True
     if "/" in rule:

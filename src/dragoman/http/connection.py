@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection: a request out, its response in, under deadlines.
+"""One HTTP/1.1 connection: send a request, receive its response, enforce deadlines.
 
-Whatever one read of the socket brings wakes the reader once, and one lazy timer a connection watches all
-deadlines: nothing is armed, and no task is switched, per chunk.
+An asyncio protocol, not a stream: one socket read wakes the reader once, and a single lazy timer per
+connection covers all deadlines. No timer is armed and no task is switched per chunk.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ CLOCK_RESOLUTION = 0.001  # a loop's clock may run in milliseconds
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Seconds; None is no limit.
+    """Timeouts in seconds; None is no limit.
 
-    `connect` covers a free place, name, socket, proxy and TLS; `first_byte` runs from the last byte sent to
-    the end of the response's head; `idle` is the longest silence in its body; `total` is the whole of it.
+    `connect` covers waiting for a free slot, name resolution, socket, proxy and TLS; `first_byte` runs from
+    the last byte sent to the end of the response's head; `idle` is the longest pause in the body; `total`
+    covers the whole request.
     """
 
     connect: float | None = 10.0
@@ -35,9 +36,9 @@ class Timeouts(msgspec.Struct, frozen=True):
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """The bytes of a request; `deadline` is the loop's time at which its response must be complete.
+    """The bytes of a request; `deadline` is the loop time at which its response must be complete.
 
-    `no_response_body`: a response to it has no body whatever its head says, as after HEAD and CONNECT.
+    `no_response_body`: the response has no body whatever its head says (HEAD, CONNECT).
     """
 
     head: bytes
@@ -47,12 +48,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
     no_response_body: bool = False
 
     def __repr__(self) -> str:
-        return f"Request(<{len(self.head)} + {len(self.body)} bytes>)"
+        return f"HttpRequest(<{len(self.head)} + {len(self.body)} bytes>)"
 
 
 class HttpConnection(asyncio.Protocol):
-    """One socket, one request at a time: `send`, then `receive` until it gives b"". `peer` names the
-    server.
+    """One socket, one request at a time: `send`, then `receive` until it returns b"".
+
+    `peer` names the server in error messages.
     """
 
     def __init__(self, peer: str) -> None:
@@ -60,41 +62,41 @@ class HttpConnection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser: ResponseParser | None = None  # None while nothing was asked
+        self._parser: ResponseParser | None = None  # None between requests
         self._waiter: asyncio.Future[None] | None = None
         self._error: ProviderError | None = None
-        self._responses = 0  # responses so far
-        self._request_sent = False  # the whole request
-        self._writing_paused = False  # the transport wants no more to write
-        self._reading_paused = False  # we want no more to read
+        self._responses = 0  # completed so far
+        self._request_sent = False  # completely
+        self._writing_paused = False  # the transport's write buffer is full
+        self._reading_paused = False  # our read buffer is full
         self._idle_timeout: float | None = None
         self._deadline = self._total_deadline = NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = NEVER
 
     def __repr__(self) -> str:
-        return f"Connection({self.peer!r}, {self._parser!r})"
+        return f"HttpConnection({self.peer!r}, {self._parser!r})"
 
-    # ---- a request and its response ------------------------------------------------------------------------
+    # ---- requests and responses ----------------------------------------------------------------------------
 
     async def send(self, request: HttpRequest) -> ResponseParser:
-        """Send a request, wait for the head of its response. Failure and cancellation close the socket."""
-        self._parser = incoming = ResponseParser(no_body=request.no_response_body)
+        """Send a request and wait for the head of its response. Failure or cancellation closes the socket."""
+        self._parser = parser = ResponseParser(no_body=request.no_response_body)
         self._error = None
         self._request_sent = False
         self._idle_timeout = request.timeouts.idle
         self._total_deadline = request.deadline
         try:
-            await self._write(request, incoming)
-            while not incoming.status:
+            await self._write(request, parser)
+            while not parser.status:
                 await self._wait()
         except BaseException:
             self.abort()
             raise
-        return incoming
+        return parser
 
     async def receive(self, parser: ResponseParser) -> bytes:
-        """Everything of the body that has arrived since the last call; waits for some; b"" at its end."""
+        """Return the body received since the last call, waiting for at least one byte; b"" at its end."""
         while not parser.buffered:
             if parser.complete:
                 return b""
@@ -106,21 +108,21 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether another request may follow: the response is over, and the connection as it should be."""
-        incoming = self._parser
-        if incoming is None or not (incoming.complete and incoming.keep_alive and self._request_sent):
+        """Whether the connection can send another request: the response is complete and nothing is amiss."""
+        parser = self._parser
+        if parser is None or not (parser.complete and parser.keep_alive and self._request_sent):
             return False
-        return not incoming.extra_data and not self.is_closing()
+        return not parser.extra_data and not self.is_closing()
 
     @property
     def stale(self) -> bool:
-        """Whether the request failed only because the server had left a connection that had served before."""
+        """Whether the request failed because the server had closed an idle keep-alive connection."""
         if self._responses == 0 or self._error is None or self._error.category != "network":
             return False
         return self._parser is not None and not self._parser.any_received
 
     def keep_idle(self, seconds: float) -> None:
-        """Wait for another request, at most so long."""
+        """Keep the connection open for another request, for at most `seconds`."""
         if self._reading_paused:
             self._resume_reading()
         self._responses += 1
@@ -129,9 +131,9 @@ class HttpConnection(asyncio.Protocol):
         self._set_deadline(seconds)
 
     def abort(self) -> None:
-        """Close the socket now. Whoever still waits for the response gets an error."""
+        """Close the socket now. A pending `send` or `receive` raises ProviderError."""
         if self._error is None:
-            self._error = ProviderError(f"the request to {self.peer} was given up", category="cancelled")
+            self._error = ProviderError(f"the request to {self.peer} was cancelled", category="cancelled")
         if self._transport is not None:
             self._transport.abort()
         self._wake()
@@ -140,24 +142,24 @@ class HttpConnection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Put TLS on the open socket, as behind a proxy's tunnel."""
+        """Start TLS on the open socket, after a proxy's CONNECT."""
         inner = cast(asyncio.Transport, self._transport)
         self._transport = await self._loop.start_tls(inner, self, context, server_hostname=host)
         self._parser = None
 
     async def _write(self, request: HttpRequest, parser: ResponseParser) -> None:
         transport = cast(asyncio.Transport, self._transport)
-        for piece in split_request(request):
-            transport.write(piece)
+        for chunk in split_request(request):
+            transport.write(chunk)
             self._set_deadline(request.timeouts.first_byte)
             while self._writing_paused and not parser.status:
                 await self._wait()
-            if parser.status:  # answered early: the rest of the request stays unsent
+            if parser.status:  # answered early: do not send the rest of the request
                 return
         self._request_sent = True
 
     async def _wait(self) -> None:
-        """Wait until something has happened; raise what has gone wrong."""
+        """Wait for the next socket event; raise the connection's error, if any."""
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
@@ -178,7 +180,7 @@ class HttpConnection(asyncio.Protocol):
     # ---- deadlines -----------------------------------------------------------------------------------------
 
     def _set_deadline(self, seconds: float | None) -> None:
-        """Something must happen within so many seconds. The timer is touched only if it rings too late."""
+        """Require progress within `seconds`. The timer is re-armed only if it would fire too late."""
         self._deadline = NEVER if seconds is None else self._loop.time() + seconds
         due = min(self._deadline, self._total_deadline)
         if due < self._timer_due:
@@ -198,25 +200,25 @@ class HttpConnection(asyncio.Protocol):
         elif self._parser is None:
             self.abort()
         elif self._total_deadline <= self._deadline:
-            self._fail("did not finish its answer in the time that the request may take", "timeout")
+            self._fail("did not finish its response within the request's total timeout", "timeout")
         elif self._parser.status:
-            self._fail("fell silent in the middle of its answer", "timeout")
+            self._fail("stopped sending in the middle of its response", "timeout")
         else:
-            self._fail("did not begin to answer in time", "timeout")
+            self._fail("did not start to respond in time", "timeout")
 
     # ---- back-pressure -------------------------------------------------------------------------------------
 
     def _pause_reading(self) -> None:
         self._reading_paused = True
-        self._deadline = NEVER  # the silence is ours
+        self._deadline = NEVER  # the pause is ours
         cast(asyncio.Transport, self._transport).pause_reading()
 
     def _resume_reading(self) -> None:
         self._reading_paused = False
         if not self.is_closing():
             cast(asyncio.Transport, self._transport).resume_reading()
-            over = self._parser is None or self._parser.complete
-            self._set_deadline(None if over else self._idle_timeout)
+            complete = self._parser is None or self._parser.complete
+            self._set_deadline(None if complete else self._idle_timeout)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -225,28 +227,28 @@ class HttpConnection(asyncio.Protocol):
         self._writing_paused = False
         self._wake()
 
-    # ---- what the socket tells -----------------------------------------------------------------------------
+    # ---- asyncio.Protocol callbacks ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        incoming = self._parser
-        if incoming is None:
-            self.abort()  # nothing was asked
+        parser = self._parser
+        if parser is None:
+            self.abort()  # data without a request
             return
         try:
-            incoming.feed(data)
+            parser.feed(data)
         except WireError as error:
             self._fail(error.message)
             return
-        if incoming.complete:
+        if parser.complete:
             self._deadline = self._total_deadline = NEVER
-        elif incoming.buffered > HIGH_WATER:
+        elif parser.buffered > HIGH_WATER:
             self._pause_reading()
-        elif incoming.status:
+        elif parser.status:
             self._set_deadline(self._idle_timeout)
-        if incoming.status:
+        if parser.status:
             self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -263,8 +265,8 @@ class HttpConnection(asyncio.Protocol):
 
 
 def split_request(request: HttpRequest) -> list[bytes | memoryview]:
-    """What to write at a time: all at once, or a long body in pieces."""
+    """Split a request into writes: one for a short body, several for a long one."""
     if len(request.body) <= WRITE_SIZE:
         return [request.head + request.body]
     body = memoryview(request.body)
-    return [request.head, *(body[at : at + WRITE_SIZE] for at in range(0, len(body), WRITE_SIZE))]
+    return [request.head, *(body[start : start + WRITE_SIZE] for start in range(0, len(body), WRITE_SIZE))]

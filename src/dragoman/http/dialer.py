@@ -1,7 +1,7 @@
-"""Opening connections: names, sockets of both IP families, TLS, a proxy's tunnel.
+"""Open connections: name resolution, happy eyeballs, TLS, proxy tunnels.
 
 Sources: RFC 8305 (happy eyeballs), RFC 9110 §9.3.6 (CONNECT).
-TLS trusts the system's certificates, or those in SSL_CERT_FILE.
+TLS trusts the system's certificates, or those of SSL_CERT_FILE.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AddrInfo: TypeAlias = tuple[Any, ...]  # an entry of getaddrinfo
 
 
 class ProxyConnectError(ConnectionError):
-    """The proxy will not connect us; `status` is its answer."""
+    """The proxy refused to connect; `status` is its HTTP status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"it answered with status {status}")
@@ -29,13 +29,13 @@ class ProxyConnectError(ConnectionError):
 
 
 class Dialer:
-    """Opens connections to servers, straight or through a proxy."""
+    """Opens connections to servers, directly or through a proxy."""
 
     def __init__(self) -> None:
         self._ssl: ssl.SSLContext | None = None
 
     async def dial(self, address: Address, proxy: Proxy | None = None) -> HttpConnection:
-        """A connection to send requests to the server on. ProviderError `network` says what failed."""
+        """Open a connection to a server. Raises ProviderError `network`."""
         try:
             if proxy is None:
                 return await self._connect(address)
@@ -44,42 +44,42 @@ class Dialer:
                 await self._tunnel(connection, proxy, target=address)
             return connection
         except OSError as error:
-            through = f" by the proxy {proxy.address.authority}" if proxy else ""
+            through = f" through the proxy {proxy.address.authority}" if proxy else ""
             message = f"cannot connect to {address.authority}{through}: {describe_error(error)}"
             raise ProviderError(message, category="network", transient=is_transient(error)) from None
 
     async def _connect(self, address: Address, *, peer: str = "") -> HttpConnection:
         tls = await self._ssl_context() if address.tls else None
-        opened = await open_socket(address)
+        sock = await open_socket(address)
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: HttpConnection(peer or address.authority),
-            sock=opened,
+            sock=sock,
             ssl=tls,
             server_hostname=address.host if tls else None,
         )
         return connection
 
     async def _tunnel(self, connection: HttpConnection, proxy: Proxy, *, target: Address) -> None:
-        """Have the proxy connect to the server, and speak TLS through it."""
-        place = f"{target.host_literal}:{target.port}"
-        head = f"CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n"
+        """Open a tunnel through the proxy with CONNECT, and start TLS in it."""
+        authority = f"{target.host_literal}:{target.port}"
+        head = f"CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n"
         if proxy.authorization:
             head += f"proxy-authorization: {proxy.authorization}\r\n"
-        timeouts = Timeouts(first_byte=None, idle=None)  # the dialing as a whole has one
+        timeouts = Timeouts(first_byte=None, idle=None)  # the connect timeout covers all of it
         request = HttpRequest(f"{head}\r\n".encode("latin-1"), b"", timeouts, no_response_body=True)
         try:
-            answer = await connection.send(request)
-            if not 200 <= answer.status < 300:
-                raise ProxyConnectError(answer.status)
-            if answer.extra_data:
-                raise ConnectionAbortedError("it sent more than its answer")
+            response = await connection.send(request)
+            if not 200 <= response.status < 300:
+                raise ProxyConnectError(response.status)
+            if response.extra_data:
+                raise ConnectionAbortedError("it sent data after its response")
             await connection.start_tls(await self._ssl_context(), target.host)
         except BaseException:
             connection.abort()
             raise
 
     async def _ssl_context(self) -> ssl.SSLContext:
-        """The trust store, read once and off the loop, since that takes tens of milliseconds."""
+        """Load the trust store, once and in a thread: it takes tens of milliseconds."""
         if self._ssl is None:
             context = await asyncio.to_thread(ssl.create_default_context)
             context.set_alpn_protocols(["http/1.1"])
@@ -88,18 +88,18 @@ class Dialer:
 
 
 async def open_socket(address: Address) -> socket.socket:
-    """A socket connected to one of the server's addresses."""
+    """Return a socket that is connected to one of the server's addresses."""
     loop = asyncio.get_running_loop()
-    places = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    candidates = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return (
-        await connect_socket(places[0])
-        if len(places) == 1
-        else await race_connect(interleave_families(places))
+        await connect_socket(candidates[0])
+        if len(candidates) == 1
+        else await race_connect(interleave_families(candidates))
     )
 
 
 async def race_connect(candidates: list[AddrInfo]) -> socket.socket:
-    """The first socket that connects: one address after the other is tried, 250 ms or a failure apart."""
+    """Return the first socket that connects; start the next attempt after 250 ms or a failure (RFC 8305)."""
     waiting = list(candidates)
     running: set[asyncio.Task[socket.socket]] = set()
     failures: list[BaseException] = []
@@ -107,12 +107,12 @@ async def race_connect(candidates: list[AddrInfo]) -> socket.socket:
         while waiting or running:
             if waiting:
                 running.add(asyncio.create_task(connect_socket(waiting.pop(0))))
-            patience = ATTEMPT_DELAY if waiting else None
-            done, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            delay = ATTEMPT_DELAY if waiting else None
+            done, running = await asyncio.wait(running, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
             failures += [error for task in done if (error := task.exception())]
-            if opened := [task.result() for task in done if not task.exception()]:
-                close_sockets(opened[1:])
-                return opened[0]
+            if sockets := [task.result() for task in done if not task.exception()]:
+                close_sockets(sockets[1:])
+                return sockets[0]
     finally:
         await cancel_attempts(running)
     raise failures[0]
@@ -126,34 +126,34 @@ async def cancel_attempts(running: set[asyncio.Task[socket.socket]]) -> None:
 
 
 def close_sockets(sockets: list[socket.socket]) -> None:
-    for one in sockets:
-        one.close()
+    for sock in sockets:
+        sock.close()
 
 
 def interleave_families(candidates: list[AddrInfo]) -> list[AddrInfo]:
-    """The addresses, the two families by turns, in the order of the system's preference."""
-    first = [place for place in candidates if place[0] == candidates[0][0]]
-    second = [place for place in candidates if place[0] != candidates[0][0]]
-    return [place for place in chain(*zip_longest(first, second)) if place is not None]
+    """Return the addresses with the two IP families alternating, in the system's order of preference."""
+    first = [info for info in candidates if info[0] == candidates[0][0]]
+    second = [info for info in candidates if info[0] != candidates[0][0]]
+    return [info for info in chain(*zip_longest(first, second)) if info is not None]
 
 
 async def connect_socket(candidate: AddrInfo) -> socket.socket:
-    """A socket connected to one address."""
-    family, kind, protocol, _, where = candidate
-    opened = socket.socket(family, kind, protocol)
+    """Return a socket that is connected to one address."""
+    family, kind, protocol, _, address = candidate
+    sock = socket.socket(family, kind, protocol)
     try:
-        opened.setblocking(False)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        await asyncio.get_running_loop().sock_connect(opened, where)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await asyncio.get_running_loop().sock_connect(sock, address)
     except BaseException:
-        opened.close()
+        sock.close()
         raise
-    return opened
+    return sock
 
 
 def describe_error(error: OSError) -> str:
-    """What went wrong in a few words."""
+    """Describe an error in a few words."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is not trusted ({error.verify_message})"
@@ -164,7 +164,7 @@ def describe_error(error: OSError) -> str:
 
 
 def is_transient(error: OSError) -> bool:
-    """Whether another attempt may succeed: not with a bad certificate, nor where a proxy says no."""
+    """Return whether another attempt may succeed: not after a bad certificate or a proxy's 4xx."""
     if isinstance(error, ProxyConnectError):
         return error.status >= 500
     return not isinstance(error, ssl.SSLCertVerificationError)

@@ -1,7 +1,7 @@
-"""Origins: which requests may come to `/mcp` at all, so that no web page reaches a hub on this machine.
+"""Check `Host` and `Origin` of requests to `/mcp`, so that web pages cannot reach a hub on this machine.
 
-A page can send requests to 127.0.0.1, also under a name of its own that it points there (DNS rebinding): the
-`Origin` and the `Host` tell. Specification: 2026-07-28, basic/transports, "Security Warning".
+A page can send requests to 127.0.0.1, also under its own name that resolves there (DNS rebinding); the
+`Origin` and `Host` headers show it. Specification: MCP 2026-07-28, basic/transports, "Security Warning".
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from urllib.parse import urlsplit
 from dragoman.errors import DragomanError, Forbidden
 
 LOCALHOST = "localhost"
-HOSTS_HINT = "name it under mcp.hosts in dragoman.yaml"
-ORIGINS_HINT = "name it under mcp.origins in dragoman.yaml"
+HOSTS_HINT = "add it to mcp.hosts in dragoman.yaml"
+ORIGINS_HINT = "add it to mcp.origins in dragoman.yaml"
 
 
 class MisdirectedRequest(DragomanError):
-    """The request is for another host."""
+    """The request's `Host` is not one of this hub's names (421)."""
 
     code = "misdirected"
     status = 421
 
 
 class OriginPolicy:
-    """Checks `Host` and `Origin`.
+    """Checks the `Host` and `Origin` headers.
 
-    `hosts` are further names of this hub, with a port or for any; `origins` further places whose pages may
-    come, `*` for all. A hub that is reached over loopback answers to loopback names and to these only; one
-    that is reached from elsewhere answers to any name as long as there are no `hosts`.
+    `hosts` are further names of this hub, with or without a port; `origins` are further allowed origins, `*`
+    for all. Requests over loopback must use a loopback name or one of `hosts`; requests over other interfaces
+    may use any name unless `hosts` are configured.
     """
 
     def __init__(self, *, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
@@ -37,41 +37,47 @@ class OriginPolicy:
         self._origins = {origin.lower().rstrip("/") for origin in origins}
 
     def check(self, headers: Mapping[str, str], *, local_address: str | None) -> None:
-        """Let the request pass. Misdirected, Forbidden. `at` is the address that it came in by."""
+        """Raise MisdirectedRequest or Forbidden unless the request is allowed.
+
+        `local_address` is the address of this machine that the client connected to.
+        """
         host = headers.get("host", "").lower()
         if not self._is_known_host(host, local_address=local_address):
-            raise MisdirectedRequest(f"this hub does not answer to the name {host[:200]!r}", hint=HOSTS_HINT)
+            raise MisdirectedRequest(
+                f"the host name {host[:200]!r} is not one of this hub's names", hint=HOSTS_HINT
+            )
         origin = headers.get("origin")
         if origin is not None and not self.allows(origin):
-            raise Forbidden(f"pages of {origin[:200]!r} may not come here", hint=ORIGINS_HINT)
+            raise Forbidden(f"the origin {origin[:200]!r} is not allowed", hint=ORIGINS_HINT)
         if origin is None and is_cross_site_subresource(headers):
-            raise Forbidden("pages of other sites may not come here", hint=ORIGINS_HINT)
+            raise Forbidden("requests from other sites are not allowed", hint=ORIGINS_HINT)
 
     def allows(self, origin: str) -> bool:
-        """Whether pages of this origin may come."""
-        said = origin.lower().rstrip("/")
-        if "*" in self._origins or said in self._origins:
+        """Return whether pages of this origin may send requests."""
+        normalised = origin.lower().rstrip("/")
+        if "*" in self._origins or normalised in self._origins:
             return True
-        place = hostname_of(said)
-        return is_loopback(place) or place in self._hosts or said.partition("://")[2] in self._hosts
+        name = hostname_of(normalised)
+        return is_loopback(name) or name in self._hosts or normalised.partition("://")[2] in self._hosts
 
     def _is_known_host(self, host: str, *, local_address: str | None) -> bool:
-        place = hostname_of(f"//{host}")
-        if is_loopback(place) or host in self._hosts or place in self._hosts:
+        name = hostname_of(f"//{host}")
+        if is_loopback(name) or host in self._hosts or name in self._hosts:
             return True
         return not self._hosts and not (local_address is not None and is_loopback(local_address))
 
 
 def is_cross_site_subresource(headers: Mapping[str, str]) -> bool:
-    """Whether a page of another site loads this as a picture, a script or the like, which it does without an
-    `Origin`; following a link is no such thing.
+    """Return whether a page of another site loads this as an image, a script or another subresource.
+
+    Browsers send no `Origin` for these, but `Sec-Fetch-Site`. Following a link (navigation) does not count.
     """
     mode = headers.get("sec-fetch-mode", "navigate")
     return headers.get("sec-fetch-site") == "cross-site" and mode != "navigate"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is this machine by name or by any of its addresses: all of 127.0.0.0/8, and ::1."""
+    """Return whether a host is `localhost`, in 127.0.0.0/8, or ::1."""
     if host == LOCALHOST:
         return True
     try:
@@ -82,7 +88,7 @@ def is_loopback(host: str) -> bool:
 
 
 def hostname_of(url: str) -> str:
-    """The host of an address, without its port; empty when it is none."""
+    """Return the host of a URL without its port; empty if the URL is not valid."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

@@ -1,6 +1,6 @@
-"""A response as its bytes come in: status, headers, body. Pure: no socket, no clock.
+"""Parse an HTTP/1.1 response from its bytes: status, headers, body. No I/O, no clock.
 
-Source: RFC 9112, read by httptools (llhttp) in its strict mode.
+Source: RFC 9112, parsed by httptools (llhttp) in strict mode.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ HEAD_LIMIT = 64 * 1024
 
 
 class ResponseParser:
-    """The response to one request: `feed` what is read, `connection_closed` when the server closes,
-    `take_body` the body so far.
+    """The response to one request.
 
-    `status` is 0 until the head is complete, `buffered` counts the bytes of body that wait to be taken.
-    `bodiless`: no body follows whatever the head says, as after HEAD and CONNECT.
+    Call `feed` with received bytes, `connection_closed` when the server closes, and `take_body` for the body
+    so far. `status` is 0 until the head is complete; `buffered` counts the body bytes that `take_body` would
+    return. `no_body`: no body follows whatever the head says (HEAD, CONNECT).
     """
 
     def __init__(self, *, no_body: bool = False) -> None:
@@ -25,21 +25,21 @@ class ResponseParser:
         self.headers: dict[str, str] = {}
         self.buffered = 0
         self.complete = False
-        self.any_received = False  # any byte at all
-        self.extra_data = False  # bytes beyond the end
-        self.keep_alive = False  # the server will take another request on this connection
+        self.any_received = False  # any byte of the response
+        self.extra_data = False  # bytes after the end of the response
+        self.keep_alive = False  # the server accepts another request on this connection
         self._no_body = no_body
-        self._until_close = False  # the body ends with the connection
+        self._until_close = False  # the body ends when the connection closes
         self._interim = False  # within a 1xx response
         self._chunks: list[bytes] = []
-        self._overhead = 0  # bytes since the last piece of body: head, chunk sizes, trailers
+        self._overhead = 0  # bytes since the last body data: head, chunk sizes, trailers
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def __repr__(self) -> str:
-        return f"Incoming(status={self.status}, complete={self.complete})"
+        return f"ResponseParser(status={self.status}, complete={self.complete})"
 
     def feed(self, data: bytes) -> None:
-        """Read on. WireError when this is not HTTP, or when there is too much of it besides the body."""
+        """Parse the next bytes. Raises WireError if they are not HTTP or have too much framing overhead."""
         parser = self._parser
         if parser is None:
             self.extra_data = True
@@ -53,27 +53,27 @@ class ResponseParser:
                 raise parse_error(error) from None
             self.extra_data = True
         if self._overhead > HEAD_LIMIT and not self.complete:
-            raise WireError(f"sent more than {HEAD_LIMIT} bytes without a byte of body")
+            raise WireError(f"sent more than {HEAD_LIMIT} bytes without any body data")
 
     def connection_closed(self, *, cleanly: bool) -> None:
-        """The connection is closed. WireError when something is missing."""
+        """Handle the end of the connection. Raises WireError if the response is incomplete."""
         if self.complete:
             return
         if not self.status:
-            raise WireError("closed the connection before it answered")
+            raise WireError("closed the connection before it responded")
         if not (self._until_close and cleanly):
-            raise WireError("closed the connection in the middle of its answer")
+            raise WireError("closed the connection in the middle of its response")
         self.complete = True
         self._parser = None
 
     def take_body(self) -> bytes:
-        """All of the body that has come since the last time, as one piece."""
+        """Return the body received since the last call."""
         chunks = self._chunks
         self._chunks = []
         self.buffered = 0
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    # ---- what the parser tells -----------------------------------------------------------------------------
+    # ---- httptools callbacks -------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self.extra_data = self.complete
@@ -90,7 +90,7 @@ class ResponseParser:
             return
         status = self._parser.get_status_code()
         if status == 101 or status < 100:
-            raise WireError(f"answered with status {status}, which nobody asked for")
+            raise WireError(f"answered with status {status}, which was not requested")
         if status < 200:
             self._interim = True
             self.headers = {}
@@ -122,6 +122,6 @@ class ResponseParser:
 
 
 def parse_error(error: Exception) -> WireError:
-    """What a callback of ours found wrong, or that the parser understood nothing."""
-    found = error.__context__
-    return found if isinstance(found, WireError) else WireError("sent something that is not HTTP")
+    """Return the WireError of one of our callbacks, or one for what the parser rejected."""
+    cause = error.__context__
+    return cause if isinstance(cause, WireError) else WireError("sent something that is not HTTP")

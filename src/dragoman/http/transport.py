@@ -1,8 +1,8 @@
-"""HTTP to the providers: `Transport` sends requests, `Response` is read while it arrives.
+"""HTTP client transport: connection pools, requests, streamed responses.
 
-Our own client on asyncio and httptools, since the client is most of what a gateway spends. HTTP/1.1 with a
-pool per server; redirects are not followed, bodies not decompressed. What fails is a ProviderError `network`
-or `timeout` that names the server and the phase, never a header or a body.
+Our own client on asyncio and httptools, because the HTTP client accounts for most of a gateway's CPU time.
+HTTP/1.1 with a connection pool per server; redirects are not followed, bodies are not decompressed. Failures
+are ProviderErrors `network` or `timeout` that name the server and the phase, never a header or a body.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULTS = Timeouts()
 NO_PROXIES = Proxies()
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 METHODS_WITH_BODY = {"POST", "PUT", "PATCH"}
-# The transport frames and routes requests itself; what a caller says of it is left out.
+# The transport writes these headers itself; the caller's are dropped.
 MANAGED_HEADERS = {
     "accept-encoding", "connection", "content-length", "host", "keep-alive", "proxy-authorization",
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
@@ -34,9 +34,9 @@ MANAGED_HEADERS = {
 
 
 class Response:
-    """A response whose head is here and whose body may still come; the names of `headers` are lower-case.
+    """A response whose head is complete and whose body may still arrive; header names are lower-case.
 
-    Read it to the end, or leave it with `abort`, `close` or the end of an `async with`.
+    Read it to the end, or end it with `abort`, `close` or `async with`.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Response:
 
     @property
     def complete(self) -> bool:
-        """True when the whole body has arrived."""
+        """Whether the whole body has arrived."""
         return self._parser.complete
 
     async def iter_raw(self) -> AsyncGenerator[bytes, None]:
-        """The body: all that has come since the last await as one piece. A body cut short is an error."""
+        """Iterate over the body as it arrives. Raises ProviderError if the body is cut short."""
         try:
             while data := await self.receive():
                 yield data
@@ -66,14 +66,14 @@ class Response:
             self.abort()
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. ProviderError `api_error` when it is longer than `limit` bytes."""
+        """Return the whole body. Raises ProviderError `api_error` if it exceeds `limit` bytes."""
         pieces = []
         size = 0
         try:
             while data := await self.receive():
                 size += len(data)
                 if size > limit:
-                    message = f"the answer of {self._peer} is longer than {limit} bytes"
+                    message = f"the response of {self._peer} is longer than {limit} bytes"
                     raise ProviderError(message, category="api_error")
                 pieces.append(data)
         finally:
@@ -81,13 +81,13 @@ class Response:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def abort(self) -> None:
-        """Be done with it: if its body is not over the socket is closed now, else the connection is kept."""
+        """End the response: keep the connection if the body is complete, else close the socket now."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._release(connection)
 
     async def close(self) -> None:
-        """Like `abort`; returns when the socket is closed, if it is to be."""
+        """Like `abort`, and wait until a socket that has to close is closed."""
         connection = self._connection
         self.abort()
         if connection is not None and connection.is_closing():
@@ -100,15 +100,18 @@ class Response:
         self.abort()
 
     async def receive(self) -> bytes:
-        """All that has come since the last await; nothing at the end. A body cut short is an error."""
+        """Return the body received since the last call; b"" at the end.
+
+        Raises ProviderError if the body is cut short.
+        """
         if self._connection is None:
-            message = f"the answer of {self._peer} was already read or given up"
+            message = f"the response of {self._peer} was already read or closed"
             raise ProviderError(message, category="cancelled")
         return await self._connection.receive(self._parser)
 
 
 class HostPool:
-    """One server: its connections at rest, places for those at work, and how requests to it begin."""
+    """The connection pool of one server: idle connections, slots for active ones, fixed request headers."""
 
     def __init__(
         self, address: Address, proxy: Proxy | None, *, slots: int, on_idle: Callable[[], None]
@@ -125,14 +128,19 @@ class HostPool:
             self._fixed_headers.append(f"proxy-authorization: {proxy.authorization}")
 
     def encode_head(self, method: str, target: str, *, headers: Mapping[str, str], length: int) -> bytes:
-        """The head of a request. ProviderError `bad_request` for what would not arrive as one header."""
+        """Encode the head of a request. Raises ProviderError `bad_request` against header injection."""
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", *self._fixed_headers]
         lines += [f"{name}: {value}" for name, value in headers.items() if not is_managed_header(name)]
         if length or method in METHODS_WITH_BODY:
             lines.append(f"content-length: {length}")
         text = "\r\n".join(lines)
-        breaks = len(lines) - 1
-        if text.count("\r") != breaks or text.count("\n") != breaks or "\0" in text or not method.isalpha():
+        line_breaks = len(lines) - 1
+        if (
+            text.count("\r") != line_breaks
+            or text.count("\n") != line_breaks
+            or "\0" in text
+            or not method.isalpha()
+        ):
             raise not_sendable(f"a header or the method of a request to {self.address.authority}")
         try:
             return f"{text}\r\n\r\n".encode("latin-1")
@@ -140,7 +148,7 @@ class HostPool:
             raise not_sendable(f"a header of a request to {self.address.authority}") from None
 
     def take_idle(self) -> HttpConnection | None:
-        """The connection that served last, if one rests."""
+        """Return the most recently used idle connection, if any."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closing():
@@ -148,7 +156,7 @@ class HostPool:
         return None
 
     def release(self, connection: HttpConnection) -> None:
-        """Keep the connection for the next request, or close it when none may follow."""
+        """Return a connection to the pool, or close it if it is not reusable."""
         self.free_slot()
         if connection.reusable:
             connection.keep_idle(IDLE_SECONDS)
@@ -157,7 +165,7 @@ class HostPool:
             connection.abort()
 
     def free_slot(self) -> None:
-        """Give a place back."""
+        """Release a slot."""
         self.active -= 1
         self.slots.release()
         if not self.active:
@@ -170,18 +178,18 @@ class HostPool:
 
 @lru_cache(maxsize=1024)
 def is_managed_header(name: str) -> bool:
-    """Whether the transport writes this header itself."""
+    """Return whether the transport writes this header itself."""
     if not HEADER_NAME.fullmatch(name):
         raise not_sendable("the name of a header")
     return name.lower() in MANAGED_HEADERS
 
 
-def not_sendable(what: str) -> ProviderError:
-    return ProviderError(f"{what} holds characters that HTTP does not allow", category="bad_request")
+def not_sendable(subject: str) -> ProviderError:
+    return ProviderError(f"{subject} contains characters that HTTP does not allow", category="bad_request")
 
 
 class Sender(Protocol):
-    """What requests go through."""
+    """Sends HTTP requests: `Transport`, or a wrapper around it."""
 
     async def send(
         self,
@@ -197,7 +205,7 @@ class Sender(Protocol):
 
 
 class Transport:
-    """Sends requests, each over a connection of its own while it lasts. For one event loop."""
+    """Sends requests over pooled connections, one request at a time per connection. For one event loop."""
 
     def __init__(
         self,
@@ -223,39 +231,39 @@ class Transport:
         body: bytes = b"",
         timeouts: Timeouts | None = None,
     ) -> Response:
-        """The response, as soon as its head has come. Cancelling closes the socket at once.
+        """Send a request; return the response as soon as its head is complete. Cancelling closes the socket.
 
-        ProviderError: `network` or `timeout`; `bad_request` when the URL or a header cannot be sent. A kept
-        connection that the server has left meanwhile is replaced by a new one, once.
+        Raises ProviderError: `network` or `timeout`, or `bad_request` for a URL or header that cannot be
+        sent. An idle connection that the server has closed meanwhile is replaced by a new one, once.
         """
         limits = timeouts or self._timeouts
         address, target = parse_url(url)
         host = self._host(address)
         head = host.encode_head(method, target, headers=headers, length=len(body))
-        end = NEVER if limits.total is None else asyncio.get_running_loop().time() + limits.total
-        request = HttpRequest(head, body, limits, deadline=end, no_response_body=method == "HEAD")
+        deadline = NEVER if limits.total is None else asyncio.get_running_loop().time() + limits.total
+        request = HttpRequest(head, body, limits, deadline=deadline, no_response_body=method == "HEAD")
         await self._acquire_slot(host, request)
         host.active += 1
         try:
-            connection, incoming = await self._exchange(host, request)
+            connection, parser = await self._exchange(host, request)
         except BaseException:
             host.free_slot()
             raise
-        return Response(incoming, connection, release=host.release)
+        return Response(parser, connection, release=host.release)
 
     async def wait_idle(self) -> None:
-        """Wait until no request is under way."""
+        """Wait until no request is in flight."""
         while any(host.active for host in self._hosts.values()):
             self._idle.clear()
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Close all connections, those at work too."""
-        closed = [connection.closed for connection in self._connections]
+        """Close all connections, active ones too."""
+        closing = [connection.closed for connection in self._connections]
         for connection in self._connections:
             connection.abort()
-        if closed:
-            await asyncio.wait(closed)
+        if closing:
+            await asyncio.wait(closing)
 
     def _host(self, address: Address) -> HostPool:
         host = self._hosts.get(address)
@@ -267,7 +275,7 @@ class Transport:
         return host
 
     async def _acquire_slot(self, host: HostPool, request: HttpRequest) -> None:
-        """Take a place among the connections to the server."""
+        """Wait for one of the server's connection slots."""
         if not host.slots.locked():
             await host.slots.acquire()  # does not wait
             return
@@ -275,8 +283,8 @@ class Transport:
             async with asyncio.timeout_at(connect_deadline(request)):
                 await host.slots.acquire()
         except TimeoutError:
-            busy = f"all {self._max_connections} connections to {host.address.authority} stayed busy"
-            raise ProviderError(busy, category="timeout", transient=True) from None
+            message = f"all {self._max_connections} connections to {host.address.authority} stayed busy"
+            raise ProviderError(message, category="timeout", transient=True) from None
 
     async def _exchange(self, host: HostPool, request: HttpRequest) -> tuple[HttpConnection, ResponseParser]:
         connection = host.take_idle()
@@ -295,7 +303,7 @@ class Transport:
             async with asyncio.timeout_at(connect_deadline(request)):
                 connection = await self._dialer.dial(address, host.proxy)
         except TimeoutError:
-            message = f"cannot connect to {address.authority} in time"
+            message = f"connecting to {address.authority} timed out"
             raise ProviderError(message, category="timeout", transient=True) from None
         self._connections.add(connection)
         connection.closed.add_done_callback(lambda _: self._on_closed(host, connection))
@@ -307,7 +315,7 @@ class Transport:
 
 
 def connect_deadline(request: HttpRequest) -> float | None:
-    """The loop's time at which the connection must be there."""
+    """Return the loop time by which the connection must be open."""
     seconds = request.timeouts.connect
     due = (
         request.deadline

@@ -1,7 +1,7 @@
-"""HTTP hooks: a JSON body is sent to somebody's address, signed, and the JSON answer is read within bounds.
+"""Signed webhooks: post a JSON body, read the JSON response; sign and verify.
 
-Source: Standard Webhooks 1.0 (headers `webhook-id`, `webhook-timestamp`, `webhook-signature`). The libraries
-`standardwebhooks` (Python 1.1.0, npm 1.1.1) and `svix` take what is signed here, and the other way round.
+Source: Standard Webhooks 1.0 (headers `webhook-id`, `webhook-timestamp`, `webhook-signature`). Interoperates
+with `standardwebhooks` (Python 1.1.0, npm 1.1.1) and `svix` in both directions.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from dragoman.ids import new_id
 WEBHOOK_PREFIX = "whsec_"
 RESPONSE_LIMIT = 1_000_000
 REQUEST_LIMIT = 8_000_000
-TOLERANCE = 300.0
-MAX_TIMESTAMP_DIGITS = 15  # digits of a time at most
+TOLERANCE = 300.0  # seconds between signing and verifying
+MAX_TIMESTAMP_DIGITS = 15
 
 
 class Webhook:
-    """An address that is asked. `secret` signs what is sent; `timeout` is in seconds for all of it.
+    """A webhook URL. `secret` signs requests; `timeout` is in seconds and covers the whole exchange.
 
-    Several secrets with spaces between them, which all begin with `whsec_`, all sign: to change a secret.
-
-    ConfigError for an address or a secret that cannot be used. The transport is the caller's to close.
+    `secret` may hold several `whsec_` secrets separated by spaces; each adds a signature, so that a secret
+    can be rotated. Raises ConfigError for an invalid URL or secret. The caller closes the transport.
     """
 
     def __init__(
@@ -45,8 +44,8 @@ class Webhook:
         try:
             self.host = parse_url(url)[0].authority
         except ProviderError:
-            hint = "it should read like https://host/path, and hold no user name or password"
-            raise ConfigError("the address of an HTTP hook cannot be used", hint=hint) from None
+            hint = "write it like https://host/path, without a user name or password"
+            raise ConfigError("the URL of an HTTP hook is not valid", hint=hint) from None
         self._url = url
         self._transport = transport
         self._keys = () if secret is None else signing_keys(secret)
@@ -57,9 +56,12 @@ class Webhook:
         return f"Webhook({self.host!r})"
 
     async def ask(self, body: bytes, *, now: Callable[[], float] = time.time) -> bytes | None:
-        """What is answered; None for a 204. ProviderError when it is not answered properly."""
+        """Post a body; return the response body, None for a 204. Raises ProviderError for other statuses."""
         if len(body) > REQUEST_LIMIT:
-            raise ProviderError(f"the event is too big to be sent to {self.host}", category="bad_request")
+            raise ProviderError(
+                f"the event is larger than {REQUEST_LIMIT} bytes and was not sent to {self.host}",
+                category="bad_request",
+            )
         headers = {"content-type": "application/json", "accept": "application/json"}
         if self._keys:
             headers |= signature_headers(self._keys, body, id=new_id("msg"), now=now())
@@ -75,12 +77,15 @@ class Webhook:
 
 
 def signing_keys(secret: str) -> tuple[bytes, ...]:
-    """The bytes that sign: of each `whsec_` and base64, or one text as it is. ConfigError otherwise."""
+    """Return the signing keys of a secret: `whsec_` and base64 each, or one text used as it is.
+
+    Raises ConfigError for an invalid secret.
+    """
     if not secret.startswith(WEBHOOK_PREFIX):
         if not secret:
             raise ConfigError("the secret of an HTTP hook is empty")
         return (secret.encode(),)
-    return tuple(_decode_key(each) for each in secret.split())
+    return tuple(_decode_key(part) for part in secret.split())
 
 
 def _decode_key(secret: str) -> bytes:
@@ -89,38 +94,42 @@ def _decode_key(secret: str) -> bytes:
     except (ValueError, binascii.Error):
         key = b""
     if not key or not secret.startswith(WEBHOOK_PREFIX):
-        raise ConfigError(f"the secret of an HTTP hook is no base64 behind {WEBHOOK_PREFIX!r}")
+        raise ConfigError(f"the secret of an HTTP hook is not valid base64 after {WEBHOOK_PREFIX!r}")
     return key
 
 
 def signature_headers(keys: Sequence[bytes], body: bytes, *, id: str, now: float) -> dict[str, str]:
-    """The headers that say who sent a body, and when."""
-    moment = str(int(now))
+    """Return the signature headers of a body."""
+    timestamp = str(int(now))
     return {
         "webhook-id": id,
-        "webhook-timestamp": moment,
-        "webhook-signature": " ".join(f"v1,{signature(key, body, id=id, timestamp=moment)}" for key in keys),
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(
+            f"v1,{signature(key, body, id=id, timestamp=timestamp)}" for key in keys
+        ),
     }
 
 
 def signature(key: bytes, body: bytes, *, id: str, timestamp: str) -> str:
-    said = b".".join((id.encode(), timestamp.encode(), body))
-    return base64.b64encode(hmac.new(key, said, hashlib.sha256).digest()).decode()
+    signed_content = b".".join((id.encode(), timestamp.encode(), body))
+    return base64.b64encode(hmac.new(key, signed_content, hashlib.sha256).digest()).decode()
 
 
 def verify_webhook(
     headers: Mapping[str, str], body: bytes, *, secret: str, now: float, tolerance: float = TOLERANCE
 ) -> None:
-    """For whoever serves an HTTP hook: whether the hub sent this, in the last `tolerance` seconds.
+    """Verify that the hub sent a request within `tolerance` seconds of `now`. For servers of HTTP hooks.
 
-    The names of `headers` are in small letters, `now` in unix seconds; of several secrets any will do, and of
-    several signatures. Unauthorized when not.
+    Header names are lower-case, `now` is in Unix seconds; any of several secrets and signatures may match.
+    Raises Unauthorized otherwise.
     """
-    id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-    timed = moment.isascii() and moment.isdigit() and len(moment) <= MAX_TIMESTAMP_DIGITS
-    if not (id and timed) or abs(now - int(moment)) > tolerance:
-        raise Unauthorized("the request is not signed, or too old")
-    wanted = [f"v1,{signature(key, body, id=id, timestamp=moment)}".encode() for key in signing_keys(secret)]
-    given = headers.get("webhook-signature", "").encode(errors="replace").split(b" ")
-    if not any(hmac.compare_digest(one, other) for one in wanted for other in given):
-        raise Unauthorized("the signature of the request is wrong")
+    id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    valid = timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= MAX_TIMESTAMP_DIGITS
+    if not (id and valid) or abs(now - int(timestamp)) > tolerance:
+        raise Unauthorized("the request is not signed, or its timestamp is too old")
+    expected = [
+        f"v1,{signature(key, body, id=id, timestamp=timestamp)}".encode() for key in signing_keys(secret)
+    ]
+    received = headers.get("webhook-signature", "").encode(errors="replace").split(b" ")
+    if not any(hmac.compare_digest(ours, theirs) for ours in expected for theirs in received):
+        raise Unauthorized("the signature of the request is not valid")

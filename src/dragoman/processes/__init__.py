@@ -1,1 +1,1 @@
-"""Child processes: start, watch, and end with everything they started."""
+"""Child processes: process groups, descendants, a watchdog and orphan cleanup."""

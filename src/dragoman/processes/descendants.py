@@ -1,4 +1,7 @@
-"""What a process has started, found by a mark in its environment: also what left its group or outlived it."""
+"""Find and signal a process's descendants by a mark in their environment.
+
+A descendant may leave its process group or outlive its parent; the environment is inherited in both cases.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,32 @@ from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
-MAX_ROUNDS = 5  # for what is started while the others are ended
+MAX_ROUNDS = 5  # further rounds end what was started during the one before
 
 
 def signal_marked(mark: str, number: signal.Signals) -> int:
-    """Signal the group of each process whose environment holds the mark; how many processes there were.
+    """Signal the process group of each process whose environment contains `mark`; return how many matched.
 
-    None are found where the system shows no environments (other than Linux). The mark must belong to a
-    session of its own: the groups of those who inherit it are then nobody else's.
+    Returns 0 where the system does not expose environments (anything but Linux). The marked process must lead
+    its own session, so that no unrelated process shares a group with its descendants.
     """
-    found = 0
+    count = 0
     for pid in marked(mark.encode()):
-        found += 1
+        count += 1
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(os.getpgid(pid), number)
-    return found
+    return count
 
 
 def end_marked(mark: str) -> None:
-    """End them all at once."""
+    """Send SIGKILL to all marked processes, until none is left."""
     for _ in range(MAX_ROUNDS):
         if not signal_marked(mark, signal.SIGKILL):
             return
 
 
 def marked(mark: bytes) -> Iterator[int]:
-    """The processes with the mark, as far as we may look into them. Those that have ended have none."""
+    """Yield the ids of the processes with the mark whose environment is readable; zombies have none."""
     with suppress(OSError):
         for folder in PROC.iterdir():
             if folder.name.isdigit() and mark in _environ(folder):
@@ -44,5 +47,5 @@ def marked(mark: bytes) -> Iterator[int]:
 def _environ(folder: Path) -> bytes:
     try:
         return (folder / "environ").read_bytes()
-    except OSError:  # it has gone, or belongs to somebody else
+    except OSError:  # it has exited, or belongs to another user
         return b""

@@ -1,1 +1,1 @@
-"""OpenTelemetry spans of model calls and operations."""
+"""Tracing: OpenTelemetry spans of requests, model calls, runs and operations."""

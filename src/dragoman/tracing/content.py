@@ -1,7 +1,7 @@
-"""Content for traces: what was said to and by a model, in the shapes of OpenTelemetry's GenAI conventions.
+"""Message content for spans, in the shapes of OpenTelemetry's GenAI conventions.
 
 Source: the GenAI semantic conventions, `gen_ai.input.messages` and `gen_ai.output.messages`. The bytes of
-files are left out, and so is what only a provider can read (signatures, citations).
+files and opaque provider data (signatures, citations) are dropped.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from dragoman.providers.retry import redact
 
 
 def instructions(text: str) -> list[dict[str, Any]]:
-    """`gen_ai.system_instructions`."""
+    """Return the value of `gen_ai.system_instructions`."""
     return [{"type": "text", "content": text}]
 
 
 def input_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """`gen_ai.input.messages`: the results of a message's calls follow it as a message of the role `tool`."""
-    told: list[dict[str, Any]] = []
+    """Return `gen_ai.input.messages`; the results of a message's calls follow as a message of role `tool`."""
+    converted: list[dict[str, Any]] = []
     for message in messages:
-        parts = [piece for part in message.parts for piece in _part(part)]
-        told.append({"role": message.role, "parts": parts})
+        parts = [value for part in message.parts for value in _part(part)]
+        converted.append({"role": message.role, "parts": parts})
         results = [_result(part) for part in message.parts if _has_result(part)]
         if results:
-            told.append({"role": "tool", "parts": results})
-    return told
+            converted.append({"role": "tool", "parts": results})
+    return converted
 
 
 class TracedOutput:
-    """Gathers an answer out of its events."""
+    """Collects the content of an answer from its events."""
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[str, str], list[str]] = {}
         self._calls: dict[str, dict[str, Any]] = {}
 
     def add(self, batch: Sequence[e.Event]) -> None:
-        """The next events."""
+        """Add the next batch of events."""
         for event in batch:
             match event:
                 case e.TextDelta(id=id, delta=delta):
@@ -53,21 +53,21 @@ class TracedOutput:
                         event.tool_call_id, event.tool_name, arguments=event.input
                     )
                 case _:
-                    pass  # the rest is no content, or stands whole in what comes later
+                    pass  # not content, or repeated in full by a later event
 
     def message(self) -> list[dict[str, Any]]:
-        """`gen_ai.output.messages`."""
+        """Return the value of `gen_ai.output.messages`."""
         texts = [{"type": kind, "content": "".join(text)} for (kind, _), text in self._blocks.items()]
         return [{"role": "assistant", "parts": [*texts, *self._calls.values()]}]
 
 
 def encode_attribute(value: Any, secrets: Collection[str] = ()) -> str:
-    """The value as JSON for an attribute, without anything in it that looks like a key."""
+    """Encode a value as JSON for an attribute, with secrets and key-like strings redacted."""
     return msgspec.json.encode(redact_json(value, secrets), enc_hook=str).decode()
 
 
 def redact_json(value: Any, secrets: Collection[str] = ()) -> Any:
-    """The JSON value with each of its strings redacted: before it is encoded, so that it stays JSON."""
+    """Redact each string of a JSON value; done before encoding, so that the result stays valid JSON."""
     match value:
         case str():
             return redact(value, secrets)
@@ -88,10 +88,10 @@ def _part(part: Part) -> Iterator[dict[str, Any]]:
         case FilePart():
             yield _file(part)
         case ToolPart():
-            given = None if part.input is msgspec.UNSET else part.input
-            yield _call(part.tool_call_id, part.name, arguments=given)
+            arguments = None if part.input is msgspec.UNSET else part.input
+            yield _call(part.tool_call_id, part.name, arguments=arguments)
         case _:
-            pass  # steps, sources and data are no content
+            pass  # steps, sources and data are not content
 
 
 def _call(id: str, name: str, *, arguments: Any) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def _call(id: str, name: str, *, arguments: Any) -> dict[str, Any]:
 
 
 def _file(part: FilePart) -> dict[str, Any]:
-    said = {"mime_type": part.media_type, "modality": part.media_type.partition("/")[0]}
+    fields = {"mime_type": part.media_type, "modality": part.media_type.partition("/")[0]}
     if part.url.startswith("data:"):
-        return {"type": "blob", **said, "content": ""}
-    return {"type": "uri", **said, "uri": part.url}
+        return {"type": "blob", **fields, "content": ""}
+    return {"type": "uri", **fields, "uri": part.url}
 
 
 def _has_result(part: Part) -> bool:

@@ -1,4 +1,4 @@
-"""Places: whom a model request goes to, in the words of OpenTelemetry's GenAI conventions."""
+"""The endpoint of a model request, as OpenTelemetry's GenAI conventions name it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 
-# The conventions have names of their own for these; other servers go by the protocol that they speak.
+# Names that the conventions define, by host suffix; other servers are named by their protocol family.
 PROVIDER_NAMES = {
     "api.cohere.ai": "cohere",
     "api.deepseek.com": "deepseek",
@@ -26,7 +26,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class ModelEndpoint(msgspec.Struct, frozen=True):
-    """The provider's name here, what it is, and where it is if that is another process."""
+    """A provider's configured name, its name in the conventions, and its address if it is remote."""
 
     provider: str
     family: str
@@ -35,14 +35,14 @@ class ModelEndpoint(msgspec.Struct, frozen=True):
 
 
 def endpoint_of(provider: Provider) -> ModelEndpoint:
-    """Where the provider's models are."""
+    """Return the endpoint of the provider's models."""
     if not isinstance(provider, RemoteProvider):
         return ModelEndpoint(provider.name, provider.name)
     url = urlsplit(provider.server.base_url)
     host = url.hostname
     if not host:
         return ModelEndpoint(provider.name, provider.family)
-    known = (name for end, name in PROVIDER_NAMES.items() if f".{host}".endswith(f".{end}"))
+    names = (name for suffix, name in PROVIDER_NAMES.items() if f".{host}".endswith(f".{suffix}"))
     return ModelEndpoint(
-        provider.name, next(known, provider.family), host, url.port or DEFAULT_PORTS.get(url.scheme)
+        provider.name, next(names, provider.family), host, url.port or DEFAULT_PORTS.get(url.scheme)
     )

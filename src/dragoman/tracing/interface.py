@@ -1,7 +1,8 @@
-"""Tracing: what is seen of requests, model calls, runs and operations. Nothing, unless it is configured.
+"""The tracing interface, and the implementation that does nothing.
 
-Here are the protocols and the tracing that is off; `spans.py` speaks OpenTelemetry, and is loaded only
-when `telemetry` is configured.
+The hub, runs and the library call `Tracing` at a few points. `spans.py` implements it with OpenTelemetry and
+is imported only when `telemetry` is configured: OpenTelemetry is an optional dependency, and importing its
+API alone adds 50 ms to each start.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ T = TypeVar("T")
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where spans go: `endpoint` is an OTLP collector's base URL, None for nowhere.
+    """Where spans are sent: `endpoint` is the base URL of an OTLP collector; None turns tracing off.
 
-    `sample` is the share of traces that is kept where no caller has decided; `content`: with what was said.
+    `sample` is the share of traces to keep when the caller has not decided; `content` adds messages,
+    arguments and results to the spans.
     """
 
     endpoint: str | None = None
@@ -38,24 +40,24 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelSpan(Protocol):
-    """One model request. Left without a finish or a failure it counts as cancelled."""
+    """The span of a model request. Closed without `finish` or `fail`, it is recorded as cancelled."""
 
-    headers: Mapping[str, str]  # may go along to the provider by hand
+    headers: Mapping[str, str]  # for a request that is sent outside `propagate`
 
     def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:
-        """The step, which sends the request: what it sends carries this span's `traceparent`."""
+        """Await with this span as the parent: requests sent meanwhile carry its `traceparent`."""
         ...
 
     def first_byte(self) -> None:
-        """The first bytes of the answer are here; only the first time counts."""
+        """Record the time to the first bytes of the answer; later calls do nothing."""
         ...
 
     def finish(self, step: FinishStep) -> None:
-        """The answer is complete."""
+        """Record the complete answer and end the span."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """There is no answer, or it broke off."""
+        """Record a failure, before or during the answer, and end the span."""
         ...
 
     def __enter__(self) -> ModelSpan: ...
@@ -63,60 +65,63 @@ class ModelSpan(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends it; an exception is its failure."""
+        """End the span; an exception is recorded as its failure."""
         ...
 
 
 class RequestSpan(Protocol):
-    """One request to the hub."""
+    """The span of an HTTP request to the hub."""
 
     def set_status(self, status: int) -> None:
-        """The HTTP status that the client got."""
+        """Record the HTTP status of the response."""
         ...
 
 
 class RunSpan(Protocol):
-    """One run of an agent."""
+    """The span of an agent run."""
 
     def set_error(self, code: str, message: str) -> None: ...
 
 
 class Tracing(Protocol):
-    """Sees what the hub does."""
+    """Creates the spans of requests, model calls, runs and operation calls."""
 
     def request(
         self, method: str, route: str, *, headers: Mapping[str, str]
     ) -> AbstractContextManager[RequestSpan]:
-        """A request to the hub while it lasts, below the client's `traceparent`. `route` has no ids in it."""
+        """Open the span of a request to the hub, below the client's `traceparent`. `route` is a template."""
         ...
 
     def model_call(
         self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat"
     ) -> ModelSpan:
-        """A model request that somebody sends and reads by hand; a bare name when its content is not read."""
+        """Open the span of a model request that the caller sends itself.
+
+        Pass the model's name instead of a request when its content is not decoded.
+        """
         ...
 
     def stream(self, request: ModelRequest, provider: Provider) -> BatchStream:
-        """The provider's stream for the request."""
+        """Return the provider's stream for the request, with a span around it."""
         ...
 
     def run(
         self, name: str, *, run_id: str, session_id: str, model: str | None = None
     ) -> AbstractContextManager[RunSpan]:
-        """A run while it lasts; the model requests and calls in its task stand below it."""
+        """Open the span of a run; spans of the same task become its children."""
         ...
 
     def call(self, record: CallRecord) -> AbstractContextManager[CallSpan]:
-        """A call while it lasts; see `operations.tracer`."""
+        """Open the span of an operation call; see `operations.ledger.CallSpan`."""
         ...
 
     async def close(self) -> None:
-        """Send what waits to be sent."""
+        """Send the spans that are still buffered."""
         ...
 
 
 class NullSpan:
-    """The span of everything when tracing is off."""
+    """A span that records nothing."""
 
     headers: Mapping[str, str] = {}
 
@@ -147,7 +152,7 @@ NULL_SPAN = NullSpan()
 
 
 class NoTracing:
-    """Tracing that is off: nothing is seen, and nothing costs."""
+    """Tracing turned off: no spans, no overhead."""
 
     def request(self, method: str, route: str, *, headers: Mapping[str, str]) -> NullSpan:
         return NULL_SPAN

@@ -1,4 +1,4 @@
-"""Telemetry: tracing as it is configured: off, or sent to a collector by OTLP."""
+"""Open the configured tracing: off, or OpenTelemetry's SDK with an OTLP exporter."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from dragoman.errors import ConfigError
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
 from dragoman.tracing.spans import OpenTelemetryTracing
 
-# ---- Sending spans: OpenTelemetry's SDK, set up for one hub. Loaded only where telemetry is configured.
+TRACES_PATH = "/v1/traces"
 
 
 def open_spans(
     settings: TelemetrySettings, processor: SpanProcessor, *, secrets: Collection[str] = ()
 ) -> OpenTelemetryTracing:
-    """Tracing whose spans go to the processor; closing it sends what waits."""
-    named = Resource.create({"service.name": settings.service, "service.version": settings.version})
-    kept = TracerProvider(sampler=ParentBased(TraceIdRatioBased(settings.sample)), resource=named)
-    kept.add_span_processor(processor)
+    """Return tracing that passes its spans to `processor`; closing it sends the buffered ones."""
+    resource = Resource.create({"service.name": settings.service, "service.version": settings.version})
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(settings.sample)), resource=resource)
+    provider.add_span_processor(processor)
 
     async def close() -> None:
-        await asyncio.to_thread(kept.shutdown)
+        await asyncio.to_thread(provider.shutdown)
 
-    tracer = kept.get_tracer("dragoman", settings.version or None)
+    tracer = provider.get_tracer("dragoman", settings.version or None)
     return OpenTelemetryTracing(tracer, content=settings.content, secrets=secrets, close=close)
 
 
-TRACES_PATH = "/v1/traces"
-
-
 def open_tracing(settings: TelemetrySettings, *, secrets: Collection[str] = ()) -> Tracing:
-    """The tracing that is configured; close() it. ConfigError where its packages are not installed."""
+    """Open the configured tracing; call close() at shutdown.
+
+    Raises ConfigError if the OpenTelemetry packages are not installed.
+    """
     if settings.endpoint is None:
         return NO_TRACING
     try:
         exporters = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
         processors = import_module("opentelemetry.sdk.trace.export")
-        # late: OpenTelemetry is an extra, and its API alone costs every start 50 ms
+        # imported late: OpenTelemetry is an optional dependency
     except ImportError as error:
         raise ConfigError(
             f"telemetry.otlp_endpoint is set, but {error.name or 'OpenTelemetry'} is not installed",
@@ -53,6 +53,6 @@ def open_tracing(settings: TelemetrySettings, *, secrets: Collection[str] = ()) 
 
 
 def traces_url(endpoint: str) -> str:
-    """A collector's URL for traces, as OTLP over HTTP has it."""
+    """Return a collector's URL for traces (OTLP over HTTP)."""
     base = endpoint.rstrip("/")
     return base if base.endswith(TRACES_PATH) else base + TRACES_PATH

@@ -1,7 +1,7 @@
-"""Spans: requests, model calls, runs and operations as OpenTelemetry sees them, by its GenAI conventions.
+"""OpenTelemetry spans of requests, model calls, runs and operations, by the GenAI conventions.
 
-Tokens stand on the spans of model requests only, so that a sum over all spans counts none twice. Messages,
-arguments and results are left out unless `content` is on. No attribute holds a key.
+Only spans of model requests have token counts, so that a sum over all spans counts each token once. Messages,
+arguments and results are recorded only when `content` is on. No attribute contains a key.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ OPTION_ATTRIBUTES = {
 
 
 async def no_op() -> None:
-    """What there is to close when somebody else does it."""
+    """Default for `close` when the caller owns the tracer's provider."""
 
 
 class OpenTelemetryTracing:
-    """Tracing by a tracer of OpenTelemetry. `secrets` are looked up each time, so they may change."""
+    """Tracing with an OpenTelemetry tracer. `secrets` is read at each use, so it may change."""
 
     def __init__(
         self,
@@ -78,32 +78,32 @@ class OpenTelemetryTracing:
 
     @contextmanager
     def request(self, method: str, route: str, *, headers: Mapping[str, str]) -> Iterator[OtelRequestSpan]:
-        """See `Tracing.door`."""
+        """See `Tracing.request`."""
         parent = self._propagator.extract(headers)
-        known: Attributes = {"http.request.method": method, "http.route": route}
-        span = self._start(f"{method} {route}", SpanKind.SERVER, attributes=known, parent=parent)
+        attributes: Attributes = {"http.request.method": method, "http.route": route}
+        span = self._start(f"{method} {route}", SpanKind.SERVER, attributes=attributes, parent=parent)
         with self._current(span):
             yield OtelRequestSpan(span)
 
     def model_call(
         self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat"
     ) -> OtelModelSpan:
-        """See `Tracing.model`."""
-        place = endpoint_of(provider)
+        """See `Tracing.model_call`."""
+        endpoint = endpoint_of(provider)
         name = request if isinstance(request, str) else request.model
-        known: Attributes = {
+        attributes: Attributes = {
             "gen_ai.operation.name": kind,
-            "gen_ai.provider.name": place.family,
+            "gen_ai.provider.name": endpoint.family,
             "gen_ai.request.model": name,
-            "dragoman.provider": place.provider,
+            "dragoman.provider": endpoint.provider,
         }
-        if place.host:
-            known["server.address"] = place.host
-        if place.port:
-            known["server.port"] = place.port
+        if endpoint.host:
+            attributes["server.address"] = endpoint.host
+        if endpoint.port:
+            attributes["server.port"] = endpoint.port
         if not isinstance(request, str):
-            known |= request_attributes(request)
-        span = self._start(f"{kind} {name}", SpanKind.CLIENT, attributes=known)
+            attributes |= request_attributes(request)
+        span = self._start(f"{kind} {name}", SpanKind.CLIENT, attributes=attributes)
         if self._content and not isinstance(request, str) and span.is_recording():
             self._record_input(span, request)
         return OtelModelSpan(span, self._clock, secrets=self._secrets, content=self._content)
@@ -122,35 +122,35 @@ class OpenTelemetryTracing:
     def run(
         self, name: str, *, run_id: str, session_id: str, model: str | None = None
     ) -> Iterator[OtelRunSpan]:
-        """See `Tracing.agent`."""
-        known: Attributes = {
+        """See `Tracing.run`."""
+        attributes: Attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": name,
             "gen_ai.conversation.id": session_id,
             "dragoman.run_id": run_id,
         }
         if model:
-            known["gen_ai.request.model"] = model
-        span = self._start(f"invoke_agent {name}", SpanKind.INTERNAL, attributes=known)
+            attributes["gen_ai.request.model"] = model
+        span = self._start(f"invoke_agent {name}", SpanKind.INTERNAL, attributes=attributes)
         with self._current(span):
             yield OtelRunSpan(span, self._secrets)
 
     @contextmanager
     def call(self, record: CallRecord) -> Iterator[OtelCallSpan]:
         """See `Tracing.call`."""
-        known: Attributes = {
+        attributes: Attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": record.operation,
             "gen_ai.tool.type": "function",
             "dragoman.call_id": record.id,
         }
         if record.tool_call_id and record.parent_id is None:
-            known["gen_ai.tool.call.id"] = record.tool_call_id
-        span = self._start(f"execute_tool {record.operation}", SpanKind.INTERNAL, attributes=known)
-        called = OtelCallSpan(span, self._secrets, content=self._content)
-        called.record_input(record.input)
+            attributes["gen_ai.tool.call.id"] = record.tool_call_id
+        span = self._start(f"execute_tool {record.operation}", SpanKind.INTERNAL, attributes=attributes)
+        call_span = OtelCallSpan(span, self._secrets, content=self._content)
+        call_span.record_input(record.input)
         with self._current(span):
-            yield called
+            yield call_span
 
     async def close(self) -> None:
         """See `Tracing.close`."""
@@ -165,7 +165,7 @@ class OpenTelemetryTracing:
 
     @contextmanager
     def _current(self, span: Span) -> Iterator[None]:
-        """Everything that begins in here stands below the span. An exception is its failure."""
+        """Make the span the parent of spans opened inside. An exception is recorded as its failure."""
         token = contexts.attach(trace.set_span_in_context(span))
         try:
             yield
@@ -179,15 +179,15 @@ class OpenTelemetryTracing:
     def _record_input(self, span: Span, request: ModelRequest) -> None:
         secrets = self._secrets
         if request.instructions:
-            told = encode_attribute(instructions(request.instructions), secrets)
-            span.set_attribute("gen_ai.system_instructions", told)
+            text = encode_attribute(instructions(request.instructions), secrets)
+            span.set_attribute("gen_ai.system_instructions", text)
         span.set_attribute(
             "gen_ai.input.messages", encode_attribute(input_messages(request.messages), secrets)
         )
 
 
 class OtelRequestSpan:
-    """See `DoorSpan`."""
+    """See `RequestSpan`."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -211,7 +211,7 @@ class OtelRunSpan:
 
 
 class OtelCallSpan:
-    """See `operations.tracer.Watch`."""
+    """See `operations.ledger.CallSpan`."""
 
     def __init__(self, span: Span, secrets: Collection[str], *, content: bool) -> None:
         self._span = span
@@ -219,10 +219,10 @@ class OtelCallSpan:
         self._content = content and span.is_recording()
 
     def record_input(self, input: Any) -> None:
-        """What the call was given."""
+        """Record the arguments of the call."""
         if self._content:
-            told = encode_attribute(input, self._secrets)
-            self._span.set_attribute("gen_ai.tool.call.arguments", told)
+            arguments = encode_attribute(input, self._secrets)
+            self._span.set_attribute("gen_ai.tool.call.arguments", arguments)
 
     def set_outcome(self, result: Any, error: CallFailure | None) -> None:
         if error is not None:
@@ -256,12 +256,12 @@ class OtelModelSpan:
     def first_byte(self) -> None:
         if not self._first_byte_seen:
             self._first_byte_seen = True
-            waited = self._clock() - self._started_at
-            self._span.set_attribute("gen_ai.response.time_to_first_chunk", waited)
+            elapsed = self._clock() - self._started_at
+            self._span.set_attribute("gen_ai.response.time_to_first_chunk", elapsed)
             self._span.add_event("gen_ai.first_chunk")
 
     def add(self, batch: Any) -> None:
-        """The next events of the answer."""
+        """Record the next batch of events."""
         self.first_byte()
         if self._output is not None:
             self._output.add(batch)
@@ -272,8 +272,8 @@ class OtelModelSpan:
         if self._span.is_recording():
             self._span.set_attributes(response_attributes(step))
             if self._output is not None:
-                told = encode_attribute(self._output.message(), self._secrets)
-                self._span.set_attribute("gen_ai.output.messages", told)
+                messages = encode_attribute(self._output.message(), self._secrets)
+                self._span.set_attribute("gen_ai.output.messages", messages)
         self._end()
 
     def fail(self, error: BaseException) -> None:
@@ -296,7 +296,7 @@ class OtelModelSpan:
 
 
 def record_failure(span: Span, error: BaseException, *, secrets: Collection[str]) -> None:
-    """Note why it ended. A client that left is no error of anybody."""
+    """Record why the span failed. A client that disconnected is a cancellation, not an error."""
     if isinstance(error, CANCELLATIONS):
         span.set_attribute("dragoman.cancelled", True)
     elif isinstance(error, DragomanError):
@@ -311,43 +311,45 @@ def set_error(span: Span, code: str, *, message: str, secrets: Collection[str]) 
 
 
 def traceparent(span: Span) -> str:
-    """The span as a W3C `traceparent`."""
-    known = span.get_span_context()
-    return f"00-{known.trace_id:032x}-{known.span_id:016x}-{known.trace_flags:02x}"
+    """Format the span's context as a W3C `traceparent`."""
+    ids = span.get_span_context()
+    return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.trace_flags:02x}"
 
 
 def request_attributes(request: ModelRequest) -> Attributes:
-    """The options of a request that the conventions have names for."""
+    """Return the options of a request that the conventions define attributes for."""
     options = request.options
-    known: Attributes = {"gen_ai.request.stream": True}
-    for word, name in OPTION_ATTRIBUTES.items():
-        value = options.get(word)
+    attributes: Attributes = {"gen_ai.request.stream": True}
+    for option, name in OPTION_ATTRIBUTES.items():
+        value = options.get(option)
         if isinstance(value, int | float):
-            known[name] = value
+            attributes[name] = value
     if isinstance(options.get("n"), int) and options["n"] != 1:
-        known["gen_ai.request.choice.count"] = options["n"]
+        attributes["gen_ai.request.choice.count"] = options["n"]
     stop = options.get("stop")
     if isinstance(stop, str | list) and stop:
-        known["gen_ai.request.stop_sequences"] = [stop] if isinstance(stop, str) else [str(s) for s in stop]
-    return known
+        attributes["gen_ai.request.stop_sequences"] = (
+            [stop] if isinstance(stop, str) else [str(s) for s in stop]
+        )
+    return attributes
 
 
 def response_attributes(step: FinishStep) -> Attributes:
-    """What the end of an answer tells: its reason, its model, its tokens."""
-    known: Attributes = {}
+    """Return the finish reason, model, id and token counts of an answer."""
+    attributes: Attributes = {}
     if step.finish_reason:
-        known["gen_ai.response.finish_reasons"] = [step.finish_reason.replace("-", "_")]
+        attributes["gen_ai.response.finish_reasons"] = [step.finish_reason.replace("-", "_")]
     if step.model:
-        known["gen_ai.response.model"] = step.model
-    for named in (step.provider_metadata or {}).values():
-        if isinstance(named.get("id"), str):
-            known["gen_ai.response.id"] = named["id"]
-    return known | usage_attributes(step.usage or Usage())
+        attributes["gen_ai.response.model"] = step.model
+    for metadata in (step.provider_metadata or {}).values():
+        if isinstance(metadata.get("id"), str):
+            attributes["gen_ai.response.id"] = metadata["id"]
+    return attributes | usage_attributes(step.usage or Usage())
 
 
 def usage_attributes(usage: Usage) -> Attributes:
     counts = {name: getattr(usage, field) for name, field in USAGE_ATTRIBUTES.items()}
-    known: Attributes = {name: count for name, count in counts.items() if count is not None}
+    attributes: Attributes = {name: count for name, count in counts.items() if count is not None}
     if usage.estimated:
-        known["dragoman.usage.estimated"] = True
-    return known
+        attributes["dragoman.usage.estimated"] = True
+    return attributes
