@@ -16,7 +16,7 @@ from dragoman.operations.artifact import Artifact
 from dragoman.server.app import Hub
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.exchange import HttpEndpoint
+from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.store.store import Store
 from tests.serving import listening
 

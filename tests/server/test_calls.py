@@ -21,7 +21,7 @@ from dragoman.operations.outcome import CallFailure
 from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
 from dragoman.server.calls import CallHandlers, CallReader
-from dragoman.server.exchange import HttpEndpoint
+from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import DisconnectWatch
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
 
 GONE: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"", "more_body": False}

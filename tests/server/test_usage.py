@@ -16,7 +16,7 @@ import pytest
 from dragoman.events import Usage as Tokens
 from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
-from dragoman.server.exchange import HttpEndpoint
+from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
+from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.operations.approval import (
@@ -23,7 +24,6 @@ from dragoman.operations.approval import (
 )
 from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.server.calls import LIMIT
-from dragoman.server.exchange import Exchange
 
 MAX_BODY = 131_072
 MAX_PAGE = 500

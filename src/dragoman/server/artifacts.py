@@ -6,11 +6,11 @@ import re
 from typing import NamedTuple
 
 from dragoman.errors import BadRequest
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope
 from dragoman.operations.artifact import Artifact
 from dragoman.operations.artifact import ArtifactStore as Kept
-from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import DisconnectWatch
 
 CHUNK_SIZE = 1_048_576  # bytes that are in memory at a time
 MAX_DIGITS = 15

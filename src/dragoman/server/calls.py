@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
+from dragoman.http.exchange import Exchange
 from dragoman.operations.access import (
     RUN_DATA_SCOPES,
     is_visible,
@@ -33,7 +34,6 @@ from dragoman.operations.call_tree import (
 )
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
-from dragoman.server.exchange import Exchange
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord

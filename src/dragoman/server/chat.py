@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.errors import NotFound
+from dragoman.http.exchange import Exchange
 from dragoman.operations.access import require_owner
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.exchange import Exchange
 from dragoman.server.streaming import response_dialect, stream_run
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import parse_chat_request

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden
+from dragoman.http.exchange import Exchange
 from dragoman.mcp.client.client import McpClient as Clients
 from dragoman.mcp.client.definition_pins import DefinitionChange
 from dragoman.mcp.server_spec import ServerStatus
-from dragoman.server.exchange import Exchange
 from dragoman.spokes.hub.server import SpokeServer
 
 MAX_BODY = 256_000

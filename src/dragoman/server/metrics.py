@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from dragoman.server.exchange import Exchange
+from dragoman.http.exchange import Exchange
 from dragoman.server.version import version
 from dragoman.store.usage import UsageRecord
 

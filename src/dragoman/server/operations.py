@@ -9,14 +9,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, Unavailable
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
+from dragoman.http.in_flight import InFlightRequests
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.meta_tools import MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.operations.search.summary import summarise
-from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import DisconnectWatch, InFlightRequests
 
 MAX_BODY = 4_000_000
 SEARCH_ERRORS: Mapping[str, type[DragomanError]] = {

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
+from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.messages import to_json
 from dragoman.operations.access import require_owner
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.exchange import Exchange
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 

@@ -9,10 +9,10 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import restrict_owner, visible_owner
-from dragoman.server.exchange import Exchange
-from dragoman.server.streaming import DisconnectWatch
 from dragoman.server.usage_report import UsageQuery, build_report, export_csv, parse_usage_query
 from dragoman.store.store import Store
 

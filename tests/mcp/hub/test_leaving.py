@@ -98,7 +98,7 @@ def test_a_hub_that_is_stopped_lets_calls_end_and_says_so_to_those_that_do_not(
         assert hub.hub.process.wait(120) == 0
     assert [status for status, _ in counted] == [200, 200, 200]
     assert all('"at":30' in text.replace(" ", "").replace("\\", "") for _, text in counted)
-    assert (hung[0], "the hub is being stopped" in hung[1]) == (503, True)
+    assert (hung[0], "the hub is shutting down" in hung[1]) == (503, True)
     assert "Traceback" not in hub.log.read_text()
 
 

@@ -1,4 +1,8 @@
-"""The protocol: the hub's tools behind the handlers of the MCP SDK. Importing this takes a second."""
+"""The hub's tools as request handlers of the MCP SDK, and the SDK's HTTP sessions.
+
+The only module of the server side that imports the SDK, which takes a second: it is imported in a thread
+when the first request needs it.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,18 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import BadRequest, Unavailable
 from dragoman.identity import LOCAL, Identity
+from dragoman.mcp.server.running_call import CALLS_KEY, IDENTITY_KEY, RunningCall
 from dragoman.mcp.server.server import NAME, Elicit, ToolCall, ToolServer, UnknownTool
-from dragoman.mcp.server.stateless import IDENTITY_KEY, TASKS_KEY, ProgressUpdate, RunningCall
 
-CACHE_TTL_MS = 60_000  # how long a client need not ask for the tools again
+CACHE_TTL_MS = 60_000  # how long a client may reuse the list of tools
+MAX_SESSIONS = 2_000
+IDLE_SECONDS = 1_800.0  # a session without requests for so long is closed
 SdkRequest = ServerRequestContext[Any, Any]
 CallNext = Callable[[SdkRequest], Awaitable[Any]]
 
 
 def build_sdk_server(tool_server: ToolServer) -> Server[Any]:
-    """A server of the SDK for these tools."""
+    """Return the SDK's server for these tools."""
     handlers = SdkHandlers(tool_server)
     server: Server[Any] = Server(
         NAME,
@@ -44,37 +50,38 @@ def build_sdk_server(tool_server: ToolServer) -> Server[Any]:
 
 
 class SdkHandlers:
-    """What the SDK asks. The results are plain dicts, which it checks before it sends them."""
+    """The SDK's request handlers. Results are plain dicts, which the SDK checks before it sends them."""
 
     def __init__(self, tool_server: ToolServer) -> None:
         self._tool_server = tool_server
 
     async def add_instructions(self, ctx: SdkRequest, call_next: CallNext) -> Any:
-        """Tell each caller of the namespaces that it may use."""
+        """Add instructions that name the namespaces which the caller may use."""
         result = await call_next(ctx)
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
             result["instructions"] = self._tool_server.instructions(identity_of(ctx))
         return result
 
     async def list_tools(self, request: SdkRequest, _params: Any) -> dict[str, Any]:
-        """All tools, on one page."""
+        """Return all tools, on one page."""
         cached = {} if is_handshake_revision(request) else {"ttlMs": CACHE_TTL_MS, "cacheScope": "private"}
         return complete_result(
             request, {"tools": await self._tool_server.tools(identity_of(request)), **cached}
         )
 
     async def call_tool(self, request: SdkRequest, params: types.CallToolRequestParams) -> dict[str, Any]:
-        """Call a tool; meanwhile tell how far it is, if the client wants to know."""
-        asked = tool_call_from(request, params)
-        heard = bool(request.meta and request.meta.get("progress_token") is not None)
+        """Call a tool, and report its progress if the client requests that."""
+        tool_call = tool_call_from(request, params)
+        reports_progress = bool(request.meta and request.meta.get("progress_token") is not None)
         call = RunningCall(
-            lambda report: self._tool_server.call(replace(asked, report=report)), reports_progress=heard
+            lambda report: self._tool_server.call(replace(tool_call, report=report)),
+            reports_progress=reports_progress,
         )
-        ours = request_tasks(request)
-        ours.add(call.task)
+        calls = calls_of(request)
+        calls.add(call)
         try:
-            while isinstance(said := await call.next(), ProgressUpdate):
-                await request.session.report_progress(said.count, message=said.text)
+            while (update := await call.next()) is not None:
+                await request.session.report_progress(update.count, message=update.text)
             return complete_result(request, await call.result())
         except asyncio.CancelledError:
             call.cancel()
@@ -84,11 +91,11 @@ class SdkHandlers:
         except Unavailable as error:
             raise MCPError(types.INTERNAL_ERROR, error.message) from None
         finally:
-            ours.discard(call.task)
+            calls.discard(call)
 
 
 def tool_call_from(request: SdkRequest, params: types.CallToolRequestParams) -> ToolCall:
-    """The call as the transport-neutral server takes it, and how its client can be asked."""
+    """Return the call for the tool server, with the way in which its client can be asked for input."""
     capabilities = request.session.client_capabilities
     asks = capabilities is not None and capabilities.elicitation is not None
     old = is_handshake_revision(request)
@@ -105,24 +112,24 @@ def tool_call_from(request: SdkRequest, params: types.CallToolRequestParams) -> 
 
 
 def complete_result(request: SdkRequest, result: dict[str, Any]) -> dict[str, Any]:
-    """The result, said to be whole where the revision wants that said."""
+    """Return the result, marked as complete where the protocol revision requires it."""
     return result if is_handshake_revision(request) else {"resultType": "complete", **result}
 
 
 def is_handshake_revision(request: SdkRequest) -> bool:
-    """Whether the client speaks a revision with a handshake."""
+    """Return whether the client uses a revision with a handshake."""
     return request.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def make_elicit(request: SdkRequest) -> Elicit:
-    """What asks the client of an earlier revision, within its own request."""
+    """Return the function that asks a client of an earlier revision, within its own request."""
 
     async def ask(form: Mapping[str, Any]) -> Any:
         try:
             answer = await request.session.elicit_form(
                 form["message"], dict(form["requestedSchema"]), request.request_id
             )
-        except MCPError:  # it refuses to be asked
+        except MCPError:  # the client refuses elicitation
             return None
         return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
@@ -130,27 +137,23 @@ def make_elicit(request: SdkRequest) -> Elicit:
 
 
 def identity_of(request: SdkRequest) -> Identity:
-    """Who asks: as the door found it, or the owner of this process."""
-    found: Identity = LOCAL if request.request is None else request.request.scope.get(IDENTITY_KEY, LOCAL)
-    return found
+    """Return the identity that the endpoint found, or over stdio the owner of this process."""
+    if request.request is None:
+        return LOCAL
+    identity: Identity = request.request.scope.get(IDENTITY_KEY, LOCAL)
+    return identity
 
 
-def request_tasks(request: SdkRequest) -> MutableSet[Any]:
-    """Where the calls of this HTTP request are kept, so that they end when it is left."""
+def calls_of(request: SdkRequest) -> MutableSet[RunningCall]:
+    """Return the running calls of this HTTP request; they end when its client disconnects."""
     if request.request is None:
         return set()
-    held: MutableSet[Any] = request.request.scope.setdefault(TASKS_KEY, set())
-    return held
-
-
-# ---- Sessions: the MCP SDK's HTTP side, with and without a session. Importing this takes a second.
-
-MAX_SESSIONS = 2_000
-IDLE_SECONDS = 1_800.0  # seconds that a session without a request is kept
+    calls: MutableSet[RunningCall] = request.request.scope.setdefault(CALLS_KEY, set())
+    return calls
 
 
 class SdkSessions:
-    """Serves requests that belong to a session, and those that belong to none."""
+    """Serves requests with and without a session."""
 
     def __init__(self, server: Server[Any], *, body_limit: int) -> None:
         self._stateful = StreamableHTTPSessionManager(
@@ -165,7 +168,7 @@ class SdkSessions:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Serve while the block runs. It has to be left by the task that entered it."""
+        """Serve while the block runs. The task that enters it must leave it."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._stateful.run())
             await stack.enter_async_context(self._stateless.run())
@@ -174,8 +177,8 @@ class SdkSessions:
     async def serve(
         self, scope: Scope, receive: Receive, send: Send, *, identity: Identity, stateless: bool
     ) -> None:
-        """Answer one request; `single`: it belongs to no session, and opens none."""
+        """Answer one request. A `stateless` one belongs to no session and opens none."""
         token = AccessToken(token="", client_id=identity.owner, scopes=[])
-        scope["user"] = AuthenticatedUser(token)  # a session is its owner's only
+        scope["user"] = AuthenticatedUser(token)  # the SDK gives a session to its owner only
         manager = self._stateless if stateless else self._stateful
         await manager.handle_request(scope, receive, send)

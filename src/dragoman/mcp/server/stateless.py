@@ -1,179 +1,51 @@
-"""Stateless: a `tools/call` of a meta-tool that belongs to no session, answered without the SDK.
+"""`tools/call` of a meta-tool without a session, answered without the MCP SDK.
 
-Which is what a hub does most, so it should cost little. Whatever is not plainly such a request, as it is in
-the specification (2026-07-28, basic/transports), is left to the SDK, with its errors.
+This is the most frequent request of a hub, so it has to cost little. Every request that is not plainly of
+this form (specification 2026-07-28, basic/transports) is left to the SDK, with the SDK's errors.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
-from starlette.types import Receive, Send
 
-from dragoman.errors import BadRequest, DragomanError, Unavailable
-from dragoman.identity import Identity
-from dragoman.mcp.server.results import progress_text
+from dragoman.errors import BadRequest, DragomanError
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
+from dragoman.http.in_flight import InFlightRequests
+from dragoman.http.keepalive import KeepAlive
+from dragoman.mcp.server.running_call import ProgressUpdate, RunningCall
 from dragoman.mcp.server.server import NAME, ToolCall, ToolServer
 from dragoman.mcp.server.tool_list import meta_tool_id
 from dragoman.operations.context import ProgressCallback
-
-# ---- Underway: a tool call in a task of its own, and what it says until it ends.
-
-StartCall = Callable[[ProgressCallback | None], Awaitable[dict[str, Any]]]
-NO_VALUE = object()
-IDENTITY_KEY = "dragoman.identity"  # in an ASGI scope: who asks
-TASKS_KEY = "dragoman.underway"  # in an ASGI scope: the tasks of the calls that end with the request
-
-
-class NoProgress(msgspec.Struct, frozen=True):
-    """It has said nothing for a while."""
-
-
-class ProgressUpdate(msgspec.Struct, frozen=True):
-    """How far a call is: `count` grows, `text` is for people."""
-
-    count: int
-    text: str
-
-
-class RunningCall:
-    """A call that was begun. It ends by itself, or with cancel(); whoever waits may leave at any time.
-
-    What it says faster than it can be told on is skipped, but for the newest. `heard` False: nobody listens.
-    """
-
-    def __init__(self, start: StartCall, *, reports_progress: bool) -> None:
-        self._value: Any = NO_VALUE
-        self._count = 0
-        self._changed = asyncio.Event()
-        self.task = asyncio.ensure_future(start(self._report if reports_progress else None))
-        self.task.add_done_callback(lambda _: self._changed.set())
-
-    def cancel(self) -> None:
-        """Abort the call with all that it called."""
-        self.task.cancel()
-
-    async def next(self, timeout: float | None = None) -> ProgressUpdate | NoProgress | None:
-        """What it says next; Quiet when that takes longer than `timeout`; None when it has ended."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._changed.wait()
-        except TimeoutError:
-            return NoProgress()
-        if self._value is NO_VALUE:
-            return None
-        value, self._value = self._value, NO_VALUE
-        if not self.task.done():
-            self._changed.clear()
-        self._count += 1
-        return ProgressUpdate(self._count, progress_text(value))
-
-    async def result(self) -> dict[str, Any]:
-        """What came of it; whoever stops awaiting this cancels it. Unavailable when it was stopped."""
-        try:
-            await asyncio.wait([self.task])
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-        if self.task.cancelled():
-            raise Unavailable("the call was stopped")
-        return self.task.result()
-
-    def _report(self, value: Any) -> None:
-        self._value = value
-        self._changed.set()
-
-
-# ---- A reply over HTTP: one JSON message, or a stream of them once there is something to say before the end.
-
-PING_COMMENT = b": ping\r\n\r\n"
-STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"x-accel-buffering", b"no"),
-]
-_encoder = msgspec.json.Encoder()
-
-
-class JsonRpcResponse:
-    """An answer that is written as it comes."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._started = False
-
-    async def send_message(self, message: dict[str, Any] | None) -> None:
-        """A message before the last; without one, a sign of life."""
-        if not self._started:
-            self._started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-        frame = PING_COMMENT if message is None else sse_message(message)
-        await self._send({"type": "http.response.body", "body": frame, "more_body": True})
-
-    async def finish(self, status: int, message: dict[str, Any]) -> None:
-        """The last message; `status` counts when it is the only one."""
-        if self._started:
-            await self._send({"type": "http.response.body", "body": sse_message(message)})
-            return
-        payload = _encoder.encode(message)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(payload))]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": payload})
-
-
-class LeavingClient:
-    """Watches for the client to leave before it is answered, and then aborts its call."""
-
-    def __init__(self, receive: Receive, call: RunningCall) -> None:
-        self.left = False
-        self._receive = receive
-        self._call = call
-        self._task = asyncio.ensure_future(self._watch())
-
-    def close(self) -> None:
-        """Watch no longer."""
-        self._task.cancel()
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.left = True
-        self._call.cancel()
-
-
-def sse_message(message: dict[str, Any]) -> bytes:
-    """A message as a server-sent event."""
-    return b"event: message\r\ndata: " + _encoder.encode(message) + b"\r\n\r\n"
-
-
-def progress_message(token: str | int, *, count: int, text: str) -> dict[str, Any]:
-    """The notification of how far a call is."""
-    params = {"progressToken": token, "progress": count, "message": text}
-    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-
 
 log = logging.getLogger(__name__)
 
 STATELESS_REVISION = "2026-07-28"
 HANDSHAKE_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 KEEP_ALIVE_SECONDS = 15.0
+PING_COMMENT = b": ping\r\n\r\n"
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
+STREAM_HEADERS = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache, no-transform",
+    "x-accel-buffering": "no",
+}
 META_PREFIX = "io.modelcontextprotocol/"
 
 
 class DeclaredClient(msgspec.Struct, frozen=True):
-    """Who the client says it is."""
+    """The name and version that the client declares."""
 
     name: str
     version: str
 
 
 class RequestMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """What a request says of itself, in `_meta`."""
+    """The `_meta` of a request."""
 
     version: str | None = msgspec.field(name=f"{META_PREFIX}protocolVersion", default=None)
     capabilities: dict[str, Any] | None = msgspec.field(name=f"{META_PREFIX}clientCapabilities", default=None)
@@ -192,7 +64,7 @@ class ToolCallParams(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ToolCallMessage(msgspec.Struct, frozen=True):
-    """A request for a tool."""
+    """The JSON-RPC message of a `tools/call`."""
 
     jsonrpc: Literal["2.0"]
     id: int | str
@@ -204,7 +76,7 @@ _decoder = msgspec.json.Decoder(ToolCallMessage)
 
 
 def parse_tool_call(headers: Mapping[str, str], body: bytes) -> ToolCallMessage | None:
-    """The request, if it is plainly one of those that are answered here."""
+    """Return the request if it can be answered without the SDK, else None."""
     version = headers.get("mcp-protocol-version")
     if "mcp-session-id" in headers or not accepts_json_and_sse(headers) or b'"tools/call"' not in body:
         return None
@@ -219,12 +91,12 @@ def parse_tool_call(headers: Mapping[str, str], body: bytes) -> ToolCallMessage 
         plain = meta.version is None and params.request_state is None
         return request if plain and version in (None, *HANDSHAKE_REVISIONS) else None
     mirrored = (headers.get("mcp-method"), headers.get("mcp-name"), meta.version)
-    said = mirrored == ("tools/call", params.name, STATELESS_REVISION) and meta.capabilities is not None
-    return request if said else None
+    complete = mirrored == ("tools/call", params.name, STATELESS_REVISION) and meta.capabilities is not None
+    return request if complete else None
 
 
 def accepts_json_and_sse(headers: Mapping[str, str]) -> bool:
-    """Whether the client sends JSON, and takes either form of an answer."""
+    """Return whether the client sends JSON and accepts JSON and an event stream."""
     accept = headers.get("accept", "")
     return (
         headers.get("content-type", "").startswith("application/json")
@@ -233,61 +105,84 @@ def accepts_json_and_sse(headers: Mapping[str, str]) -> bool:
     )
 
 
-class StatelessCalls:
-    """Answers such requests: with JSON, or with a stream once there is progress, or it takes long."""
+class JsonRpcResponse:
+    """A response that is one JSON message, or a stream once there is progress or the call takes long."""
 
-    def __init__(self, tool_server: ToolServer) -> None:
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def send_comment(self) -> None:
+        """Send a keep-alive comment."""
+        await self._send_part(PING_COMMENT)
+
+    async def send_message(self, message: dict[str, Any]) -> None:
+        """Send a message before the last one."""
+        await self._send_part(sse_message(message))
+
+    async def finish(self, status: int, message: dict[str, Any]) -> None:
+        """Send the last message. `status` is used when no part was sent before it."""
+        if self._exchange.response_started:
+            await self._exchange.send({"type": "http.response.body", "body": sse_message(message)})
+        else:
+            await self._exchange.respond(status, message)
+
+    async def _send_part(self, part: bytes) -> None:
+        if not self._exchange.response_started:
+            await self._exchange.start_response(200, STREAM_HEADERS)
+        await self._exchange.send_chunk(part)
+
+
+def sse_message(message: dict[str, Any]) -> bytes:
+    """Encode a message as a server-sent event."""
+    return b"event: message\r\ndata: " + msgspec.json.encode(message) + b"\r\n\r\n"
+
+
+def progress_message(token: str | int, update: ProgressUpdate) -> dict[str, Any]:
+    """Return the `notifications/progress` message."""
+    params = {"progressToken": token, "progress": update.count, "message": update.text}
+    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+
+
+class StatelessCalls:
+    """Answers these requests."""
+
+    def __init__(self, tool_server: ToolServer, *, in_flight: InFlightRequests) -> None:
         self._tool_server = tool_server
-        self._running: set[RunningCall] = set()
+        self._in_flight = in_flight
         self._server_meta = {
             f"{META_PREFIX}serverInfo": {"name": NAME, "title": "Dragoman", "version": tool_server.version}
         }
 
-    async def serve(
-        self, request: ToolCallMessage, *, receive: Receive, send: Send, identity: Identity
-    ) -> None:
-        """Answer it. When the client leaves before that, the call is aborted."""
+    async def serve(self, request: ToolCallMessage, exchange: Exchange) -> None:
+        """Answer a request. When the client disconnects before, the call is aborted."""
         token = request.params.meta.progress_token
         call = RunningCall(
-            lambda report: self._call(request, identity=identity, report=report),
+            lambda report: self._call(request, exchange=exchange, report=report),
             reports_progress=token is not None,
         )
-        self._running.add(call)
-        leaving = LeavingClient(receive, call)
+        response = JsonRpcResponse(exchange)
         try:
-            reply = JsonRpcResponse(send)
-            while (said := await call.next(KEEP_ALIVE_SECONDS)) is not None:
-                await reply.send_message(progress_notification(token, said))
-            if not leaving.left:
-                await reply.finish(*self._response(request, call))
+            with self._in_flight.track(call.cancel):
+                async with DisconnectWatch(exchange) as watch:
+                    async with KeepAlive(response.send_comment, KEEP_ALIVE_SECONDS) as keep_alive:
+                        while (update := await call.next()) is not None:
+                            if token is not None:
+                                keep_alive.reset()
+                                await response.send_message(progress_message(token, update))
+                    watch.response_complete = True
+                    await response.finish(*self._result_message(request, call))
         finally:
             call.cancel()
-            leaving.close()
-            self._running.discard(call)
-
-    async def drain(self, seconds: float) -> None:
-        """Give what is under way so many seconds."""
-        tasks = [call.task for call in self._running]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-
-    async def close(self) -> None:
-        """Abort what is under way; whoever waits is told."""
-        tasks = [call.task for call in self._running]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
 
     async def _call(
-        self, request: ToolCallMessage, *, identity: Identity, report: ProgressCallback | None
+        self, request: ToolCallMessage, *, exchange: Exchange, report: ProgressCallback | None
     ) -> dict[str, Any]:
         params = request.params
         return await self._tool_server.call(
             ToolCall(
                 name=params.name,
                 arguments=params.arguments or {},
-                identity=identity,
+                identity=exchange.identity,
                 report=report,
                 can_resume=bool(params.meta.capabilities and "elicitation" in params.meta.capabilities),
                 responses=params.input_responses,
@@ -295,11 +190,11 @@ class StatelessCalls:
             )
         )
 
-    def _response(self, request: ToolCallMessage, call: RunningCall) -> tuple[int, dict[str, Any]]:
-        """The status and the message."""
+    def _result_message(self, request: ToolCallMessage, call: RunningCall) -> tuple[int, dict[str, Any]]:
+        """Return the status and the message of a call that has ended."""
         head = {"jsonrpc": "2.0", "id": request.id}
         if call.task.cancelled():
-            return 200, {**head, "error": {"code": INTERNAL_ERROR, "message": "the call was stopped"}}
+            return 200, {**head, "error": {"code": INTERNAL_ERROR, "message": "the call was aborted"}}
         error = call.task.exception()
         if isinstance(error, DragomanError):
             code = INVALID_PARAMS if isinstance(error, BadRequest) else INTERNAL_ERROR
@@ -310,14 +205,5 @@ class StatelessCalls:
         result = call.task.result()
         if request.params.meta.version is None:
             return 200, {**head, "result": result}
-        stamped = {**result.get("_meta", {}), **self._server_meta}
-        return 200, {**head, "result": {"resultType": "complete", **result, "_meta": stamped}}
-
-
-def progress_notification(
-    token: str | int | None, update: ProgressUpdate | NoProgress
-) -> dict[str, Any] | None:
-    """What the client is told meanwhile; None for a mere sign of life."""
-    if token is None or isinstance(update, NoProgress):
-        return None
-    return progress_message(token, count=update.count, text=update.text)
+        meta = {**result.get("_meta", {}), **self._server_meta}
+        return 200, {**head, "result": {"resultType": "complete", **result, "_meta": meta}}

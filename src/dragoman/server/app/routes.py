@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.accounts.meter import Meter
 from dragoman.config import Config
+from dragoman.http.exchange import ErrorHandler, Handler
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
 from dragoman.mcp.server.endpoint import McpEndpoint
@@ -27,16 +28,14 @@ from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers, ChatSettings
-from dragoman.server.exchange import (
-    ErrorHandler,
-    Handler,
+from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
+from dragoman.server.health import HealthHandlers
+from dragoman.server.http_endpoint import (
     HttpEndpoint,
     RequiredScope,
     not_found,
     reject_websocket,
 )
-from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
-from dragoman.server.health import HealthHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers

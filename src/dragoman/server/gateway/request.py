@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable
 from dragoman.events import Event, FinishStep
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
+from dragoman.http.keepalive import KeepAlive
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import Route
-from dragoman.server.exchange import Exchange
 from dragoman.server.gateway.answer import GatewayAnswer, HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
 from dragoman.server.gateway.record import ModelCatalog, RequestRecord, format_cost, header_value
-from dragoman.server.streaming import DisconnectWatch, KeepAlive, requested_dialect
+from dragoman.server.streaming import requested_dialect
 from dragoman.store.usage import UsageRecord
 from dragoman.tracing.interface import NULL_SPAN, ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
-from dragoman.wire.encoder import SSE_HEADERS, StreamEncoder
+from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS, StreamEncoder
 
 log = logging.getLogger(__name__)
 JSON_HEADERS = {"content-type": "application/json"}
@@ -214,10 +217,11 @@ class GatewayRequest:
         exchange = self._exchange
         spoken = SSE_HEADERS if self._hub_dialect is None else self._hub_dialect.headers
         await exchange.start_response(200, {**spoken, **self._answer_headers()})
-        with KeepAlive(exchange, self._plan.keep_alive) as heart:
+        comment = partial(exchange.send_chunk, KEEP_ALIVE)
+        async with KeepAlive(comment, self._plan.keep_alive) as keep_alive:
             while (piece := await answer.next()) is not None:
                 if piece:
-                    heart.reset()
+                    keep_alive.reset()
                     await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
         last = answer.closing_bytes()
         record = self._settle("finished")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,12 @@ import msgspec
 
 from dragoman.accounts.meter import Meter
 from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, Unavailable
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
+from dragoman.http.in_flight import InFlightRequests
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import Route, require_model_access
-from dragoman.server.exchange import Exchange
 from dragoman.server.gateway.dialects import (
     ChatCompletionsDialect,
     ClientDialect,
@@ -25,7 +26,6 @@ from dragoman.server.gateway.dialects import (
 from dragoman.server.gateway.record import ModelCatalog, RequestDetails, RequestRecord, request_id_headers
 from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan
 from dragoman.server.metrics import Metrics
-from dragoman.server.streaming import DisconnectWatch
 from dragoman.tracing.interface import Tracing
 from dragoman.wire.anthropic.client_request import parse_count_tokens_request
 from dragoman.wire.client_request import RawRequestBody
@@ -64,14 +64,13 @@ class Gateway:
         self._tracing = tracing
         self._metrics = metrics
         self._settings = settings
-        self._requests: set[GatewayRequest] = set()
-        self._idle = asyncio.Event()
+        self._in_flight = InFlightRequests()
         self._started = int(time.time())
 
     @property
     def active(self) -> int:
         """How many requests are under way."""
-        return len(self._requests)
+        return len(self._in_flight)
 
     async def chat(self, exchange: Exchange) -> None:
         """OpenAI's chat.completions."""
@@ -117,17 +116,11 @@ class Gateway:
         await exchange.respond(200, self._model_object(name))
 
     async def drain(self, seconds: float) -> None:
-        """Take no new requests; those under way get so many seconds, and are then ended with a word."""
+        """Refuse new requests; give those in flight up to `seconds` to end, then close their streams."""
         self.draining = True
-        try:
-            async with asyncio.timeout(seconds):
-                while self._requests:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
-            log.warning("%d answers were not over in time and are ended", len(self._requests))
-        for errand in list(self._requests):
-            errand.stop()
+        aborted = await self._in_flight.drain(seconds)
+        if aborted:
+            log.warning("%d responses did not end within %g seconds and were closed", aborted, seconds)
 
     async def _handle(self, exchange: Exchange, dialect: ClientDialect) -> None:
         with self._tracing.request("POST", exchange.path, headers=exchange.headers) as door:
@@ -177,18 +170,16 @@ class Gateway:
 
     async def _run(self, plan: RequestPlan, exchange: Exchange, *, record: RequestRecord) -> None:
         try:
-            errand = GatewayRequest(plan, exchange, record=record)
+            request = GatewayRequest(plan, exchange, record=record)
         except DragomanError:
             record.release()
             raise
-        self._requests.add(errand)
         self._metrics.request_started(plan.dialect.endpoint)
         try:
-            await errand.run()
+            with self._in_flight.track(request.stop):
+                await request.run()
         finally:
             self._metrics.request_ended(plan.dialect.endpoint)
-            self._requests.discard(errand)
-            self._idle.set()
 
     def _routes(self, exchange: Exchange, head: RawRequestBody) -> Sequence[Route]:
         allowed = exchange.identity.models

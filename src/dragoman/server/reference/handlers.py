@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.server.exchange import Exchange
+from dragoman.http.exchange import Exchange
 from dragoman.server.version import version
 
 HTML_HEADERS = {

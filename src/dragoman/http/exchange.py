@@ -1,0 +1,159 @@
+"""One HTTP request and its response over plain ASGI.
+
+Every HTTP surface of the hub uses it: the API, the gateway and `/mcp`. It reads the parts of a request that
+they need (headers, query, body up to a limit), writes responses, and knows whether a response has started, so
+that an error is sent as a response once only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+
+from dragoman.errors import BadRequest, DragomanError, TooLarge
+from dragoman.identity import LOCAL, Identity
+
+log = logging.getLogger(__name__)
+_encoder = msgspec.json.Encoder()
+
+
+class ClientDisconnected(Exception):
+    """The client closed the connection before it had sent the whole request."""
+
+
+class Exchange:
+    """A request and its response. `send` writes ASGI messages as they are."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.send = send
+        self.method: str = scope["method"]
+        path: str = scope["path"]
+        self.path = unquote(path) if "%" in path else path
+        self.path_params = {name: unquote(value) for name, value in scope.get("path_params", {}).items()}
+        self.headers = read_headers(scope)
+        self.identity: Identity = LOCAL
+        self.local_address: str | None = (scope.get("server") or (None,))[0]
+        self.response_started = False
+        self.request_id = ""
+        self.response_headers: dict[str, str] = {}
+        """Headers of every response of this exchange, errors too."""
+        self._receive = receive
+        self._query: bytes = scope.get("query_string", b"")
+        self._on_disconnect: Callable[[], None] | None = None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query parameters; of a repeated one, the last value."""
+        if not self._query:
+            return {}
+        return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when `receive` reports that the client has disconnected."""
+        self._on_disconnect = callback
+
+    async def receive(self) -> Message:
+        """Return the next ASGI message of the client."""
+        message = await self._receive()
+        if self._on_disconnect is not None and message["type"] == "http.disconnect":
+            self._on_disconnect()
+        return message
+
+    async def read_body(self, limit: int) -> bytes:
+        """Read the whole body. Raises TooLarge above `limit` bytes, ClientDisconnected."""
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise TooLarge(f"the request body has {declared} bytes; {limit} are allowed")
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > limit:
+                raise TooLarge(f"the request body has more than {limit} bytes")
+            if not message.get("more_body"):
+                return b"".join(chunks)
+
+    async def read_json(self, limit: int) -> Any:
+        """Read the body as JSON; an empty body is an empty object. Raises BadRequest, TooLarge."""
+        raw = await self.read_body(limit)
+        try:
+            return msgspec.json.decode(raw or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the request body is not valid JSON: {error}") from None
+        except RecursionError:
+            raise BadRequest("the request body is nested too deeply") from None
+
+    async def respond(
+        self, status: int, body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send a whole response: a value as JSON, bytes as they are, None as an empty body."""
+        payload = body if isinstance(body, bytes) else b"" if body is None else _encoder.encode(body)
+        fields = {"content-length": str(len(payload)), **(headers or {})}
+        if payload and "content-type" not in fields:
+            fields["content-type"] = "application/json"
+        if status == 204:
+            del fields["content-length"]
+        await self.start_response(status, fields)
+        await self.send({"type": "http.response.body", "body": payload})
+
+    async def start_response(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the status and the headers, with `response_headers` among them."""
+        self.response_started = True
+        fields = {**self.response_headers, **headers} if self.response_headers else headers
+        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": encoded})
+
+    async def send_chunk(self, chunk: bytes) -> None:
+        """Send a part of a streamed body; more follows."""
+        await self.send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def send_from_app(self, message: Message) -> None:
+        """Send a message of another ASGI app that answers this exchange; adds `response_headers`."""
+        if message["type"] == "http.response.start":
+            self.response_started = True
+            extra = [
+                (name.encode(), value.encode("latin-1")) for name, value in self.response_headers.items()
+            ]
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await self.send(message)
+
+
+Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
+ErrorHandler: TypeAlias = Callable[[Exchange, DragomanError], Awaitable[None]]
+
+
+async def handle(exchange: Exchange, handler: Handler, *, on_error: ErrorHandler) -> None:
+    """Run a request's handler and turn its exceptions into responses.
+
+    An unexpected exception is logged with its traceback and answered without its text: that may hold secrets.
+    """
+    try:
+        await handler(exchange)
+    except ClientDisconnected:
+        log.debug("%s %s: the client disconnected early", exchange.method, exchange.path)
+    except DragomanError as error:
+        await on_error(exchange, error)
+    except Exception:
+        log.exception("%s %s failed", exchange.method, exchange.path)
+        await on_error(exchange, DragomanError("internal error of the hub; see its log"))
+
+
+def read_headers(scope: Scope) -> dict[str, str]:
+    """Return the headers by lower-case name; values of a repeated one are joined (RFC 9110 section 5.3)."""
+    pairs = scope["headers"]
+    headers = {name.decode("latin-1"): value.strip(b" \t").decode("latin-1") for name, value in pairs}
+    if len(headers) < len(pairs):
+        joined: dict[bytes, list[bytes]] = {}
+        for name, value in pairs:
+            joined.setdefault(name, []).append(value.strip(b" \t"))
+        return {name.decode("latin-1"): b", ".join(all).decode("latin-1") for name, all in joined.items()}
+    return headers

@@ -1,0 +1,55 @@
+"""Keep-alive comments on idle server-sent event streams.
+
+Proxies and clients close a stream that is silent for too long (nginx: 60 s). One timer a stream, re-armed
+only when it fires, so a busy stream pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+
+class KeepAlive:
+    """Call `send_comment` after `interval` seconds without output. Use it in `async with`."""
+
+    def __init__(self, send_comment: Callable[[], Awaitable[None]], interval: float) -> None:
+        self._send_comment = send_comment
+        self._interval = interval
+        self._loop = asyncio.get_running_loop()
+        self._last_output = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> KeepAlive:
+        self._timer = self._loop.call_later(self._interval, self._fire)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        sending = self._sending
+        if sending is None or sending.done():
+            return
+        try:
+            # A comment may start the response; cancelled half-way, it would leave the rest without a head.
+            if error is None:
+                await asyncio.wait([sending])
+        finally:
+            sending.cancel()
+
+    def reset(self) -> None:
+        """Restart the interval; call it with each write."""
+        self._last_output = self._loop.time()
+
+    def _fire(self) -> None:
+        idle = self._loop.time() - self._last_output
+        if idle >= self._interval:
+            idle = 0.0
+            self.reset()
+            if self._sending is None or self._sending.done():
+                self._sending = asyncio.ensure_future(self._send_comment())
+        self._timer = self._loop.call_later(self._interval - idle, self._fire)

@@ -1,0 +1,90 @@
+"""An HTTP endpoint: authentication, one handler a method, and errors as JSON."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from starlette.types import Receive, Scope, Send
+
+from dragoman import identity
+from dragoman.errors import DragomanError, Unavailable
+from dragoman.http.exchange import ErrorHandler, Exchange, Handler, handle
+from dragoman.operations.access import require_scope
+from dragoman.server.auth import Auth
+from dragoman.server.request_log import assign_request_id
+
+log = logging.getLogger(__name__)
+
+RequiredScope: TypeAlias = identity.Scope | None
+
+
+class HttpEndpoint:
+    """The ASGI app at one path: authenticates the caller and calls the handler of the method.
+
+    `scope` is the scope that a key needs; `on_error` replaces the JSON error response.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        auth: Auth | None = None,
+        scope: RequiredScope = None,
+        on_error: ErrorHandler | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._auth = auth
+        self._scope = scope
+        self._on_error = on_error or _send_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        exchange.request_id = assign_request_id(exchange.headers)
+        await handle(exchange, self._dispatch, on_error=self._on_error)
+
+    async def _dispatch(self, exchange: Exchange) -> None:
+        handler = self._handlers.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is None:
+            await _method_not_allowed(exchange, sorted(self._handlers))
+            return
+        if self._auth is not None:
+            exchange.identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
+            if self._scope is not None:
+                require_scope(exchange.identity, self._scope)
+        await handler(exchange)
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer where no door is."""
+    if scope["type"] != "http":
+        return
+    exchange = Exchange(scope, receive, send)
+    hint = "the addresses are listed at /docs and /openapi.json"
+    await exchange.respond(
+        404, {"error": {"code": "not_found", "message": f"nothing at {exchange.path!r}", "hint": hint}}
+    )
+
+
+async def reject_websocket(_scope: Scope, receive: Receive, send: Send) -> None:
+    """Turn a WebSocket away where none is taken."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})
+
+
+async def _method_not_allowed(exchange: Exchange, allowed: Sequence[str]) -> None:
+    body = {
+        "error": {"code": "method_not_allowed", "message": f"{exchange.method} is not for {exchange.path!r}"}
+    }
+    await exchange.respond(405, body, headers={"allow": ", ".join(allowed)})
+
+
+async def _send_error(exchange: Exchange, error: DragomanError) -> None:
+    if exchange.response_started:
+        log.error("%s %s failed after its answer began: %s", exchange.method, exchange.path, error.message)
+        raise error
+    headers = {"www-authenticate": 'Bearer realm="dragoman"'} if error.status == 401 else {}
+    if isinstance(error, Unavailable):
+        headers["retry-after"] = "1"
+    await exchange.respond(error.status, {"error": error.to_json()}, headers=headers)
