@@ -26,7 +26,9 @@ async def main():
     await hub.calls.close()
 asyncio.run(main())
 """
-BRIDGE = "import asyncio, sys; from dragoman.cli.mcp import run_bridge; asyncio.run(run_bridge({url!r}, None))"
+BRIDGE = (
+    "import asyncio, sys; from dragoman.cli.mcp import run_bridge; asyncio.run(run_bridge({url!r}, None))"
+)
 WAYS = ["http-auto", "http-legacy", "stdio-auto", "stdio-legacy", "bridge-auto", "bridge-legacy"]
 
 
