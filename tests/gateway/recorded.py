@@ -167,9 +167,13 @@ ANTHROPIC_BROKEN: dict[str, tuple[bytes, int | None, str]] = {
     "no stop reason": (anthropic.sse(START, *HELLO, anthropic.STOP), 200, "without a"),
     "no message_stop": (anthropic.sse(START, *HELLO, anthropic.stop("end_turn")), 200, "ended without"),
     "empty": (b"", 502, "is empty"),
-    "garbage": (anthropic.sse(START, b"data: {nonsense\n\n"), 200, "no JSON"),
+    "garbage": (anthropic.sse(START, b"data: {nonsense\n\n"), 200, "invalid JSON"),
 }
-OLLAMA_BROKEN = {"error": "unexpectedly stopped", "silent end": "before it was done", "garbage": "no JSON"}
+OLLAMA_BROKEN = {
+    "error": "unexpectedly stopped",
+    "silent end": "before it was done",
+    "garbage": "invalid JSON",
+}
 
 
 def decoded(family: str, raw: bytes) -> Said | str:

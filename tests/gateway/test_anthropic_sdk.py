@@ -118,7 +118,7 @@ def test_a_plain_answer_is_the_same_as_straight(stage: Stage, messages: Pair) ->
         (document({"type": "message", "role": "assistant"}), "no content"),
         (document({**WHOLE, "stop_reason": None}), "finish"),
         (document(b""), "is empty"),
-        (document(msgspec.json.encode(WHOLE)[:99]), "no JSON"),
+        (document(msgspec.json.encode(WHOLE)[:99]), "invalid JSON"),
         (Answer(body=b"<html><title>Oops</title>", headers={"content-type": "text/html"}), "Oops"),
     ],
 )

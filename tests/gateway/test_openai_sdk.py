@@ -121,7 +121,7 @@ def test_a_plain_answer_is_the_same_as_straight(stage: Stage, chat: Pair) -> Non
         (document({**WHOLE, "choices": []}), "no choices"),
         (document({**WHOLE, "choices": [{**WHOLE["choices"][0], "finish_reason": None}]}), "finish"),  # type: ignore[index]
         (document(b""), "is empty"),
-        (document(b'{"id": "chatcmpl'), "no JSON"),
+        (document(b'{"id": "chatcmpl'), "invalid JSON"),
         (Answer(body=b"<html><title>Oops</title>", headers={"content-type": "text/html"}), "Oops"),
         (Answer(body=msgspec.json.encode(WHOLE)[:200], framing="cut"), ""),
     ],

@@ -205,7 +205,7 @@ async def test_what_others_said_before_is_told_in_words(cli: Cli) -> None:
 
     before, now = cli.seen[0]["told"][0]["message"]["content"]
     assert before["text"].endswith(
-        'User: 2+2?\n\nAssistant: Four.\n\nAssistant called add with {"a":1} and got: 3\n\nWhat is said now:'
+        'User: 2+2?\n\nAssistant: Four.\n\nAssistant called add with {"a":1} and got: 3\n\nNew message:'
     )
     assert now == {"type": "text", "text": "Sure?"}
     assert not any("--resume" in argument for argument in cli.seen[0]["argv"])

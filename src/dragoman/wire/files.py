@@ -6,9 +6,7 @@ import base64
 import binascii
 import re
 
-from dragoman.messages import (
-    FilePart,
-)
+from dragoman.messages import FilePart
 
 _DATA_URL = re.compile(r"data:[^,]*?(;base64)?,(.*)", re.DOTALL | re.IGNORECASE)
 _PERCENT_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")

@@ -7,11 +7,7 @@ from typing import assert_never
 
 import msgspec
 
-from dragoman.messages import (
-    Part,
-    StepStartPart,
-    ToolPart,
-)
+from dragoman.messages import Part, StepStartPart, ToolPart
 from dragoman.wire.json_codec import encode_json
 
 NOT_RUN = "not run: interrupted"
@@ -21,14 +17,14 @@ DENIED = "denied"
 
 def split_steps(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """Split an assistant message into the parts of each model call."""
-    block: list[Part] = []
+    step: list[Part] = []
     for part in parts:
         if isinstance(part, StepStartPart):
-            yield block
-            block = []
+            yield step
+            step = []
         else:
-            block.append(part)
-    yield block
+            step.append(part)
+    yield step
 
 
 def local_tool_calls(parts: Sequence[Part]) -> list[ToolPart]:

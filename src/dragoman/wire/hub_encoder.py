@@ -26,8 +26,8 @@ class HubStreamEncoder:
         """Return the batch as `data:` frames."""
         frames = bytearray()
         for event in batch:
-            spell = _CONVERTERS.get(type(event))
-            frames += b"data: " + _encoder.encode(spell(event) if spell else event) + b"\n\n"
+            convert = _CONVERTERS.get(type(event))
+            frames += b"data: " + _encoder.encode(convert(event) if convert else event) + b"\n\n"
         return bytes(frames)
 
     def end(self) -> bytes:

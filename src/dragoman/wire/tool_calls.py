@@ -192,9 +192,8 @@ class _PendingCall:
     def is_different_call(self, fragment: ToolCallFragment) -> bool:
         """Whether the fragment has this call's index but begins another call."""
         if fragment.id and self.provider_id and fragment.id != self.provider_id and self.name:
-            return (
-                bool(fragment.name) or self.complete
-            )  # rule 2; some vendors send a new id with every fragment
+            # Rule 2. A new id alone is not enough: some vendors send one with every fragment.
+            return bool(fragment.name) or self.complete
         if self.is_repeat(fragment):
             return False
         has_other_name = bool(fragment.name and self.name and fragment.name != self.name)

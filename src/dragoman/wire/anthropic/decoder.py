@@ -10,8 +10,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
-from dragoman.wire.anthropic import chunk as chunk_reader
-from dragoman.wire.anthropic.chunk import AnthropicChunk, anthropic_error
+from dragoman.wire.anthropic.chunk import (
+    AnthropicChunk,
+    AnthropicSSEParser,
+    anthropic_error,
+    decode_chunks,
+    event_name,
+    read_chunk,
+)
 from dragoman.wire.anthropic.event_builder import AnthropicEventBuilder
 from dragoman.wire.json_codec import parse_lenient_json, replace_surrogates
 from dragoman.wire.provider_errors import (
@@ -51,7 +57,7 @@ class AnthropicDecoder:
         limit: int = MAX_FRAME_BYTES,
     ) -> None:
         self.done = False
-        self._parser = chunk_reader.AnthropicSSEParser(limit=limit)
+        self._parser = AnthropicSSEParser(limit=limit)
         self._ping_count = 0
         self._builder = AnthropicEventBuilder(
             provider=provider, model=model, new_id=new_id or sequential_ids(), used_ids=used_ids
@@ -119,7 +125,7 @@ class AnthropicDecoder:
     def _decode_frames(self, payloads: Sequence[bytes], *, last: bool = False) -> None:
         """Decode complete chunk_reader. The last frame of a stream may be truncated."""
         try:
-            chunks = chunk_reader.decode_chunks(payloads)
+            chunks = decode_chunks(payloads)
             if chunks:
                 self._add_chunks(chunks, payloads)
             else:
@@ -140,12 +146,12 @@ class AnthropicDecoder:
         for payload in payloads:
             stripped = payload.strip()
             if not stripped or stripped == _DONE:
-                if chunk_reader.event_name(payload) == "error":
+                if event_name(payload) == "error":
                     self._builder.fail(None)
                     return
                 continue
             try:
-                chunk = chunk_reader.read_chunk(payload)
+                chunk = read_chunk(payload)
             except ValueError as error:
                 if _is_heartbeat(payload):
                     continue
@@ -165,7 +171,7 @@ class AnthropicDecoder:
                 self._ping_count += 1
             case "error":
                 self._builder.fail(chunk.error or _error_from(payload))
-            case _ if chunk_reader.event_name(payload) == "error" or (chunk.type is None and chunk.error):
+            case _ if event_name(payload) == "error" or (chunk.type is None and chunk.error):
                 self._builder.fail(chunk.error or _error_from(payload))
             case _:
                 self._builder.add_chunk(chunk)
@@ -187,7 +193,7 @@ def _error_from(payload: bytes) -> object:
 
 def _is_heartbeat(payload: bytes) -> bool:
     """Whether invalid JSON can be skipped: a named heartbeat that does not begin like JSON."""
-    name = chunk_reader.event_name(payload)
+    name = event_name(payload)
     if name is None or payload.startswith(b"{"):
         return False
     return name not in ("data", "completion") and not name.startswith(_JSON_EVENT_PREFIXES)
@@ -195,6 +201,6 @@ def _is_heartbeat(payload: bytes) -> bool:
 
 def _frame_error(payload: bytes, reason: ValueError) -> ProviderError:
     """The error for a frame that is not JSON, or that is an error in plain text."""
-    if chunk_reader.event_name(payload) == "error":
+    if event_name(payload) == "error":
         return anthropic_error(payload.decode(errors="replace"))
     return invalid_json_error(payload, reason)

@@ -166,9 +166,7 @@ _CHOICE_TYPES = {"auto": "auto", "none": "none", "required": "any"}
 
 
 def write_tools(request: ModelRequest, *, can_force: bool, drop: Collection[str]) -> dict[str, Any]:
-    """Return `tools` and `tool_choice`. `can_force`: the model accepts a required call; else it is only
-    allowed.
-    """
+    """Return `tools` and `tool_choice`. Without `can_force`, a required call is only allowed."""
     if not request.tools:
         return {}
     fields: dict[str, Any] = {

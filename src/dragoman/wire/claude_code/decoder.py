@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from dragoman import events as e
 from dragoman.errors import BudgetExhausted, ProviderCategory, ProviderError
-from dragoman.wire.anthropic import chunk as frames
+from dragoman.wire.anthropic.chunk import read_chunk
 from dragoman.wire.anthropic.event_builder import FINISH_REASONS, AnthropicEventBuilder
 from dragoman.wire.anthropic.usage import AnthropicUsage
 from dragoman.wire.provider_errors import provider_error
@@ -88,9 +88,7 @@ class ClaudeCodeDecoder:
         self._builder: AnthropicEventBuilder | None = None
         self._message_number = 0
         self._streamed_ids: set[str] = set()  # ids of messages that were streamed
-        self._open_blocks: dict[
-            str, type[e.TextEnd | e.ReasoningEnd]
-        ] = {}  # end event types of open blocks, by id
+        self._open_blocks: dict[str, type[e.TextEnd | e.ReasoningEnd]] = {}  # end event types, by id
         self._open_calls: dict[str, str] = {}  # tool names of calls with incomplete arguments, by id
         self._calls_without_output: dict[str, None] = {}  # an ordered set of ids
         self._early_calls: set[str] = set()  # ids of calls emitted before their message reached them
@@ -163,7 +161,7 @@ class ClaudeCodeDecoder:
     def _read_stream_event(self, raw: bytes) -> list[e.Event]:
         """Handle a stream event in the format of Anthropic's API."""
         try:
-            chunk = frames.read_chunk(raw)
+            chunk = read_chunk(raw)
         except ValueError:
             return []
         if chunk is None or chunk.type in ("message_stop", "ping"):
@@ -425,9 +423,8 @@ def explain_error(text: str, *, kind: str | None = None, status: int | None = No
     elif status is None and error.category == "api_error":
         error.transient = False  # nothing indicates that a retry would help
     elif status is None and error.category == "auth" and not _LOGIN_WORDS.search(text):
-        return ProviderError(
-            error.message, category="bad_request"
-        )  # for example a permission mode that root may not use
+        # for example a permission mode that root may not use
+        return ProviderError(error.message, category="bad_request")
     if error.category == "auth":
         error.hint = LOGIN_HINT
     return error

@@ -20,8 +20,8 @@ from dragoman.wire.json_codec import mapping_enc_hook
 
 CONTINUE_TEXT = "Go on."
 CLOSING_TEXT = "(The message ends here.)"
-_HISTORY_HEADING = "What was said before, in another session:\n\n"
-_NEW_MESSAGE_HEADING = "\n\nWhat is said now:"
+_HISTORY_HEADING = "Earlier conversation, from another session:\n\n"
+_NEW_MESSAGE_HEADING = "\n\nNew message:"
 
 
 class ClaudeCodePrompt(msgspec.Struct, frozen=True):

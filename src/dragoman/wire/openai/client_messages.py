@@ -53,10 +53,10 @@ def parse_messages(value: Any, ignored: IgnoredFields) -> tuple[Message, ...]:
     """Parse the conversation; BadRequest names the invalid message and field."""
     if value is None or value == []:
         raise BadRequest("messages must be a list with at least one message", field="messages")
-    history = _OpenAIMessageParser(ignored)
+    parser = _OpenAIMessageParser(ignored)
     for index, message in enumerate(read_list(value, "messages")):
-        history.add_message(read_object(message, f"messages[{index}]"), f"messages[{index}]")
-    return history.messages
+        parser.add_message(read_object(message, f"messages[{index}]"), f"messages[{index}]")
+    return parser.messages
 
 
 class _OpenAIDraftMessage(msgspec.Struct):
@@ -140,8 +140,7 @@ class _OpenAIMessageParser:
         waiting = self._open_calls.get(id)
         if not waiting:
             raise BadRequest(
-                f"{field}: no assistant message before it has a tool "
-                f"call {describe_value(id)} that waits for a result",
+                f"{field}: no earlier assistant message has an open tool call {describe_value(id)}",
                 field=field,
             )
         return waiting.pop(0)
@@ -155,7 +154,7 @@ class _OpenAIMessageParser:
             if isinstance(part, ToolPart) and part.name == function_name:
                 return self._open_functions.pop(index)
         raise BadRequest(
-            f"{field}: no function call {describe_value(function_name)} before it waits for a result",
+            f"{field}: there is no earlier open function call {describe_value(function_name)}",
             field=field,
         )
 
@@ -235,7 +234,6 @@ def _call_part(value: Any, field: str, *, id: str, metadata: ProviderMetadata | 
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        return replace(
-            part, raw_input=arguments_text
-        )  # keeps what the model wrote; providers would reject it
+        # Keep what the model wrote as `raw_input`: providers would reject it as input.
+        return replace(part, raw_input=arguments_text)
     return replace(part, input=parsed)

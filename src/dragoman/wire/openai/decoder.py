@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
 from dragoman.wire.json_codec import DECODE_ERRORS, parse_lenient_json
-from dragoman.wire.openai import chunk as chunks
-from dragoman.wire.openai.chunk import OpenAIChunk
+from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks, sole_delta
 from dragoman.wire.openai.event_builder import OpenAIEventBuilder
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.provider_errors import (
@@ -105,7 +104,7 @@ class OpenAIDecoder:
         try:
             if not isinstance(value, dict) or not value.get("choices"):
                 raise provider_error(find_error(value) or f"the answer has no choices: {preview(raw)}")
-            self._builder.add_chunk(chunks.lenient_chunk(value))
+            self._builder.add_chunk(lenient_chunk(value))
         except RecursionError:
             raise nesting_error() from None
         self._finish(done=True)
@@ -117,7 +116,7 @@ class OpenAIDecoder:
         if done:
             payloads = payloads[: payloads.index(_DONE)]
         try:
-            chunks_read = chunks.decode_lines(b"\n".join(payloads))
+            chunks_read = decode_lines(b"\n".join(payloads))
         except DECODE_ERRORS:
             chunks_read = []
         if len(chunks_read) == len(payloads):
@@ -134,7 +133,7 @@ class OpenAIDecoder:
             if stripped == _DONE:
                 return True
             try:
-                chunks_read = chunks.read_chunks(payload) if stripped else []
+                chunks_read = read_chunks(payload) if stripped else []
             except ValueError as error:
                 if not self._is_ignorable(payload, last=last):
                     self._builder.fail(_frame_error(payload, error))
@@ -158,7 +157,7 @@ class OpenAIDecoder:
     def _add_chunks(self, batch: Sequence[OpenAIChunk], payloads: Sequence[bytes]) -> None:
         try:
             for chunk, payload in zip(batch, payloads, strict=True):
-                delta = chunks.sole_delta(chunk)
+                delta = sole_delta(chunk)
                 if delta is not None and self._builder.model:
                     self._builder.add_delta(delta)
                 elif not self._add_chunk(chunk, payload):

@@ -80,22 +80,21 @@ class _StepWriter:
 
     def _reasoning_fields(self) -> dict[str, Any]:
         """The reasoning before the calls: its text for vendors that require it, and opaque parts."""
-        thoughts: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         text = "".join(part.text for part in self._reasoning)
         match self._quirks.reasoning_field:
             case "reasoning_content":
-                thoughts["reasoning_content"] = (
-                    text or " "
-                )  # Moonshot rejects a call without it, also an empty string
+                # Moonshot rejects a call without reasoning, also with an empty string.
+                fields["reasoning_content"] = text or " "
             case "reasoning" if text:
-                thoughts["reasoning"] = text
+                fields["reasoning"] = text
             case _:
                 pass
         for part in self._reasoning:
             for name, value in self._own_metadata(part.provider_metadata).items():
                 if name in _OPAQUE_FIELDS:
-                    thoughts[name] = [*thoughts.get(name, ()), *value] if isinstance(value, list) else value
-        return thoughts
+                    fields[name] = [*fields.get(name, ()), *value] if isinstance(value, list) else value
+        return fields
 
     def _write_call(self, part: ToolPart) -> dict[str, Any]:
         arguments = encode_json(part.input) if isinstance(part.input, Mapping) else "{}"

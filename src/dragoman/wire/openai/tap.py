@@ -1,5 +1,6 @@
-"""Read usage and the finish from a relayed chat.completions answer. Source: wire notes on providers, §3 and
-§4.
+"""Read usage and the finish from a relayed chat.completions answer.
+
+Source: wire notes on providers, §3 and §4.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import DECODE_ERRORS, as_text, parse_lenient_json
-from dragoman.wire.openai import chunk as chunks
+from dragoman.wire.openai.chunk import OpenAIChunk, read_chunks
 from dragoman.wire.openai.usage import OpenAIUsage, has_counts, read_standard_usage, read_usage
 from dragoman.wire.provider_errors import (
     find_error,
@@ -22,11 +23,7 @@ from dragoman.wire.provider_errors import (
     provider_error,
 )
 from dragoman.wire.sse import DONE_FRAME, MAX_FRAME_BYTES, NamedFrame
-from dragoman.wire.tap import (
-    AnswerSummary,
-    RelayFrameReader,
-    join_frames,
-)
+from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
 
 _DONE = b"[DONE]"
 
@@ -183,7 +180,7 @@ class OpenAITap:
                 self._saw_done = True
                 break
             try:
-                chunks_read = chunks.read_chunks(frame)
+                chunks_read = read_chunks(frame)
             except ValueError:
                 if not self._is_ignorable(frame, last=last):
                     break
@@ -246,7 +243,7 @@ def delta_length(delta: OpenAITapDelta) -> int:
     return len(delta.reasoning_content or delta.reasoning or "") + calls
 
 
-def to_tap_chunk(chunk: chunks.OpenAIChunk) -> OpenAITapChunk:
+def to_tap_chunk(chunk: OpenAIChunk) -> OpenAITapChunk:
     """Convert a leniently parsed chunk to the fields that are read."""
     choices = None
     if chunk.choices is not None:
