@@ -17,12 +17,12 @@ from tests.mcp.server import hub as hubs
 from tests.mcp.server.hub import batch, served
 
 pytestmark = pytest.mark.anyio
-HERE = "import asyncio; from tests.mcp.server.hub import Hub; from dragoman.mcp import pipe\n"
+HERE = "import asyncio; from tests.mcp.server.hub import Hub; from dragoman.mcp.server import stdio\n"
 SERVE = f"""{HERE}
 async def main():
     hub = Hub(pinned=("math.*",))
     print("an operation that prints")
-    await pipe.serve(hub.server)
+    await stdio.serve_stdio(hub.server)
     await hub.calls.close()
 asyncio.run(main())
 """
