@@ -8,9 +8,10 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from dragoman.errors import WireError
+from dragoman.errors import CallError, CallTimeout, CallUncertain, InvalidInput, RateLimited, WireError
 from dragoman.operations.operation import Effect, Operation
-from dragoman.operations.outcome import CallFailure
+from dragoman.operations.outcome import MAX_MESSAGE_LENGTH, CallFailure
+from dragoman.operations.sanitize import sanitize_text
 
 VERSION = 1
 PATH = "/api/spoke"
@@ -337,6 +338,23 @@ def check_version(text: str | bytes) -> None:
     )
     error.code = "bad_version"
     raise error
+
+
+def error_from_failure(failure: SpokeFailure) -> CallError | InvalidInput:
+    """Return the error for a failure that the other side reports, with its texts sanitized."""
+    message = sanitize_text(failure.message, MAX_MESSAGE_LENGTH) or "the call failed without a message"
+    hint = sanitize_text(failure.hint, MAX_MESSAGE_LENGTH) if failure.hint else None
+    if failure.code == InvalidInput.code:
+        return InvalidInput(message, problems=list(failure.problems), hint=hint)
+    if failure.code == RateLimited.code:
+        return RateLimited(message, retry_after=failure.retry_after, hint=hint)
+    if failure.code == CallTimeout.code:
+        return CallTimeout(message, hint=hint)
+    if failure.code == CallUncertain.code:
+        return CallUncertain(message, hint=hint)
+    error = CallError(message, hint=hint)
+    error.code, error.transient, error.retry_after = failure.code, failure.transient, failure.retry_after
+    return error
 
 
 def close_code(code: str) -> int:

@@ -144,14 +144,14 @@ def test_a_hub_without_mcp_servers_and_sessions_does_not_load_what_speaks_mcp() 
 
 TOGETHER = """
 import threading
-from dragoman.mcp.client.sdk import load
+from dragoman.mcp.sdk_import import import_sdk_module
 
 begin, failed = threading.Barrier(2), []
 
 def get(module):
     begin.wait()
     try:
-        load(module)
+        import_sdk_module(module)
     except ImportError as error:
         failed.append(str(error))
 

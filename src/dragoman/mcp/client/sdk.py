@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import threading
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dragoman.mcp.sdk_import import import_sdk_module
 from dragoman.mcp.server_spec import ServerSpec
 
 if TYPE_CHECKING:
     from dragoman.mcp.client.connection import ConnectionOptions, McpConnection
-
-IMPORT_LOCK = threading.Lock()  # of the process, as what is imported is
-
-
-def import_sdk_module(module: str) -> Any:
-    """A module of the SDK, or one that needs it.
-
-    One thread at a time: the SDK's modules import each other, and two threads that begin with different ones
-    find them half made.
-    """
-    with IMPORT_LOCK:
-        return importlib.import_module(module)
 
 
 class SdkLoader:

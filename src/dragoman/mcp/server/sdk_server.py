@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope
 from dragoman.errors import Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.mcp.client import sdk
+from dragoman.mcp.sdk_import import import_sdk_module
 from dragoman.mcp.server.running_call import CALLS_KEY, IDENTITY_KEY, RunningCall
 
 log = logging.getLogger(__name__)
@@ -88,13 +88,13 @@ class SdkServer:
 
     def _load_sessions(self) -> Any:
         """Import the SDK and build what needs it."""
-        handlers = sdk.import_sdk_module("dragoman.mcp.server.handlers")
+        handlers = import_sdk_module("dragoman.mcp.server.handlers")
         return handlers.SdkSessions(self._build(), body_limit=self._body_limit)
 
 
 def build_sdk_server(tool_server: Any) -> Any:
     """Import the SDK and return its server for these tools."""
-    return sdk.import_sdk_module("dragoman.mcp.server.handlers").build_sdk_server(tool_server)
+    return import_sdk_module("dragoman.mcp.server.handlers").build_sdk_server(tool_server)
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:

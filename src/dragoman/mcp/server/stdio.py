@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from dragoman.mcp.client import sdk
+from dragoman.mcp.sdk_import import import_sdk_module
 from dragoman.mcp.server.sdk_server import build_sdk_server
 from dragoman.mcp.server.server import McpServer
 
@@ -18,7 +18,7 @@ MAX_LINE_BYTES = 64_000_000
 async def serve_stdio(server: McpServer) -> None:
     """Serve the tools until stdin ends. What operations print goes to stderr meanwhile."""
     built = await asyncio.to_thread(build_sdk_server, server)
-    stdio = await asyncio.to_thread(sdk.import_sdk_module, "mcp.server.stdio")
+    stdio = await asyncio.to_thread(import_sdk_module, "mcp.server.stdio")
     async with stdio.stdio_server() as (read, write):
         await built.run(read, write, built.create_initialization_options())
 

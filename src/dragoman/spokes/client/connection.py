@@ -14,7 +14,6 @@ from websockets.exceptions import ConnectionClosed
 from dragoman.errors import CallError, CallUncertain, Unavailable, WireError
 from dragoman.operations.context import ProgressCallback
 from dragoman.spokes.client.jobs import JobRunner
-from dragoman.spokes.hub.call import error_from_failure
 from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
 from dragoman.spokes.protocol import (
     NORMAL_CLOSURE,
@@ -35,6 +34,7 @@ from dragoman.spokes.protocol import (
     SubcallFrame,
     WelcomeFrame,
     decode_from_hub,
+    error_from_failure,
 )
 
 log = logging.getLogger(__name__)

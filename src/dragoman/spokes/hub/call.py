@@ -1,4 +1,4 @@
-"""A ticket: one call that a spoke has been handed, and what came of it."""
+"""One call that runs at a spoke, and its outcome."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ import msgspec
 from dragoman.errors import (
     ApprovalNeeded,
     CallError,
-    CallTimeout,
-    CallUncertain,
     InvalidInput,
-    RateLimited,
 )
 from dragoman.ids import new_id
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Effect
-from dragoman.operations.outcome import MAX_MESSAGE_LENGTH
-from dragoman.operations.sanitize import sanitize_text
-from dragoman.spokes.protocol import AbortedFrame, CallFrame, ErrorFrame, ReplyFrame, SpokeFailure
+from dragoman.spokes.protocol import AbortedFrame, CallFrame, ErrorFrame, ReplyFrame, error_from_failure
 
 MAX_DEPTH = 16
 calling_spokes: ContextVar[tuple[str, ...]] = ContextVar("dragoman_spokes_above", default=())
@@ -81,20 +76,3 @@ class SpokeCall:
         if reply.error.code == ApprovalNeeded.code and self.approval is not None:
             return self.approval
         return error_from_failure(reply.error)
-
-
-def error_from_failure(failure: SpokeFailure) -> CallError | InvalidInput:
-    """The error that a failure stands for; its words come from elsewhere, so they are cleaned."""
-    message = sanitize_text(failure.message, MAX_MESSAGE_LENGTH) or "it failed, and does not say why"
-    hint = sanitize_text(failure.hint, MAX_MESSAGE_LENGTH) if failure.hint else None
-    if failure.code == InvalidInput.code:
-        return InvalidInput(message, problems=list(failure.problems), hint=hint)
-    if failure.code == RateLimited.code:
-        return RateLimited(message, retry_after=failure.retry_after, hint=hint)
-    if failure.code == CallTimeout.code:
-        return CallTimeout(message, hint=hint)
-    if failure.code == CallUncertain.code:
-        return CallUncertain(message, hint=hint)
-    error = CallError(message, hint=hint)
-    error.code, error.transient, error.retry_after = failure.code, failure.transient, failure.retry_after
-    return error
