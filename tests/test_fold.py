@@ -121,8 +121,8 @@ def test_a_message_survives_its_json(message: m.Message) -> None:
 
 @given(finished_messages())
 def test_events_survive_their_json(message: m.Message) -> None:
-    told = unfold(message)
-    assert [e.decode(e.encode(event)) for event in told] == told
+    events = unfold(message)
+    assert [e.decode(e.encode(event)) for event in events] == events
 
 
 RUN: list[e.Event] = [
@@ -180,25 +180,25 @@ WAITS: list[e.Event] = [
 
 def regrouped(cuts: Sequence[int]) -> list[e.Event]:
     """The run with its deltas cut elsewhere."""
-    told: list[e.Event] = []
+    events: list[e.Event] = []
     for index, event in enumerate(RUN):
         cut = cuts[index % len(cuts)]
         match event:
             case e.TextDelta(id=key, delta=delta):
-                told += [e.TextDelta(key, delta[:cut]), e.TextDelta(key, delta[cut:])]
+                events += [e.TextDelta(key, delta[:cut]), e.TextDelta(key, delta[cut:])]
             case e.ToolInputDelta(tool_call_id=key, input_text_delta=delta):
-                told += [e.ToolInputDelta(key, delta[:cut]), e.ToolInputDelta(key, delta[cut:])]
+                events += [e.ToolInputDelta(key, delta[:cut]), e.ToolInputDelta(key, delta[cut:])]
             case _:
-                told.append(event)
-    return told
+                events.append(event)
+    return events
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(1, 7), min_size=1))
 def test_folding_does_not_depend_on_how_deltas_are_cut_or_batched(cuts: list[int], sizes: list[int]) -> None:
-    growing, told, at = Fold(), regrouped(cuts), 0
-    while at < len(told):
+    growing, events, at = Fold(), regrouped(cuts), 0
+    while at < len(events):
         size = sizes[at % len(sizes)]
-        growing.add(told[at : at + size])
+        growing.add(events[at : at + size])
         at += size
     assert growing.message() == fold(None, RUN)
 
@@ -240,9 +240,9 @@ ASKED: list[e.Event] = [
 def test_a_follower_hears_of_an_approval_that_a_call_wants_in_the_midst_of_its_work() -> None:
     for place, event in enumerate(ASKED[6:], 6):
         behind, growing = fold_of(ASKED[: place - 1]), fold_of(ASKED[: place + 1])
-        told = events_since(growing, current_position(behind))
-        assert told[-1:] == [event], place
-        assert events_since(growing, current_position(growing)) == [], "what was told is not told again"
+        events = events_since(growing, current_position(behind))
+        assert events[-1:] == [event], place
+        assert events_since(growing, current_position(growing)) == [], "events that were sent are sent again"
 
 
 def fold_of(events: list[e.Event]) -> Fold:
@@ -269,14 +269,14 @@ STEP: list[e.Event] = [e.Start("m"), e.StartStep()]
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("events", "message"),
     [
         ([e.TextStart("t")], "before start"),
         ([e.Start("m"), e.Start("m")], "between steps"),
         ([e.Start("m"), e.TextStart("t")], "between steps"),
-        ([*STEP, e.TextDelta("t", "x")], "no such block is open"),
-        ([*STEP, e.TextEnd("t")], "no such block is open"),
-        ([*STEP, e.TextStart("t"), e.TextStart("t")], "open already"),
+        ([*STEP, e.TextDelta("t", "x")], "which is not open"),
+        ([*STEP, e.TextEnd("t")], "which is not open"),
+        ([*STEP, e.TextStart("t"), e.TextStart("t")], "already open"),
         ([*STEP, e.TextStart("t"), e.FinishStep()], "blocks are open"),
         ([*STEP, e.ToolInputStart("c", "x"), e.FinishStep()], "not complete"),
         ([*STEP, e.ToolInputDelta("c", "x")], "no tool call 'c'"),
@@ -302,16 +302,16 @@ STEP: list[e.Event] = [e.Start("m"), e.StartStep()]
             ],
             "outside the step",
         ),
-        ([*STEP, e.ToolApprovalResponse("a", True)], "not waiting"),
+        ([*STEP, e.ToolApprovalResponse("a", True)], "which no call waits for"),
         ([*STEP, e.Finish()], "inside a step"),
         ([*STEP, e.ErrorEvent("x")], "inside a step"),
         ([e.Start("m"), e.Finish(), e.StartStep()], "after finish"),
         ([e.Start("m"), e.Abort(), e.StartStep()], "only finish may follow"),
     ],
 )
-def test_an_event_out_of_order_is_refused_with_a_clear_error(told: list[e.Event], complaint: str) -> None:
-    with pytest.raises(OutOfOrder, match=complaint):
-        fold(None, told)
+def test_an_event_out_of_order_is_refused_with_a_clear_error(events: list[e.Event], message: str) -> None:
+    with pytest.raises(OutOfOrder, match=message):
+        fold(None, events)
 
 
 def test_a_continued_message_takes_the_outputs_of_its_old_calls_before_the_next_step() -> None:
@@ -327,12 +327,12 @@ def test_a_continued_message_takes_the_outputs_of_its_old_calls_before_the_next_
         m.ToolPart("tool-ask", "c", "output-available", input={"q": 1}, output="yes"),
         m.StepStartPart(),
     )
-    with pytest.raises(OutOfOrder, match="is continued"):
+    with pytest.raises(OutOfOrder, match="while folding"):
         fold(first, [e.Start("other")])
 
 
-def test_a_reset_step_takes_back_what_the_step_had_said() -> None:
-    told: list[e.Event] = [
+def test_a_reset_step_drops_the_parts_of_the_step() -> None:
+    events: list[e.Event] = [
         *STEP,
         e.TextStart("t"),
         e.TextDelta("t", "no"),
@@ -341,7 +341,13 @@ def test_a_reset_step_takes_back_what_the_step_had_said() -> None:
     ]
     whole = fold(
         None,
-        [*told, e.ToolInputAvailable("c", "x", 1), e.ToolOutputAvailable("c", 2), e.FinishStep(), e.Finish()],
+        [
+            *events,
+            e.ToolInputAvailable("c", "x", 1),
+            e.ToolOutputAvailable("c", 2),
+            e.FinishStep(),
+            e.Finish(),
+        ],
     )
     assert whole.parts == (
         m.StepStartPart(),

@@ -2,28 +2,28 @@
 
 DragomanError
 ├── ConfigError            dragoman.yaml or the environment is wrong
-├── BadRequest        400  the caller's input is wrong; `field` names where
-│   └── InvalidInput  400  an operation's input does not fit its schema
+├── BadRequest        400  the caller's input is invalid; `field` names the field
+│   └── InvalidInput  400  an operation's input does not match its schema
 ├── Unauthorized      401
 ├── Forbidden         403
 ├── NotFound          404
 ├── Conflict          409
-│   └── RunActive     409  the session is busy with another run
+│   └── RunActive     409  the session already has an active run
 ├── TooLarge          413
-├── LimitReached      429  a key or its owner asks too often or too much at once; `retry_after` says when
-├── BudgetExhausted   429  the money of a key or its owner is spent, or reserved by what is under way
-├── Unavailable       503  the hub cannot do it now: draining, or the store is gone
-├── WireError              bytes that break a protocol
+├── LimitReached      429  a rate or concurrency limit of a key or its owner; `retry_after` is set
+├── BudgetExhausted   429  a budget of a key or its owner is spent, or reserved by active requests
+├── Unavailable       503  the hub is shutting down, or its database does not answer
+├── WireError              bytes that violate a protocol
 │   ├── FrameTooLong
 │   └── OutOfOrder         an event that the grammar does not allow here
-├── ProviderError          a model's answer failed; `code` is its category
-├── StoreError             the database refused
+├── ProviderError          a model request failed; `code` is its category
+├── StoreError             the database refused an operation
 └── CallError              an operation failed
     ├── CallTimeout        its deadline passed
-    ├── CallDenied         the caller may not call it
-    ├── ApprovalNeeded     somebody has to approve it first
-    ├── RateLimited        the operation takes no more calls for now; `retry_after` says when
-    └── CallUncertain      whoever ran it is gone, and it is not known whether it took effect
+    ├── CallDenied         the policy or a hook does not allow it
+    ├── ApprovalNeeded     a person has to approve it first
+    ├── RateLimited        the operation's own rate limit; `retry_after` is set
+    └── CallUncertain      the process that ran it is gone; it may or may not have taken effect
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ProviderCategory = Literal[
 
 
 class DragomanError(Exception):
-    """The root. `str(error)` is safe to show: it never holds a secret."""
+    """The root of all errors. `str(error)` is safe to show: it never contains a secret."""
 
     code: str = "internal"
     status: int = 500
@@ -60,7 +60,7 @@ class DragomanError(Exception):
         self.hint = hint
 
     def to_json(self) -> dict[str, object]:
-        """The body that every door sends: `{"error": {code, message, hint?, ...}}` without the outer key."""
+        """Return the value of `error` in every endpoint's error body: `{code, message, hint?, ...}`."""
         body: dict[str, object] = {"code": self.code, "message": self.message}
         if self.hint:
             body["hint"] = self.hint
@@ -68,13 +68,13 @@ class DragomanError(Exception):
 
 
 class ConfigError(DragomanError):
-    """The configuration cannot be used; the message names the file and the field."""
+    """The configuration is invalid; the message names the file and the field."""
 
     code = "config"
 
 
 class BadRequest(DragomanError):
-    """The caller's input is wrong; `field` is a dotted path into it."""
+    """The caller's input is invalid; `field` is a dotted path into it."""
 
     code = "bad_request"
     status = 400
@@ -91,7 +91,7 @@ class BadRequest(DragomanError):
 
 
 class InvalidInput(BadRequest):
-    """An operation's input does not fit its schema; `problems` lists every field that is wrong."""
+    """An operation's input does not match its schema; `problems` lists every invalid field."""
 
     code = "invalid_input"
 
@@ -105,7 +105,7 @@ class InvalidInput(BadRequest):
 
 
 class Unauthorized(DragomanError):
-    """No key, or one that the hub does not know."""
+    """The request has no key, or an unknown, expired or revoked one."""
 
     code = "unauthorized"
     status = 401
@@ -123,27 +123,27 @@ class Forbidden(DragomanError):
 
 
 class NotFound(DragomanError):
-    """No such session, message, operation, model or key."""
+    """The named session, message, operation, model or key does not exist."""
 
     code = "not_found"
     status = 404
 
 
 class Conflict(DragomanError):
-    """What is asked does not fit the state that the hub holds."""
+    """The request conflicts with the current state of the resource."""
 
     code = "conflict"
     status = 409
 
 
 class RunActive(Conflict):
-    """The session is busy with another run."""
+    """The session already has an active run."""
 
     code = "run_active"
 
     def __init__(self, session_id: str, run_id: str) -> None:
         super().__init__(
-            f"session {session_id!r} is already answering (run {run_id!r})",
+            f"session {session_id!r} already has an active run ({run_id!r})",
             hint='wait for it, stop it with POST /api/chat/{id}/stop, or send "whenBusy": "queue"',
         )
         self.run_id = run_id
@@ -153,14 +153,14 @@ class RunActive(Conflict):
 
 
 class TooLarge(DragomanError):
-    """A body, part or result over its limit."""
+    """A body, part or result exceeds its size limit."""
 
     code = "too_large"
     status = 413
 
 
 class LimitReached(DragomanError):
-    """A key or its owner asks too often, or for too much at once; it may again in `retry_after` seconds."""
+    """A rate or concurrency limit of a key or its owner; retry after `retry_after` seconds."""
 
     code = "rate_limit_exceeded"
     status = 429
@@ -172,7 +172,7 @@ class LimitReached(DragomanError):
 
 
 class BudgetExhausted(DragomanError):
-    """A budget has no room: it is spent, or (`transient`) reserved by requests that are under way."""
+    """A budget is spent or, when `transient`, reserved by requests that are still active."""
 
     code = "insufficient_quota"
     status = 429
@@ -184,7 +184,7 @@ class BudgetExhausted(DragomanError):
 
 
 class Unavailable(DragomanError):
-    """The hub cannot do this now: it drains, or its store does not answer."""
+    """The hub is shutting down, or its database does not answer."""
 
     code = "unavailable"
     status = 503
@@ -193,20 +193,20 @@ class Unavailable(DragomanError):
 
 
 class WireError(DragomanError):
-    """Bytes or values that break a protocol."""
+    """Bytes or values that violate a protocol."""
 
     code = "wire"
     status = 400
 
 
 class FrameTooLong(WireError):
-    """A line or frame over the limit; nothing of it is kept."""
+    """A line or frame exceeds the size limit; it is discarded."""
 
     code = "frame_too_long"
 
 
 class OutOfOrder(WireError):
-    """An event that the grammar of a run does not allow here."""
+    """An event that the grammar of a run does not allow at this point."""
 
     code = "out_of_order"
 
@@ -214,11 +214,9 @@ class OutOfOrder(WireError):
 class ProviderError(DragomanError):
     """A model request failed. `code` is its category, `upstream_status` the provider's HTTP status if any.
 
-    `retry_after` is in seconds, as the provider asked. `transient` says whether trying again can help.
-    `details` is the provider's own error object, without its secrets. `caller_may_retry`: nobody has tried
-    again yet, as the hub was told to, so that whoever asked may. `cost` is in US dollars, where the
-    provider says that it cost something all the same, and `usage` the tokens that it took, by the names of
-    `Usage`.
+    `retry_after` is in seconds, from the provider. `transient`: a retry can help. `details` is the provider's
+    own error object without secrets. `caller_may_retry`: the hub is configured not to retry, so the caller
+    may. `cost` (US dollars) and `usage` (fields of `Usage`) are set when the failed request was charged.
     """
 
     status = 502
@@ -246,14 +244,14 @@ class ProviderError(DragomanError):
 
 
 class StoreError(DragomanError):
-    """The database refused; the message names what was tried, not the values."""
+    """The database refused an operation; the message names the operation, not the values."""
 
     code = "store"
     status = 503
 
 
 class CallError(DragomanError):
-    """An operation failed; the message is what the model is told."""
+    """An operation failed; the model receives the message."""
 
     code = "call_failed"
 
@@ -266,16 +264,16 @@ class CallTimeout(CallError):
 
 
 class CallDenied(CallError):
-    """The caller may not call this operation."""
+    """The policy or a hook does not allow the call."""
 
     code = "call_denied"
     status = 403
 
 
 class ApprovalNeeded(CallError):
-    """Somebody has to approve the call first. `items` are the calls that want it.
+    """A person has to approve the call first. `items` are the operations that need the approval.
 
-    `state` is how far it had come; it goes on from there.
+    `state` is the saved state of the suspended call, which resumes from it.
     """
 
     code = "approval_needed"
@@ -297,7 +295,7 @@ class ApprovalNeeded(CallError):
 
 
 class RateLimited(CallError):
-    """The operation takes no more calls for now; it may again in `retry_after` seconds."""
+    """The operation's own rate limit; retry after `retry_after` seconds."""
 
     code = "rate_limited"
     status = 429
@@ -309,6 +307,6 @@ class RateLimited(CallError):
 
 
 class CallUncertain(CallError):
-    """Whoever ran the call is gone; it is not known whether it took effect."""
+    """The process that ran the call is gone; the call may or may not have taken effect."""
 
     code = "uncertain"

@@ -58,11 +58,11 @@ class BaseEvent(
     omit_defaults=True,
     kw_only=False,
 ):
-    """The shape that all events share: frozen, tagged with `type`, camelCase and no nulls on the wire."""
+    """The base of all events: frozen, tagged with `type`; camelCase and without nulls on the wire."""
 
 
 class Start(BaseEvent, frozen=True, tag="start"):
-    """The assistant message begins, or a stored one is continued under its own id."""
+    """The assistant message begins, or a stored one continues under its own id."""
 
     type: ClassVar[Literal["start"]] = "start"
     message_id: str | None = None
@@ -126,7 +126,7 @@ class ReasoningEnd(BaseEvent, frozen=True, tag="reasoning-end"):
 
 
 class ToolInputStart(BaseEvent, frozen=True, tag="tool-input-start"):
-    """The model begins to write a tool call."""
+    """The model begins a tool call."""
 
     type: ClassVar[Literal["tool-input-start"]] = "tool-input-start"
     tool_call_id: str
@@ -138,7 +138,7 @@ class ToolInputStart(BaseEvent, frozen=True, tag="tool-input-start"):
 
 
 class ToolInputDelta(BaseEvent, frozen=True, tag="tool-input-delta"):
-    """The call's arguments grow by a fragment of JSON text."""
+    """A fragment of the JSON text of the call's arguments."""
 
     type: ClassVar[Literal["tool-input-delta"]] = "tool-input-delta"
     tool_call_id: str
@@ -159,7 +159,7 @@ class ToolInputAvailable(BaseEvent, frozen=True, tag="tool-input-available"):
 
 
 class ToolInputError(BaseEvent, frozen=True, tag="tool-input-error"):
-    """The call cannot be run: unknown tool or arguments that are no JSON; `input` is what the model wrote."""
+    """The call cannot run: unknown tool or invalid JSON arguments. `input` is what the model wrote."""
 
     type: ClassVar[Literal["tool-input-error"]] = "tool-input-error"
     tool_call_id: str
@@ -173,7 +173,7 @@ class ToolInputError(BaseEvent, frozen=True, tag="tool-input-error"):
 
 
 class ToolApprovalRequest(BaseEvent, frozen=True, tag="tool-approval-request"):
-    """The call waits for somebody's yes."""
+    """The call waits for an approval."""
 
     type: ClassVar[Literal["tool-approval-request"]] = "tool-approval-request"
     approval_id: str
@@ -181,7 +181,7 @@ class ToolApprovalRequest(BaseEvent, frozen=True, tag="tool-approval-request"):
 
 
 class ToolApprovalResponse(BaseEvent, frozen=True, tag="tool-approval-response"):
-    """Somebody answered the approval."""
+    """The approval was answered."""
 
     type: ClassVar[Literal["tool-approval-response"]] = "tool-approval-response"
     approval_id: str
@@ -190,7 +190,7 @@ class ToolApprovalResponse(BaseEvent, frozen=True, tag="tool-approval-response")
 
 
 class ToolOutputAvailable(BaseEvent, frozen=True, tag="tool-output-available"):
-    """The call's result; a `preliminary` one may be followed by others, the final one is not."""
+    """The call's result. Others may follow a `preliminary` one; none follows the final one."""
 
     type: ClassVar[Literal["tool-output-available"]] = "tool-output-available"
     tool_call_id: str
@@ -202,7 +202,7 @@ class ToolOutputAvailable(BaseEvent, frozen=True, tag="tool-output-available"):
 
 
 class ToolOutputError(BaseEvent, frozen=True, tag="tool-output-error"):
-    """The call failed; the model is told `error_text`."""
+    """The call failed; the model receives `error_text`."""
 
     type: ClassVar[Literal["tool-output-error"]] = "tool-output-error"
     tool_call_id: str
@@ -241,7 +241,7 @@ class SourceDocument(BaseEvent, frozen=True, tag="source-document"):
 
 
 class File(BaseEvent, frozen=True, tag="file"):
-    """A file that the model made; `url` may be a data: URL."""
+    """A file that the model generated; `url` may be a data: URL."""
 
     type: ClassVar[Literal["file"]] = "file"
     url: str
@@ -250,9 +250,10 @@ class File(BaseEvent, frozen=True, tag="file"):
 
 
 class Data(DataFields, frozen=True, omit_defaults=True):
-    """An app's own part. `type` is `data-<name>`; the same type and id replaces, `transient` is not kept.
+    """An app's own data. `type` is `data-<name>`; it replaces the part of the same type and id.
 
-    Python's types cannot say `data-<name>`: a checker reads a `DataType`. Your own are told by `event_type`.
+    A `transient` event is not stored. Python's types cannot express `data-<name>`: a type checker reads a
+    `DataType`. Distinguish your own types by `name`.
     """
 
     transient: bool | None = None
@@ -264,24 +265,24 @@ class Data(DataFields, frozen=True, omit_defaults=True):
 
 
 class MessageMetadata(BaseEvent, frozen=True, tag="message-metadata"):
-    """Merged deeply into the message's metadata."""
+    """Metadata that is merged deeply into the message's."""
 
     type: ClassVar[Literal["message-metadata"]] = "message-metadata"
     message_metadata: Any
 
 
 class ResetStep(BaseEvent, frozen=True, tag="reset-step"):
-    """Everything since the last start-step is taken back."""
+    """Everything since the last start-step is withdrawn."""
 
     type: ClassVar[Literal["reset-step"]] = "reset-step"
 
 
 class FinishStep(BaseEvent, frozen=True, tag="finish-step"):
-    """The model call and its tool calls are done. Fields stay in the process; `duration` is in seconds,
-    `key` the name of the provider's key that was used.
+    """The model call and its tool calls are done. Fields stay in the process.
 
-    `provider_metadata` is what a door of the same family tells its client: `{"anthropic": {"stopReason": ...,
-    "stopSequence": ..., "id": ...}}`.
+    `duration` is in seconds; `key` is the name of the provider's key that was used. `provider_metadata` is
+    for gateway clients of the same family: `{"anthropic": {"stopReason": ..., "stopSequence": ...,
+    "id": ...}}`.
     """
 
     type: ClassVar[Literal["finish-step"]] = "finish-step"
@@ -357,12 +358,12 @@ _data_decoder = msgspec.json.Decoder(Data)
 
 
 def encode(event: Event) -> bytes:
-    """The event's whole JSON, fields known only in the process included."""
+    """Return the event's complete JSON, including the fields that stay in the process."""
     return _encoder.encode(event)
 
 
 def decode(raw: bytes | str) -> Event:
-    """The event that `encode` wrote; msgspec.ValidationError when it is none."""
+    """Return the event that `encode` wrote. Raises msgspec.ValidationError for anything else."""
     try:
         return _fixed_decoder.decode(raw)
     except msgspec.ValidationError:
@@ -373,5 +374,5 @@ def decode(raw: bytes | str) -> Event:
 
 
 def event_type(event: Event) -> str:
-    """The event's word, as it stands in `type`."""
+    """Return the event's `type`, such as `text-delta`."""
     return event.type

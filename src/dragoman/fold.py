@@ -1,7 +1,8 @@
 """Fold events into a message: the only way in which history is made.
 
-`fold(message, events)` is pure. A `Fold` does the same piece by piece for a run under way; it checks the
-grammar of docs/design.md §1 and refuses what is out of order. Telling a message again is `retell.py`.
+`fold(message, events)` is pure. A `Fold` does the same batch by batch for an active run. Both check the
+grammar of docs/design.md §1 and raise OutOfOrder for an event that it does not allow. `unfold.py` is the
+inverse.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ Phase = Literal["idle", "open", "step", "ended", "finished"]
 
 
 class Fold:
-    """One assistant message as it grows. `add` takes batches; `message()` is the fold so far."""
+    """One assistant message under construction.
+
+    `add` takes batches of events, `message()` returns the result so far. `dirty` are the indexes of parts that
+    changed since the journal last cleared it, `unfinished` the builders of parts that can still change.
+    """
 
     def __init__(self, message: Message | None = None) -> None:
         self.id = message.id if message else ""
@@ -52,35 +57,37 @@ class Fold:
             self._restore_part(part)
 
     def add(self, events: Iterable[e.Event]) -> None:
-        """Fold a batch; OutOfOrder at the first event that the grammar does not allow."""
+        """Fold a batch. Raises OutOfOrder at the first event that the grammar does not allow."""
         for event in events:
             _HANDLERS[type(event)](self, event)
 
     def message(self) -> Message:
-        """The message so far; open blocks stand in state `streaming`."""
-        parts = tuple(entry.part() for entry in self.builders)
+        """Return the message so far; open blocks have the state `streaming`."""
+        parts = tuple(builder.part() for builder in self.builders)
         return Message(id=self.id, role="assistant", parts=parts, metadata=self.metadata)
 
     def is_final(self, index: int) -> bool:
-        """True when the part will not change any more."""
+        """Whether the part cannot change any more."""
         return index not in self.unfinished
 
     def step_calls(self) -> list[ToolPart]:
-        """The tool calls of the step under way, in the order of the model; before the first step, all."""
-        return [c.current for _, c in self._tool_calls.values() if not self.steps or c.step == self.steps]
+        """Return the tool calls of the current step in the model's order; before the first step, all."""
+        return [
+            call.current for _, call in self._tool_calls.values() if not self.steps or call.step == self.steps
+        ]
 
     def open_blocks(self) -> list[tuple[type, str]]:
-        """Kind and id of every open text and reasoning block."""
+        """Return the kind and id of every open text and reasoning block."""
         return list(self._open_blocks)
 
-    # the handlers, one a word
+    # One handler for each event type.
 
     def start(self, event: e.Start) -> None:
-        """`start`: once, first; a continued message keeps its id."""
+        """`start`: first, and once. A continued message keeps its id."""
         self._require_phase("start", "idle")
         if event.message_id is not None:
             if self.builders and event.message_id != self.id:
-                raise OutOfOrder(f"start: message {self.id!r} is continued, not {event.message_id!r}")
+                raise OutOfOrder(f"start of message {event.message_id!r} while folding {self.id!r}")
             self.id = event.message_id
         self.phase = "open"
         self._merge_metadata(event.message_metadata)
@@ -100,25 +107,27 @@ class Fold:
             raise OutOfOrder(
                 f"finish-step while blocks are open: {[name for _, name in self._open_blocks]!r}"
             )
-        unread = [
-            c.current.tool_call_id
-            for _, c in self._tool_calls.values()
-            if c.current.state == "input-streaming"
+        incomplete = [
+            call.current.tool_call_id
+            for _, call in self._tool_calls.values()
+            if call.current.state == "input-streaming"
         ]
-        if unread:
-            raise OutOfOrder(f"finish-step while the arguments of {unread!r} are not complete")
+        if incomplete:
+            raise OutOfOrder(f"finish-step while the arguments of {incomplete!r} are not complete")
         self.phase = "open"
 
     def reset_step(self, _: e.ResetStep) -> None:
-        """`reset-step`: forget the step's parts."""
+        """`reset-step`: drop the step's parts."""
         self._require_phase("reset-step", "step")
-        gone = range(self.step_start, len(self.builders))
+        dropped = range(self.step_start, len(self.builders))
         del self.builders[self.step_start :]
         self._open_blocks.clear()
-        self._tool_calls = {key: at for key, at in self._tool_calls.items() if at[0] not in gone}
-        self._data_parts = {key: at for key, at in self._data_parts.items() if at not in gone}
-        self.unfinished = {at: entry for at, entry in self.unfinished.items() if at not in gone}
-        self.dirty.update(gone)
+        self._tool_calls = {key: entry for key, entry in self._tool_calls.items() if entry[0] not in dropped}
+        self._data_parts = {key: index for key, index in self._data_parts.items() if index not in dropped}
+        self.unfinished = {
+            index: builder for index, builder in self.unfinished.items() if index not in dropped
+        }
+        self.dirty.update(dropped)
 
     def block_start(
         self, kind: type[TextPart] | type[ReasoningPart], event: e.TextStart | e.ReasoningStart
@@ -126,7 +135,7 @@ class Fold:
         """`text-start`, `reasoning-start`: the id must not be open."""
         self._require_phase("a block's start", "step")
         if (kind, event.id) in self._open_blocks:
-            raise OutOfOrder(f"the block {event.id!r} is open already; close it or use another id")
+            raise OutOfOrder(f"block {event.id!r} is already open; close it or use another id")
         block = BlockBuilder(kind, event.id, metadata=event.provider_metadata)
         index = self._append(block)
         self.unfinished[index] = block
@@ -134,10 +143,10 @@ class Fold:
 
     def block_delta(self, kind: type, event: e.TextDelta | e.ReasoningDelta) -> None:
         """`text-delta`, `reasoning-delta`: the block must be open."""
-        held = self._open_blocks.get((kind, event.id))
-        if held is None:
-            raise OutOfOrder(f"a delta for {event.id!r}: no such block is open; send its start first")
-        index, block = held
+        entry = self._open_blocks.get((kind, event.id))
+        if entry is None:
+            raise OutOfOrder(f"delta for block {event.id!r}, which is not open; send its start first")
+        index, block = entry
         block.fragments.append(event.delta)
         block.length += len(event.delta)
         if event.provider_metadata is not None:
@@ -146,17 +155,17 @@ class Fold:
 
     def block_end(self, kind: type, event: e.TextEnd | e.ReasoningEnd) -> None:
         """`text-end`, `reasoning-end`: the block must be open; its id may be used again."""
-        held = self._open_blocks.pop((kind, event.id), None)
-        if held is None:
-            raise OutOfOrder(f"the end of {event.id!r}: no such block is open")
-        index, block = held
+        entry = self._open_blocks.pop((kind, event.id), None)
+        if entry is None:
+            raise OutOfOrder(f"end of block {event.id!r}, which is not open")
+        index, block = entry
         block.done = True
         if event.provider_metadata is not None:
             block.metadata = event.provider_metadata
         self._mark_final(index)
 
     def input_start(self, event: e.ToolInputStart) -> None:
-        """`tool-input-start`: a call id that the message does not hold yet."""
+        """`tool-input-start`: the call id must be new in this message."""
         self._open_tool_call(event)
 
     def input_delta(self, event: e.ToolInputDelta) -> None:
@@ -166,7 +175,7 @@ class Fold:
         self.dirty.add(index)
 
     def input_available(self, event: e.ToolInputAvailable) -> None:
-        """`tool-input-available`: after its start, or by itself."""
+        """`tool-input-available`: after the call's start, or alone."""
         if event.tool_call_id not in self._tool_calls:
             self._open_tool_call(event)
         index, call = self._find_tool_call(event.tool_call_id)
@@ -182,23 +191,23 @@ class Fold:
         self._mark_final(index)
 
     def approval_request(self, event: e.ToolApprovalRequest) -> None:
-        """`tool-approval-request`: the call waits."""
+        """`tool-approval-request`: the call waits for an answer."""
         index, call = self._find_tool_call(event.tool_call_id)
         call.request_approval(event.approval_id)
         self.dirty.add(index)
 
     def approval_response(self, event: e.ToolApprovalResponse) -> None:
-        """`tool-approval-response`: for an approval that this message asked for."""
+        """`tool-approval-response`: answers an approval request of this message."""
         for index, call in self._tool_calls.values():
             approval = call.current.approval
             if approval and approval.id == event.approval_id and call.current.state == "approval-requested":
                 call.record_approval(event)
                 self.dirty.add(index)
                 return
-        raise OutOfOrder(f"an answer to approval {event.approval_id!r}, which is not waiting here")
+        raise OutOfOrder(f"answer to approval {event.approval_id!r}, which no call waits for")
 
     def output_available(self, event: e.ToolOutputAvailable) -> None:
-        """`tool-output-available`: any number of preliminary ones, then one final."""
+        """`tool-output-available`: any number of preliminary outputs, then a final one."""
         index, call = self._find_output_call(event)
         call.set_output(
             state="output-available",
@@ -224,27 +233,27 @@ class Fold:
         self._mark_final(index)
 
     def output_denied(self, event: e.ToolOutputDenied) -> None:
-        """`tool-output-denied`: somebody said no."""
+        """`tool-output-denied`: the approval was refused."""
         index, call = self._find_output_call(event)
         call.require_state("approval-requested", "approval-responded")
         call.set_output(state="output-denied")
         self._mark_final(index)
 
     def source(self, event: e.SourceUrl | e.SourceDocument | e.File) -> None:
-        """`source-url`, `source-document`, `file`: stand as they come."""
+        """`source-url`, `source-document`, `file`: complete parts."""
         self._require_phase(e.event_type(event), "step")
         self._append(PartSlot(_source_part(event)))
 
     def data(self, event: e.Data) -> None:
-        """`data-*`: the same type and id replaces; a transient one is not kept."""
+        """`data-*`: replaces the part of the same type and id. A transient event makes no part."""
         self._require_phase(event.type, "open", "step")
         if event.transient:
             return
         part = DataPart(type=event.type, data=event.data, id=event.id)
-        at = self._data_parts.get((event.type, event.id)) if event.id is not None else None
-        if at is not None and isinstance(slot := self.builders[at], PartSlot):
+        previous = self._data_parts.get((event.type, event.id)) if event.id is not None else None
+        if previous is not None and isinstance(slot := self.builders[previous], PartSlot):
             slot.current, slot.version = part, slot.version + 1
-            self.dirty.add(at)
+            self.dirty.add(previous)
             return
         slot = PartSlot(part)
         index = self._append(slot)
@@ -253,12 +262,12 @@ class Fold:
             self.unfinished[index] = slot
 
     def message_metadata(self, event: e.MessageMetadata) -> None:
-        """`message-metadata`: merged."""
+        """`message-metadata`: merged into the message's."""
         self._require_phase("message-metadata", "open", "step")
         self._merge_metadata(event.message_metadata)
 
     def end_run(self, event: e.ErrorEvent | e.Abort) -> None:
-        """`error`, `abort`: after the last step is closed; only `finish` may follow."""
+        """`error`, `abort`: after the last step is closed. Only `finish` may follow."""
         self._require_phase(e.event_type(event), "open")
         self.phase = "ended"
         self.end_events.append(event)
@@ -270,7 +279,7 @@ class Fold:
         self.end_events.append(event)
         self._merge_metadata(event.message_metadata)
 
-    # what the handlers share
+    # Helpers of the handlers.
 
     def _require_phase(self, event_type: str, *phases: Phase) -> None:
         if self.phase not in phases:
@@ -294,26 +303,24 @@ class Fold:
     def _open_tool_call(self, event: ToolInputEvent) -> None:
         self._require_phase(e.event_type(event), "step")
         if event.tool_call_id in self._tool_calls:
-            raise OutOfOrder(
-                f"{e.event_type(event)}: the message holds a call {event.tool_call_id!r} already"
-            )
+            raise OutOfOrder(f"{e.event_type(event)}: the message already has a call {event.tool_call_id!r}")
         call = ToolCallBuilder.from_event(event, self.steps)
         index = self._append(call)
         self.unfinished[index] = call
         self._tool_calls[event.tool_call_id] = (index, call)
 
     def _find_tool_call(self, tool_call_id: str) -> tuple[int, ToolCallBuilder]:
-        held = self._tool_calls.get(tool_call_id)
-        if held is None:
+        entry = self._tool_calls.get(tool_call_id)
+        if entry is None:
             raise OutOfOrder(f"no tool call {tool_call_id!r} in this message; send its input first")
-        return held
+        return entry
 
     def _find_output_call(self, event: ToolOutputEvent) -> tuple[int, ToolCallBuilder]:
         self._require_phase(e.event_type(event), "open", "step")
         index, call = self._find_tool_call(event.tool_call_id)
         call.require_state("input-streaming", "input-available", "approval-requested", "approval-responded")
         if self.steps and call.step != self.steps:
-            raise OutOfOrder(f"the output of {event.tool_call_id!r} stands outside the step of its call")
+            raise OutOfOrder(f"output of {event.tool_call_id!r} outside the step of its call")
         return index, call
 
     def _restore_part(self, part: Part) -> None:
@@ -373,14 +380,14 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
 
 
 def fold(message: Message | None, events: Iterable[e.Event]) -> Message:
-    """The message that these events make, `message` being what there was before (None: nothing).
+    """Fold events into a message and return it. `message` is the message that they continue, if any.
 
     Raises OutOfOrder at the first event that the grammar does not allow. How deltas are cut or batched
     makes no difference.
     """
-    growing = Fold(message)
-    growing.add(events)
-    return growing.message()
+    accumulated = Fold(message)
+    accumulated.add(events)
+    return accumulated.message()
 
 
 def _source_part(event: e.SourceUrl | e.SourceDocument | e.File) -> Part:
@@ -395,7 +402,7 @@ def _source_part(event: e.SourceUrl | e.SourceDocument | e.File) -> Part:
 
 
 def merge_metadata(old: Any, new: Any) -> Any:
-    """Metadata merged as the AI SDK does: objects deeply, everything else replaced."""
+    """Merge metadata as the AI SDK does: objects deeply; anything else is replaced."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     return {**old, **{key: merge_metadata(old.get(key), value) for key, value in new.items()}}

@@ -1,4 +1,4 @@
-"""Short random ids, safe in URLs."""
+"""Short random ids, safe in URLs. They name things; none of them is a secret."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import time
 from base64 import urlsafe_b64encode
 
 RANDOM_LENGTH = 18
-ORDERED_RANDOM_LENGTH = 9  # characters behind the time
-RANDOM_BYTES = 15  # 20 characters; 14 would leave the last one two bits
+ORDERED_RANDOM_LENGTH = 9  # characters after the timestamp
+RANDOM_BYTES = 15  # 20 characters of base64; with 14 bytes the last character would have only two random bits
 
-_random = random.Random()  # noqa: S311 - names, no secrets; seeded by the system, and 100 times faster
-os.register_at_fork(after_in_child=_random.seed)  # a forked process would go on with the ids of the other
+_random = random.Random()  # noqa: S311 - ids are not secrets; seeded by the system, 100 times faster than it
+os.register_at_fork(after_in_child=_random.seed)  # else a forked process would repeat its parent's ids
 
 
 def new_id(prefix: str) -> str:
-    """A new id, like `run_x3…`: 18 characters of 6 random bits behind its kind."""
+    """Return a new id such as `run_x3…`: the prefix and 18 characters of 6 random bits."""
     return f"{prefix}_{urlsafe_b64encode(_random.randbytes(RANDOM_BYTES))[:RANDOM_LENGTH].decode()}"
 
 
 def sortable_id(prefix: str) -> str:
-    """A new id that sorts behind earlier ones: rows that come one after the other then lie side by side."""
-    moment = time.time_ns() // 1_000_000
+    """Return a new id that sorts after earlier ones, so that consecutive rows share the pages of an index."""
+    milliseconds = time.time_ns() // 1_000_000
     return (
-        f"{prefix}_{moment:011x}"
+        f"{prefix}_{milliseconds:011x}"
         f"{urlsafe_b64encode(_random.randbytes(RANDOM_BYTES))[:ORDERED_RANDOM_LENGTH].decode()}"
     )

@@ -26,19 +26,19 @@ ToolState = Literal[
     "output-denied",
 ]
 ToolType = Literal["dynamic-tool", "tool-*"]
-"""`dynamic-tool` or `tool-<name>`, as far as a type can say it; `ToolPart.name` is the name of either."""
+"""`dynamic-tool` or `tool-<name>`, as far as a type can express it; `ToolPart.name` is the name of either."""
 DataType = Literal["data-context", "data-question", "data-anthropic", "data-*"]
-"""`data-<name>`, as far as a type can say it: those of our own, and any."""
+"""`data-<name>`, as far as a type can express it: the hub's own types, and any other."""
 ProviderMetadata: TypeAlias = dict[str, dict[str, Any]]
 FINAL_STATES: frozenset[str] = frozenset({"output-available", "output-error", "output-denied"})
 
 
 class BasePart(msgspec.Struct, frozen=True, tag_field="type", rename="camel", omit_defaults=True):
-    """The shape that all parts with a fixed type share."""
+    """The base of all parts with a fixed type."""
 
     @property
     def type(self) -> str:
-        """The part's word: `text`, `reasoning`, `file`."""
+        """The part's type: `text`, `reasoning`, `file`, ..."""
         return str(self.__struct_config__.tag)
 
 
@@ -52,7 +52,7 @@ class TextPart(BasePart, frozen=True, tag="text"):
 
 
 class ReasoningPart(BasePart, frozen=True, tag="reasoning"):
-    """What the model thought; signatures stand in `provider_metadata`."""
+    """The model's reasoning; signatures are in `provider_metadata`."""
 
     type: ClassVar[Literal["reasoning"]] = "reasoning"
     text: str
@@ -98,7 +98,7 @@ class SourceDocumentPart(BasePart, frozen=True, tag="source-document"):
 
 
 class Approval(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The question whether a call may run, and the answer once there is one."""
+    """An approval request for a tool call, and its answer once there is one."""
 
     id: str
     approved: bool | None = None
@@ -127,8 +127,8 @@ class ToolPartFields(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 class ToolPart(ToolPartFields, frozen=True, rename="camel", omit_defaults=True):
     """A tool call in one of its states. `type` is `tool-<name>`, or `dynamic-tool` with `tool_name`.
 
-    `input` and `output` are UNSET until they exist; None is a value that a model or tool gave. `type` is any
-    text that fits; to a checker it reads as a `ToolType`, so that `part.type == "text"` tells parts apart.
+    `input` and `output` are UNSET until they exist; None is a value. `type` is any text of that form; a type
+    checker reads it as a `ToolType`, so that `part.type == "text"` distinguishes parts.
     """
 
     if TYPE_CHECKING:
@@ -138,17 +138,17 @@ class ToolPart(ToolPartFields, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The tool's name, however the part spells it."""
+        """The tool's name, in either form of the part."""
         return self.tool_name or "" if self.type == "dynamic-tool" else self.type[len("tool-") :]
 
     @property
     def dynamic(self) -> bool | None:
-        """True for a tool that the front end has no type for."""
+        """True for a tool for which the front end has no type."""
         return True if self.type == "dynamic-tool" else None
 
 
 class DataFields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The fields that parts and events of an app's own share."""
+    """The fields that an app's own parts and events share."""
 
     type: str
     data: Any
@@ -156,12 +156,12 @@ class DataFields(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """What its type says behind `data-`."""
+        """The type without `data-`."""
         return self.type[len("data-") :]
 
 
 class DataPart(DataFields, frozen=True, omit_defaults=True):
-    """An app's own part; `type` is `data-<name>`, and reads as a `DataType` to a checker."""
+    """An app's own part; `type` is `data-<name>`, which a type checker reads as a `DataType`."""
 
     if TYPE_CHECKING:
 
@@ -176,7 +176,7 @@ Part: TypeAlias = FixedPart | ToolPart | DataPart
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one side said; a list of parts.
+    """A message of a conversation: a list of parts.
 
     `Message("m1", "user", (TextPart("Hello?"),)).text == "Hello?"`.
     """
@@ -188,7 +188,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Its text parts, joined by lines; of an answer as they stand, with an empty line between steps."""
+        """The text parts: joined by newlines; in an answer concatenated, with an empty line between steps."""
         if self.role != "assistant":
             return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
         steps = [""]
@@ -201,22 +201,22 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def reasoning(self) -> str:
-        """What the model thought, one thought after another, with an empty line between them."""
+        """The reasoning parts, joined by empty lines."""
         return "\n\n".join(part.text for part in self.parts if isinstance(part, ReasoningPart) and part.text)
 
     @property
     def tool_calls(self) -> tuple[ToolPart, ...]:
-        """The calls in it, in their order, each in its state and with its output once there is one."""
+        """The tool calls in order, each with its state, and its output once there is one."""
         return tuple(part for part in self.parts if isinstance(part, ToolPart))
 
     @property
     def files(self) -> tuple[FilePart, ...]:
-        """The images and files in it."""
+        """The images and files."""
         return tuple(part for part in self.parts if isinstance(part, FilePart))
 
 
 class MessageHead(msgspec.Struct):
-    """A message without its parts, as JSON holds it."""
+    """A message without its parts, as decoded from JSON."""
 
     id: str
     role: Role
@@ -230,12 +230,12 @@ _data_decoder = msgspec.json.Decoder(DataPart)
 
 
 def encode(message: Message) -> bytes:
-    """The message as AI SDK `UIMessage` JSON. `parts` is always there, as the SDK demands."""
+    """Encode the message as AI SDK `UIMessage` JSON. `parts` is always present: the SDK requires it."""
     return _encoder.encode(to_json(message))
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """The message as a JSON value whose parts are still structs; for bodies that hold several messages."""
+    """Return the message as a JSON value whose parts are still structs, for bodies of several messages."""
     body: dict[str, Any] = {"id": message.id, "role": message.role, "parts": message.parts}
     if message.metadata is not None:
         body["metadata"] = message.metadata
@@ -243,36 +243,36 @@ def to_json(message: Message) -> dict[str, Any]:
 
 
 def encode_part(part: Part) -> bytes:
-    """The part as JSON, as the store keeps it."""
+    """Encode a part as JSON, in the store's format."""
     return _encoder.encode(part)
 
 
 def decode_part(raw: str) -> Part:
-    """The part that `encode_part` wrote; its type stands first."""
+    """Return the part that `encode_part` wrote. Its JSON begins with the type."""
     if raw.startswith(('{"type":"tool-', '{"type":"dynamic-tool"')):
         return _tool_decoder.decode(raw)
     return _data_decoder.decode(raw) if raw.startswith('{"type":"data-') else _fixed_decoder.decode(raw)
 
 
 def decode(raw: bytes | str) -> Message:
-    """The message in a `UIMessage` JSON text; BadRequest names what is wrong."""
+    """Decode `UIMessage` JSON. Raises BadRequest."""
     return parse_message(msgspec.json.decode(raw))
 
 
 def parse_message(value: Any, *, field: str = "message") -> Message:
-    """The message in a decoded `UIMessage`; BadRequest with a path below `field` when it is none."""
+    """Return the message in a decoded `UIMessage`. Raises BadRequest with a path below `field`."""
     if not isinstance(value, Mapping):
         raise BadRequest(f"{field} must be an object, got {value!r:.80}", field=field)
     parts = value.get("parts")
     if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise BadRequest(f"{field}.parts must be a list", field=f"{field}.parts")
-    read = tuple(parse_part(part, field=f"{field}.parts[{index}]") for index, part in enumerate(parts))
+    parsed = tuple(parse_part(part, field=f"{field}.parts[{index}]") for index, part in enumerate(parts))
     head: MessageHead = _convert(value, MessageHead, field=field)
-    return Message(id=head.id, role=head.role, parts=read, metadata=head.metadata)
+    return Message(id=head.id, role=head.role, parts=parsed, metadata=head.metadata)
 
 
 def parse_part(value: Any, *, field: str = "part") -> Part:
-    """The part in a decoded JSON object; BadRequest when its type or a field of it is wrong."""
+    """Return the part in a decoded JSON object. Raises BadRequest for an invalid type or field."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(kind, str):
         raise BadRequest(f"{field} must be an object with a string `type`", field=field)

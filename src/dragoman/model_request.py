@@ -11,7 +11,7 @@ from dragoman.messages import Message, ProviderMetadata
 
 
 class NamedToolChoice(msgspec.Struct, frozen=True):
-    """The choice of one tool: the model has to call it."""
+    """A tool choice that forces the model to call one named tool."""
 
     name: str
 
@@ -20,10 +20,10 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedToolChoice
 
 
 class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool as a model is shown it: a wire-safe name, a description, a JSON Schema of its input.
+    """A tool offered to a model: a wire-safe name, a description, the JSON Schema of its input.
 
-    `strict`: the provider is to hold the model to the schema. `metadata` is by provider family, like that
-    of parts: `{"anthropic": {"cacheControl": {"type": "ephemeral"}}}`.
+    `strict` asks the provider to enforce the schema. `metadata` is keyed by provider family, like that of
+    parts: `{"anthropic": {"cacheControl": {"type": "ephemeral"}}}`.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call. `model` is the provider's own name for it, without the `provider/` in front.
+    """One request to a model. `model` is the provider's own name for it, without the prefix `provider/`.
 
-    `messages` is the history as UI messages; past the first step of a run the assistant message under way
-    is the last of them. `options` go along under the names of OpenAI's chat.completions (temperature,
-    max_tokens, stop, response_format, reasoning_effort, parallel_tool_calls, ...), which each provider
-    spells in its own way, or under a provider's own names (thinking, top_k, num_ctx, keep_alive, ...).
+    `messages` is the history as UI messages; after the first step of a run the unfinished assistant message
+    is the last of them. `options` use the names of OpenAI's chat.completions (temperature, max_tokens, stop,
+    response_format, reasoning_effort, parallel_tool_calls, ...), which each provider translates, or a
+    provider's own names (thinking, top_k, num_ctx, keep_alive, ...).
     """
 
     model: str

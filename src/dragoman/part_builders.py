@@ -13,8 +13,9 @@ from dragoman.errors import OutOfOrder
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
 
 PartProgress: TypeAlias = tuple[int, int]
-"""How far a part has come: the stage of a call or the version of data, and the length of its text, or how
-often a call whose arguments are complete has changed since.
+"""How much of a part exists: its stage (of a tool call) or version (of data), and its length.
+
+The length counts characters of text or arguments; of a call with complete arguments it counts changes.
 """
 
 STAGES = {
@@ -26,15 +27,14 @@ STAGES = {
     "output-error": 5,
     "output-denied": 5,
 }
-STAGES_PER_APPROVAL = (
-    10  # stages that a call goes through each time that it waits for somebody's word, and more
-)
+# A call that asks for approval again passes the stages again: each request adds this much to its stage.
+STAGES_PER_APPROVAL = 10
 
 ToolInputEvent: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
 
 
 class BlockBuilder:
-    """An open or closed text or reasoning block; grows in pieces, is joined when somebody looks."""
+    """A text or reasoning block, open or closed. Fragments are joined when the text is read."""
 
     __slots__ = ("done", "fragments", "id", "kind", "length", "metadata")
 
@@ -49,25 +49,25 @@ class BlockBuilder:
         self.done = False
 
     def text(self) -> str:
-        """What the block holds so far."""
+        """Return the text received so far."""
         if len(self.fragments) > 1:
             self.fragments = ["".join(self.fragments)]
         return self.fragments[0] if self.fragments else ""
 
     def progress(self) -> PartProgress:
-        """How far it has come."""
+        """Return how much of the block exists."""
         return 1, self.length
 
     def part(self) -> Part:
-        """The block as a part."""
+        """Return the block as a part."""
         state: Literal["done", "streaming"] = "done" if self.done else "streaming"
         return self.kind(text=self.text(), state=state, provider_metadata=self.metadata)
 
 
 class ToolCallBuilder:
-    """A tool call: the part as it stands, the raw text of its arguments, and the step that it belongs to.
+    """A tool call: its current part, the JSON text of its arguments, and the number of its step.
 
-    `changes` counts requests, answers and outputs, `approvals` the requests for somebody's word.
+    `changes` counts approval requests, approval responses and outputs; `approvals` counts the requests.
     """
 
     __slots__ = ("approvals", "changes", "current", "fragments", "length", "step")
@@ -82,7 +82,7 @@ class ToolCallBuilder:
 
     @classmethod
     def from_event(cls, event: ToolInputEvent, step: int) -> ToolCallBuilder:
-        """A call whose arguments begin to stream."""
+        """Create the builder of a call whose arguments begin to stream."""
         part = ToolPart(
             type="dynamic-tool" if event.dynamic else f"tool-{event.tool_name}",
             tool_call_id=event.tool_call_id,
@@ -95,26 +95,27 @@ class ToolCallBuilder:
         return cls(part, step)
 
     def require_state(self, *states: str) -> None:
-        """OutOfOrder unless the call is in one of these states, or holds a preliminary output."""
+        """Raise OutOfOrder unless the call is in one of these states or has a preliminary output."""
         if self.current.state not in states and not self.current.preliminary:
             raise OutOfOrder(
-                f"the tool call {self.current.tool_call_id!r} is in state {self.current.state!r}"
+                f"tool call {self.current.tool_call_id!r} is in state {self.current.state!r},"
+                f" expected {' or '.join(states)}"
             )
 
     def append_input(self, fragment: str) -> None:
-        """The arguments go on."""
+        """Append a fragment of the arguments' JSON text."""
         self.require_state("input-streaming")
         self.fragments.append(fragment)
         self.length += len(fragment)
 
     def complete_input(self, event: e.ToolInputAvailable | e.ToolInputError, **fields: Any) -> None:
-        """The arguments are complete, for better or worse."""
+        """Set the complete arguments, valid or not; `fields` are further fields of the part."""
         self.require_state("input-streaming")
         metadata = event.provider_metadata or self.current.call_provider_metadata
         self.current = replace(self.current, input=event.input, call_provider_metadata=metadata, **fields)
 
     def request_approval(self, approval_id: str) -> None:
-        """Somebody has to say yes, perhaps once more. What it had said until then was on the way only."""
+        """Wait for an approval. A call may ask again later; its preliminary output is dropped."""
         self.require_state("input-streaming", "input-available", "approval-requested", "approval-responded")
         self.approvals += 1
         self.changes += 1
@@ -128,13 +129,13 @@ class ToolCallBuilder:
         )
 
     def record_approval(self, event: e.ToolApprovalResponse) -> None:
-        """Somebody did, or said no."""
+        """Record the answer to the approval request."""
         self.changes += 1
         approval = Approval(event.approval_id, event.approved, event.reason)
         self.current = replace(self.current, state="approval-responded", approval=approval)
 
     def set_output(self, **fields: Any) -> None:
-        """The output is there; an approval that was not answered in this stream is taken as given."""
+        """Set the output or error. An approval without an answer in this stream counts as approved."""
         self.changes += 1
         approval = self.current.approval
         if approval and approval.approved is None:
@@ -142,7 +143,7 @@ class ToolCallBuilder:
         self.current = replace(self.current, input=self.parsed_input(), **fields)
 
     def parsed_input(self) -> Any:
-        """The arguments as a value; UNSET when their text is no JSON."""
+        """Return the arguments as a value; UNSET when their text is not valid JSON."""
         if self.current.input is not UNSET:
             return self.current.input
         try:
@@ -151,13 +152,13 @@ class ToolCallBuilder:
             return UNSET
 
     def input_text(self) -> str:
-        """The arguments' JSON text, as the model wrote it or, for a stored call, written again."""
+        """Return the arguments' JSON text: as the model wrote it or, for a stored call, encoded again."""
         if not self.fragments and self.current.input is not UNSET:
             return msgspec.json.encode(self.current.input).decode()
         return "".join(self.fragments)
 
     def progress(self) -> PartProgress:
-        """How far it has come. While its output is preliminary it may yet have to wait for an approval."""
+        """Return how much of the call exists. A preliminary output counts as none: approval may follow it."""
         stage = STAGES[self.current.state]
         if stage <= 1:
             return stage, self.length
@@ -166,19 +167,19 @@ class ToolCallBuilder:
         return STAGES_PER_APPROVAL * self.approvals + stage, self.changes
 
     def delivered_stage(self, stage: int) -> int:
-        """The stage that somebody knows of who was told it at this one."""
-        before, known = divmod(stage, STAGES_PER_APPROVAL)
-        return known if before == self.approvals else min(known, STAGES["input-available"])
+        """Return the stage, of the current approval, that a reader of an earlier `progress` has seen."""
+        approvals, seen = divmod(stage, STAGES_PER_APPROVAL)
+        return seen if approvals == self.approvals else min(seen, STAGES["input-available"])
 
     def part(self) -> Part:
-        """The call as a part."""
+        """Return the call as a part."""
         if self.current.state == "input-streaming" and self.fragments:
             return replace(self.current, raw_input=self.input_text())
         return self.current
 
 
 class PartSlot:
-    """A part that stands, or a data part that its id may replace; `version` counts the replacements."""
+    """A complete part. A data part may be replaced by one of the same id; `version` counts replacements."""
 
     __slots__ = ("current", "version")
 
@@ -187,11 +188,11 @@ class PartSlot:
         self.version = 0
 
     def progress(self) -> PartProgress:
-        """Which version it is; 0 is for none."""
+        """Return the version, counted from 1."""
         return self.version + 1, 0
 
     def part(self) -> Part:
-        """The part."""
+        """Return the part."""
         return self.current
 
 

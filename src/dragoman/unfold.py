@@ -1,7 +1,8 @@
 """Turn a stored message back into events, whole or from a position.
 
-The compact rule (docs/design.md §4.7): one delta a block; a finished tool call as start, delta and output,
-the form that does not re-fire a client's callbacks.
+A client that reconnects, or one that reads slower than the run writes, gets events again. They are compact
+(docs/design.md §4.7): one delta a block; a finished tool call as start, delta and output, the form that does
+not fire a client's callbacks a second time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dragoman.part_builders import STAGES, BlockBuilder, PartBuilder, PartProgre
 
 
 class FoldPosition(NamedTuple):
-    """How much of a fold somebody was told."""
+    """How much of a fold a reader has received, as counts and versions."""
 
     builders: int
     unfinished: tuple[tuple[int, PartProgress], ...]
@@ -44,47 +45,53 @@ START_POSITION = FoldPosition(0, (), in_step=False, metadata_version=-1, end_eve
 
 
 def current_position(fold: Fold) -> FoldPosition:
-    """The place where somebody stands who was told everything up to now."""
-    moving = tuple([(at, draft.progress()) for at, draft in fold.unfinished.items()])
+    """Return the position of a reader who has received everything so far."""
+    unfinished = tuple([(index, builder.progress()) for index, builder in fold.unfinished.items()])
     in_step = fold.phase == "step"
-    version, ending = fold.metadata_version, len(fold.end_events)
-    return FoldPosition(len(fold.builders), moving, in_step, version, ending, started=fold.phase != "idle")
+    return FoldPosition(
+        len(fold.builders),
+        unfinished,
+        in_step,
+        fold.metadata_version,
+        len(fold.end_events),
+        started=fold.phase != "idle",
+    )
 
 
 def unfold(message: Message) -> list[e.Event]:
-    """A finished message as events; folding them gives the message again."""
+    """Return a finished message as events. Folding them gives the same message."""
     fold = Fold(message)
     fold.phase = "finished"
     return [*events_since(fold), e.Finish()]
 
 
 def events_since(fold: Fold, position: FoldPosition | None = None) -> list[e.Event]:
-    """What is to be told of the fold since the mark; from the first part when there is none."""
+    """Return the events that bring a reader from `position` (default: the start) to the end of the fold."""
     return list(_events_since(fold, position or START_POSITION))
 
 
 def _events_since(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
     if not position.started:
         yield e.Start(fold.id or None, fold.metadata)
-    for at, (stage, length) in position.unfinished:
-        yield from _builder_events(fold.builders[at], stage=stage, length=length)
+    for index, (stage, length) in position.unfinished:
+        yield from _builder_events(fold.builders[index], stage=stage, length=length)
     in_step = position.in_step
-    for draft in fold.builders[position.builders :]:
-        if isinstance(draft, PartSlot) and isinstance(draft.current, StepStartPart):
+    for builder in fold.builders[position.builders :]:
+        if isinstance(builder, PartSlot) and isinstance(builder.current, StepStartPart):
             yield from (e.FinishStep(),) if in_step else ()
             in_step = True
-        yield from _builder_events(draft, stage=0, length=0)
+        yield from _builder_events(builder, stage=0, length=0)
     if in_step and fold.phase != "step":
         yield e.FinishStep()
     yield from _end_events(fold, position)
 
 
 def _end_events(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
-    said = fold.end_events[position.end_events :]
+    events = fold.end_events[position.end_events :]
     changed = position.started and fold.metadata_version != position.metadata_version
-    if changed and not any(isinstance(event, e.Finish) for event in said):
+    if changed and not any(isinstance(event, e.Finish) for event in events):
         yield e.MessageMetadata(fold.metadata)
-    for event in said:
+    for event in events:
         yield replace(event, message_metadata=fold.metadata) if isinstance(event, e.Finish) else event
 
 
@@ -168,7 +175,7 @@ def _approval_events(call: ToolCallBuilder, *, stage: int, length: int) -> Itera
     if approval is None:
         return
     waits = part.state in ("approval-requested", "approval-responded")
-    answered = stage >= STAGES["approval-responded"]  # of an approval before this one, if it waits now
+    answered = stage >= STAGES["approval-responded"]  # of an earlier approval, if the call waits again
     again = waits and (answered or (stage > 1 and call.changes > length + 1))
     if again or stage < STAGES["approval-requested"]:
         yield e.ToolApprovalRequest(approval.id, part.tool_call_id)
@@ -218,7 +225,7 @@ def _part_events(part: Part) -> Iterator[e.Event]:
 
 
 def _restored_block_events(part: TextPart | ReasoningPart) -> Iterator[e.Event]:
-    block = BlockBuilder(type(part), "retold", metadata=part.provider_metadata)
+    block = BlockBuilder(type(part), "replayed", metadata=part.provider_metadata)
     block.fragments, block.length, block.done = [part.text], len(part.text), True
     return _block_events(block, stage=0, length=0)
 

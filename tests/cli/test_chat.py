@@ -86,7 +86,7 @@ def test_a_busy_session_is_not_disturbed(run: Run, hub: Hub) -> None:
     read_until(chat, "first")
     said = run("chat", "me too", "--hub", hub.url, "--session", "busy")
     assert (said.code, said.out) == (1, "")
-    assert "already answering" in said.err
+    assert "already has an active run" in said.err
     assert finish(chat, signal.SIGINT).code == 130
 
 
