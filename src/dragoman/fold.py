@@ -35,8 +35,8 @@ Phase = Literal["idle", "open", "step", "ended", "finished"]
 class Fold:
     """One assistant message under construction.
 
-    `add` takes batches of events, `message()` returns the result so far. `dirty` are the indexes of parts that
-    changed since the journal last cleared it, `unfinished` the builders of parts that can still change.
+    `add` takes batches of events, `message()` returns the result so far. `dirty` has the indexes of parts
+    that changed since the journal last cleared it, `unfinished` the builders of parts that can still change.
     """
 
     def __init__(self, message: Message | None = None) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The limits of a key or owner on model requests. None: no limit. Money is in US dollars, days are UTC."""
+    """Limits of a key or an owner on model requests. None: no limit. Money is in US dollars, days are UTC."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None

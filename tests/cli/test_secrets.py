@@ -133,7 +133,7 @@ def test_all_secrets_are_sealed_with_a_new_master_key(
     monkeypatch.delenv("DRAGOMAN_NEW_MASTER_KEY", raising=False)
     again = run("secrets", "rotate", *data, "--write", tmp_path / "third")
     assert again.code == 1
-    assert "was sealed with the master key" in again.err
+    assert "was encrypted with the master key" in again.err
     monkeypatch.setenv("DRAGOMAN_MASTER_KEY_FILE", str(new))
     assert run("secrets", "rotate", *data, "--write", tmp_path / "fourth").code == 0
 

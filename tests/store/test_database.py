@@ -130,7 +130,7 @@ async def test_a_posted_write_that_fails_is_reported_and_the_next_ones_are_done(
     store.enqueue(put("b"))
     await store.flush()
     assert await ids(store.database) == ["b"]
-    assert "a posted write failed: a" in caplog.text
+    assert "a queued write failed: a" in caplog.text
 
 
 async def test_who_posted_a_write_may_hear_that_it_failed(
@@ -198,7 +198,7 @@ async def test_a_full_disk_is_said_and_got_over(store: Store) -> None:
     with pytest.raises(StoreError, match=rf"{DATABASE_FILE}.*full") as refused:
         await store.sessions.create(session(title="x" * 100_000))
     assert refused.value.transient
-    assert refused.value.hint == "make room on the disk"
+    assert refused.value.hint == "free some space on the disk"
     await store.write(lambda connection: connection.fetch_one("PRAGMA max_page_count = 1000000", {}))
     await store.sessions.create(session(title="x" * 100_000))
     assert await store.sessions.get("s") == session(title="x" * 100_000)

@@ -200,7 +200,7 @@ async def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / DATABASE_FILE).write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
     with pytest.raises(StoreError, match=rf"{tmp_path}/{DATABASE_FILE}.*malformed") as refused:
         await Store.open(tmp_path)
-    assert "copy" in str(refused.value.hint)
+    assert "backup" in str(refused.value.hint)
 
 
 @contextmanager

@@ -66,9 +66,9 @@ async def test_another_master_key_is_told_what_to_do(folder: Path, clock: Clock)
         assert "DRAGOMAN_MASTER_KEY" in str(refused.value.hint)
     async with await opened(folder, clock, master=None) as store:
         assert len(await store.secrets.list()) == 1
-        with pytest.raises(ConfigError, match="there is none"):
+        with pytest.raises(ConfigError, match="none is set"):
             await store.secrets.get("openai")
-        with pytest.raises(ConfigError, match="there is none"):
+        with pytest.raises(ConfigError, match="none is set"):
             await store.secrets.put("openai", VALUE)
 
 

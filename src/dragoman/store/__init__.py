@@ -1,4 +1,4 @@
-"""Tables, queries and migrations: what the hub keeps."""
+"""The hub's database: tables, queries and migrations."""
 
 from dragoman.store.keys import ApiKey
 from dragoman.store.runs import FinalStatus, RunEnding, RunRecord, RunStatus

@@ -1,4 +1,4 @@
-"""Artifacts in the store: results that are too big to be told whole, read piece by piece."""
+"""Artifacts in the database: results too large for a model's context, read in ranges of bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.store.database import Database
 from dragoman.store.tables import artifacts
 
 MAX_BYTES = 2**31 - 1  # bytes: no row holds more
-PURGE_BATCH = 50  # rows that are deleted in one transaction, so that nobody waits long for the next
+PURGE_BATCH = 50  # rows deleted in one transaction, so that other writes do not wait long
 
 
 class ArtifactStatements:
@@ -23,17 +23,19 @@ class ArtifactStatements:
 
     def __init__(self, compiler: Compiler) -> None:
         this = artifacts.c.id == bindparam("id"), artifacts.c.owner == bindparam("owner")
-        piece = func.substr(artifacts.c.body, bindparam("offset") + literal_column("1"), bindparam("limit"))
+        byte_range = func.substr(
+            artifacts.c.body, bindparam("offset") + literal_column("1"), bindparam("limit")
+        )
         old = select(artifacts.c.id).where(artifacts.c.created_at < bindparam("since"))
         old = old.limit(bindparam("limit")).offset(literal_column("0"))
         self.insert = compiler.compile(insert(artifacts))
         self.get = compiler.compile(select_fields(Artifact, artifacts).where(*this))
-        self.read = compiler.compile(select(piece).where(*this))
+        self.read = compiler.compile(select(byte_range).where(*this))
         self.purge = compiler.compile(delete(artifacts).where(artifacts.c.id.in_(old)))
 
 
 class ArtifactRepository:
-    """The artifacts of all owners; each sees his own only."""
+    """The artifacts of all owners. An owner can only read his own."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
@@ -44,32 +46,34 @@ class ArtifactRepository:
         return self._database.statements(ArtifactStatements)
 
     async def save(self, artifact: Artifact, body: bytes) -> None:
-        """Keep one. Conflict when its id is taken."""
+        """Insert an artifact. Raises Conflict when its id is taken."""
         params = {**to_params(artifact), "body": body}
         await self._database.write(lambda connection: connection.execute(self._sql.insert, params))
 
     async def get(self, id: str, *, owner: str) -> Artifact:
-        """What is known of one of the owner's. NotFound, also for another's."""
+        """Return an artifact's metadata. Raises NotFound, also for another owner's artifact."""
         return to_struct(Artifact, await self._fetch_one(self._sql.get, {"id": id, "owner": owner}))
 
     async def read(self, id: str, *, owner: str, offset: int = 0, limit: int | None = None) -> bytes:
-        """A piece of its bytes: none past its end. NotFound; BadRequest for a negative offset or limit."""
+        """Return a range of its bytes; empty past the end. Raises NotFound, BadRequest."""
         validate_range(offset, limit)
-        least = {
+        bounded = {
             "offset": min(offset, MAX_BYTES - 1),
             "limit": MAX_BYTES if limit is None else min(limit, MAX_BYTES),
         }
-        row = await self._fetch_one(self._sql.read, {"id": id, "owner": owner, **least})
+        row = await self._fetch_one(self._sql.read, {"id": id, "owner": owner, **bounded})
         return bytes(row[0] or b"")
 
     async def purge(self, older_than: float) -> int:
-        """Forget those that were kept so many seconds ago, or longer; how many."""
+        """Delete artifacts created more than `older_than` seconds ago; return how many."""
         params = {"since": self._clock() - older_than, "limit": PURGE_BATCH}
         count = 0
         while True:
-            gone = await self._database.write(lambda connection: connection.execute(self._sql.purge, params))
-            count += gone
-            if gone < PURGE_BATCH:
+            deleted = await self._database.write(
+                lambda connection: connection.execute(self._sql.purge, params)
+            )
+            count += deleted
+            if deleted < PURGE_BATCH:
                 return count
 
     async def _fetch_one(self, sql: str, params: dict[str, Any]) -> Row:

@@ -1,7 +1,7 @@
-"""Budgets in the store: money is reserved before a request and settled after it, each in one transaction.
+"""Budgets in the database: money is reserved before a request and settled after it, each in one transaction.
 
-Amounts are whole billionths of a US dollar. What a window has cost before anybody asked is summed up from
-the usage records, so that a limit that is set in mid-month counts the whole month.
+Amounts are whole billionths of a US dollar. The first reservation in a window adds up the usage records of
+that window, so a limit that is set in mid-month counts the whole month.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ChargedBudget(msgspec.Struct, frozen=True):
 
 
 class BudgetRefusal(msgspec.Struct, frozen=True):
-    """The budget that has no room, and how it stands."""
+    """The budget that has too little left, and its current amounts."""
 
     charge: ChargedBudget
     spent: int
@@ -51,26 +51,28 @@ class BudgetStatements:
         spent, reserved = budgets.c.spent, budgets.c.reserved
         this = (budgets.c.scope == bindparam("of")) & (budgets.c.window == bindparam("within"))
         amount: ColumnElement[int] = bindparam("amount")
-        room = spent + reserved + amount <= bindparam("limit")
-        freed = case((reserved > bindparam("back"), reserved - bindparam("back")), else_=literal_column("0"))
-        settled = {"reserved": freed, "spent": spent + amount}
-        self.reserve = compiler.compile(update(budgets).where(this, room).values(reserved=reserved + amount))
-        self.settle = compiler.compile(update(budgets).where(this).values(settled))
+        fits = spent + reserved + amount <= bindparam("limit")
+        remaining = case(
+            (reserved > bindparam("back"), reserved - bindparam("back")), else_=literal_column("0")
+        )
+        settlement = {"reserved": remaining, "spent": spent + amount}
+        self.reserve = compiler.compile(update(budgets).where(this, fits).values(reserved=reserved + amount))
+        self.settle = compiler.compile(update(budgets).where(this).values(settlement))
         self.get = compiler.compile(select(spent, reserved).where(this))
         self.clear = compiler.compile(update(budgets).values(reserved=bindparam("nothing")))
         self.delete_old = compiler.compile(
             delete(budgets).where(budgets.c.window.between(bindparam("first"), bindparam("last")))
         )
-        opened = compiler.insert(budgets).on_conflict_do_nothing(index_elements=["scope", "window"])
-        self.insert_if_missing = compiler.compile(opened)
+        insert = compiler.insert(budgets).on_conflict_do_nothing(index_elements=["scope", "window"])
+        self.insert_if_missing = compiler.compile(insert)
         self.sum_costs = {kind: compiler.compile(select_cost(kind)) for kind in SCOPE_COLUMNS}
 
 
 class BudgetRepository:
-    """What was spent in each window, and what is reserved by requests under way."""
+    """Spent and reserved amounts of each budget window."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float], recovered: bool = True) -> None:
-        """With `fresh` False, reservations that a crash has left are cleared before anything is reserved."""
+        """Unless `recovered`, the first reservation clears those that a crashed process left."""
         self._database = database
         self._clock = clock
         self._recovered = recovered
@@ -81,7 +83,7 @@ class BudgetRepository:
         return self._database.statements(BudgetStatements)
 
     async def reserve(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
-        """Reserve the amount in every budget, or in none: then the refusal says which has no room."""
+        """Reserve the amount in every budget; or in none, and return the one that has too little left."""
         if not self._recovered:
             await self.recover()
         ordered = sorted(charges, key=lambda charge: (charge.scope, charge.window))
@@ -89,10 +91,10 @@ class BudgetRepository:
         def job(connection: DatabaseConnection) -> BudgetRefusal | None:
             for at, charge in enumerate(ordered):
                 if not self._reserve_in(connection, charge, amount=amount):
-                    # Not by raising: that would roll back what else is in this transaction.
+                    # Undo by hand. Raising would roll back the other jobs of this transaction.
                     self.settle_job(ordered[:at], reserved=amount, spent=0)(connection)
-                    standing = self._stored_balance(connection, charge.scope, window=charge.window)
-                    return BudgetRefusal(charge, *(standing or (0, 0)))
+                    balance = self._stored_balance(connection, charge.scope, window=charge.window)
+                    return BudgetRefusal(charge, *(balance or (0, 0)))
             return None
 
         return await self._database.write(job)
@@ -100,8 +102,8 @@ class BudgetRepository:
     def settle_job(self, charges: Sequence[ChargedBudget], *, reserved: int, spent: int) -> DatabaseJob[None]:
         """A job that gives the reservation back and takes what was spent, for `Store.post` or `Store.write`.
 
-        Write the usage record in the same job or before. A budget that nobody has reserved of is left to
-        be summed up from the records.
+        Pass it to `Store.enqueue` or `Store.write`. Write the usage record in the same job or before: a
+        budget without a row is not updated; its first reservation sums up the records.
         """
 
         def job(connection: DatabaseConnection) -> None:
@@ -112,25 +114,25 @@ class BudgetRepository:
         return job
 
     async def get_balance(self, scope: str, window: str) -> tuple[int, int]:
-        """What is spent and what is reserved."""
+        """Return what is spent and what is reserved."""
 
         def query(connection: DatabaseConnection) -> tuple[int, int]:
-            kept = self._stored_balance(connection, scope, window=window)
-            return kept or (self._sum_usage(connection, scope, window=window), 0)
+            stored = self._stored_balance(connection, scope, window=window)
+            return stored or (self._sum_usage(connection, scope, window=window), 0)
 
         return await self._database.read(query)
 
     async def recover(self) -> None:
-        """Clear what a crash has left reserved, once; forget days long past."""
+        """Once, clear the reservations that a crash left, and delete the rows of old days."""
         async with self._recovery_lock:
             if self._recovered:
                 return
-            past = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=RETENTION_DAYS)
+            oldest = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=RETENTION_DAYS)
 
             def job(connection: DatabaseConnection) -> None:
                 connection.execute(self._sql.clear, {"nothing": 0})
                 connection.execute(
-                    self._sql.delete_old, {"first": "day:", "last": budget_window("day", past.timestamp())}
+                    self._sql.delete_old, {"first": "day:", "last": budget_window("day", oldest.timestamp())}
                 )
 
             await self._database.write(job)
@@ -163,14 +165,14 @@ class BudgetRepository:
 
 
 def select_cost(kind: str) -> Select[Any]:
-    """What a key or an owner has cost between two moments."""
+    """Return the query for the cost of a key or an owner between two times."""
     started = usage.c.started_at
     within = (started >= bindparam("since")) & (started < bindparam("until"))
     return select(func.sum(usage.c.cost)).where(SCOPE_COLUMNS[kind] == bindparam("id"), within)
 
 
 def budget_window(kind: WindowKind, time: float) -> str:
-    """The window of a moment: "day:2026-11-22", "month:2026-11" (both UTC) or "total"."""
+    """Return the window of a unix time: "day:2026-11-22", "month:2026-11" (both UTC) or "total"."""
     match kind:
         case "day":
             return f"day:{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
@@ -181,7 +183,7 @@ def budget_window(kind: WindowKind, time: float) -> str:
 
 
 def window_bounds(window: str) -> tuple[float, float]:
-    """When a window begins and ends, in unix seconds."""
+    """Return the start and end of a window in unix seconds."""
     span, _, date = window.partition(":")
     match span:
         case "day":

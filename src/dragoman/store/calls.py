@@ -1,4 +1,4 @@
-"""Calls in the store: the ledger that outlives the process."""
+"""Operation calls in the database: the persistent ledger."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class CallStatements:
 
 
 class CallRepository:
-    """A `Ledger`: what it was told is committed when it returns."""
+    """The persistent `Ledger`: each record is committed when the method returns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -100,7 +100,7 @@ class CallRepository:
         return self._database.statements(CallStatements)
 
     async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
-        """Keep the intent. Conflict when the id is taken."""
+        """Insert the call before it runs. Raises Conflict when its id is taken."""
         params = to_params(record) | RUNNING_FIELDS | {"input": encode_json(record.input)}
 
         def job(connection: DatabaseConnection) -> int:
@@ -112,19 +112,19 @@ class CallRepository:
             self._database.enqueue(job)
 
     async def record_resume(self, record: CallRecord) -> None:
-        """Keep that a call which waited runs now. Conflict when it does not wait any more."""
+        """Record that a pending call runs now. Raises Conflict when it is no longer pending."""
         params = {name: getattr(record, name) for name in ("id", "run_id", "step", "started_at")}
 
         def job(connection: DatabaseConnection) -> None:
             if not connection.execute(self._sql.resume, params):
-                raise Conflict(f"call {record.id!r} does not wait for an approval")
+                raise Conflict(f"call {record.id!r} is not waiting for an approval")
 
         await self._database.write(job)
 
     async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
-        """Keep how it ended. Does nothing for a call that has ended already or never began.
+        """Record how the call ended. Does nothing for a call that has already ended or was never recorded.
 
-        While the database is down this raises, and is kept once it is up again.
+        While the database is down this raises, and the record is written once the database is up again.
         """
         params = {"id": call_id, **to_params(completion), "notes": encode_json(completion.notes or None)}
         params |= {"result": encode_json(completion.result), "error": encode_json(completion.error)}
@@ -133,7 +133,7 @@ class CallRepository:
             return connection.execute(self._sql.end, params)
 
         def failed(error: Exception) -> None:
-            log.error("the end of call %s could not be written down: %s", call_id, error)
+            log.error("cannot record the end of call %s: %s", call_id, error)
             self._database.defer(job)
 
         try:
@@ -146,7 +146,7 @@ class CallRepository:
             raise
 
     async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
-        """Keep that a call which waits is not waited for any more, nor those below it that do."""
+        """Record the end of a pending call and of its pending descendants."""
         params = {"id": call_id, **to_params(completion), "notes": encode_json(completion.notes or None)}
         params |= {"result": encode_json(completion.result), "error": encode_json(completion.error)}
 
@@ -157,9 +157,9 @@ class CallRepository:
         await self._database.write(job)
 
     async def interrupt_running(self, now: float) -> int:
-        """End all calls that are marked as running: whoever made them is gone; how many there were.
+        """End all calls marked as running, because their process is gone; return how many there were.
 
-        One that acts is uncertain, any other aborted; so are those below that wait for an answer.
+        A `once` call becomes uncertain, any other aborted. Their pending descendants are aborted too.
         """
 
         def job(connection: DatabaseConnection) -> int:
@@ -169,22 +169,22 @@ class CallRepository:
         return await self._database.write(job)
 
     async def get(self, call_id: str) -> LedgerEntry | None:
-        """The call, or None."""
+        """Return the call, or None."""
         found = await self._read_entries(self._sql.get, {"id": call_id})
         return found[0] if found else None
 
     async def list_for_run(self, run_id: str) -> Sequence[LedgerEntry]:
-        """The run's calls as they began; `record.parent_id` makes them a tree."""
+        """Return the run's calls by start time; `record.parent_id` makes them a tree."""
         return await self._read_entries(self._sql.list_for_run, {"id": run_id})
 
     async def list_run_calls(self, run_id: str, *, limit: int) -> tuple[Sequence[CallRow], int]:
-        """The run's first calls as they began, cut short, and how many it has."""
+        """Return the run's first calls by start time, abridged, and how many it has."""
         return await self._list_and_count(
             self._sql.list_run_calls, self._sql.count_run_calls, params={"id": run_id, "limit": limit}
         )
 
     async def list_descendants(self, call_id: str, *, limit: int) -> tuple[Sequence[CallRow], int]:
-        """The call and the first ones below it, at any depth, cut short, and how many there are."""
+        """Return the call and its first descendants, abridged, and how many there are."""
         return await self._list_and_count(
             self._sql.list_descendants, self._sql.count_descendants, params={"id": call_id, "limit": limit}
         )
@@ -197,14 +197,17 @@ class CallRepository:
         return found, int(row[0]) if row else len(found)
 
     async def list_ancestors(self, call_id: str) -> Sequence[CallRow]:
-        """The calls that the call is part of, the outermost first, and itself."""
+        """Return the call's ancestors, outermost first, and the call itself."""
         found = await self._read_lines(self._sql.list_ancestors, {"id": call_id})
         return order_ancestors(found, call_id)
 
     async def list(
         self, filters: Mapping[str, str], *, before: tuple[float, str] | None = None, limit: int = 50
     ) -> Sequence[CallRow]:
-        """Calls that match (by FILTERS), the newest first; `before` is the place of the last one before."""
+        """Return calls that match the `FILTERS`, newest first.
+
+        `before` is `(started_at, id)` of the last call of the previous page.
+        """
         params: dict[str, Any] = dict(filters)
         if before is not None:
             params |= {"before_at": before[0], "before_id": before[1]}
@@ -232,16 +235,16 @@ class CallRepository:
 
 
 def select_lines() -> Select[Any]:
-    """Calls as a tree shows them; an approval is looked for where a call waits for one."""
-    asked = select(func.max(approvals.c.id)).where(approvals.c.call_id == calls.c.id).scalar_subquery()
-    told: dict[str, Any] = {name: calls.c[name] for name in LINE_COLUMNS if name in calls.c}
-    told |= {
+    """Return the query for calls as the tree shows them, with the approval that a pending call waits for."""
+    approval_id = select(func.max(approvals.c.id)).where(approvals.c.call_id == calls.c.id).scalar_subquery()
+    columns: dict[str, Any] = {name: calls.c[name] for name in LINE_COLUMNS if name in calls.c}
+    columns |= {
         name: func.substr(calls.c[name], literal_column("1"), literal_column(str(MAX_SHOWN_LENGTH + 1)))
         for name in ("input", "result")
     }
     waits = calls.c.status == literal_column("'pending'")
-    told["approval_id"] = case((waits, asked), else_=literal_column("NULL"))
-    return select(*(told[name].label(name) for name in LINE_COLUMNS))
+    columns["approval_id"] = case((waits, approval_id), else_=literal_column("NULL"))
+    return select(*(columns[name].label(name) for name in LINE_COLUMNS))
 
 
 def first_rows(query: Select[Any]) -> Select[Any]:
@@ -250,26 +253,26 @@ def first_rows(query: Select[Any]) -> Select[Any]:
 
 
 def descendant_ids() -> CTE:
-    """The ids of a call and of all that it led to."""
+    """Return the ids of a call and its descendants."""
     start = select(calls.c.id).where(calls.c.id == bindparam("id")).cte("branch", recursive=True)
     child = calls.alias("child")
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
 
 
 def interrupted_ids() -> CTE:
-    """The ids of the calls that are marked as running, and of all that they led to."""
+    """Return the ids of the calls marked as running, and of their descendants."""
     start = select(calls.c.id).where(IS_RUNNING).cte("interrupted", recursive=True)
     child = calls.alias("child")
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
 
 
 def select_descendants() -> Select[Any]:
-    """A call and all that it led to."""
+    """Return the query for a call and its descendants."""
     return first_rows(select_lines().where(calls.c.id.in_(select(descendant_ids().c.id))))
 
 
 def select_ancestors() -> Select[Any]:
-    """A call and all that led to it."""
+    """Return the query for a call and its ancestors."""
     start = (
         select(calls.c.id, calls.c.parent_id)
         .where(calls.c.id == bindparam("id"))
@@ -283,13 +286,13 @@ def select_ancestors() -> Select[Any]:
 
 
 def order_ancestors(lines: Iterable[CallRow], call_id: str) -> Sequence[CallRow]:
-    """A call and its parents, the outermost first."""
-    known = {line.id: line for line in lines}
+    """Return a call's ancestors, outermost first, and the call."""
+    by_id = {line.id: line for line in lines}
     path: list[CallRow] = []
-    here = known.pop(call_id, None)
-    while here is not None:
-        path.append(here)
-        here = known.pop(here.parent_id or "", None)
+    call = by_id.pop(call_id, None)
+    while call is not None:
+        path.append(call)
+        call = by_id.pop(call.parent_id or "", None)
     return path[::-1]
 
 

@@ -1,4 +1,8 @@
-"""What jobs and queries see of a database: a connection that runs compiled SQL, whatever the backend."""
+"""Database connections and backends as Protocols, and the mapping of rows to structs.
+
+The rest of the store is written against these: jobs see a connection that runs compiled SQL, and neither
+they nor the writer know which backend it is. SQLite is `sqlite.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,52 +19,52 @@ T = TypeVar("T")
 
 
 class DatabaseConnection(Protocol):
-    """A connection inside a transaction. SQL is what `Database.compile` gave; parameters go by name."""
+    """A connection inside a transaction. SQL comes from `Compiler.compile`; parameters are passed by name."""
 
     def execute(self, sql: str, params: Params) -> int:
-        """How many rows the statement changed."""
+        """Run a statement; return how many rows it changed."""
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
-        """Run the statement once for each."""
+        """Run the statement once for each set of parameters."""
 
     def fetch_one(self, sql: str, params: Params) -> Row | None:
-        """The first row, or None."""
+        """Return the first row, or None."""
 
     def fetch_all(self, sql: str, params: Params) -> Sequence[Row]:
-        """Every row."""
+        """Return all rows."""
 
 
 class BackendConnection(DatabaseConnection, Protocol):
-    """A connection and its transactions, as the writer and the readers hold it."""
+    """A connection that the writer or a reader owns, with control over its transactions."""
 
     def begin(self) -> None:
-        """Start a transaction; a writer takes the write lock at once."""
+        """Begin a transaction; a writing connection takes the write lock immediately."""
 
     def commit(self) -> None:
-        """Keep what was written."""
+        """Commit the transaction."""
 
     def rollback(self) -> None:
-        """End the transaction, if there is one."""
+        """Roll back the transaction, if there is one."""
 
     def close(self) -> None:
-        """Give the connection back to the system."""
+        """Close the connection."""
 
 
 DatabaseJob: TypeAlias = Callable[[DatabaseConnection], T]
-"""Work inside a transaction. It may run again after a rollback, so it touches nothing but its connection."""
+"""Work inside a transaction. It may run again after a rollback, so its only effects are on its connection."""
 
 OutageScope: TypeAlias = Literal["writing", "all"]
-"""What an outage reaches: a full disk can still be read."""
+"""What fails during an outage: only writes (a database on a full disk can still be read), or everything."""
 
 
 class Compiler(Protocol):
-    """What makes SQL of statements."""
+    """Compiles statements to SQL of one dialect."""
 
     def insert(self, table: Table) -> Insert:
-        """The dialect's own INSERT; each has the ON CONFLICT methods that SQLite's has."""
+        """Return the dialect's own INSERT, which has ON CONFLICT methods like SQLite's."""
 
     def compile(self, statement: ClauseElement) -> str:
-        """The statement as SQL."""
+        """Return the statement as SQL."""
 
 
 class Backend(Compiler, Protocol):
@@ -88,36 +92,36 @@ class Backend(Compiler, Protocol):
         """Give up what `prepare` took."""
 
 
-# ---- Rows and structs: a struct's fields are columns of a table, by name.
+# Rows and structs: the fields of a struct are the columns of its table, by name.
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def select_fields(kind: type[msgspec.Struct], table: Table) -> Select[Any]:
-    """Select the columns of the struct's fields, in their order."""
+    """Return a query for the columns of the struct's fields, in order."""
     return select(*(table.c[name] for name in kind.__struct_fields__))
 
 
 def to_fields(kind: type[msgspec.Struct], row: Row) -> dict[str, Any]:
-    """The fields in a row of `select_fields`; JSON is still text."""
+    """Return the fields in a row of `select_fields`. Fields stored as JSON are still text."""
     return dict(zip(kind.__struct_fields__, row, strict=True))
 
 
 def to_struct(kind: type[S], row: Row) -> S:
-    """The struct in a row of `select_fields`, when none of its fields is kept as JSON."""
+    """Return the struct in a row of `select_fields`, if none of its fields is stored as JSON."""
     return kind(**to_fields(kind, row))
 
 
 def to_params(struct: msgspec.Struct) -> dict[str, Any]:
-    """The struct's fields as parameters; what is kept as JSON is to be replaced by its text."""
+    """Return the struct's fields as parameters. The caller replaces those stored as JSON by their text."""
     return msgspec.structs.asdict(struct)
 
 
 def encode_json(value: Any) -> str | None:
-    """The value as JSON text; None, which stands for NULL, as it is."""
+    """Encode a value as JSON text; None, for NULL, stays None."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
 def decode_json(text: str | None, kind: Any = Any) -> Any:
-    """The value of JSON text; None for NULL."""
+    """Decode JSON text; None for NULL."""
     return None if text is None else msgspec.json.decode(text, type=kind)

@@ -1,4 +1,4 @@
-"""The database: one writer with group commit, and readers beside it."""
+"""The database: one writer thread with group commit, and a pool of readers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class PendingRead(NamedTuple):
-    """A query, and where its answer goes."""
+    """A query and the future of its result."""
 
     query: DatabaseJob[Any]
     future: asyncio.Future[Any]
 
 
 class Database:
-    """Jobs in, rows out. For the event loop that opened it only."""
+    """Runs jobs and queries. Use it only from the event loop that opened it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Database:
         outage: Outage | None = None,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
-        """`backend` is prepared, or there is an `outage`; `open` does both."""
+        """The backend is prepared, or `outage` says why not; `open` takes care of both."""
         self._backend = backend
         self._on_error = on_error or log_failure
         self._loop = asyncio.get_running_loop()
@@ -79,12 +79,12 @@ class Database:
         tolerate_outages: bool = False,
         on_error: Callable[[Exception], None] | None = None,
     ) -> Database:
-        """The SQLite database at `path`, created or migrated if need be.
+        """Open the SQLite database at `path`; create or migrate it if necessary.
 
-        `exclusive` is for the hub: it locks the folder against a second one. A command that reads or writes
-        beside a running hub opens without. `synchronous="normal"` keeps what was acknowledged through any
-        crash of the process, "full" through a power cut too. `on_error` hears of posted jobs that failed;
-        without it they are logged. StoreError when the file cannot be used.
+        `exclusive` is for the hub: it locks the folder against a second hub. A command that reads or writes
+        next to a running hub opens without it. With `synchronous="normal"` acknowledged writes survive any
+        crash of the process, with "full" also a power failure. `on_error` is called for queued jobs that
+        failed; by default they are logged. Raises StoreError when the file cannot be used.
 
         A `patient` database opens even so, unless another hub, another program or a newer version has it.
         While it is down, at the start or later, it refuses at once, and tries to get up: see `is_up`.
@@ -101,21 +101,21 @@ class Database:
 
     @property
     def is_up(self) -> bool:
-        """Whether it takes what is written to it. One that is not patient does not know, and says so."""
+        """Whether the database accepts writes. Always True without `tolerate_outages`."""
         return self.problem is None
 
     @property
     def problem(self) -> str | None:
-        """Why it is down; None while it is up."""
+        """Why the database is down; None while it is up."""
         return None if self._monitor is None else self._monitor.problem
 
     def on_recovery(self, callback: Callable[[], None]) -> None:
-        """Call back each time when the database is up again."""
+        """Call `callback` each time the database is up again after an outage."""
         if self._monitor is not None:
             self._monitor.on_recovery.append(callback)
 
     def statements(self, kind: Callable[[Compiler], T]) -> T:
-        """The SQL of a part of the store, compiled when first needed, once per process and class of backend.
+        """Return the SQL of a part of the store, compiled at first use, once per process and backend class.
 
         Compiling takes about 1 ms a statement, longer than running it: a second store in a process pays
         nothing, and a command that only reads sessions does not pay for the rest.
@@ -127,11 +127,11 @@ class Database:
         return statements
 
     def compile(self, statement: ClauseElement) -> str:
-        """The statement as SQL for this database; see `statements` for those that do not change."""
+        """Compile a statement for this database. For statements that never change, see `statements`."""
         return self._backend.compile(statement)
 
     async def write(self, job: DatabaseJob[T]) -> T:
-        """What the job returns, once it is committed. Cancelling the caller does not take the job back."""
+        """Run a job and return its result once it is committed. Cancelling the caller does not stop it."""
         waiting: asyncio.Future[T] = self._loop.create_future()
         self._submit(WriteTask(job, waiting, self._on_error))
         return await waiting
@@ -139,7 +139,7 @@ class Database:
     def enqueue(
         self, job: DatabaseJob[Any], *, on_failure: Callable[[Exception], None] | None = None
     ) -> None:
-        """Have the job done in order with all others. Unavailable when too many wait.
+        """Queue a job; jobs are committed in the order of their calls. Raises Unavailable when too many wait.
 
         `failed` hears why when it could not be done, instead of the database's `on_error`.
         """
@@ -150,15 +150,15 @@ class Database:
         self._submit(WriteTask(job, None, on_failure or self._on_error))
 
     def defer(self, job: DatabaseJob[Any]) -> None:
-        """Have a job done once the database is up again that was refused because it is down.
+        """Run a job, which was refused because the database is down, once it is up again.
 
-        The oldest are forgotten where too many wait, and all with the process.
+        When too many wait, the oldest are dropped; when the process ends, all are.
         """
         if not self.is_up and not self._closed:
             self._deferred.append(job)
 
     async def read(self, query: DatabaseJob[T]) -> T:
-        """What the query returns. All that it reads is of one moment, after every write awaited before."""
+        """Run a query in one snapshot, which includes every write that was awaited before."""
         self._check_available(writing=False)
         answer: asyncio.Future[T] = self._loop.create_future()
         self._queued_reads.append(PendingRead(query, answer))
@@ -167,9 +167,9 @@ class Database:
         return await answer
 
     async def flush(self) -> None:
-        """Wait until everything that was posted is committed, or has failed and been reported.
+        """Wait until every queued job is committed, or has failed and been reported.
 
-        StoreError when the database does not even begin a transaction.
+        Raises StoreError when the database cannot begin a transaction.
         """
         if self._closed:
             raise Unavailable("the database is closed")
@@ -178,7 +178,7 @@ class Database:
         await waiting
 
     async def close(self) -> None:
-        """Finish what waits, then close everything. May be called twice."""
+        """Finish queued jobs, then close all connections. May be called twice."""
         if not self._closed:
             self._dispatch_writes()
             self._closed = True
@@ -201,7 +201,7 @@ class Database:
             self._loop.call_soon(self._dispatch_writes)
 
     def _dispatch_writes(self) -> None:
-        """Give the writer all of this round of the loop: waking a thread costs more than a write."""
+        """Hand the writer all writes of this iteration of the loop: waking a thread costs more than one."""
         tasks, self._queued_writes = self._queued_writes, []
         if tasks:
             self._writer.submit(tasks)
@@ -215,25 +215,25 @@ class Database:
                 if error is not None:
                     self._loop.call_soon(task.on_failure, self._backend.translate_error(error))
             elif task.future.done():
-                continue  # who waited was cancelled
+                continue  # the caller was cancelled
             elif error is not None:
                 task.future.set_exception(self._backend.translate_error(error))
             else:
                 task.future.set_result(result)
 
     def _dispatch_reads(self) -> None:
-        """Give a reader all questions of this round of the loop."""
-        questions, self._queued_reads = self._queued_reads, []
+        """Hand a reader all queries of this iteration of the loop."""
+        reads, self._queued_reads = self._queued_reads, []
         try:
-            self._reader_pool.submit(self._run_reads, questions)
+            self._reader_pool.submit(self._run_reads, reads)
         except RuntimeError:
-            for question in questions:
-                question.future.cancel()
+            for read in reads:
+                read.future.cancel()
 
     def _run_reads(self, reads: list[PendingRead]) -> None:
-        answers = [(question, *self._run_read(question.query)) for question in reads]
-        with suppress(RuntimeError):  # the loop has gone, and with it those who asked
-            self._loop.call_soon_threadsafe(self._resolve_reads, answers)
+        results = [(read, *self._run_read(read.query)) for read in reads]
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits for the results
+            self._loop.call_soon_threadsafe(self._resolve_reads, results)
 
     def _run_read(self, query: DatabaseJob[Any]) -> tuple[Any, Exception | None]:
         try:
@@ -243,22 +243,22 @@ class Database:
                 return query(connection), None
             finally:
                 connection.rollback()
-        except Exception as error:  # noqa: BLE001 - whoever asked is told
+        except Exception as error:  # noqa: BLE001 - raised to the caller
             return None, self._backend.translate_error(error)
 
     def _resolve_reads(self, results: list[tuple[PendingRead, Any, Exception | None]]) -> None:
-        for question, result, error in results:
+        for read, result, error in results:
             if error is not None and self._monitor is not None:
                 self._monitor.observe_error(error, writing=False)
-            if question.future.done():
-                continue  # who asked was cancelled
+            if read.future.done():
+                continue  # the caller was cancelled
             if error is not None:
-                question.future.set_exception(error)
+                read.future.set_exception(error)
             else:
-                question.future.set_result(result)
+                read.future.set_result(result)
 
     def _reader_connection(self) -> BackendConnection:
-        """This thread's own connection, a new one after an outage."""
+        """Return this thread's connection; a new one after an outage."""
         connection: BackendConnection | None = getattr(self._thread_local, "connection", None)
         if connection is not None and self._thread_local.opening != self._generation:
             self._thread_local.connection = None
@@ -272,10 +272,10 @@ class Database:
         return connection
 
     def _write_deferred(self) -> None:
-        """Do what is owed, before anything else is written."""
-        owed = list(self._deferred)
+        """Run the deferred jobs before anything else is written."""
+        jobs = list(self._deferred)
         self._deferred.clear()
-        for job in owed:
+        for job in jobs:
             self._queue_write(WriteTask(job, None, partial(self._defer_again, job)))
 
     def _defer_again(self, job: DatabaseJob[Any], error: Exception) -> None:
@@ -283,7 +283,7 @@ class Database:
         self.defer(job)
 
     def _reset_connections(self) -> None:
-        """After an outage: connections may be to a file that is not there any more."""
+        """Replace all connections after an outage: their file may have been replaced."""
         self._generation += 1
         self._writer.reconnect()
 
@@ -298,5 +298,5 @@ class Database:
 
 
 def log_failure(error: Exception) -> None:
-    """Log a posted job that failed."""
-    log.error("a posted write failed: %s", error, exc_info=error)
+    """Log a queued job that failed."""
+    log.error("a queued write failed: %s", error, exc_info=error)

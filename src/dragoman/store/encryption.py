@@ -1,4 +1,4 @@
-"""Sealing: AES-256-GCM under a master key, for what is secret and must be kept all the same."""
+"""Encryption of stored secrets: AES-256-GCM under a master key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AAD_PREFIX = b"dragoman secret:"
 
 
 class EncryptedValue(msgspec.Struct, frozen=True):
-    """A value that only its master key opens; `key_id` is that key's fingerprint."""
+    """An encrypted value; `key_id` is the fingerprint of its master key."""
 
     nonce: bytes
     ciphertext: bytes
@@ -30,11 +30,11 @@ class EncryptedValue(msgspec.Struct, frozen=True):
 
 
 class MasterKey:
-    """The key that seals all secrets: 32 random bytes, which no `repr` shows.
+    """The key that encrypts all secrets: 32 random bytes, which `repr` does not show.
 
-    A value is sealed under its name, so that one cannot be put in another's place. Nonces are random: one
-    key seals four billion values before two nonces are likelier than 2**-32 to be the same (NIST SP
-    800-38D, 8.3).
+    A value is bound to its name as associated data, so a row cannot be swapped for another. Nonces are
+    random: one key encrypts four billion values before the probability of a repeated nonce exceeds 2**-32
+    (NIST SP 800-38D, 8.3).
     """
 
     __slots__ = ("_raw", "fingerprint")
@@ -49,12 +49,12 @@ class MasterKey:
 
     @classmethod
     def generate(cls) -> MasterKey:
-        """A new one."""
+        """Generate a random key."""
         return cls(os.urandom(KEY_BYTES))
 
     @classmethod
     def from_text(cls, text: str) -> MasterKey:
-        """The key as base64, in either alphabet. ConfigError, which does not repeat it."""
+        """Parse a key in base64, standard or URL-safe. Raises ConfigError, which does not show the text."""
         plain = text.strip().replace("-", "+").replace("_", "/").rstrip("=")
         try:
             raw = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -63,11 +63,11 @@ class MasterKey:
         return cls(raw)
 
     def to_text(self) -> str:
-        """The key itself as base64: for its file or variable, for nothing else."""
+        """Return the key in base64, to be written to its file or variable only."""
         return base64.b64encode(self._raw).decode()
 
     def encrypt(self, name: str, value: str) -> EncryptedValue:
-        """The value under lock."""
+        """Encrypt a value for the secret `name`."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # late: 40 ms, and few have secrets
 
         nonce = os.urandom(NONCE_BYTES)
@@ -76,15 +76,15 @@ class MasterKey:
         )
 
     def decrypt(self, name: str, encrypted: EncryptedValue) -> str:
-        """The value. ConfigError when another key has sealed it, StoreError when it was changed since."""
+        """Decrypt a value. Raises ConfigError for another master key, StoreError for a damaged value."""
         from cryptography.exceptions import InvalidTag  # late: as above
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # late: as above
 
         if encrypted.key_id != self.fingerprint:
             raise ConfigError(
-                f"the secret {name!r} was sealed with the master key {encrypted.key_id},"
-                f" and {self.fingerprint} was given",
-                hint=f"give the former one in {MASTER_KEY_VARIABLE}, or set the secret again:"
+                f"the secret {name!r} was encrypted with the master key {encrypted.key_id},"
+                f" not with the current one ({self.fingerprint})",
+                hint=f"set {MASTER_KEY_VARIABLE} to the former key, or set the secret again:"
                 f" `dragoman secrets set {name}`",
             )
         try:
@@ -95,8 +95,8 @@ class MasterKey:
             )
         except InvalidTag:
             raise StoreError(
-                f"what is kept as the secret {name!r} is damaged, or somebody has changed it",
-                hint=f"set it again: `dragoman secrets set {name}`",
+                f"the stored value of the secret {name!r} is damaged",
+                hint=f"set the secret again: `dragoman secrets set {name}`",
             ) from None
 
     def __repr__(self) -> str:
@@ -104,13 +104,13 @@ class MasterKey:
 
 
 def read_key_file(path: Path) -> MasterKey:
-    """The key in a file, as base64. ConfigError."""
+    """Read a base64 key from a file. Raises ConfigError."""
     try:
         return MasterKey.from_text(path.read_text("ascii"))
     except UnicodeDecodeError:
         raise ConfigError(f"the master key in {str(path)!r} is not base64", hint=GENERATE_HINT) from None
     except OSError as error:
-        raise ConfigError(f"the master key's file {str(path)!r} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"cannot read the master key file {str(path)!r}: {error.strerror}") from None
 
 
 def associated_data(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The full-text index over passages: what SQLite has for it, and how each backend is asked."""
+"""SQL of the full-text search over messages: FTS5 on SQLite, tsvector on Postgres."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from dragoman.store.tables import messages, passages, sessions
 
-# ---- Scopes: whose words they are, as words in an index, which then looks only at what one of them said.
+# Scopes: the owner and the session of a passage are terms of the index too, so that a search reads only the
+# entries of one owner or session.
 
 
 def search_scope(session_id: str, *, owner: str) -> str:
-    """The scope of what was said in a session."""
+    """Return the scope of a session's passages."""
     return f"{owner_token(owner)} {session_token(session_id)}"
 
 
@@ -42,14 +43,14 @@ def _hash_name(name: str) -> str:
     return blake2b(name.encode(errors="replace"), digest_size=8).hexdigest()
 
 
-HIT_START, HIT_END = "\x02", "\x03"  # around a hit; `spoken` leaves no such characters
+HIT_START, HIT_END = "\x02", "\x03"  # around a hit; plain text has no such characters
 ELLIPSIS = "…"
 SNIPPET_WORDS = 24  # words of a snippet
 MAX_QUERY_WORDS = 32
 MAX_WORD_LENGTH = 100
-MIN_PREFIX_LENGTH = 3  # characters of a word that finds longer ones too
+MIN_PREFIX_LENGTH = 3  # characters of a query word that also matches longer words
 
-# Made when somebody searches for the first time: some SQLites have no FTS5, and serve all the rest.
+# Created at the first search: some builds of SQLite have no FTS5, and everything else works without it.
 CREATE_SQLITE_INDEX = (
     """
     CREATE VIRTUAL TABLE IF NOT EXISTS passage_index USING fts5(
@@ -89,15 +90,17 @@ RESULT_COLUMNS = (
 
 
 class FullTextSearch(ClauseElement):
-    """The statement that finds passages by words, the best first. It takes `match` on SQLite, `words` on
-    Postgres, and `owner`, `session_id` (or None), `until`, `asked` and `limit`.
+    """The query for passages by words, best first.
+
+    Parameters: `match` (SQLite) or `words` (Postgres), `owner`, `session_id` or None, `until`, `question` and
+    `limit`.
     """
 
     inherit_cache: bool | None = False
 
 
 def compile_sqlite_search(_: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
-    """For SQLite: FTS5 ranks by bm25, in which the scope does not count."""
+    """Compile for SQLite: FTS5 ranks by bm25, with weight 0 for the scope column."""
     index = table("passage_index", column("rowid"), column("rank"))
     snippet = f"snippet(passage_index, 1, char(2), char(3), '{ELLIPSIS}', {SNIPPET_WORDS})"
     found = select(*RESULT_COLUMNS, literal_column(snippet)).select_from(
@@ -111,7 +114,7 @@ def compile_sqlite_search(_: FullTextSearch, compiler: SQLCompiler, **options: A
 
 
 def compile_postgres_search(_: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
-    """For Postgres."""
+    """Compile for Postgres."""
     simple: ColumnElement[str] = literal_column("'simple'")
     words = func.to_tsquery(simple, bindparam("words"))
     vector = func.to_tsvector(simple, passages.c.text)
@@ -130,7 +133,7 @@ compiles(FullTextSearch, "postgresql")(compile_postgres_search)
 
 
 class CreateIndexStatement(ClauseElement):
-    """A statement that makes a piece of the index, where there is none; to be said of each in CREATE."""
+    """A statement of `CREATE_SQLITE_INDEX`, which on Postgres compiles to `CREATE_POSTGRES_INDEX`."""
 
     inherit_cache: bool | None = False
 
@@ -151,30 +154,30 @@ compiles(CreateIndexStatement, "postgresql")(compile_postgres_create)
 
 
 def select_by_text() -> Select[Any]:
-    """The statement that finds a text in the newest passages, wherever it stands; `pattern` is for LIKE.
+    """Return the query for a substring in the newest passages; `among` is how many it scans.
 
-    It looks at so many as `among` says.
+    `pattern` is a LIKE pattern.
     """
     newest = restrict_to_owner(
         select(*RESULT_COLUMNS, passages.c.text, passages.c.id).select_from(passages), limit="among"
     )
-    held = newest.order_by(passages.c.id.desc()).subquery()
-    kept = [held.c[each.name] for each in (*RESULT_COLUMNS, passages.c.text)]
-    found = select(*kept).where(held.c.text.ilike(bindparam("pattern"), escape="!"))
-    return found.order_by(held.c.id.desc()).limit(bindparam("limit")).offset(literal_column("0"))
+    scanned = newest.order_by(passages.c.id.desc()).subquery()
+    columns = [scanned.c[column.name] for column in (*RESULT_COLUMNS, passages.c.text)]
+    found = select(*columns).where(scanned.c.text.ilike(bindparam("pattern"), escape="!"))
+    return found.order_by(scanned.c.id.desc()).limit(bindparam("limit")).offset(literal_column("0"))
 
 
 def restrict_to_owner(query: Select[Any], *, limit: str = "limit") -> Select[Any]:
-    """Only passages of the owner, and of the messages that are asked about."""
-    said = (messages.c.session_id == passages.c.session_id) & (messages.c.id == passages.c.message_id)
+    """Restrict a query to the owner's passages, and to the messages to be searched."""
+    of_message = (messages.c.session_id == passages.c.session_id) & (messages.c.id == passages.c.message_id)
     return (
-        query.join(messages, said)
+        query.join(messages, of_message)
         .join(sessions, sessions.c.id == passages.c.session_id)
         .where(
             sessions.c.owner == bindparam("owner"),
             passages.c.session_id == func.coalesce(bindparam("session_id"), passages.c.session_id),
             messages.c.position <= bindparam("until"),
-            messages.c.position != bindparam("asked"),
+            messages.c.position != bindparam("question"),
         )
         .limit(bindparam(limit))
         .offset(literal_column("0"))
@@ -182,7 +185,7 @@ def restrict_to_owner(query: Select[Any], *, limit: str = "limit") -> Select[Any
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a question; signs alone are none."""
+    """Return the words of a query; punctuation alone is not a word."""
     plain = query.replace("\0", " ").encode(errors="replace").decode()
     return [
         word[:MAX_WORD_LENGTH] for word in plain.split() if any(map(str.isalnum, word[:MAX_WORD_LENGTH]))
@@ -190,8 +193,10 @@ def query_words(query: str) -> list[str]:
 
 
 def fts5_query(words: Sequence[str], *, owner: str, session_id: str | None, match_all: bool) -> str:
-    """The question for FTS5. Each word is quoted, so that it is a word and nothing else; the word itself
-    counts for more than longer ones that begin with it.
+    """Return the FTS5 query for the words.
+
+    Words are quoted, so that none is read as an operator. A word matches itself and, with a lower rank,
+    longer words that begin with it.
     """
     scope = owner_token(owner) if session_id is None else session_token(session_id)
     terms = [
@@ -205,13 +210,13 @@ def _fts5_term(quoted: str, *, exact: bool) -> str:
 
 
 def tsquery(words: Sequence[str], *, match_all: bool) -> str:
-    """The same for Postgres."""
+    """Return the Postgres tsquery for the words."""
     quoted = ["'" + word.replace("\\", "\\\\").replace("'", "''") + "'" for word in words]
     return (" & " if match_all else " | ").join(f"{word}:*" for word in quoted)
 
 
 def like_pattern(query: str) -> str:
-    """The pattern for LIKE that holds for every text with the question in it."""
+    """Return the LIKE pattern (escape `!`) of texts that contain the query."""
     text = query.replace("\0", "").encode(errors="replace").decode().strip()
     for sign in "!%_":
         text = text.replace(sign, f"!{sign}")

@@ -1,4 +1,4 @@
-"""Keys in the store: who may ask."""
+"""API keys in the database."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 UPDATABLE = frozenset({"name", "scopes", "models", "limits", "expires_at"})
 
 KeyRejection: TypeAlias = Literal["unknown", "revoked", "expired", "rotated"]
-"""Why a secret opens nothing: "expired" is the key, "rotated" a secret that another one has replaced."""
+"""Why a secret is rejected. "expired": the key has expired; "rotated": a newer secret has replaced it."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; `prefix` is how the secret starts, so that people can tell theirs apart.
+    """An API key without its secret; `prefix` is the start of the secret, to recognise it by.
 
-    `models` are patterns of the models that it may ask, None for all; `limits` None means the hub's own.
+    `models` are patterns of the models it may use, None for all; `limits` None means the hub's defaults.
     """
 
     id: str
@@ -59,13 +59,13 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Identity:
-        """Who asks with it."""
+        """The identity of a caller with this key."""
         return Identity(
             owner=self.owner, key_id=self.id, scopes=self.scopes, models=self.models, limits=self.limits
         )
 
     def is_valid(self, now: float) -> bool:
-        """Whether it is neither revoked nor expired."""
+        """Whether the key is neither revoked nor expired at the unix time `now`."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
@@ -92,11 +92,11 @@ class KeyStatements:
 
 
 class ApiKeyRepository:
-    """All keys.
+    """All API keys.
 
-    A secret holds 32 random bytes, and only its SHA-256 is kept. A slow password hash would add nothing:
-    no one can try 2**256 secrets, however fast the hash. The look-up by hash leaks at most how the hash of
-    a guess compares to those kept, which tells nothing about a secret.
+    A secret has 32 random bytes, and only its SHA-256 is stored. A slow password hash would add nothing:
+    nobody can try 2**256 secrets, however fast the hash is. The look-up by hash leaks at most how the hash of
+    a guess compares to stored hashes, which reveals nothing about a secret.
     """
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
@@ -117,7 +117,7 @@ class ApiKeyRepository:
         limits: Limits | None = None,
         expires_at: float | None = None,
     ) -> tuple[ApiKey, str]:
-        """A new key and its secret, which cannot be read again. BadRequest for a scope that there is not."""
+        """Create a key; return it and its secret, which cannot be read again. Raises BadRequest."""
         secret = new_secret()
         key = ApiKey(
             id=f"key_{secrets.token_hex(8)}",
@@ -135,9 +135,9 @@ class ApiKeyRepository:
         return key, secret
 
     async def authenticate(self, secret: str) -> ApiKey | KeyRejection:
-        """The key that this secret opens, or why it opens none. That it was used is noted once a minute.
+        """Return the key of a secret, or why the secret is rejected. Updates `last_used_at` once a minute.
 
-        To the holder of a secret that was replaced, the key expires when the grace is over.
+        A replaced secret is valid until its grace period ends; its key carries that time as `expires_at`.
         """
         now = self._clock()
         key = await self._database.read(
@@ -150,7 +150,7 @@ class ApiKeyRepository:
         if key.expires_at is not None and key.expires_at <= now:
             return "expired"
         if key.last_used_at is None or now - key.last_used_at >= LAST_USED_INTERVAL:
-            with suppress(Unavailable):  # a database that is far behind has no time for this
+            with suppress(Unavailable):  # not worth failing a request for
                 self._database.enqueue(
                     lambda connection: connection.execute(
                         self._sql.update_last_used, {"id": key.id, "now": now}
@@ -159,16 +159,16 @@ class ApiKeyRepository:
         return key
 
     async def get(self, id: str) -> ApiKey | None:
-        """The key of this id, revoked or not."""
+        """Return the key with this id, revoked or not."""
         row = await self._database.read(lambda connection: connection.fetch_one(self._sql.get, {"id": id}))
         return None if row is None else to_key(row[:-1])
 
     async def list(self) -> Sequence[ApiKey]:
-        """All keys, the oldest first, revoked ones too."""
+        """Return all keys, oldest first, including revoked ones."""
         return [to_key(row) for row in await self._database.read(self._select_all)]
 
     async def update(self, id: str, **fields: Any) -> ApiKey:
-        """The key with its name, scopes, models, limits or expires_at changed. NotFound."""
+        """Change a key's name, scopes, models, limits or expires_at; return the key. Raises NotFound."""
         if unknown := fields.keys() - UPDATABLE:
             raise TypeError(f"{min(unknown)!r} of a key cannot be changed")
 
@@ -181,7 +181,7 @@ class ApiKeyRepository:
         return await self._database.write(job)
 
     async def rotate(self, id: str, grace: float) -> tuple[ApiKey, str]:
-        """The key and its new secret; the one before opens it for another `grace` seconds. NotFound."""
+        """Replace a key's secret; the old one stays valid for `grace` seconds. Raises NotFound."""
         secret, now = new_secret(), self._clock()
 
         def job(connection: DatabaseConnection) -> ApiKey:
@@ -196,7 +196,7 @@ class ApiKeyRepository:
         return await self._database.write(job), secret
 
     async def revoke(self, id: str) -> bool:
-        """False when there is no such key, or it was revoked before."""
+        """Revoke a key; return False when it does not exist or is already revoked."""
         params = {"id": id, "now": self._clock()}
         return await self._database.write(lambda connection: connection.execute(self._sql.revoke, params) > 0)
 
@@ -229,18 +229,18 @@ def new_secret() -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """All that is kept of a secret."""
+    """Return the hash under which a secret is stored."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_key(key: ApiKey) -> ApiKey:
-    """The key, if its scopes are some that there are and its patterns can match. BadRequest."""
+    """Return the key. Raises BadRequest for an unknown scope or an empty model pattern."""
     if unknown := key.scopes.difference(SCOPES):
         raise BadRequest(
-            f"there is no scope {min(unknown)!r}", field="scopes", hint=f"there are {', '.join(SCOPES)}"
+            f"unknown scope {min(unknown)!r}", field="scopes", hint=f"the scopes are {', '.join(SCOPES)}"
         )
     if key.models is not None and not all(key.models):
-        raise BadRequest("an empty pattern matches no model", field="models", hint="such as openai/*")
+        raise BadRequest("a model pattern is empty", field="models", hint="write patterns such as openai/*")
     return key
 
 

@@ -1,4 +1,4 @@
-"""MCP servers in the store: those that were added while the hub ran, as the JSON that describes them."""
+"""MCP servers added at run time, and the pinned tool definitions of all MCP servers, in the database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.store.tables import definitions, mcp_servers
 
 
 class McpServerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that was added: its name, and its JSON `body`, which names secrets but holds none."""
+    """An added server: its name, and its configuration as JSON, which names secrets but has none."""
 
     name: str
     body: str
@@ -26,14 +26,14 @@ class McpServerStatements:
 
     def __init__(self, compiler: Compiler) -> None:
         put = compiler.insert(mcp_servers)
-        kept = {"body": put.excluded.body}
-        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
+        updates = {"body": put.excluded.body}
+        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=updates))
         self.list = compiler.compile(select_fields(McpServerRecord, mcp_servers).order_by(mcp_servers.c.name))
         self.delete = compiler.compile(delete(mcp_servers).where(mcp_servers.c.name == bindparam("of")))
 
 
 class McpServerRepository:
-    """All servers that were added."""
+    """All servers added at run time."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
@@ -44,27 +44,27 @@ class McpServerRepository:
         return self._database.statements(McpServerStatements)
 
     async def put(self, name: str, body: str) -> None:
-        """Keep a server, instead of the one of this name if there is one."""
+        """Insert a server, or replace the one of this name."""
         params = to_params(McpServerRecord(name=name, body=body, created_at=self._clock()))
         await self._database.write(lambda connection: connection.execute(self._sql.put, params))
 
     async def list(self) -> Sequence[McpServerRecord]:
-        """All of them, by name."""
+        """Return all servers, by name."""
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, {}))
         return [to_struct(McpServerRecord, row) for row in rows]
 
     async def delete(self, name: str) -> bool:
-        """False when there was none."""
+        """Delete a server; return False when there is none of this name."""
         return await self._database.write(
             lambda connection: connection.execute(self._sql.delete, {"of": name}) > 0
         )
 
 
-# ---- Pinned definitions in the store: what each MCP server's tools were when somebody approved of them.
+# Pinned definitions: the tools of each MCP server as they were when somebody approved them.
 
 
 class DefinitionPin(msgspec.Struct, frozen=True, kw_only=True):
-    """A definition as it was approved: its JSON `body`, the body's hash, when and by whom."""
+    """An approved tool definition: its JSON, the hash of that, when and by whom it was approved."""
 
     server: str
     name: str
@@ -80,8 +80,10 @@ class DefinitionStatements:
     def __init__(self, compiler: Compiler) -> None:
         of = definitions.c.server == bindparam("of")
         put = compiler.insert(definitions)
-        kept = {name: put.excluded[name] for name in ("hash", "body", "approved_at", "approved_by")}
-        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["server", "name"], set_=kept))
+        updates = {name: put.excluded[name] for name in ("hash", "body", "approved_at", "approved_by")}
+        self.put = compiler.compile(
+            put.on_conflict_do_update(index_elements=["server", "name"], set_=updates)
+        )
         self.list = compiler.compile(
             select_fields(DefinitionPin, definitions).where(of).order_by(definitions.c.name)
         )
@@ -89,7 +91,7 @@ class DefinitionStatements:
 
 
 class DefinitionPinRepository:
-    """All pinned definitions, by server."""
+    """The pinned definitions of all servers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -99,14 +101,14 @@ class DefinitionPinRepository:
         return self._database.statements(DefinitionStatements)
 
     async def list(self, server: str) -> Sequence[DefinitionPin]:
-        """The pins of a server, by name."""
+        """Return a server's pinned definitions, by name."""
         rows = await self._database.read(
             lambda connection: connection.fetch_all(self._sql.list, {"of": server})
         )
         return [to_struct(DefinitionPin, row) for row in rows]
 
     async def put(self, pins: Sequence[DefinitionPin]) -> None:
-        """Keep these instead of what was pinned under the same names; all or none."""
+        """Pin these definitions, replacing those of the same names, in one transaction."""
 
         def job(connection: DatabaseConnection) -> None:
             connection.execute_many(self._sql.put, [to_params(pin) for pin in pins])
@@ -114,7 +116,7 @@ class DefinitionPinRepository:
         await self._database.write(job)
 
     async def delete(self, server: str) -> int:
-        """Drop all pins of a server; how many there were."""
+        """Delete all pinned definitions of a server; return how many there were."""
         return await self._database.write(
             lambda connection: connection.execute(self._sql.delete, {"of": server})
         )

@@ -1,4 +1,8 @@
-"""Passages: the words of messages as they are searched. They are made when somebody searches, not before."""
+"""The full-text index over messages, brought up to date at each search.
+
+A passage is the plain text of one message part. Passages are written when somebody searches, not when a run
+writes its messages: most messages are never searched for, and a run should not pay for it.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +34,16 @@ from dragoman.store.tables import (
     sessions,
 )
 
-# ---- What was said and is not indexed yet, in SQL: which sessions, which messages of one, and their parts.
+# Queries for what is not indexed yet.
 
-PARTS_PER_READ = 32  # parts
+PARTS_PER_READ = 32
 
 RUN_IS_RUNNING: ColumnElement[bool] = runs.c.status == literal_column("'running'")
 ZERO: ColumnElement[int] = literal_column("0")
 
 
 def select_stale_sessions() -> Select[Any]:
-    """The owner's sessions in which something was said since they were indexed, the last changed first."""
+    """Return the query for the owner's sessions with runs since they were indexed, last changed first."""
     begun = select(func.count()).where(runs.c.session_id == sessions.c.id).scalar_subquery()
     marked = sessions.outerjoin(indexed_sessions, indexed_sessions.c.session_id == sessions.c.id)
     found = select(sessions.c.id).select_from(marked)
@@ -50,12 +54,12 @@ def select_stale_sessions() -> Select[Any]:
 
 
 def select_stale_session() -> Select[Any]:
-    """The same of one session."""
+    """Return `select_stale_sessions` restricted to one session."""
     return select_stale_sessions().where(sessions.c.id == bindparam("id"))
 
 
 def count_indexed_messages() -> Select[int, int]:
-    """How many messages there are, and how many of them are indexed."""
+    """Return the query for the number of messages and of indexed messages."""
     mark = (indexed_messages.c.session_id == messages.c.session_id) & (
         indexed_messages.c.message_id == messages.c.id
     )
@@ -68,14 +72,14 @@ def count_indexed_messages() -> Select[int, int]:
 
 
 def select_session_head() -> Select[Any]:
-    """Whose a session is, how many runs it has, and how many of them have ended."""
+    """Return the query for a session's owner, its number of runs, and how many of them have ended."""
     theirs = sessions.outerjoin(runs, runs.c.session_id == sessions.c.id)
     found = select(sessions.c.owner, func.count(runs.c.id), count_ended_runs()).select_from(theirs)
     return found.where(sessions.c.id == bindparam("session_id")).group_by(sessions.c.owner)
 
 
 def count_runs() -> Select[Any]:
-    """How many runs a session has."""
+    """Return the query for a session's number of runs."""
     found: Select[Any] = select(func.count()).where(runs.c.session_id == bindparam("session_id"))
     return found
 
@@ -85,7 +89,7 @@ def count_ended_runs() -> ColumnElement[int]:
 
 
 def select_stale_messages() -> Select[Any]:
-    """Messages that are not indexed as they are now, each with how many of its runs have ended."""
+    """Return the query for messages that are not indexed in their current state, with their ended runs."""
     counted = select(runs.c.message_id, func.count().label("begun"), count_ended_runs().label("ended"))
     counted = counted.where(runs.c.session_id == bindparam("session_id")).group_by(runs.c.message_id)
     theirs = counted.subquery()
@@ -104,7 +108,7 @@ def select_stale_messages() -> Select[Any]:
 
 
 def select_parts() -> Select[Any]:
-    """Some of a message's parts, from one on."""
+    """Return the query for some of a message's parts, from position `start`."""
     found = select(parts.c.position, parts.c.body).where(
         parts.c.session_id == bindparam("session_id"),
         parts.c.message_id == bindparam("message_id"),
@@ -113,16 +117,16 @@ def select_parts() -> Select[Any]:
     return found.order_by(parts.c.position).limit(literal_column(str(PARTS_PER_READ))).offset(ZERO)
 
 
-MAX_BATCH_SECONDS = 0.004  # seconds after which others may write
+MAX_BATCH_SECONDS = 0.004  # of one write transaction, so that other writers do not wait long
 PART_KEY = passages.c.session_id, passages.c.message_id, passages.c.position
 IS_PART = [column == bindparam(column.name) for column in PART_KEY]
 
 
 class IndexingPlan(NamedTuple):
-    """What is to be indexed of a session: messages, each with how many of its runs had ended.
+    """What to index of a session: its stale messages, each with its number of ended runs.
 
-    What is said in a session belongs to a run. So as long as no more than these have `count_runs`, no
-    message goes or comes; and one whose runs have all ended stays as it is.
+    Messages change in runs only. While the session has `run_count` runs, no message is added or deleted, and
+    one whose runs have all ended does not change.
     """
 
     session_id: str
@@ -133,7 +137,7 @@ class IndexingPlan(NamedTuple):
 
 
 class IndexingPosition(NamedTuple):
-    """How far it is done: the index of a message, and the position of a part of it."""
+    """Progress of an `IndexingPlan`: an index into its messages, and the position of a part."""
 
     message: int = 0
     part: int = 0
@@ -158,7 +162,7 @@ class PassageStatements:
 
 
 class MessageIndex:
-    """Makes the passages of what was said since the last search. Those of what goes, go with it."""
+    """Indexes messages that changed since the last search. Deleting a message deletes its passages."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
@@ -175,25 +179,25 @@ class MessageIndex:
     async def catch_up(
         self, owner: str, *, session_id: str | None, seconds: float
     ) -> IndexingProgress | None:
-        """Index what was said in the owner's sessions, or in that one, the last changed first.
+        """Index the owner's sessions, or one of them, last changed first, for at most `seconds`.
 
-        What is left after so many seconds; None when nothing is. Others write meanwhile, and other owners'
-        sessions are indexed in turn.
+        Returns the progress when something is left, else None. Batches are short, so that other writes and
+        other owners' indexing run in between.
         """
         await self._ensure_created()
         until = self._clock() + seconds
-        asked = {"owner": owner, "id": session_id}
+        params = {"owner": owner, "id": session_id}
         stale = self._sql.list_stale if session_id is None else self._sql.find_stale
         async with self._owner_locks.setdefault(owner, asyncio.Lock()):
-            found = await self._database.read(lambda connection: connection.fetch_all(stale, asked))
-            for at, (id,) in enumerate(found, 1):
-                whole = await self._index(id, until)
-                if not whole or (at < len(found) and self._clock() >= until):
-                    return await self._remaining(asked)
+            found = await self._database.read(lambda connection: connection.fetch_all(stale, params))
+            for number, (id,) in enumerate(found, 1):
+                finished = await self._index(id, until)
+                if not finished or (number < len(found) and self._clock() >= until):
+                    return await self._remaining(params)
         return None
 
     async def _ensure_created(self) -> None:
-        """Make the index, where there is none."""
+        """Create the index if it does not exist."""
 
         def job(connection: DatabaseConnection) -> None:
             for sql in self._sql.create:
@@ -206,19 +210,19 @@ class MessageIndex:
             self._is_created = True
 
     def _reset_created(self) -> None:
-        """After an outage there may be another file."""
+        """Check again after an outage: the file may have been replaced."""
         self._is_created = False
 
     async def _remaining(self, params: dict[str, Any]) -> IndexingProgress:
         row = await self._database.read(
             lambda connection: connection.fetch_one(self._sql.count_indexed, params)
         )
-        every, known = row or (0, 0)
-        left = max(every - known, 1)
-        return IndexingProgress(done=max(every - left, 0), left=left)
+        total, indexed = row or (0, 0)
+        left = max(total - indexed, 1)
+        return IndexingProgress(done=max(total - left, 0), left=left)
 
     async def _index(self, session_id: str, until: float) -> bool:
-        """Index a session, piece by piece; False when it took too long, and the next time goes on there."""
+        """Index a session in batches. Returns False when time is up; the next search continues there."""
         todo, place = self._interrupted.pop(session_id, (None, None))
         resumed = todo is not None
         while True:
@@ -232,14 +236,14 @@ class MessageIndex:
             if place is not None and place.message >= len(todo.messages):
                 if not resumed:
                     return True
-                resumed, place = False, None  # more may have been said since that was planned
+                resumed, place = False, None  # messages may have been added since the plan was made
             if self._clock() >= until:
                 if place is not None:
                     self._interrupted[session_id] = todo, place
                 return False
 
     def _plan(self, connection: DatabaseConnection, *, session_id: str) -> IndexingPlan | None:
-        """What is to be done; None when the session is gone."""
+        """Return what to index; None when the session was deleted."""
         this = {"session_id": session_id}
         row = connection.fetch_one(self._sql.session_head, this)
         if row is None:
@@ -253,7 +257,7 @@ class MessageIndex:
     def _index_batch(
         self, connection: DatabaseConnection, *, plan: IndexingPlan, position: IndexingPosition
     ) -> IndexingPosition | None:
-        """Index for some ms. How far it is then; None when it is to be planned again."""
+        """Index one batch. Returns the new position; None when the plan is outdated."""
         this: dict[str, Any] = {"session_id": plan.session_id}
         if connection.fetch_one(self._sql.count_runs, this) != (plan.run_count,):
             return None
@@ -274,7 +278,7 @@ class MessageIndex:
     def _index_message(
         self, connection: DatabaseConnection, here: dict[str, Any], *, scope: str, start: int, until: float
     ) -> int | None:
-        """Keep the passages of a message from that part on. The next part when it is time, else None."""
+        """Write a message's passages from part `start`. Returns the next part when time is up, else None."""
         while rows := connection.fetch_all(self._sql.list_parts, {**here, "start": start}):
             for position, body in rows:
                 this = {**here, "position": position}
@@ -297,7 +301,7 @@ def indexed_text(body: str) -> str:
 
 
 def upsert_passage(compiler: Compiler) -> Insert:
-    """Puts a passage, or what it says now in the place of what it said."""
+    """Return the statement that inserts a passage or updates its text."""
     columns = *PART_KEY, passages.c.scope, passages.c.text
     put = compiler.insert(passages).values({column: bindparam(column.name) for column in columns})
     return put.on_conflict_do_update(
@@ -306,6 +310,6 @@ def upsert_passage(compiler: Compiler) -> Insert:
 
 
 def upsert_marker(compiler: Compiler, table: Table) -> Insert:
-    """Marks what is indexed."""
+    """Return the statement that records what is indexed."""
     mark = compiler.insert(table)
     return mark.on_conflict_do_update(index_elements=table.primary_key, set_={"runs": mark.excluded.runs})

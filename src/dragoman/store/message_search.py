@@ -1,4 +1,4 @@
-"""What was said, found again: search over the messages of an owner's sessions."""
+"""Full-text search over the messages of an owner's sessions."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from dragoman.store.message_index import MessageIndex
 from dragoman.store.tables import messages, parts, sessions
 
 CONTEXT_PART = "data-context"
-INDEXING_SECONDS = 5.0  # seconds for which a search looks at what is new
-MODEL_INDEXING_SECONDS = 20.0  # in their own session
-ROWS_PER_MESSAGE = 5  # that are looked at for each message that is wanted: one may have many that fit
-MAX_SCANNED_PASSAGES = 20_000  # passages in which a text is looked for that is no words
+INDEXING_SECONDS = 5.0  # for which a search indexes new messages first
+MODEL_INDEXING_SECONDS = 20.0  # the same, for a model that searches its own session
+ROWS_PER_MESSAGE = 5  # rows that are read for each message wanted: a message may match several times
+MAX_SCANNED_PASSAGES = 20_000  # of a search for a text without words
 MAX_QUERY_LENGTH = 1_000
 WORD_MATCHES: tuple[MatchKind, ...] = ("all", "some")
-MAX_POSITION = 2**31 - 1  # no message has a position beyond
-MAX_PIECE_LENGTH = 160  # characters of a snippet on each side of a hit, and of the hit
+MAX_POSITION = 2**31 - 1  # greater than the position of any message
+MAX_PIECE_LENGTH = 160  # characters of a hit, and of the text on each side of it
 HIT_PATTERN = re.compile(f"{HIT_START}([^{HIT_END}]*){HIT_END}")
 WHITESPACE = re.compile(r"\s+")
 
 
 class SearchBounds(NamedTuple):
-    """Up to which position messages are searched, and which one is not: the question being answered."""
+    """The last position that is searched, and the position of the question being answered, which is not."""
 
     until: int = MAX_POSITION
-    asked: int = -1
+    question: int = -1
 
 
 class HistoryStatements:
@@ -68,7 +68,9 @@ class HistoryStatements:
             messages.c.role == literal_column("'assistant'"),
             parts.c.body.like(literal_column(f"""'{{"type":"{CONTEXT_PART}"%'""")),
         )
-        asked = select(func.max(messages.c.position)).where(here, messages.c.role == literal_column("'user'"))
+        last_question = select(func.max(messages.c.position)).where(
+            here, messages.c.role == literal_column("'user'")
+        )
         this = here, messages.c.id == bindparam("id")
         mine = sessions.c.id == messages.c.session_id, sessions.c.owner == bindparam("owner")
         bodies = select(parts.c.body).where(
@@ -77,7 +79,7 @@ class HistoryStatements:
         self.list_truncations = compiler.compile(
             cuts.order_by(messages.c.position.desc(), parts.c.position.desc())
         )
-        self.last_question = compiler.compile(asked)
+        self.last_question = compiler.compile(last_question)
         self.message_position = compiler.compile(select(messages.c.position).where(*this))
         self.head = compiler.compile(select(messages.c.role, messages.c.created_at).where(*this, *mine))
         self.bodies = compiler.compile(bodies.order_by(parts.c.position))
@@ -107,18 +109,18 @@ class MessageSearchRepository:
         truncated_only: bool = False,
         limit: int = 20,
     ) -> MessageSearchResult:
-        """What was said in the owner's sessions, or in that one of them: what holds all the words, or some
-        of them if nothing does, or else the text as it stands. Of a long question the beginning counts.
+        """Search the owner's sessions, or one of them: for all words, else some, else the literal text.
 
-        A word of three letters or more finds longer ones that begin with it; case and accents do not matter.
-        What is being said just now is found once that part of it is complete. What is new since the last
-        search is indexed first, for `indexing_seconds` seconds; where that is not enough, the answer says
-        what is left, and the next search goes on. `unseen` is for a session's own model: only what it is
-        not shown any more, and while nothing was dropped, what was said before the question that it answers.
+        A word of three letters or more also matches longer words that begin with it; case and accents do not
+        matter. Only the first `MAX_QUERY_LENGTH` characters of a query count. New messages are indexed first,
+        for at most `indexing_seconds`; if that is not enough, the result's `indexing` says what is left, and
+        the next search continues. The parts of an active run are found once they are complete.
+        `truncated_only` is for a session's own model: it finds only messages that were truncated from the
+        model's context or, if none was, those before the question being answered.
         """
         seconds = self.model_indexing_seconds if truncated_only else self.indexing_seconds
         indexing = await self._index.catch_up(owner, session_id=session_id, seconds=seconds)
-        asked = query[:MAX_QUERY_LENGTH]
+        query = query[:MAX_QUERY_LENGTH]
         scope = {"owner": owner, "session_id": session_id, "limit": limit * ROWS_PER_MESSAGE}
 
         def look(connection: DatabaseConnection) -> MessageSearchResult:
@@ -128,12 +130,12 @@ class MessageSearchRepository:
                 else SearchBounds()
             )
             params = {**scope, **bounds._asdict()}
-            return self._search(connection, asked, params=params, limit=limit)
+            return self._search(connection, query, params=params, limit=limit)
 
         return replace(await self._database.read(look), indexing=indexing)
 
     async def read(self, session_id: str, message_id: str, *, owner: str) -> MessageText:
-        """A message of one of the owner's sessions in words. NotFound, also for another's."""
+        """Return a message of one of the owner's sessions as text. Raises NotFound, also for another's."""
         this = {"session_id": session_id, "id": message_id, "owner": owner}
 
         def query(connection: DatabaseConnection) -> tuple[Row | None, Sequence[Row]]:
@@ -151,12 +153,12 @@ class MessageSearchRepository:
     ) -> MessageSearchResult:
         words = query_words(query)
         owner, session_id = params["owner"], params["session_id"]
-        ways: Sequence[MatchKind] = WORD_MATCHES[: len(words)]
-        for matched in ways:
-            every = matched == "all"
-            match = fts5_query(words, owner=owner, session_id=session_id, match_all=every)
-            said = {**params, "match": match, "words": tsquery(words, match_all=every)}
-            if rows := connection.fetch_all(self._sql.search_words, said):
+        match_kinds: Sequence[MatchKind] = WORD_MATCHES[: len(words)]
+        for matched in match_kinds:
+            match_all = matched == "all"
+            match = fts5_query(words, owner=owner, session_id=session_id, match_all=match_all)
+            word_params = {**params, "match": match, "words": tsquery(words, match_all=match_all)}
+            if rows := connection.fetch_all(self._sql.search_words, word_params):
                 return MessageSearchResult(matched, first_passages(rows, limit))
         pattern = like_pattern(query)
         if pattern == "%%":
@@ -169,27 +171,27 @@ class MessageSearchRepository:
         )
 
     def _search_bounds(self, connection: DatabaseConnection, session_id: str) -> SearchBounds:
-        """The latest cut that there still is says what was dropped; without one, nothing was."""
+        """Return the bounds of `truncated_only`, from the last truncation that still exists."""
         this = {"session_id": session_id}
         row = connection.fetch_one(self._sql.last_question, this)
-        asked = row[0] if row is not None and row[0] is not None else MAX_POSITION
+        question = row[0] if row is not None and row[0] is not None else MAX_POSITION
         for (body,) in connection.fetch_all(self._sql.list_truncations, this):
-            place = connection.fetch_one(
+            position = connection.fetch_one(
                 self._sql.message_position, {**this, "id": truncation_end(decode_part(body))}
             )
-            if place is not None:
-                return SearchBounds(until=place[0], asked=asked)
-        return SearchBounds(until=asked - 1)
+            if position is not None:
+                return SearchBounds(until=position[0], question=question)
+        return SearchBounds(until=question - 1)
 
 
 def truncation_end(part: Part) -> str:
-    """The last message that a cut took away; no id when the part is somebody else's."""
+    """Return the id of the last message that a truncation dropped; "" for a part of another kind."""
     data = part.data if isinstance(part, DataPart) else None
     return str(data.get("to", "")) if isinstance(data, Mapping) else ""
 
 
 def first_passages(rows: Sequence[Row], limit: int) -> tuple[Passage, ...]:
-    """The first passage of each message, in the order of the rows."""
+    """Return the first passage of each message, in the order of the rows."""
     best: dict[tuple[str, str], Passage] = {}
     for session_id, title, message_id, role, created_at, snippet in rows:
         passage = Passage(
@@ -205,20 +207,20 @@ def first_passages(rows: Sequence[Row], limit: int) -> tuple[Passage, ...]:
 
 
 def split_snippet(snippet: str) -> tuple[SnippetPiece, ...]:
-    """A snippet whose hits are marked, as pieces of bounded length on one line."""
-    said = HIT_PATTERN.split(WHITESPACE.sub(" ", snippet))
-    cut: list[SnippetPiece] = []
-    for at, text in enumerate(said):
-        if at % 2:
-            cut.append(SnippetPiece(text[:MAX_PIECE_LENGTH], hit=True))
+    """Split a snippet at its marked hits into pieces of bounded length, without line breaks."""
+    texts = HIT_PATTERN.split(WHITESPACE.sub(" ", snippet))
+    pieces: list[SnippetPiece] = []
+    for index, text in enumerate(texts):
+        if index % 2:  # the texts between HIT_START and HIT_END
+            pieces.append(SnippetPiece(text[:MAX_PIECE_LENGTH], hit=True))
         elif text:
-            first, last = at == 0, at == len(said) - 1
-            cut.append(SnippetPiece(shorten_piece(text, before=first and not last, after=last)))
-    return tuple(cut)
+            first, last = index == 0, index == len(texts) - 1
+            pieces.append(SnippetPiece(shorten_piece(text, before=first and not last, after=last)))
+    return tuple(pieces)
 
 
 def shorten_piece(text: str, *, before: bool, after: bool) -> str:
-    """What stands next to a hit or between two, without what is farthest from them."""
+    """Shorten the text next to a hit, or between two, at the end farthest from them."""
     if len(text) <= MAX_PIECE_LENGTH:
         return text
     if before:
@@ -230,12 +232,12 @@ def shorten_piece(text: str, *, before: bool, after: bool) -> str:
 
 
 def mark_match(text: str, query: str) -> str:
-    """Some of a text around the first place where it says what was asked for, which is marked."""
-    found = re.search(re.escape(query), text, re.IGNORECASE)
-    if found is None:  # the database folds other letters than we do
+    """Return an excerpt of a text around its first match of the query, with the match marked."""
+    match = re.search(re.escape(query), text, re.IGNORECASE)
+    if match is None:  # the database folds the case of other letters than Python does
         return text[: 2 * MAX_PIECE_LENGTH]
-    start, end = found.span()
+    start, end = match.span()
     left, right = text[max(0, start - MAX_PIECE_LENGTH) : start], text[end : end + MAX_PIECE_LENGTH]
     before = ELLIPSIS if start > MAX_PIECE_LENGTH else ""
     after = ELLIPSIS if end + MAX_PIECE_LENGTH < len(text) else ""
-    return f"{before}{left}{HIT_START}{found[0]}{HIT_END}{right}{after}"
+    return f"{before}{left}{HIT_START}{match[0]}{HIT_END}{right}{after}"

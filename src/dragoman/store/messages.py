@@ -1,4 +1,4 @@
-"""Messages and their parts in the store."""
+"""Messages and their parts in the database."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MessageStatements:
 
 
 class MessageRepository:
-    """The messages of all sessions, each whole and in its order."""
+    """The messages of all sessions, with their parts, in order."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
@@ -57,11 +57,11 @@ class MessageRepository:
         return self._database.statements(MessageStatements)
 
     async def list(self, session_id: str) -> Sequence[Message]:
-        """The session's messages in order; none when there is no such session."""
+        """Return the session's messages in order; none when the session does not exist."""
         return await self._read({"session_id": session_id}, heads=self._sql.heads, bodies=self._sql.bodies)
 
     async def get(self, session_id: str, id: str) -> Message | None:
-        """The message, or None."""
+        """Return the message, or None."""
         this = {"session_id": session_id, "id": id}
         found = await self._read(this, heads=self._sql.head, bodies=self._sql.message_bodies)
         return found[0] if found else None
@@ -75,11 +75,11 @@ class MessageRepository:
         count: int | None = None,
         metadata: bytes | None = None,
     ) -> DatabaseJob[None]:
-        """A job that writes parts, each at its position and as `encode_part` made it.
+        """Return a job that writes parts, encoded by `encode_part`, at their positions.
 
-        `count` drops those at positions from there on; `metadata` is the message's new one, as JSON. Give the
-        job to `Store.post`, `Store.write` or `Runs.finish`. It fails with NotFound when the message is gone.
-        It is for the message of a run that has not ended: a search looks again at no others.
+        `count` deletes parts from that position on; `metadata` replaces the message's, as JSON. Pass the job
+        to `Store.enqueue`, `Store.write` or `RunRepository.finish`; it raises NotFound when the message was
+        deleted. Use it only for the message of an active run: the search index misses later changes.
         """
         this = {"session_id": session_id, "id": message_id}
         rows = [
@@ -98,21 +98,21 @@ class MessageRepository:
         return job
 
     def delete_from(self, connection: DatabaseConnection, session_id: str, *, start: int | str) -> None:
-        """For jobs: delete the message at a position, or of an id, and all after it. NotFound."""
+        """In a job: delete the message at a position or with an id, and all after it. Raises NotFound."""
         found = self._position(connection, session_id, id=start)[0] if isinstance(start, str) else start
         if found is None:
             raise NotFound(f"there is no message {start!r} in session {session_id!r}")
         connection.execute(self._sql.delete_from, {"session_id": session_id, "position": found})
 
     def append(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
-        """For jobs: put the message with its parts at the end. Conflict when its id is taken."""
+        """In a job: append a message with its parts. Raises Conflict when its id is taken."""
         position, end = self._position(connection, session_id, id=message.id)
         if position is not None:
-            raise Conflict(f"there is a message {message.id!r} in session {session_id!r} already")
+            raise Conflict(f"session {session_id!r} already has a message {message.id!r}")
         self._insert(connection, session_id, message=message, position=end)
 
     def append_or_replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
-        """For jobs: as `add`; but the last message is kept, and its parts are replaced if it brings some."""
+        """In a job: append a message; or, if it is already the last one, replace its parts if it has any."""
         position, end = self._position(connection, session_id, id=message.id)
         if position is None:
             self._insert(connection, session_id, message=message, position=end)
@@ -124,7 +124,7 @@ class MessageRepository:
     def _position(
         self, connection: DatabaseConnection, session_id: str, *, id: str
     ) -> tuple[int | None, int]:
-        """The message's position, if it is there, and the position after the last message's."""
+        """Return the message's position, or None, and the position after the last message."""
         row = connection.fetch_one(self._sql.positions, {"session_id": session_id, "id": id}) or (None, None)
         return row[0], 0 if row[1] is None else row[1] + 1
 
@@ -143,7 +143,7 @@ class MessageRepository:
         self.write_parts_job(session_id, message.id, changed=encode_parts(message.parts))(connection)
 
     def _replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
-        """What the message brings takes the place of what is there."""
+        """Replace the stored parts and metadata by those that the message has."""
         if message.parts:
             changed, count = encode_parts(message.parts), len(message.parts)
             self.write_parts_job(session_id, message.id, changed=changed, count=count)(connection)
@@ -155,15 +155,15 @@ class MessageRepository:
         def query(connection: DatabaseConnection) -> tuple[Sequence[Row], Sequence[Row]]:
             return connection.fetch_all(heads, params), connection.fetch_all(bodies, params)
 
-        found, theirs = await self._database.read(query)
+        head_rows, body_rows = await self._database.read(query)
         parts: dict[str, list[Part]] = {}
-        for message_id, body in theirs:
+        for message_id, body in body_rows:
             parts.setdefault(message_id, []).append(decode_part(body))
-        return [to_message(head, parts.get(head[0], ())) for head in found]
+        return [to_message(head, parts.get(head[0], ())) for head in head_rows]
 
 
 def encode_parts(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-    """All parts of a message with their positions, as `write_parts_job` takes them."""
+    """Return all parts of a message with their positions, for `write_parts_job`."""
     return [(position, encode_part(part)) for position, part in enumerate(parts)]
 
 

@@ -1,4 +1,4 @@
-"""Outages: a database that is down refuses at once, and is tried again until it is up."""
+"""Database outages: while the database is down, requests fail immediately and it is retried."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import NamedTuple
 from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.store.connection import Backend
 
-FIRST_DELAY = 0.5  # seconds until the first try
-MAX_DELAY = 5.0  # seconds between tries
-DELAY_RESET_SECONDS = 30.0  # seconds of being up after which the tries begin with the first pause again
+FIRST_DELAY = 0.5  # seconds before the first retry
+MAX_DELAY = 5.0  # seconds between retries
+DELAY_RESET_SECONDS = 30.0  # seconds without an outage after which retries start at FIRST_DELAY again
 
 log = logging.getLogger(__name__)
 
 
 class Outage(NamedTuple):
-    """Why a database is down, and whether it can still be read."""
+    """Why the database is down, and whether it can still be read."""
 
     problem: DragomanError
     readable: bool
 
 
 def try_prepare(backend: Backend) -> Outage | None:
-    """Bring a database up; why not, when it is down. Blocks. StoreError where waiting would not help."""
+    """Prepare the backend; return the outage if it is down. Raises StoreError if retrying is useless."""
     try:
         backend.prepare()
     except StoreError as error:
@@ -45,7 +45,7 @@ def try_prepare(backend: Backend) -> Outage | None:
 
 
 class OutageMonitor:
-    """Whether a database is up; while it is not, it is tried again. For one event loop."""
+    """Tracks whether the database is up, and retries while it is down. Use it from one event loop."""
 
     def __init__(
         self, backend: Backend, reset_connections: Callable[[], None], *, outage: Outage | None = None
@@ -67,18 +67,18 @@ class OutageMonitor:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong; None while the database is up."""
+        """Why the database is down; None while it is up."""
         return None if self._outage is None else str(self._outage.problem)
 
     def check_available(self, *, writing: bool) -> None:
-        """Unavailable, at once, for what cannot be done now."""
+        """Raise Unavailable if the database is down for writing, or for reading."""
         outage = self._outage
         if outage is not None and (writing or not outage.readable):
             problem = outage.problem
             raise Unavailable(f"the database is down: {problem.message}", hint=problem.hint)
 
     def observe_error(self, error: Exception, *, writing: bool) -> None:
-        """Judge what a job or a query was refused with: is it that job, or the database?"""
+        """Decide from the error of a job or query whether the database is down."""
         reach = self._backend.outage_scope(error)
         if reach == "all" or (reach == "writing" and writing):
             problem = self._backend.translate_error(error)
@@ -86,7 +86,7 @@ class OutageMonitor:
                 self._go_down(Outage(problem, readable=reach == "writing"))
 
     def close(self) -> None:
-        """Try no more; blocks while a try is under way."""
+        """Stop retrying. Blocks while a retry is running."""
         if self._retry_timer is not None:
             self._retry_timer.cancel()
         self._executor.shutdown()
@@ -105,15 +105,15 @@ class OutageMonitor:
         self._retry_delay = min(2 * self._retry_delay, MAX_DELAY)
 
     def _start_retry(self) -> None:
-        with suppress(RuntimeError):  # it was closed
+        with suppress(RuntimeError):  # closed in the meantime
             self._executor.submit(self._retry)
 
     def _retry(self) -> None:
         try:
             outage = try_prepare(self._backend)
-        except Exception as error:  # noqa: BLE001 - it is told, and tried again
+        except Exception as error:  # noqa: BLE001 - logged, and retried
             outage = Outage(StoreError(str(error)), readable=False)
-        with suppress(RuntimeError):  # the loop has gone
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._apply_retry, outage)
 
     def _apply_retry(self, outage: Outage | None) -> None:

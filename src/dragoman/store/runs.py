@@ -1,4 +1,4 @@
-"""Runs in the store: begun in one transaction, one at a time in a session."""
+"""Runs in the database: one transaction creates a run, and a session has one active run at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RunStatus: TypeAlias = Literal["running", FinalStatus]
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer, being made or made; `message_id` is the assistant's. `cost` is in US dollars."""
+    """A run, active or ended. `message_id` is the assistant message; `cost` is in US dollars."""
 
     id: str
     session_id: str
@@ -108,13 +108,13 @@ class RunRepository:
         session: Session | None = None,
         drop_from: int | str | None = None,
     ) -> None:
-        """Write down all that a run starts with, in one transaction, or nothing.
+        """Insert a run and its messages in one transaction.
 
-        `session` is created when there is none of its id; without it, the session must exist. `drop_from` is
-        the position or the id of a message that goes, with all after it. `user` is added, then `assistant`;
-        an `assistant` that is the last message already is kept, and its parts replaced when it brings some.
-        Errors: RunActive, NotFound (no such session or message), Forbidden (the session is somebody else's),
-        Conflict (a message's id is taken, or the assistant's message is not the last).
+        `session` is created if it does not exist; without it, the session must exist. `drop_from` is the
+        position or id of a message that is deleted with all after it. `user` is appended, then `assistant`;
+        if the assistant message is already the last one, its parts are replaced when it has any.
+        Raises RunActive, NotFound (session or message), Forbidden (another owner's session), Conflict (a
+        message id is taken, or the assistant message is not the last).
         """
 
         def job(connection: DatabaseConnection) -> None:
@@ -146,32 +146,32 @@ class RunRepository:
             raise
 
     async def get(self, id: str) -> RunRecord | None:
-        """The run, or None."""
+        """Return the run, or None."""
         found = await self._read(self._sql.get, {"id": id})
         return found[0] if found else None
 
     async def get_active(self, session_id: str) -> RunRecord | None:
-        """The run that the session is busy with, or None."""
+        """Return the session's active run, or None."""
         found = await self._read(self._sql.active, {"session_id": session_id})
         return found[0] if found else None
 
     async def list(self, session_id: str) -> Sequence[RunRecord]:
-        """The session's runs, the oldest first."""
+        """Return the session's runs, oldest first."""
         return await self._read(self._sql.list, {"session_id": session_id})
 
     async def list_running(self) -> Sequence[RunRecord]:
-        """All runs marked as running, the oldest first: at start, those that a crash has cut off."""
+        """Return all runs marked as running, oldest first. At startup a crash has ended them."""
         return await self._read(self._sql.list_running, {})
 
     def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> None:
-        """Put the run's row into its session."""
-        known = self._sessions.find(connection, run.session_id)
-        if known is None:
+        """Insert the run's row, and its session if necessary."""
+        stored = self._sessions.find(connection, run.session_id)
+        if stored is None:
             if session is None:
                 raise NotFound(f"there is no session {run.session_id!r}")
             self._sessions.insert(connection, session)
         elif session is not None:
-            require_owner(session.owner, known.owner, resource=f"session {run.session_id!r}")
+            require_owner(session.owner, stored.owner, resource=f"session {run.session_id!r}")
         if not connection.execute(self._sql.insert, run_params(run)):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")

@@ -1,4 +1,4 @@
-"""The schema's revision: create the tables or migrate them, so that they are what this code expects."""
+"""Creates the tables of an empty database, or migrates them to the revision that this code expects."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CREATE TABLE alembic_version (
 
 
 def upgrade_schema(connection: sqlite3.Connection, dialect: Dialect) -> None:
-    """Bring the schema to HEAD, in one transaction. StoreError when this code cannot."""
+    """Create or migrate the schema to HEAD, in one transaction. Raises StoreError."""
     if current_revision(connection) == HEAD:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = current_revision(connection)  # another process may have been faster
+        found = current_revision(connection)  # another process may have upgraded it in the meantime
         if found is None:
             create_tables(connection, dialect)
         elif found != HEAD:
@@ -42,7 +42,7 @@ def upgrade_schema(connection: sqlite3.Connection, dialect: Dialect) -> None:
 
 
 def current_revision(connection: sqlite3.Connection) -> str | None:
-    """The revision that the database is at; None when it is empty. StoreError when it is not ours."""
+    """Return the database's revision, None when it is empty. Raises StoreError for a foreign database."""
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not names:
         return None
@@ -60,17 +60,17 @@ def current_revision(connection: sqlite3.Connection) -> str | None:
 
 
 def needs_migration(connection: sqlite3.Connection) -> bool:
-    """Whether there is a database, and it is not at HEAD."""
+    """Whether the database has tables of another revision than HEAD."""
     return current_revision(connection) not in (None, HEAD)
 
 
 def database_path(connection: sqlite3.Connection) -> str:
-    """The path of the database's file."""
+    """Return the path of the database file."""
     return str(connection.execute("PRAGMA database_list").fetchone()[2])
 
 
 def create_tables(connection: sqlite3.Connection, dialect: Dialect) -> None:
-    """All tables in an empty database; as the revisions make them, without Alembic's 0.2 s of imports."""
+    """Create all tables in an empty database, as the migrations would, without Alembic's 0.2 s of imports."""
     for sql in definitions(dialect):
         connection.execute(sql)
     connection.execute(CREATE_VERSION_TABLE)
@@ -88,7 +88,7 @@ def definitions(dialect: Dialect) -> Sequence[str]:
 
 
 def migrate(raw: sqlite3.Connection) -> None:
-    """Run the revisions between the database's and HEAD."""
+    """Run the migrations between the database's revision and HEAD."""
     from alembic import command  # late: 0.2 s that only a migration should cost
     from alembic.config import Config  # late: as above
     from alembic.util import CommandError  # late: as above
@@ -104,6 +104,6 @@ def migrate(raw: sqlite3.Connection) -> None:
             raise StoreError(
                 f"{database_path(raw)!r} is of revision {current_revision(raw)!r}, "
                 f"and this version knows up to {HEAD!r}",
-                hint="a newer dragoman has written it: upgrade this one, or restore an older copy",
+                hint="a newer dragoman wrote it: upgrade this one, or restore an older copy",
             ) from error
         connection.commit()

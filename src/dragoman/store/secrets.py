@@ -1,4 +1,4 @@
-"""Secrets in the store: providers' keys and the like, sealed; only their names and dates can be listed."""
+"""Secrets such as providers' keys, encrypted in the database. Only names and dates can be listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be seen of a secret; `key_id` is the fingerprint of the master key that opens it."""
+    """A secret without its value; `key_id` is the fingerprint of the master key that encrypted it."""
 
     name: str
     key_id: str
@@ -35,9 +35,9 @@ class SecretStatements:
         this = secrets.c.name == bindparam("name")
         sealed = [secrets.c[name] for name in EncryptedValue.__struct_fields__]
         put = compiler.insert(secrets)
-        kept = {name: put.excluded[name] for name in (*EncryptedValue.__struct_fields__, "updated_at")}
+        updates = {name: put.excluded[name] for name in (*EncryptedValue.__struct_fields__, "updated_at")}
         changes: dict[str, Any] = {name: bindparam(name) for name in EncryptedValue.__struct_fields__}
-        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=kept))
+        self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=updates))
         self.get = compiler.compile(select(*sealed).where(this))
         self.select_all = compiler.compile(select(secrets.c.name, *sealed).order_by(secrets.c.name))
         self.list = compiler.compile(select_fields(Secret, secrets).order_by(secrets.c.name))
@@ -46,7 +46,7 @@ class SecretStatements:
 
 
 class SecretRepository:
-    """All secrets. Listing and deleting need no master key; the rest raises ConfigError without one."""
+    """All secrets. Listing and deleting need no master key; other methods raise ConfigError without one."""
 
     def __init__(
         self, database: Database, *, clock: Callable[[], float], master_key: MasterKey | None = None
@@ -60,35 +60,38 @@ class SecretRepository:
         return self._database.statements(SecretStatements)
 
     async def put(self, name: str, value: str) -> None:
-        """Keep a value, instead of the one before if there was one. BadRequest for a name that cannot be."""
+        """Set a secret. Raises BadRequest for an invalid name."""
         if not NAME_PATTERN.fullmatch(name):
-            raise BadRequest(f"{name!r} is no name for a secret", hint="letters, digits, and . _ - inside")
+            raise BadRequest(
+                f"{name!r} is not a valid name for a secret",
+                hint="use letters and digits and, after the first character, . _ -",
+            )
         now = self._clock()
         params = {"name": name, "created_at": now, "updated_at": now}
         params |= to_params(self._require_key().encrypt(name, value))
         await self._database.write(lambda connection: connection.execute(self._sql.put, params))
 
     async def get(self, name: str) -> str:
-        """The value. NotFound, ConfigError for another master key, StoreError for a row that is damaged."""
+        """Return the value. Raises NotFound, ConfigError (another master key), StoreError (damaged data)."""
         row = await self._database.read(
             lambda connection: connection.fetch_one(self._sql.get, {"name": name})
         )
         if row is None:
-            raise NotFound(f"there is no secret {name!r}", hint=f"`dragoman secrets set {name}` keeps one")
+            raise NotFound(f"there is no secret {name!r}", hint=f"set it with `dragoman secrets set {name}`")
         return self._require_key().decrypt(name, EncryptedValue(*row))
 
     async def list(self) -> Sequence[Secret]:
-        """All secrets by name, without their values."""
+        """Return all secrets by name, without values."""
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, {}))
         return [to_struct(Secret, row) for row in rows]
 
     async def delete(self, name: str) -> bool:
-        """False when there was none."""
+        """Delete a secret; return False when it does not exist."""
         params = {"name": name}
         return await self._database.write(lambda connection: connection.execute(self._sql.delete, params) > 0)
 
     async def rotate(self, new_key: MasterKey) -> int:
-        """Seal all secrets anew; how many. When one of them cannot be opened, all stay as they are."""
+        """Encrypt all secrets with a new master key; return how many. All or none change."""
         old = self._require_key()
 
         def resealed(row: Row) -> dict[str, object]:
@@ -110,7 +113,7 @@ class SecretRepository:
     def _require_key(self) -> MasterKey:
         if self._master_key is None:
             raise ConfigError(
-                "secrets need a master key, and there is none",
+                "secrets need a master key, and none is set",
                 hint=(
                     f"set {MASTER_KEY_VARIABLE} or {MASTER_KEY_FILE_VARIABLE}; "
                     "`dragoman secrets generate-key` makes one"

@@ -1,4 +1,4 @@
-"""Sessions in the store."""
+"""Sessions in the database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UPDATABLE = frozenset({"title", "agent", "model", "max_steps"})
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation with an owner. None in agent, model or max_steps means: as the hub is configured."""
+    """A conversation with an owner. None in agent, model or max_steps means the hub's configured default."""
 
     id: str
     owner: str
@@ -56,7 +56,7 @@ class SessionStatements:
 
 
 class SessionRepository:
-    """The sessions of all owners; who may see which is the server's to say."""
+    """The sessions of all owners. Access checks are the caller's (`operations/access.py`)."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database
@@ -67,21 +67,21 @@ class SessionRepository:
         return self._database.statements(SessionStatements)
 
     async def create(self, session: Session) -> None:
-        """Conflict when there is one with this id."""
+        """Insert a session. Raises Conflict when its id is taken."""
 
         def job(connection: DatabaseConnection) -> None:
             if self.find(connection, session.id):
-                raise Conflict(f"there is a session {session.id!r} already")
+                raise Conflict(f"session {session.id!r} already exists")
             self.insert(connection, session)
 
         await self._database.write(job)
 
     async def get(self, id: str) -> Session | None:
-        """The session, or None."""
+        """Return the session, or None."""
         return await self._database.read(lambda connection: self.find(connection, id))
 
     async def list(self, owner: str, *, limit: int = 50, before: str | None = None) -> Sequence[Session]:
-        """The owner's sessions, the last changed first; with `before`, those that follow that one."""
+        """Return the owner's sessions, last changed first; with `before`, those after that session."""
 
         def query(connection: DatabaseConnection) -> Sequence[Session]:
             params: dict[str, Any] = {"owner": owner, "limit": limit}
@@ -96,7 +96,7 @@ class SessionRepository:
         return await self._database.read(query)
 
     async def update(self, id: str, **fields: str | int | None) -> Session:
-        """The session with its title, agent, model or max_steps changed. NotFound."""
+        """Change a session's title, agent, model or max_steps; return it. Raises NotFound."""
         if unknown := fields.keys() - UPDATABLE:
             raise TypeError(f"{min(unknown)!r} of a session cannot be changed")
 
@@ -111,9 +111,9 @@ class SessionRepository:
         return await self._database.write(job)
 
     async def delete(self, id: str) -> bool:
-        """Delete it with its messages, runs, calls, approvals and artifacts; usage stays.
+        """Delete a session with its messages, runs, calls, approvals and artifacts. Usage records stay.
 
-        False if there was none. RunActive.
+        Returns False when it does not exist. Raises RunActive.
         """
 
         def job(connection: DatabaseConnection) -> bool:
@@ -126,10 +126,10 @@ class SessionRepository:
         return await self._database.write(job)
 
     def find(self, connection: DatabaseConnection, id: str) -> Session | None:
-        """For jobs: the session, or None."""
+        """In a job: return the session, or None."""
         row = connection.fetch_one(self._sql.get, {"id": id})
         return to_struct(Session, row) if row else None
 
     def insert(self, connection: DatabaseConnection, session: Session) -> None:
-        """For jobs: add one that is not there."""
+        """In a job: insert a session that does not exist."""
         connection.execute(self._sql.insert, to_params(session))

@@ -1,4 +1,4 @@
-"""SQLite as a backend: its connections, its SQL, and what its errors mean."""
+"""The SQLite backend: connections, SQL, error translation, and the lock on the data folder."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
 from dragoman.store.connection import OutageScope, Params, Row
 from dragoman.store.schema import needs_migration, upgrade_schema
 
-# ---- The lock on a data folder: two hubs never share one.
+# The lock on a data folder: two hubs never share one.
 
 LOCK_FILE = "hub.lock"
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder; the system lets go of it when the process ends in whatever way.
+    """Lock the folder. The operating system releases the lock when the process ends, however it ends.
 
-    StoreError, naming the process, when another one holds it.
+    Raises StoreError with the id of the process that has the lock.
     """
     file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -55,7 +55,7 @@ def _acquire(file: int, folder: Path) -> None:
 Synchronous: TypeAlias = Literal["normal", "full"]
 
 BUSY_SECONDS = 5.0
-RETRY_SECONDS = 0.01  # seconds between two attempts to set up a new file
+RETRY_SECONDS = 0.01  # between two attempts to enable WAL
 CACHED_STATEMENTS = 256
 MAX_JOURNAL_BYTES = 64 * 1024 * 1024
 
@@ -71,18 +71,18 @@ OUTAGE_ERRORS = (
 
 DIALECT = dialect(paramstyle="named")
 HINTS = {
-    "SQLITE_BUSY": "another process holds the database; try again",
+    "SQLITE_BUSY": "another process has locked the database; try again",
     "SQLITE_CANTOPEN": "check that the folder exists and that this user may write to it",
-    "SQLITE_CORRUPT": "the file is damaged; restore it from a copy",
-    "SQLITE_FULL": "make room on the disk",
-    "SQLITE_NOTADB": "the file is something else; move it away, or choose another folder with --data",
-    "SQLITE_READONLY": "let this user write to the folder and its files",
-    "no such module": "search needs a Python whose SQLite has FTS5; all else works without",
+    "SQLITE_CORRUPT": "the file is damaged; restore it from a backup",
+    "SQLITE_FULL": "free some space on the disk",
+    "SQLITE_NOTADB": "the file is not a database; move it away, or choose another folder with --data",
+    "SQLITE_READONLY": "give this user write permission on the folder and its files",
+    "no such module": "search needs a Python whose SQLite has FTS5; everything else works without it",
 }
 
 
 class SQLiteConnection:
-    """A sqlite3 connection whose transactions are begun and ended by hand."""
+    """A sqlite3 connection with explicit transactions."""
 
     def __init__(self, raw: sqlite3.Connection, path: Path, *, begin: str) -> None:
         self._raw = raw
@@ -104,8 +104,9 @@ class SQLiteConnection:
         return self._raw.execute(sql, params).fetchall()
 
     def begin(self) -> None:
-        """OSError when another file lies in the place of the one that was opened: SQLite would go on with
-        the one that nobody finds any more.
+        """Begin a transaction. Raises OSError when the file was replaced.
+
+        SQLite would go on writing to the file that it opened, which nobody can find any more.
         """
         self.rollback()
         if file_identity(self._path) != self._file_identity:
@@ -124,7 +125,7 @@ class SQLiteConnection:
 
 
 class SQLiteBackend:
-    """One database file in WAL mode."""
+    """A database file in WAL mode."""
 
     def __init__(self, path: Path, *, synchronous: Synchronous = "normal", exclusive: bool = True) -> None:
         self._path = path
@@ -134,9 +135,9 @@ class SQLiteBackend:
         self._is_locked = False
 
     def prepare(self) -> None:
-        """Create folder and file, lock the folder if asked, bring up the schema.
+        """Create the folder and the file, lock the folder if `exclusive`, create or migrate the schema.
 
-        The lock stays when the rest fails: no other hub shall have the folder while this one tries again.
+        The lock stays when the rest fails, so that no other hub takes the folder while this one retries.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,9 +150,9 @@ class SQLiteBackend:
         raise failure
 
     def check(self) -> None:
-        """Writes the page that holds the file's header, as it is.
+        """Write the page of the file header, unchanged.
 
-        On a full disk the journal is worked off first: it may be what takes the room.
+        On a full disk, checkpoint the journal first and try again: it may be what fills the disk.
         """
         connection = self.connect(writing=True)
         try:
@@ -214,10 +215,10 @@ class SQLiteBackend:
         self._is_locked = False
 
     def _to_dragoman_error(self, error: sqlite3.Error | OSError) -> DragomanError:
-        """SQLite's own messages name tables and columns, never values."""
+        """Translate a driver's error. SQLite's messages name tables and columns, never values."""
         match error:
             case sqlite3.IntegrityError(sqlite_errorname="SQLITE_CONSTRAINT_FOREIGNKEY"):
-                return NotFound("the session or message that this belongs to is gone")
+                return NotFound("the session or message that this belongs to was deleted")
             case sqlite3.IntegrityError():
                 return Conflict(f"the database refused a row: {error}")
             case sqlite3.Error():
@@ -241,15 +242,15 @@ class SQLiteBackend:
         )
 
     def _upgrade_schema(self) -> None:
-        with closing(self._open()) as raw, ExitStack() as held:
+        with closing(self._open()) as raw, ExitStack() as locks:
             enable_wal(raw)
             if not self._exclusive and needs_migration(raw):
-                held.enter_context(lock_folder(self._path.parent))  # nobody migrates under a running hub
+                locks.enter_context(lock_folder(self._path.parent))  # never migrate while a hub is running
             upgrade_schema(raw, DIALECT)
 
 
 def enable_wal(raw: sqlite3.Connection) -> None:
-    """Have changes written ahead. SQLite does not wait by itself where others set the same up just now."""
+    """Enable write-ahead logging. SQLite's busy timeout does not apply when another process does the same."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -263,7 +264,7 @@ def enable_wal(raw: sqlite3.Connection) -> None:
 
 
 def write_unchanged(connection: SQLiteConnection) -> None:
-    """Write something, and change nothing."""
+    """Write to the database without changing it."""
     connection.begin()
     version = connection.fetch_one("PRAGMA user_version", {})
     connection.execute(f"PRAGMA user_version = {int(version[0]) if version else 0}", {})
@@ -271,11 +272,11 @@ def write_unchanged(connection: SQLiteConnection) -> None:
 
 
 def file_identity(path: Path) -> tuple[int, int]:
-    """Which file lies there."""
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    """Return the device and inode of the file at `path`."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def error_kind(error: sqlite3.Error) -> str:
-    """SQLITE_READONLY for SQLITE_READONLY_DIRECTORY, and so on."""
+    """Return the primary error name: SQLITE_READONLY for SQLITE_READONLY_DIRECTORY."""
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])

@@ -1,4 +1,4 @@
-"""The store: one database and the nouns that are kept in it."""
+"""The store: one database and its repositories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DATABASE_FILE = "hub.db"
 
 
 class Store:
-    """What the hub keeps. Use it in `async with`, or call `close`."""
+    """The hub's persistent data. Use it as an async context manager, or call `close`."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Store:
         master_key: MasterKey | None = None,
         recovered: bool = True,
     ) -> None:
-        """`fresh` False: there may be reservations of a hub that crashed, see `BudgetRepository`."""
+        """`recovered` False: a crashed hub may have left reservations, see `BudgetRepository`."""
         self.database = database
         self.sessions = SessionRepository(database, clock=clock)
         self.messages = MessageRepository(database, clock=clock)
@@ -68,7 +68,7 @@ class Store:
         clock: Callable[[], float] = time.time,
         master_key: MasterKey | None = None,
     ) -> Store:
-        """The store in a data folder, created if need be; see `Database.open`. `master` opens its secrets."""
+        """Open the store in a data folder, created if necessary; see `Database.open`."""
         database = await Database.open(
             folder / DATABASE_FILE,
             synchronous=synchronous,
@@ -76,29 +76,29 @@ class Store:
             tolerate_outages=tolerate_outages,
         )
         store = cls(database, clock=clock, master_key=master_key, recovered=not exclusive)
-        with suppress(StoreError, Unavailable):  # the first who reserves tries again
+        with suppress(StoreError, Unavailable):  # the first reservation tries again
             await store.budgets.recover()
         return store
 
     async def write(self, job: DatabaseJob[T]) -> T:
-        """What the job returns, once it is committed."""
+        """Run a job and return its result once it is committed."""
         return await self.database.write(job)
 
     def enqueue(
         self, job: DatabaseJob[Any], *, on_failure: Callable[[Exception], None] | None = None
     ) -> None:
-        """Have the job done in order with all others. Unavailable when too many wait.
+        """Queue a job; jobs are committed in the order of their calls. Raises Unavailable when too many wait.
 
         `failed` hears why when it could not be done; without it, that is logged.
         """
         self.database.enqueue(job, on_failure=on_failure)
 
     async def flush(self) -> None:
-        """Wait until everything that was posted is committed."""
+        """Wait until every queued job is committed."""
         await self.database.flush()
 
     async def close(self) -> None:
-        """Finish what waits, then close."""
+        """Finish queued jobs, then close the database."""
         await self.database.close()
 
     async def __aenter__(self) -> Store:

@@ -1,6 +1,6 @@
-"""The tables: everything that the hub keeps, as SQLAlchemy Core, for SQLite and Postgres alike.
+"""The tables, as SQLAlchemy Core, for SQLite and Postgres.
 
-Times are unix seconds. JSON is kept as text. What is not known is NULL, never a made-up zero.
+Times are unix seconds. JSON is stored as text. An unknown value is NULL, never a made-up zero.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ parts = Table(
     sqlite_with_rowid=False,
 )
 
-# What parts say in words, to be searched; `scope` is whose words they are. On SQLite see full_text.py.
+# The plain text of parts, for search; `scope` has terms for the owner and the session. See full_text.py.
 passages = Table(
     "passages",
     metadata,
@@ -87,7 +87,7 @@ passages = Table(
     Index(None, "session_id", "message_id", "position", unique=True),
 )
 
-# Of what there are passages: `runs` is how many runs of the session, or of the message, had ended then.
+# What is indexed: `runs` is how many runs of the session, or of the message, had ended at that time.
 indexed_sessions = Table(
     "indexed_sessions",
     metadata,
@@ -128,12 +128,12 @@ runs = Table(
     Index(None, "session_id", "started_at"),
 )
 
-# A session answers one run at a time; the database itself sees to it.
+# A session has one active run at a time; the database enforces it.
 IS_RUNNING = text("status = 'running'")
 HAS_CALL = text("call_id IS NOT NULL")
 Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
 
-# Calls and usage have no foreign keys: calls come without sessions too, and accounts outlive them.
+# Calls and usage have no foreign keys: calls exist without sessions too, and usage outlives them.
 calls = Table(
     "calls",
     metadata,
@@ -164,10 +164,10 @@ calls = Table(
     Index(None, "owner", "started_at"),
 )
 
-# At a start there are few of them among very many.
+# At startup the few running calls are looked up among very many.
 Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
 
-# What waits for somebody's word, and what was said.
+# Approval requests and their answers.
 approvals = Table(
     "approvals",
     metadata,
@@ -197,7 +197,7 @@ approvals = Table(
     Index(None, "call_id"),
 )
 
-# Results that were too big to be told whole.
+# Results that are too large for a model's context.
 artifacts = Table(
     "artifacts",
     metadata,
@@ -215,7 +215,7 @@ artifacts = Table(
     Index(None, "session_id"),
 )
 
-# MCP servers that were added while the hub ran, and what each server's definitions were when somebody looked.
+# MCP servers added at run time, and each server's tool definitions as they were approved.
 mcp_servers = Table(
     "mcp_servers",
     metadata,
@@ -293,7 +293,7 @@ keys = Table(
     Column("expires_at", Double),
 )
 
-# What opened a key before it was rotated, and goes on to until the grace is over.
+# Secrets that were rotated; each stays valid until its grace period ends.
 former_secrets = Table(
     "former_secrets",
     metadata,

@@ -1,4 +1,4 @@
-"""Usage in the store: what each model call consumed."""
+"""Usage records in the database: what each model call consumed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dragoman.store.usage_report import TOKEN_COLUMNS, GroupBy, UsageReport, Usa
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One model call. None means unknown. `cost` is in US dollars, `duration` and `first_byte` in seconds.
+    """The record of one model call. None means unknown. `cost` is in US dollars, durations are in seconds.
 
-    `door` is where the request came in, `key_name` the name of the provider's key that was used,
-    `error` the code of what went wrong, `price_model` the model whose price was taken, or "provider" where
-    that told the cost. `call_id` is the call that an agent works in for another one.
+    `door` is the endpoint that received the request, `key_name` the name of the provider's key that was
+    used, `error` the code of the error, `price_model` the model whose price was used, or "provider" when the
+    provider reported the cost. `call_id` is the call in which a sub-agent works.
     """
 
     id: str
@@ -60,7 +60,7 @@ PARAMETER_NAMES = tuple(f"{column}_{row}" for row in range(BATCH_SIZES[0]) for c
 
 
 class UsageTotals(msgspec.Struct, frozen=True):
-    """Sums over model calls. What none of them knew is None; `tokens.estimated` if any of them was."""
+    """Sums over model calls. A sum of unknown values is None; `tokens.estimated` if any call's tokens are."""
 
     calls: int
     cost: float | None
@@ -77,7 +77,7 @@ class UsageStatements:
 
 
 class UsageRepository:
-    """What was consumed, and for whom. Deleting a session does not delete its usage."""
+    """The usage records of all owners. Deleting a session does not delete its usage."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -88,7 +88,7 @@ class UsageRepository:
         return self._database.statements(UsageStatements)
 
     def insert_job(self, record: UsageRecord) -> DatabaseJob[None]:
-        """A job that adds the record; give it to `Store.post` or `Store.write`."""
+        """Return a job that inserts a record, for `Store.enqueue` or `Store.write`."""
         params = record_params(record)
 
         def job(connection: DatabaseConnection) -> None:
@@ -97,7 +97,7 @@ class UsageRepository:
         return job
 
     def insert_missing_job(self, records: Iterable[UsageRecord]) -> DatabaseJob[None]:
-        """A job that adds those of the records that are not there yet, so that a batch may be given again."""
+        """Return a job that inserts the records that do not exist yet, so that a batch can be repeated."""
         rows: list[tuple[Any, ...]] = [column_values(record_params(record)) for record in records]
 
         def job(connection: DatabaseConnection) -> None:
@@ -111,7 +111,7 @@ class UsageRepository:
         return job
 
     async def add(self, record: UsageRecord) -> None:
-        """Add the record; it is committed on return."""
+        """Insert a record; it is committed on return."""
         await self._database.write(self.insert_job(record))
 
     async def totals(
@@ -123,9 +123,15 @@ class UsageRepository:
         run_id: str | None = None,
         since: float | None = None,
     ) -> UsageTotals:
-        """The sums over the records that match all that is given and started at `since` or later."""
-        asked = {"owner": owner, "key_id": key_id, "session_id": session_id, "run_id": run_id, "since": since}
-        params: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        """Return sums over the records that match all arguments and started at `since` or later."""
+        filters = {
+            "owner": owner,
+            "key_id": key_id,
+            "session_id": session_id,
+            "run_id": run_id,
+            "since": since,
+        }
+        params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
         sql = self._compile_totals(frozenset(params))
         row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
         return to_totals(row or (0, None, 0, *(None for _ in TOKEN_COLUMNS)))
@@ -139,8 +145,10 @@ class UsageRepository:
         filters: Mapping[str, str] | None = None,
         limit: int = 1000,
     ) -> Sequence[UsageReportRow]:
-        """Sums for each group, from `since` to before `until`: by time where it is grouped by day or hour,
-        and the dearest first. Without `group_by` it is one line, over all. `filters`: FILTERS.
+        """Return sums for each group of records with `since <= started_at < until`.
+
+        Rows are ordered by time if grouped by day or hour, then by cost, highest first. Without `group_by`
+        there is one row. `filters`: the names in `FILTERS`.
         """
         params = query_filters(since, until, filters=filters)
         report = UsageReport(group_by)
@@ -157,7 +165,7 @@ class UsageRepository:
         after: tuple[float, str] | None = None,
         limit: int = 1000,
     ) -> Sequence[UsageRecord]:
-        """The records themselves, the oldest first; `after` is the last one's (started_at, id)."""
+        """Return records, oldest first; `after` is `(started_at, id)` of the previous page's last record."""
         params = query_filters(since, until, filters=filters)
         wanted = filter_conditions(params)
         place = (usage.c.started_at, usage.c.id)
@@ -182,7 +190,7 @@ class UsageRepository:
 
 
 def adding(compiler: Compiler, *, size: int) -> ClauseElement:
-    """Adds so many records at once: between two statements threads contend for the interpreter."""
+    """Return an INSERT of `size` records: between two statements, threads contend for the interpreter."""
     names = [PARAMETER_NAMES[row * COLUMN_COUNT : (row + 1) * COLUMN_COUNT] for row in range(size)]
     rows: list[dict[str, Any]] = [
         {column: bindparam(name) for column, name in zip(COLUMNS, row, strict=True)} for row in names
@@ -193,9 +201,9 @@ def adding(compiler: Compiler, *, size: int) -> ClauseElement:
 def query_filters(
     since: float | None, until: float | None, *, filters: Mapping[str, str] | None
 ) -> dict[str, Any]:
-    """What records must match, by name, without what does not matter."""
-    asked: dict[str, Any] = {"since": since, "until": until, **(filters or {})}
-    return {name: value for name, value in asked.items() if value is not None}
+    """Return the filters that are set, as statement parameters."""
+    values: dict[str, Any] = {"since": since, "until": until, **(filters or {})}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def record_params(record: UsageRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reports of usage: sums over model calls, by owner, model, day or whatever else is kept of them."""
+"""Usage reports: sums over model calls, grouped by owner, model, day and other columns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PERIOD_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z"}
 
 
 class IntegerPart(FunctionElement[int]):
-    """The whole part of a positive number. Casts round on Postgres, and not every SQLite has floor()."""
+    """The integer part of a positive number. Casts round on Postgres; some SQLite builds lack floor()."""
 
     inherit_cache: bool | None = True
 
@@ -56,10 +56,10 @@ compiles(IntegerPart, "sqlite")(compile_sqlite_cast)
 
 
 class UsageReportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group of model calls took. Means and sums are over the calls that know; None where none does.
+    """Sums over a group of model calls. Means and sums skip unknown values; None if all are unknown.
 
-    `failed` are those that ended with an error. `estimated` is the share of calls whose tokens are
-    estimates, `unpriced` how many have no cost.
+    `failed` counts calls that ended with an error, `unpriced` calls without a cost. `estimated` is the
+    fraction of calls whose tokens are estimates.
     """
 
     group: Mapping[str, str | None]
@@ -76,22 +76,22 @@ class UsageReportRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReport:
-    """The statement for some groups, and its rows as lines."""
+    """The statement of a report, and the conversion of its rows."""
 
     def __init__(self, group_by: Sequence[GroupBy]) -> None:
         self._group_by = tuple(dict.fromkeys(group_by))
 
     def select(self, filters: Iterable[str]) -> Select[Any]:
-        """The statement; it takes what it filters by, and `limit`, as parameters."""
+        """Return the statement; its parameters are the filters and `limit`."""
         groups = [group_column(name) for name in self._group_by]
         times = [
             column for name, column in zip(self._group_by, groups, strict=True) if name in PERIOD_SECONDS
         ]
-        known = usage.c.error.is_not(None) | (usage.c.status == literal_column("'failed'"))
+        has_failed = usage.c.error.is_not(None) | (usage.c.status == literal_column("'failed'"))
         cost = func.sum(usage.c.cost)
         sums = [
             func.count(),
-            func.count().filter(known),
+            func.count().filter(has_failed),
             func.count().filter(usage.c.estimated),
             func.count() - func.count(usage.c.cost),
             cost,
@@ -108,7 +108,7 @@ class UsageReport:
         return found.limit(bindparam("limit")).offset(literal_column("0"))
 
     def to_row(self, row: Row) -> UsageReportRow:
-        """A row of the statement."""
+        """Convert a row of the statement."""
         groups, sums = row[: len(self._group_by)], row[len(self._group_by) :]
         calls, failed, estimated, unpriced, cost, *rest = sums
         mean_duration, max_duration, mean_first_byte, max_first_byte, *counts = rest
@@ -130,25 +130,25 @@ class UsageReport:
 
 
 def filter_conditions(names: Iterable[str]) -> list[ColumnElement[bool]]:
-    """The conditions of these filters: `since`, `until`, `model` (asked or served), or a column."""
+    """Return the conditions of filters: `since`, `until`, `model` (requested or served), or a column."""
     return [filter_condition(name) for name in sorted(names)]
 
 
 def filter_condition(name: str) -> ColumnElement[bool]:
-    given: ColumnElement[Any] = bindparam(name)
+    value: ColumnElement[Any] = bindparam(name)
     match name:
         case "since":
-            return usage.c.started_at >= given
+            return usage.c.started_at >= value
         case "until":
-            return usage.c.started_at < given
+            return usage.c.started_at < value
         case "model":
-            return or_(usage.c.model_served == given, usage.c.model_asked == given)
+            return or_(usage.c.model_served == value, usage.c.model_asked == value)
         case _:
-            return usage.c[name] == given
+            return usage.c[name] == value
 
 
 def group_column(name: GroupBy) -> ColumnElement[Any]:
-    """What a group is told by; days and hours are numbered."""
+    """Return the column of a group; days and hours are numbered from 1970."""
     if name in PERIOD_SECONDS:
         return IntegerPart(usage.c.started_at / literal_column(str(PERIOD_SECONDS[name]), Double))
     return usage.c[name]

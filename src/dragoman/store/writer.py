@@ -1,4 +1,4 @@
-"""The writer: one thread that runs all waiting jobs in one transaction and then tells the loop once."""
+"""The writer thread: group commit of all waiting jobs in one transaction, with one wake-up of the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_GROUP = 256
 
 
 class WriteTask(NamedTuple):
-    """A job, and who waits for it; or, when nobody does, who hears that it failed."""
+    """A job, the future of its result if a caller waits, and the callback for a failure if none does."""
 
     job: DatabaseJob[Any]
     future: asyncio.Future[Any] | None
@@ -23,7 +23,7 @@ class WriteTask(NamedTuple):
 
 
 class WriteResult(NamedTuple):
-    """What became of a task, once that is certain."""
+    """The outcome of a task after its commit or rollback."""
 
     task: WriteTask
     result: Any
@@ -31,13 +31,13 @@ class WriteResult(NamedTuple):
 
 
 class DatabaseWriter:
-    """Group commit. Jobs are committed in the order in which they came; one that fails fails alone."""
+    """Group commit. Jobs are committed in order; one that fails does not affect the others."""
 
     def __init__(
         self, connect: Callable[[], BackendConnection], resolve: Callable[[list[WriteResult]], None]
     ) -> None:
-        """`connect` gives a connection, when there is something to write. `settle` hears what became of the
-        tasks of each transaction, on the loop that runs now.
+        """`connect` opens a connection at the first write. `resolve` is called with the results of each
+        transaction, on the current event loop.
         """
         self._connect = connect
         self._connection: BackendConnection | None = None
@@ -49,15 +49,15 @@ class DatabaseWriter:
         self._thread.start()
 
     def submit(self, tasks: list[WriteTask]) -> None:
-        """Take tasks; returns at once."""
+        """Queue tasks; returns immediately."""
         self._tasks.put(tasks)
 
     def reconnect(self) -> None:
-        """Take a new connection for the next transaction: the database was down."""
+        """Open a new connection for the next transaction, after an outage."""
         self._needs_reconnect = True
 
     def stop(self) -> None:
-        """Finish what waits, then end the thread and close the connection; blocks."""
+        """Finish queued tasks, then end the thread and close the connection. Blocks."""
         self._tasks.put(None)
         self._thread.join()
 
@@ -67,7 +67,7 @@ class DatabaseWriter:
         self._close_connection()
 
     def _next_group(self) -> list[WriteTask]:
-        """The next task and those that wait behind it; nothing when it is time to stop."""
+        """Return the next tasks; none when it is time to stop."""
         tasks: list[WriteTask] = []
         while more := self._tasks.get():
             tasks += more
@@ -78,7 +78,7 @@ class DatabaseWriter:
         return tasks
 
     def _commit_group(self, tasks: list[WriteTask]) -> list[WriteResult]:
-        """All tasks in one transaction; one by one when that fails."""
+        """Run all tasks in one transaction or, if that fails, each in its own."""
         connection = self._begin()
         if isinstance(connection, Exception):
             return fail_all(tasks, connection)
@@ -87,13 +87,13 @@ class DatabaseWriter:
         try:
             settled = [WriteResult(task, task.job(connection), None) for task in tasks]
             connection.commit()
-        except Exception:  # noqa: BLE001 - whoever failed is found, and whoever waits for it told
+        except Exception:  # noqa: BLE001 - found and reported below
             self._rollback()
             return self._commit_singly(tasks)
         return settled
 
     def _commit_singly(self, tasks: list[WriteTask]) -> list[WriteResult]:
-        """Each task in a transaction of its own; none more once the database does not even begin one."""
+        """Run each task in its own transaction; stop when the database cannot begin one."""
         settled: list[WriteResult] = []
         for at, task in enumerate(tasks):
             connection = self._begin()
@@ -103,17 +103,17 @@ class DatabaseWriter:
         return settled
 
     def _commit_one(self, task: WriteTask, connection: BackendConnection) -> WriteResult:
-        """The task in the transaction that was begun for it."""
+        """Run a task in the transaction that was begun for it."""
         try:
             result = task.job(connection)
             connection.commit()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - reported to the caller
             self._rollback()
             return WriteResult(task, None, error)
         return WriteResult(task, result, None)
 
     def _begin(self) -> BackendConnection | Exception:
-        """A connection in a transaction, or why there is none."""
+        """Return a connection in a transaction, or why there is none."""
         try:
             if self._needs_reconnect:
                 self._needs_reconnect = False
@@ -121,16 +121,16 @@ class DatabaseWriter:
             if self._connection is None:
                 self._connection = self._connect()
             self._connection.begin()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - reported to the caller
             return error
         return self._connection
 
     def _rollback(self) -> None:
-        """Roll back; a connection that cannot do even that is given up."""
+        """Roll back; close a connection that cannot."""
         try:
             if self._connection is not None:
                 self._connection.rollback()
-        except Exception:  # noqa: BLE001 - what was tried before has failed, and is what is told
+        except Exception:  # noqa: BLE001 - the earlier error is the one to report
             self._close_connection()
 
     def _close_connection(self) -> None:
@@ -140,7 +140,7 @@ class DatabaseWriter:
                 connection.close()
 
     def _notify(self, results: list[WriteResult]) -> bool:
-        """False when the loop is closed, and with it everyone gone who could wait or write more."""
+        """Report results to the loop. Returns False when the loop is closed, and nobody waits any more."""
         try:
             self._loop.call_soon_threadsafe(self._resolve, results)
         except RuntimeError:
