@@ -1,4 +1,4 @@
-"""Requests as Claude Code sends them: marked system blocks, twenty tools, thoughts, calls and pictures."""
+"""Anthropic requests as Claude Code sends them: cache breakpoints, tools, thinking, calls and images."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def use(id: str, name: str, **input: Any) -> dict[str, Any]:
-    """A call."""
+    """A tool call."""
     return {"type": "tool_use", "id": id, "name": name, "input": input}
 
 
@@ -61,12 +61,12 @@ def result(id: str, content: Any, **beside: Any) -> dict[str, Any]:
 
 
 def image() -> dict[str, Any]:
-    """A small picture."""
+    """A small image."""
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
 
 
 def claude_code() -> dict[str, Any]:
-    """A turn in the middle of the work."""
+    """A turn with calls and results."""
     return {
         "model": "claude-opus-5",
         "max_tokens": 32000,

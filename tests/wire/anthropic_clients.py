@@ -1,4 +1,4 @@
-"""Anthropic's own client as the judge: what it makes of an answer that stands in bytes."""
+"""Read encoded answers with Anthropic's own client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASKED: Mapping[str, Any] = {
 
 
 def client(body: bytes, *, status: int = 200, kind: str = "application/json") -> anthropic.Anthropic:
-    """A client whose server answers with this body."""
+    """A client whose server responds with this body."""
     answer = httpx2.MockTransport(
         lambda _: httpx2.Response(status, content=body, headers={"content-type": kind})
     )
@@ -33,7 +33,7 @@ def client(body: bytes, *, status: int = 200, kind: str = "application/json") ->
 
 
 def streamed(raw: bytes) -> dict[str, Any]:
-    """The message that the SDK's accumulator makes of a stream; warnings are errors."""
+    """The message that the SDK accumulates from a stream; warnings are errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with client(raw, kind="text/event-stream").messages.stream(**ASKED) as stream:
@@ -42,13 +42,13 @@ def streamed(raw: bytes) -> dict[str, Any]:
 
 
 def raw_events(raw: bytes) -> list[dict[str, Any]]:
-    """The events of the SDK's plain stream."""
+    """The events of the SDK's raw stream."""
     with client(raw, kind="text/event-stream").messages.create(**ASKED, stream=True) as stream:
         return [event.to_dict(mode="json") for event in stream]
 
 
 def created(raw: bytes) -> dict[str, Any]:
-    """The message that the SDK reads from a whole answer."""
+    """The message that the SDK reads from a document."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         message: dict[str, Any] = client(raw).messages.create(**ASKED).to_dict(mode="json")
@@ -56,6 +56,6 @@ def created(raw: bytes) -> dict[str, Any]:
 
 
 def written(batches: Sequence[Sequence[e.Event]], *, input_tokens: int | None = 7) -> bytes:
-    """The whole stream of an answer."""
+    """The complete stream of an answer."""
     stream = AnthropicStreamEncoder(id="msg_1", model="m", input_tokens=input_tokens)
     return b"".join([*(stream.encode(batch) for batch in batches), stream.end()])

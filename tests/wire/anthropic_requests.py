@@ -1,4 +1,4 @@
-"""Requests to Anthropic, told in a few words, and the rules that each must keep."""
+"""Helpers for Anthropic requests, and the rules that every request must follow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def history(*messages: Message, **fields: Any) -> Any:
 
 
 def obeys(messages: list[dict[str, Any]]) -> None:
-    """The rules of which a breach is a 400: wire notes on providers, §6.6."""
+    """Check the rules whose violation is a 400: wire notes on providers, §6.6."""
     due: list[str] = []
     seen: set[str] = set()
     for before, message in zip([None, *messages], messages, strict=False):

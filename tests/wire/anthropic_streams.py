@@ -1,4 +1,4 @@
-"""What an Anthropic stream says: streams that we wrote after what the API sends, and ways to read them."""
+"""Anthropic streams, written after the API's, and ways to decode them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERLOADED = {
 
 
 def sse(*events: Any) -> bytes:
-    """Events as the API writes them, with spaces before the last brace; bytes are frames already."""
+    """Events as the API encodes them, with spaces before the last brace; bytes are frames already."""
     frames = []
     for number, event in enumerate(events):
         if isinstance(event, bytes):
@@ -53,7 +53,7 @@ def start(content: Sequence[Any] = (), stop: str | None = None, **usage: Any) ->
 
 
 def block(index: int, begin: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
-    """A block from its start to its stop."""
+    """A block from its start event to its stop event."""
     return [
         {"type": "content_block_start", "index": index, "content_block": begin},
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
@@ -74,7 +74,7 @@ def call(index: int, id: str, name: str, *reads: str, **more: Any) -> list[dict[
 
 
 def stop(reason: str | None, usage: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """The end of a message, but for `message_stop`."""
+    """The end of a message, without `message_stop`."""
     delta = {"stop_reason": reason, "stop_sequence": None, **more}
     return {"type": "message_delta", "delta": delta, "usage": usage or {"output_tokens": 25}}
 
@@ -274,7 +274,7 @@ UNKNOWN = sse(
 
 
 def decode(reads: Iterable[bytes], **settings: Any) -> Answer:
-    """Feed the pieces one by one, as a provider does."""
+    """Feed the reads one by one, as a provider does."""
     decoder = AnthropicDecoder(**settings)
     answer = Answer()
     try:
@@ -287,12 +287,12 @@ def decode(reads: Iterable[bytes], **settings: Any) -> Answer:
 
 
 def folded(events: Sequence[e.Event]) -> Message:
-    """The message that these events make."""
+    """The message that these events fold to."""
     return fold(None, [e.Start("m"), e.StartStep(), *events])
 
 
 def parts(raw: bytes, **settings: Any) -> tuple[Part, ...]:
-    """The parts of a whole answer, but for the first, which begins the step."""
+    """The parts of a complete answer, without the step start."""
     answer = decode([raw], **settings)
     assert answer.failure is None
     return folded(answer.events).parts[1:]

@@ -1,4 +1,4 @@
-"""What an Ollama stream says, told in a few words; the recordings are ours, after what its servers send."""
+"""Ollama streams, and recordings written after its servers' answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DURATIONS = {
 
 
 def line(content: str = "", **more: Any) -> dict[str, Any]:
-    """A line that is not the last; `thinking` and `tool_calls` go into its message."""
+    """A line other than the last; `thinking` and `tool_calls` go into its message."""
     return {
         "model": "qwen3:8b",
         "created_at": STAMP,
@@ -47,7 +47,7 @@ def last(reason: str | None = "stop", content: str = "", **more: Any) -> dict[st
 
 
 def call(name: str = "weather", arguments: Any = None, id: str | None = None) -> dict[str, Any]:
-    """A tool call, as newer servers write it when it has an id."""
+    """A tool call, as newer servers send it when it has an id."""
     function: dict[str, Any] = {
         "name": name,
         "arguments": {"city": "Köln"} if arguments is None else arguments,
@@ -61,7 +61,7 @@ def ndjson(*lines: Any) -> bytes:
 
 
 def _go(value: Any) -> bytes:
-    """The value as JSON, escaped as Go does."""
+    """The value as JSON, escaped as in Go."""
     raw = msgspec.json.encode(value)
     for character in "<>&\u2028\u2029":
         raw = raw.replace(character.encode(), f"\\u{ord(character):04x}".encode())
@@ -94,7 +94,7 @@ STREAMS = {
 
 
 def decode(reads: Iterable[bytes], **options: Any) -> Answer:
-    """Feed the pieces one by one, as a provider does."""
+    """Feed the reads one by one, as a provider does."""
     decoder = OllamaDecoder(**options)
     answer = Answer()
     try:

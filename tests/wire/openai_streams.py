@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible stream says, told in a few words, and the ways to cut it."""
+"""OpenAI-compatible streams, and ways to split and decode them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in RECORDINGS.glob("*.sse"))
 
 
 def recording(name: str) -> bytes:
-    """A stream that we wrote after what the vendor sends."""
+    """A stream that we wrote after the vendor's."""
     return (RECORDINGS / f"{name}.sse").read_bytes()
 
 
@@ -41,7 +41,7 @@ def chunk(delta: Any = None, finish: str | None = None, **more: Any) -> dict[str
 
 @dataclass
 class Answer:
-    """All that came out of a decoder: the events, and why it failed if it did."""
+    """The output of a decoder: the events, and the failure if there was one."""
 
     events: list[e.Event] = field(default_factory=list)
     failure: ProviderError | None = None
@@ -57,7 +57,7 @@ class Answer:
 
 
 def decode(reads: Iterable[bytes], quirks: Quirks | None = None) -> Answer:
-    """Feed the pieces one by one, as a provider does."""
+    """Feed the reads one by one, as a provider does."""
     decoder = OpenAIDecoder(quirks)
     answer = Answer()
     try:
@@ -70,18 +70,18 @@ def decode(reads: Iterable[bytes], quirks: Quirks | None = None) -> Answer:
 
 
 def cut(raw: bytes, places: Sequence[int]) -> Iterator[bytes]:
-    """The bytes in pieces, cut at these places."""
+    """The bytes split at these positions."""
     return (raw[start:end] for start, end in pairwise([0, *sorted(places), len(raw)]))
 
 
 def cuts(raw: bytes, seed: int) -> list[int]:
-    """Some places to cut at, chosen by the seed."""
+    """Some positions to split at, chosen by the seed."""
     chance = random.Random(seed)
     return [chance.randrange(len(raw) + 1) for _ in range(chance.randrange(1, 40))]
 
 
 def summarise(events: Sequence[e.Event]) -> list[tuple[Any, ...]]:
-    """The answer as a list of what it holds, in order; the order of events is checked on the way."""
+    """The content of the answer as a list, in order; checks the order of events."""
     teller = Teller()
     for event in events:
         teller.hear(event)
@@ -90,7 +90,7 @@ def summarise(events: Sequence[e.Event]) -> list[tuple[Any, ...]]:
 
 
 class Teller:
-    """Hears events one by one; raises AssertionError at one that may not stand where it does."""
+    """Reads events one by one; raises AssertionError for one that is out of order."""
 
     def __init__(self) -> None:
         self.story: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""Anthropic's door: what Claude Code and the SDK send becomes a model request, with nothing lost."""
+"""Anthropic requests of clients: requests of Claude Code and the SDK are parsed without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anthropic's door: what cannot be read is a 400 that names its place, and nothing is ever a crash."""
+"""Anthropic requests of clients: an invalid body is a 400 that names the field, never a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": 
 
 
 def turns(*blocks: Any) -> bytes:
-    """A call, and what the user says to it."""
+    """A call, and the user's next message."""
     calls = [use("c1", "f"), SEARCH]
     return asking(messages=[HI, {"role": "assistant", "content": calls}, {"role": "user", "content": blocks}])
 
@@ -125,7 +125,7 @@ def test_errors_do_not_repeat_long_values() -> None:
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to everything in a body."""
+    """The paths to all values of a body."""
     error = [path] if path else []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
@@ -159,7 +159,7 @@ def test_a_body_with_any_change_is_parsed_or_rejected_with_a_field(
 
 
 def outcome(raw: bytes) -> str | int | None:
-    """The tokens of a body that can be read, else the field that is wrong."""
+    """The token count of a valid body, else the invalid field."""
     try:
         return estimate_input_tokens(parse_messages_request(raw).request)
     except BadRequest as error:
@@ -167,7 +167,7 @@ def outcome(raw: bytes) -> str | int | None:
 
 
 def change(body: Any, path: tuple[Any, ...], *, junk: Any, removed: bool) -> None:
-    """Put junk at a place, or nothing; a place that an earlier change took away stays away."""
+    """Replace a value by junk, or remove it; what an earlier change removed stays removed."""
     *way, last = path
     try:
         for key in way:

@@ -1,4 +1,4 @@
-"""Anthropic's answer out: the official SDK reads the content that the events hold."""
+"""Anthropic's encoder: the official SDK reads the content of the events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def call(id: str, name: str, arguments: str, size: int = 3) -> list[e.Event]:
 
 
 def content(events: list[e.Event]) -> Any:
-    """The content as the SDK reads it, which is the same streamed, in one batch and whole."""
+    """The content as the SDK reads it: the same streamed, in one batch and as a document."""
     finished = [*events, STOP]
     singly = streamed(written([[event] for event in finished]))
     assert streamed(written([finished])) == singly

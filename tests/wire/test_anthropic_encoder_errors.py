@@ -1,4 +1,4 @@
-"""Errors out to an Anthropic client: the SDK raises the class that fits, with what is to be known."""
+"""Errors for Anthropic clients: the SDK raises the matching class with the message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.wire.anthropic_clients import ASKED, client
 
 
 def raised(error: DragomanError) -> anthropic.APIStatusError:
-    """What the SDK raises for it."""
+    """The exception that the SDK raises."""
     body = msgspec.json.encode(error_body(error, request_id="req_1"))
     with pytest.raises(anthropic.APIStatusError) as caught:
         client(body, status=error_status(error)).messages.create(**ASKED)

@@ -1,4 +1,4 @@
-"""Any valid answer, in any batches: the SDK's accumulator has what the events hold."""
+"""Anthropic's encoder: the SDK accumulates the content of any valid answer, in any batches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def calls(draw: st.DrawFn, id: str) -> Block:
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[list[e.Event], list[dict[str, Any]]]:
-    """Blocks one after another, with now and then two that overlap as parallel calls do."""
+    """Sequential blocks, some of which overlap as parallel calls do."""
     count = draw(st.integers(0, 5))
     blocks = [draw(st.one_of(texts(f"t{n}"), thoughts(f"r{n}"), calls(f"c{n}"))) for n in range(count)]
     events: list[e.Event] = []
@@ -83,7 +83,7 @@ def answers(draw: st.DrawFn) -> tuple[list[e.Event], list[dict[str, Any]]]:
 
 
 def weave(draw: st.DrawFn, before: list[e.Event], strands: list[list[e.Event]]) -> list[e.Event]:
-    """Two strands as one, in which the second begins after what came before."""
+    """Merge two strands; the second begins after the start of the first."""
     tail, mixed = strands
     rest = list(mixed)
     woven = [*before, *rest[:1]]

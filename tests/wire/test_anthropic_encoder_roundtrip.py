@@ -1,4 +1,4 @@
-"""Answers of providers, read and told again: the SDK sees what it sees when it asks the provider itself."""
+"""Answers decoded and encoded again: the SDK reads the same as directly from the provider."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHOLE = [
 
 
 def sdk_message(events: list[e.Event], direct: dict[str, Any]) -> dict[str, Any]:
-    """The message that the SDK makes of these events."""
+    """The message that the SDK accumulates from these events."""
     stream = AnthropicStreamEncoder(id=direct["id"], model=direct["model"], input_tokens=None)
     return streamed(b"".join([*(stream.encode([event]) for event in events), stream.end()]))
 

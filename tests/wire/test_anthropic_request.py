@@ -1,4 +1,4 @@
-"""The Anthropic request: what a model is told of a conversation, in whole bodies."""
+"""Anthropic requests: complete bodies for whole conversations."""
 
 from __future__ import annotations
 

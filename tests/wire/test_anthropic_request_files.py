@@ -1,4 +1,4 @@
-"""The files of an Anthropic request: images and documents, and those that Anthropic does not take."""
+"""Files in Anthropic requests: images and documents, and types that Anthropic does not accept."""
 
 from __future__ import annotations
 

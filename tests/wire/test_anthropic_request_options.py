@@ -1,4 +1,4 @@
-"""The options of an Anthropic request: what each model family takes, and what is left out and named."""
+"""Options of Anthropic requests: what each model family supports, and what is dropped."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def make_request(model: str = OLD, *messages: Message, **fields: Any) -> ModelRe
 
 
 def body(request: ModelRequest, **settings: Any) -> dict[str, Any]:
-    """What the body holds beside the messages and tools."""
+    """The body without the messages and tools."""
     decoded = msgspec.json.decode(encode_request(request, **settings))
     return {name: value for name, value in decoded.items() if name not in BESIDE}
 
 
 def options(model: str = OLD, **request_options: Any) -> tuple[dict[str, Any], list[str]]:
-    """What becomes of options: the body's fields, and the names of what is left out."""
+    """The body's fields for these options, and the names of dropped ones."""
     request = make_request(model, options=request_options)
     fields = body(request)
     if fields["max_tokens"] == model_capabilities(model).default_max_tokens:

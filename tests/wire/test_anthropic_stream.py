@@ -1,4 +1,4 @@
-"""The decoder of Anthropic's stream: what it says of each thing that the API sends."""
+"""The decoder of Anthropic's stream: every block, event and stop reason that the API sends."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_nothing_is_read_after_message_stop() -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_document_gives_the_same_answer_as_its_stream(name: str) -> None:
-    """Only whole blocks: the document is made of what the API would have sent."""
+    """Only complete blocks: the document has what the API would have sent."""
     content = [dict(entry) for entry in _content(name)]
     reason = (finish(name).provider_metadata or {})["anthropic"]["stopReason"]
     message = start(content, reason)["message"]

@@ -1,4 +1,4 @@
-"""Anthropic streams that end early or break: a failure that says why; never half a finish."""
+"""Anthropic streams that end early or are invalid: a failure with its reason, never half a finish."""
 
 from __future__ import annotations
 

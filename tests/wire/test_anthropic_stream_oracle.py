@@ -1,4 +1,4 @@
-"""Anthropic's own client as the judge: what it makes of a stream is what comes out of ours."""
+"""Anthropic's own client reads the same from a stream as our decoder."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _own(part: Any) -> dict[str, Any]:
 
 
 class Pieces(httpx2.AsyncByteStream):
-    """A body that comes in pieces."""
+    """A body that arrives in parts."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

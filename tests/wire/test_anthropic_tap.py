@@ -1,4 +1,4 @@
-"""A tap on a relayed Messages answer: everything passes unchanged, and what it says is noted."""
+"""The tap on relayed Messages answers: frames are passed on unchanged, usage is recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CUT = "the provider's answer ended without a finish reason"
 
 
 def run(tap: AnthropicTap, reads: Iterable[bytes]) -> bytes:
-    """All that goes on to the client."""
+    """The bytes that are passed on to the client."""
     return b"".join([*map(tap.feed, reads), tap.close()])
 
 
@@ -41,7 +41,7 @@ def state(tap: AnthropicTap) -> tuple[Any, ...]:
 
 
 def relay(raw: bytes) -> tuple[AnthropicTap, list[tuple[str | None, bytes]]]:
-    """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
+    """The tap and the frames that it passes on: the same for all at once and byte by byte."""
     whole, single = AnthropicTap(), AnthropicTap()
     output = frames(run(whole, [raw]))
     assert output == frames(run(single, [raw[index : index + 1] for index in range(len(raw))]))

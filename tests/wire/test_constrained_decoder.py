@@ -1,4 +1,4 @@
-"""Constrained answers: JSON that a model was held to, as text or as a call, however its stream is cut."""
+"""Constrained answers: JSON becomes text or a call, however its stream is split."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INPUTS: list[dict[str, Any]] = [
 
 
 def read(fragments: Iterable[str], finish: e.FinishStep = FINISH, **options: Any) -> list[e.Event]:
-    """What the pieces of JSON text mean, each in a batch of its own."""
+    """Decode the fragments of JSON text, each in a batch of its own."""
     numbers = count(1)
     reader = ConstrainedDecoder(new_id=lambda: f"call_{next(numbers)}", **options)
     batches: list[list[e.Event]] = [[e.TextStart("text-1")]]
@@ -48,7 +48,7 @@ def written(value: Any, *, ascii: bool, space: str = "") -> str:
 
 
 def halves(text: str) -> Iterator[Sequence[str]]:
-    """The text cut in two at every place, and into its letters."""
+    """The text split in two at every position, and into its characters."""
     yield from ((text[:index], text[index:]) for index in range(len(text) + 1))
     yield list(text)
 

@@ -1,4 +1,4 @@
-"""Constrained requests: what a model that knows no tools is asked instead."""
+"""Constrained requests: what is sent to a model that cannot call tools."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def request(*messages: Message, **fields: Any) -> ModelRequest:
 
 
 def lines(sent: ModelRequest, last: int = 1000) -> list[tuple[str, str]]:
-    """The messages as they are sent."""
+    """The messages of the request."""
     messages = [(str(message.role), message.parts[0]) for message in sent.messages]
     return [(role, part.text) for role, part in messages if isinstance(part, TextPart)][-last:]
 

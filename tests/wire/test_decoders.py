@@ -1,4 +1,6 @@
-"""Every family's decoder: bytes cut, ended or broken anywhere give the same answer, or a failure."""
+"""The decoders of all families: bytes split, truncated or damaged anywhere give the same answer, or a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ WORDS = st.sampled_from(["a", "b", "", None, 7])
 
 
 def fields(*names: str, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object that has some of these fields; those that are only named hold anything."""
+    """An object that has some of these fields; fields without a strategy have any value."""
     return st.fixed_dictionaries({}, optional={**dict.fromkeys(names, VALUES), **more})
 
 
@@ -104,7 +106,7 @@ def anthropic_events() -> st.SearchStrategy[Any]:
 
 
 def as_text(value: Any) -> bytes:
-    """JSON that may hold NaN and halves of characters."""
+    """JSON that may have NaN and lone surrogates."""
     return json.dumps(value).encode()
 
 
@@ -121,13 +123,13 @@ def anthropic_stream(events: Iterable[Any]) -> bytes:
 
 
 def deep_event(event: Any) -> str:
-    """An event of Anthropic, with `%s` where the deep value comes."""
+    """An Anthropic event, with `%s` in place of the deep value."""
     return str(msgspec.json.encode(event).decode()).replace('"<deep>"', "%s")
 
 
 @dataclass(frozen=True)
 class Family:
-    """A decoder, what it is fed, and how what a server sends is written."""
+    """A decoder, its inputs, and how its server's values are encoded."""
 
     decode: Callable[[Iterable[bytes]], Answer]
     whole: Callable[[bytes], Any]
@@ -199,7 +201,7 @@ each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def content_and_ending(answer: Answer) -> tuple[Any, ...]:
-    """All that is said, however it came, and that it ends in one way."""
+    """The content and how it ended; checks that it ended in exactly one way."""
     assert (answer.failure is None) == (answer.finish is not None)
     msgspec.json.encode([answer.events, answer.failure and answer.failure.message])
     return repr(folded(answer.events)), answer.finish, answer.failure and str(answer.failure)

@@ -1,4 +1,4 @@
-"""The hub's own dialect, as seed 000 names it."""
+"""The hub's own dialect, as in seed 000."""
 
 from __future__ import annotations
 

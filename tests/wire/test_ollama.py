@@ -1,4 +1,4 @@
-"""The /api/chat decoder: what an answer holds, its finishes and failures, however the bytes were cut."""
+"""The /api/chat decoder: content, finishes and failures, however the bytes are split."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BROKEN = {"error", "silent end", "garbage"}
 
 
 def story(reads: Any) -> list[tuple[Any, ...]]:
-    """What came out; blocks that a failure left open count as they are."""
+    """The decoded content; blocks that a failure left open are included."""
     answer = decode(reads)
     if answer.failure is None:
         return answer.story

@@ -1,4 +1,4 @@
-"""Streams that no Ollama sends: what is not one object a line is a failure, broken characters are mended."""
+"""Invalid /api/chat streams: a line that is not one object is a failure, invalid characters are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of an /api/chat request, whichever family's words they came in."""
+"""Options of /api/chat requests, in every family's terms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_request(options: dict[str, Any], model: str = "qwen3:8b") -> ModelReque
 
 
 def encode(options: dict[str, Any], model: str = "qwen3:8b", **how: Any) -> dict[str, Any]:
-    """All that the body says beside the model, its messages and the stream."""
+    """The body without the model, its messages and the stream flag."""
     body = msgspec.json.decode(encode_request(make_request(options, model), **how))
     ChatRequest.model_validate(body)
     return {name: value for name, value in body.items() if name not in ("model", "messages", "stream")}

@@ -1,4 +1,4 @@
-"""Ollama's own client as the judge: what it makes of well-behaved streams is what comes out of ours."""
+"""Ollama's own client reads the same from regular streams as our decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The /api/chat request: what a model is told of a conversation, in Ollama's words."""
+"""/api/chat requests: complete bodies for whole conversations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PNG = "iVBORw0KGgo="
 
 
 def encode(*messages: Message, choice: Any = None, **fields: Any) -> dict[str, Any]:
-    """The body of a request; the types of Ollama's client must take it."""
+    """The body of a request; it must be valid for the types of Ollama's client."""
     request = ModelRequest(model="m", messages=messages, **fields)
     body = msgspec.json.decode(encode_request(request, provider="up", **(choice or {})))
     ChatRequest.model_validate(body)

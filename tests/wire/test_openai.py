@@ -1,4 +1,4 @@
-"""The chat.completions decoder: finishes, failures, batches, whole documents."""
+"""The chat.completions decoder: finishes, failures, batches, documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP = chunk(finish="stop")
 
 
 def finish_of(*chunks: Any, done: bool = True, quirks: Quirks | None = None) -> str | None:
-    """The finish reason of a stream, or of its failure the category."""
+    """The finish reason of a stream, or the category of its failure."""
     answer = decode([sse(*chunks, done=done)], quirks)
     if answer.failure is not None:
         return answer.failure.category

@@ -1,4 +1,4 @@
-"""Tool calls out of fragments: the rules of the wire notes on providers, §4.3, each with its case."""
+"""Tool calls from fragments: a case for each rule of the wire notes on providers, §4.3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fragment(
 
 
 def calls(*fragments: Fragment, finish: str = "tool_calls") -> list[tuple[Any, ...]]:
-    """What comes of the fragments, one a chunk; the same as when all come in one chunk, and one by one."""
+    """The calls of the fragments: the same one per chunk, all in one chunk, and one by one."""
     chunks = [chunk({"tool_calls": [fragment]}) for fragment in fragments]
     story = decode([sse(*chunks, chunk(finish=finish))]).story
     assert decode([*(sse(one, done=False) for one in chunks), sse(chunk(finish=finish))]).story == story

@@ -1,4 +1,4 @@
-"""Reasoning that comes back in a chat.completions request, in each of the fields that clients keep it in."""
+"""Reasoning in a client's chat.completions request, in each field that clients send it in."""
 
 from __future__ import annotations
 

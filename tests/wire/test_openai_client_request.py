@@ -1,4 +1,4 @@
-"""OpenAI's chat.completions request in: what a client's body says, and what goes on to a provider."""
+"""A client's chat.completions request: the parsed request, and what is sent on to a provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat.completions request in: what cannot be understood is refused by the name of its field."""
+"""A client's chat.completions request: an invalid field is rejected by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat.completions answer out: what each event becomes, in a stream and as a whole."""
+"""The chat.completions encoder: what each event becomes in a stream and in a document."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def frames(raw: bytes) -> list[Any]:
 
 
 def deltas(*events: e.Event) -> list[Any]:
-    """The deltas and finish reasons, whose chunks have the same head."""
+    """The deltas and finish reasons; checks that all chunks have the same head."""
     collected = []
     for chunk in frames(stream().encode(events)):
         [choice] = chunk.pop("choices")

@@ -1,4 +1,4 @@
-"""Errors to an OpenAI client: their status and their body."""
+"""Errors for OpenAI clients: status and body."""
 
 from __future__ import annotations
 

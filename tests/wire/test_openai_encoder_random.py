@@ -1,4 +1,4 @@
-"""Any answer that a provider can give, as an OpenAI client hears it: read back, it is the same answer."""
+"""Any answer of a provider, encoded for an OpenAI client and decoded again, is the same answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLAIN = Quirks(think_tags="off")
 
 
 def answer(pieces: list[Any], chance: random.Random) -> list[e.Event]:
-    """The events of the pieces, block by block; a call's arguments come in fragments or only as a whole."""
+    """The events of the fragments, block by block; a call's arguments come in fragments or at once."""
     events: list[e.Event] = []
     for number, (kind, value, *more) in enumerate(pieces):
         id = f"id-{number}"
@@ -74,7 +74,7 @@ def fragments(id: str, written: str, chance: random.Random) -> list[e.Event]:
 
 
 def summary(events: list[e.Event]) -> dict[str, Any]:
-    """What an OpenAI client can know of an answer: texts by kind, calls, sources, the signatures."""
+    """What an OpenAI client can read from an answer: texts by kind, calls, sources, signatures."""
     texts = {"text": "", "refusal": "", "reasoning": ""}
     block = ""
     for event in events:
@@ -149,7 +149,7 @@ def test_openais_client_accumulates_any_stream_to_the_document(fragments: list[A
 
 
 def clean(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer without nulls and without the numbers that only a stream has."""
+    """The answer without nulls and without the indexes that only a stream has."""
     [choice] = answer["choices"]
     message = {key: value for key, value in choice["message"].items() if value is not None}
     for call in message.get("tool_calls", ()):

@@ -1,4 +1,4 @@
-"""OpenAI's own client as the judge: what it makes of our bytes is what the events hold."""
+"""OpenAI's own client reads the content of the events from our bytes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def serve(*reads: bytes) -> Script:
 
 
 def plain(answer: ChatCompletion) -> dict[str, Any]:
-    """What an answer says, without what only one way of asking has."""
+    """The answer without fields that only streams or only documents have."""
     [choice] = answer.choices
     message = choice.message.model_dump(exclude_none=True, exclude={"parsed"})
     for call in message.get("tool_calls", ()):
@@ -134,7 +134,7 @@ def plain(answer: ChatCompletion) -> dict[str, Any]:
 
 
 async def heard(events: Sequence[e.Event]) -> dict[str, Any]:
-    """What the client's accumulator makes of a stream; it reads the arguments of a call once it is done."""
+    """What the client accumulates from a stream; it reads the arguments of a call once it is complete."""
     calls = [event for event in events if isinstance(event, e.ToolInputAvailable)]
     read: list[Any] = []
     snapshot: Any = None
@@ -153,7 +153,7 @@ async def heard(events: Sequence[e.Event]) -> dict[str, Any]:
 
 
 async def answer_from_document(events: Sequence[e.Event]) -> dict[str, Any]:
-    """The same of an answer that came as one."""
+    """The same for a document."""
     raw = encode_document(events, id="chatcmpl-1", model="m", created=5)
     async with (
         serving(serve(ok(raw, "content-type: application/json"))) as server,

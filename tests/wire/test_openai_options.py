@@ -1,4 +1,4 @@
-"""The options of a chat.completions request, also those that were asked for in Anthropic's words."""
+"""Options of chat.completions requests, including those in Anthropic's terms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_request(options: dict[str, Any], model: str = "m") -> ModelRequest:
 
 
 def encode(options: dict[str, Any], quirks: Quirks | None = None, model: str = "m") -> dict[str, Any]:
-    """All that the body says beside the model, its messages and the stream."""
+    """The body without the model, its messages and the stream flag."""
     body = msgspec.json.decode(encode_request(make_request(options, model), quirks=quirks))
     usual = ("model", "messages", "stream", "stream_options")
     return {name: value for name, value in body.items() if name not in usual}

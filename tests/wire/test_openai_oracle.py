@@ -1,4 +1,4 @@
-"""OpenAI's own client as the judge: what it makes of well-behaved streams is what comes out of ours."""
+"""OpenAI's own client reads the same from regular streams as our decoder."""
 
 from __future__ import annotations
 

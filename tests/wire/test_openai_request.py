@@ -1,4 +1,4 @@
-"""The chat.completions request: what a model is told of a conversation, so that every provider takes it."""
+"""chat.completions requests: bodies that every provider accepts, for whole conversations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TOOLS = TypeAdapter(list[ChatCompletionToolUnionParam])
 def encode(
     *messages: Message, quirks: Quirks | None = None, provider: str = "up", **fields: Any
 ) -> dict[str, Any]:
-    """The body of a request; OpenAI's own types must take it."""
+    """The body of a request; it must be valid for OpenAI's own types."""
     body = msgspec.json.decode(
         encode_request(ModelRequest(model="m", messages=messages, **fields), quirks=quirks, provider=provider)
     )
@@ -57,7 +57,7 @@ def history(*messages: Message, **options: Any) -> list[dict[str, Any]]:
 
 
 def check(written: list[dict[str, Any]]) -> None:
-    """Every call is answered, right behind it and in its order, and nothing else is."""
+    """Check that the results of all calls follow them directly and in order."""
     due: list[str] = []
     for message in written:
         if message["role"] == "tool":

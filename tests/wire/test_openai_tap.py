@@ -1,4 +1,4 @@
-"""A tap on a relayed chat.completions answer: everything passes unchanged, and what it says is noted."""
+"""The tap on relayed chat.completions answers: frames are passed on unchanged, usage is recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUT = "the provider's answer ended without a finish reason"
 
 
 def run(tap: OpenAITap, reads: Iterable[bytes]) -> bytes:
-    """All that goes on to the client."""
+    """The bytes that are passed on to the client."""
     return b"".join([*map(tap.feed, reads), tap.close()])
 
 
@@ -37,7 +37,7 @@ def frames(raw: bytes) -> list[tuple[str | None, bytes]]:
 
 
 def relay(raw: bytes, tap: OpenAITap | None = None) -> tuple[OpenAITap, list[tuple[str | None, bytes]]]:
-    """What a tap knows, and the frames that it passes on: the same for all at once and byte by byte."""
+    """The tap and the frames that it passes on: the same for all at once and byte by byte."""
     hides = tap is not None and tap._hide_usage
     lenient = tap is not None and tap._lenient_finish
     states = []

@@ -1,4 +1,4 @@
-"""Thinking that comes as tags in the text."""
+"""Reasoning in tags inside the text."""
 
 from __future__ import annotations
 

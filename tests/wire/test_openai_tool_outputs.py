@@ -1,4 +1,4 @@
-"""What calls gave beside text, and what other families left in a history, in a chat.completions request."""
+"""Files in tool outputs, and other families' metadata in a history, in a chat.completions request."""
 
 from __future__ import annotations
 

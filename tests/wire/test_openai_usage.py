@@ -1,4 +1,4 @@
-"""Usage in every vendor's arithmetic, and where it may stand."""
+"""Usage in every vendor's format and position."""
 
 from __future__ import annotations
 

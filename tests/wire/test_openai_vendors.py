@@ -1,4 +1,4 @@
-"""Streams as the vendors send them, each with its quirk: what comes out, however the bytes are cut."""
+"""Streams of each vendor with its quirks: the decoded answer, however the bytes are split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head of a gateway request: what routing reads of it, and that all else keeps its bytes."""
+"""The raw body of a gateway request: the fields that routing reads; all others keep their bytes."""
 
 from __future__ import annotations
 

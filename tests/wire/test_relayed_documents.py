@@ -1,4 +1,4 @@
-"""Answers that are relayed as one document: what they say of themselves, and which are none."""
+"""Answers that are relayed as one document: their usage, and which are invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events: frames however they are cut and spelled, and the writer."""
+"""Server-sent events: frames parsed however they are split, and frames encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of tokens: near enough for guard rails, and never an error."""
+"""Estimates of tokens: close enough for guard rails, and never an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AI SDK's chat request: what a client wants, told apart as the wire notes say."""
+"""The AI SDK's chat request: each action of a client, as in the wire notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The UI dialect: exactly the keys that every v6 and v7 client takes."""
+"""The UI dialect: exactly the keys that every v6 and v7 client accepts."""
 
 from __future__ import annotations
 
