@@ -141,9 +141,9 @@ class Fold:
         self.unfinished[index] = block
         self._open_blocks[kind, event.id] = (index, block)
 
-    def block_delta(self, kind: type, event: e.TextDelta | e.ReasoningDelta) -> None:
+    def block_delta(self, event: e.TextDelta | e.ReasoningDelta) -> None:
         """`text-delta`, `reasoning-delta`: the block must be open."""
-        entry = self._open_blocks.get((kind, event.id))
+        entry = self._open_blocks.get((_DELTA_PARTS[type(event)], event.id))
         if entry is None:
             raise OutOfOrder(f"delta for block {event.id!r}, which is not open; send its start first")
         index, block = entry
@@ -348,14 +348,15 @@ _PHASE_TEXTS: dict[Phase, str] = {
     "finished": "after finish",
 }
 
+_DELTA_PARTS: dict[type, type] = {e.TextDelta: TextPart, e.ReasoningDelta: ReasoningPart}
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     e.Start: Fold.start,
     e.StartStep: Fold.start_step,
     e.TextStart: lambda fold, event: fold.block_start(TextPart, event),
-    e.TextDelta: lambda fold, event: fold.block_delta(TextPart, event),
+    e.TextDelta: Fold.block_delta,
     e.TextEnd: lambda fold, event: fold.block_end(TextPart, event),
     e.ReasoningStart: lambda fold, event: fold.block_start(ReasoningPart, event),
-    e.ReasoningDelta: lambda fold, event: fold.block_delta(ReasoningPart, event),
+    e.ReasoningDelta: Fold.block_delta,
     e.ReasoningEnd: lambda fold, event: fold.block_end(ReasoningPart, event),
     e.ToolInputStart: Fold.input_start,
     e.ToolInputDelta: Fold.input_delta,

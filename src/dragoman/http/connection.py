@@ -100,7 +100,13 @@ class HttpConnection(asyncio.Protocol):
         while not parser.buffered:
             if parser.complete:
                 return b""
-            await self._wait()
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._loop.create_future()  # as `_wait`, without a coroutine for every read
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         data = parser.take_body()
         if self._reading_paused:
             self._resume_reading()

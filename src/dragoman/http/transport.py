@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Protocol
 
@@ -99,7 +99,7 @@ class Response:
     async def __aexit__(self, *failure: object) -> None:
         self.abort()
 
-    async def receive(self) -> bytes:
+    def receive(self) -> Awaitable[bytes]:
         """Return the body received since the last call; b"" at the end.
 
         Raises ProviderError if the body is cut short.
@@ -107,7 +107,7 @@ class Response:
         if self._connection is None:
             message = f"the response of {self._peer} was already read or closed"
             raise ProviderError(message, category="cancelled")
-        return await self._connection.receive(self._parser)
+        return self._connection.receive(self._parser)
 
 
 class HostPool:

@@ -49,7 +49,7 @@ class DecodedResponse:
         """Read until the first event. ProviderError when nothing came, or the server is too busy."""
         try:
             while not (self._first_batch or self._complete):
-                self._first_batch = await self._read_batch()
+                self._first_batch = self._feed(await self._response.receive())
         except ProviderError as error:
             if self._size == 0 or (error.transient and error.category in ("overloaded", "rate_limit")):
                 self._response.abort()
@@ -65,7 +65,7 @@ class DecodedResponse:
         """The next batch; None at the end. Raises what broke the answer off, after what came before it."""
         batch, self._first_batch = self._first_batch, ()
         while not (batch or self._complete or self._failure):
-            batch = await self._read_batch()
+            batch = self._feed(await self._response.receive())
         if batch:
             return batch
         if self._failure is not None:
@@ -79,9 +79,8 @@ class DecodedResponse:
         self._response.abort()
         self._lease.release()
 
-    async def _read_batch(self) -> Sequence[Event]:
-        """What one read brings; a failure behind it is noted."""
-        raw = await self._response.receive()
+    def _feed(self, raw: bytes) -> Sequence[Event]:
+        """Return the events of one read; a failure after them is kept for the next call."""
         if not raw:
             return self._finish()
         if not self._size:

@@ -12,7 +12,7 @@ from dragoman.agent.approvals import QUESTION_PART
 from dragoman.errors import StoreError, Unavailable
 from dragoman.fold import Fold
 from dragoman.messages import DataPart, encode_part
-from dragoman.part_builders import PartSlot, ToolCallBuilder
+from dragoman.part_builders import BlockBuilder, PartSlot, ToolCallBuilder
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.store import Store
 
@@ -40,9 +40,13 @@ class Journal:
         fold = self._fold
         if not fold.dirty:
             return
-        if self._flush_handle is None and any(map(self._is_due_now, fold.dirty)):
-            self._flush_handle = asyncio.get_running_loop().call_soon(self._flush)
-        elif self._timer is None:
+        if self._flush_handle is None:
+            for index in fold.dirty:
+                # Most changes are text that an open block has grown by: decided here, without a call.
+                if type(fold.unfinished.get(index)) is not BlockBuilder and self._is_due_now(index):
+                    self._flush_handle = asyncio.get_running_loop().call_soon(self._flush)
+                    return
+        if self._timer is None:
             self._start_timer()
 
     def final_write(self) -> DatabaseJob[None]:

@@ -1,6 +1,6 @@
 """The live tail of a run in this process: followers get each batch, or what the fold has grown by.
 
-Nothing is queued. A follower that is up to date gets the batch as it is; one that fell behind gets the
+Nothing is queued. A follower that is up to date gets the batch as it is; one that falls behind gets the
 difference from the fold (`unfold.events_since`). So a slow reader costs nothing and never slows the run.
 """
 
@@ -11,20 +11,19 @@ from collections.abc import Callable, Sequence
 
 from dragoman.events import Event
 from dragoman.fold import Fold
-from dragoman.unfold import FoldPosition, current_position, events_since
+from dragoman.unfold import START_POSITION, FoldPosition, current_position, events_since
 
 Batch = Sequence[Event]
 
 
 class LiveTail:
-    """What the followers of one run share: the fold, and the batch that was folded last."""
+    """Folds the batches of one run and hands them to its followers."""
 
     def __init__(self, fold: Fold, *, on_empty: Callable[[], None], on_follow: Callable[[], None]) -> None:
         self.fold = fold
-        self.sequence = 0
-        self.last_batch: Batch = ()
+        self.has_started = False
         self.is_closed = False
-        self._is_paused = False
+        self.is_paused = False
         self._followers: set[Follower] = set()
         self._on_empty = on_empty
         self._on_follow = on_follow
@@ -36,26 +35,27 @@ class LiveTail:
 
     def follow(self, *, replay: bool) -> Follower:
         """Return a follower of later batches; with `replay`, of the whole message and then of them."""
-        follower = Follower(self, None if replay else current_position(self.fold))
+        follower = Follower(self, START_POSITION if replay else None)
         self._followers.add(follower)
         self._on_follow()
         return follower
 
-    def pause(self) -> None:
-        """Hold batches back until the next publish: what was folded is not stored yet."""
-        self._is_paused = True
-
-    @property
-    def is_paused(self) -> bool:
-        """True between pause() and publish()."""
-        return self._is_paused
-
-    def publish(self, batch: Batch) -> None:
-        """Publish a batch that was just folded."""
-        self._is_paused = False
-        self.sequence += 1
-        self.last_batch = batch
+    def add(self, batch: Batch) -> None:
+        """Fold a batch. Followers get it at `release`, when it may be shown."""
         for follower in self._followers:
+            # It has not taken the batch before this one: from here on it needs the difference.
+            if follower.batch is not None and follower.position is None:
+                follower.position = current_position(self.fold)
+        self.is_paused = True
+        self.fold.add(batch)
+
+    def release(self, batch: Batch) -> None:
+        """Hand the folded batch to all followers."""
+        self.is_paused = False
+        self.has_started = True
+        for follower in self._followers:
+            if follower.position is None:
+                follower.batch = batch
             follower.wake()
 
     def close(self) -> None:
@@ -73,49 +73,49 @@ class LiveTail:
 
 
 class Follower:
-    """One reader of a run, used as a context manager; `next()` returns batches until None."""
+    """One reader of a run, used as a context manager; `next()` returns batches until None.
 
-    def __init__(self, tail: LiveTail, since: FoldPosition | None) -> None:
+    `batch` is the next one to return. `position` is that of a follower that fell behind, after `batch`.
+    """
+
+    def __init__(self, tail: LiveTail, position: FoldPosition | None) -> None:
+        self.batch: Batch | None = None
+        self.position = position
+        self.is_detached = False
         self._tail = tail
-        self._mark = since
-        self._sequence = tail.sequence if since is not None else -1 if tail.sequence else 0
         self._wakeup: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self.is_detached = False
 
     async def next(self) -> Batch | None:
-        """Return the events since the last call: empty after a mere `wake()`, None at the end or when
-        detached.
-        """
-        tail = self._tail
-        if self._sequence == tail.sequence or tail.is_paused:
-            if self.is_detached or tail.is_closed:
-                return None
+        """Return the events since the last call; empty after a mere `wake()`, None at the end."""
+        batch, self.batch = self.batch, None
+        if batch is None and self.position is not None:
+            batch = self._catch_up()
+        if batch is None and not (self.is_detached or self._tail.is_closed):
             self._wakeup = self._loop.create_future()
             try:
                 await self._wakeup
             finally:
                 self._wakeup = None
-            if tail.is_paused or self._sequence == tail.sequence:
-                return None if self._check_detached() else ()
-        if self._check_detached():
-            return None
-        events = (
-            tail.last_batch
-            if self._sequence == tail.sequence - 1 and self._mark is not None
-            else events_since(tail.fold, self._mark)
-        )
-        self._sequence = tail.sequence
-        self._mark = current_position(tail.fold)
-        return events
+            batch, self.batch = self.batch, None
+            if batch is None and self.position is not None:
+                batch = self._catch_up()
+            if batch is None:
+                batch = None if self.has_finished else ()
+        return None if self.is_detached else batch
 
-    def _check_detached(self) -> bool:
-        return self.is_detached
+    def _catch_up(self) -> Batch | None:
+        """Return what the fold has grown by since `position`; None while its end may not be shown."""
+        tail, position = self._tail, self.position
+        if position is None or tail.is_paused or not tail.has_started:
+            return None
+        self.position = None
+        return events_since(tail.fold, position)
 
     @property
     def has_finished(self) -> bool:
         """True when the run is over and the follower has all of it."""
-        return self._tail.is_closed and self._sequence == self._tail.sequence
+        return self._tail.is_closed and self.batch is None and self.position is None
 
     def wake(self) -> None:
         """Make `next()` return."""

@@ -92,47 +92,39 @@ class HubRun:
         row, tracing = self.row, self._settings.tracing
         name = row.agent or "default"
         with tracing.run(name, run_id=row.id, session_id=row.session_id, model=row.model) as span:
-            await self._run_to_end()
+            try:
+                # No coroutine in between: each one on the way to the model is resumed for every chunk.
+                async with aclosing(self._loop.run()) as batches:
+                    async for batch in batches:
+                        if isinstance(batch[-1], e.Finish):
+                            await self._finish(batch)
+                        else:
+                            self.tail.add(batch)
+                            self._journal.schedule()
+                            self.tail.release(batch)
+            except asyncio.CancelledError:
+                await self._abort(self._stop_reason or "the hub stopped the run")
+            except Exception as error:
+                log.exception("run %s failed", row.id)
+                await self._fail(error)
             if self._error_text is not None:
                 span.set_error("failed", self._error_text)
 
-    async def _run_to_end(self) -> None:
-        try:
-            await self._consume_loop()
-        except asyncio.CancelledError:
-            reason = self._stop_reason or "the hub stopped the run"
-            ending = closing.abort_events(
-                self.fold, reason=reason, metadata=self._loop.message_metadata("aborted")
-            )
-            await self._finish(ending)
-            await self._loop.hooks.run_end("aborted", self._loop.so_far(), error=reason)
-        except Exception as error:
-            log.exception("run %s failed", self.row.id)
-            text = error.message if isinstance(error, DragomanError) else "an internal error of the hub"
-            metadata = self._loop.message_metadata("error")
-            await self._finish(
-                closing.failure_events(self.fold, text=text, code="internal", metadata=metadata)
-            )
-            await self._loop.hooks.run_end("error", self._loop.so_far(), error=text)
+    async def _abort(self, reason: str) -> None:
+        metadata = self._loop.message_metadata("aborted")
+        await self._finish(closing.abort_events(self.fold, reason=reason, metadata=metadata))
+        await self._loop.hooks.run_end("aborted", self._loop.so_far(), error=reason)
 
-    async def _consume_loop(self) -> None:
-        async with aclosing(self._loop.run()) as batches:
-            async for batch in batches:
-                if isinstance(batch[-1], e.Finish):
-                    await self._finish(batch)
-                else:
-                    self._publish(batch)
-
-    def _publish(self, batch: Batch) -> None:
-        self.fold.add(batch)
-        self._journal.schedule()
-        self.tail.publish(batch)
+    async def _fail(self, error: Exception) -> None:
+        text = error.message if isinstance(error, DragomanError) else "an internal error of the hub"
+        metadata = self._loop.message_metadata("error")
+        await self._finish(closing.failure_events(self.fold, text=text, code="internal", metadata=metadata))
+        await self._loop.hooks.run_end("error", self._loop.so_far(), error=text)
 
     async def _finish(self, last_batch: Batch) -> None:
         """Fold and store the last batch, then publish it; shielded, so that a run ends whoever cancels."""
         self._stop_reason = self._stop_reason or "the run has ended"
-        self.tail.pause()
-        self.fold.add(last_batch)
+        self.tail.add(last_batch)
         await asyncio.shield(asyncio.ensure_future(self._write_end(last_batch)))
 
     async def _write_end(self, last_batch: Batch) -> None:
@@ -145,7 +137,7 @@ class HubRun:
         finally:
             self._on_end(self)
             self._follower_joined()
-            self.tail.publish(last_batch)
+            self.tail.release(last_batch)
             self.tail.close()
             self.done.set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 
@@ -63,7 +64,9 @@ async def stream_run(
             await exchange.start_response(200, {**dialect.headers, **(headers or {})})
             comment = partial(exchange.send_chunk, KEEP_ALIVE)
             async with KeepAlive(comment, keep_alive) as timer:
-                last = await _send_batches(exchange, follower, dialect=dialect, timer=timer)
+                # A task of its own: the coroutines of the request would be resumed for every chunk otherwise.
+                sending = _send_batches(exchange, follower, dialect=dialect, timer=timer)
+                last = await asyncio.ensure_future(sending)
             watch.response_complete = True
             await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
