@@ -88,21 +88,21 @@ class Follower:
 
     async def next(self) -> Batch | None:
         """Return the events since the last call; empty after a mere `wake()`, None at the end."""
-        batch, self.batch = self.batch, None
-        if batch is None and self.position is not None:
-            batch = self._catch_up()
-        if batch is None and not (self.is_detached or self._tail.is_closed):
+        has_waited = False
+        while True:
+            batch, self.batch = self.batch, None
+            if batch is None and self.position is not None:
+                batch = self._catch_up()
+            if batch is not None or self.is_detached or self._tail.is_closed:
+                return None if self.is_detached else batch
+            if has_waited:
+                return ()
+            has_waited = True
             self._wakeup = self._loop.create_future()
             try:
                 await self._wakeup
             finally:
                 self._wakeup = None
-            batch, self.batch = self.batch, None
-            if batch is None and self.position is not None:
-                batch = self._catch_up()
-            if batch is None:
-                batch = None if self.has_finished else ()
-        return None if self.is_detached else batch
 
     def _catch_up(self) -> Batch | None:
         """Return what the fold has grown by since `position`; None while its end may not be shown."""
