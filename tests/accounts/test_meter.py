@@ -95,7 +95,7 @@ async def test_a_limit_says_whose_it_is_and_when_to_come_again(meter: Meter, clo
     limited(meter, Limits(requests_per_minute=1))
     await ask(meter)
     clock.now += 15
-    with pytest.raises(LimitReached, match="the key 'k' may ask 1 times a minute") as refused:
+    with pytest.raises(LimitReached, match="the key 'k' is limited to 1 requests a minute") as refused:
         await ask(meter)
     assert refused.value.retry_after == 45
     clock.now += 45
@@ -107,7 +107,7 @@ async def test_an_owner_has_limits_over_all_keys(meter: Meter) -> None:
     for key in ("k", "l"):
         await meter.admit(Identity(owner="ann", key_id=key), price=None)
     await meter.admit(Identity(owner="bob", key_id="m"), price=None)
-    with pytest.raises(LimitReached, match="the owner 'ann' may have 2 requests under way at once"):
+    with pytest.raises(LimitReached, match="the owner 'ann' is limited to 2 requests at the same time"):
         await meter.admit(Identity(owner="ann", key_id="n"), price=None)
 
 
@@ -125,7 +125,7 @@ async def test_the_end_of_a_request_makes_room(meter: Meter) -> None:
     (await ask(meter, tokens=90)).release()
     (await ask(meter, tokens=90)).settle(answer(output=None, status="error"))
     (await ask(meter, tokens=90)).settle(replace(RECORD, tokens=Usage(total_tokens=60)))
-    with pytest.raises(LimitReached, match="may use 100 tokens a minute") as refused:
+    with pytest.raises(LimitReached, match="is limited to 100 tokens a minute") as refused:
         await ask(meter, tokens=41)
     assert refused.value.transient
     with pytest.raises(LimitReached, match="this request alone has about 101") as refused:
@@ -171,7 +171,7 @@ async def test_five_hundred_at_once_never_spend_more_than_a_budget_for_a_hundred
 async def test_a_budget_that_others_have_reserved_is_worth_another_try(meter: Meter) -> None:
     limited(meter, Limits(usd_total=0.01))
     admission = await ask(meter)
-    with pytest.raises(BudgetExhausted, match="is reserved by requests under way") as refused:
+    with pytest.raises(BudgetExhausted, match="is reserved by active requests") as refused:
         await ask(meter)
     assert (refused.value.transient, refused.value.retry_after) == (True, 1.0)
     admission.release()

@@ -38,7 +38,7 @@ async def test_a_key_asks_so_often_a_minute_and_is_told_when_to_come_again(tmp_p
         assert [(await at.chat(key=key)).status_code for _ in range(2)] == [200, 200]
         openai, anthropic = await at.chat(key=key), await at.message(key=key)
         [held] = await at.hub.store.keys.list()
-        said = f"the key '{held.id}' may ask 2 times a minute"
+        said = f"the key '{held.id}' is limited to 2 requests a minute"
         assert openai.status_code == anthropic.status_code == 429
         body = openai.json()["error"]
         assert (body["message"], body["type"], body["code"]) == (
@@ -62,7 +62,7 @@ async def test_an_owner_has_limits_over_all_keys(tmp_path: Path) -> None:
         keys = [await at.key("ada") for _ in range(3)]
         found = [(await at.chat(key=key)).status_code for key in keys]
         assert found == [200, 200, 429]
-        assert told(await at.chat(key=keys[0])) == "the owner 'ada' may ask 2 times a minute"
+        assert told(await at.chat(key=keys[0])) == "the owner 'ada' is limited to 2 requests a minute"
         assert (await at.chat(key=await at.key("bob"))).status_code == 200
 
 
@@ -80,7 +80,7 @@ async def test_the_hubs_usual_limits_stand_where_a_key_and_an_owner_have_none_of
 async def test_without_keys_the_owner_local_has_limits(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(completion()), limits={"owner": {"requests_per_minute": 1}}) as at:
         assert (await at.chat()).status_code == 200
-        assert told(await at.chat()) == "the owner 'local' may ask 1 times a minute"
+        assert told(await at.chat()) == "the owner 'local' is limited to 1 requests a minute"
 
 
 async def test_tokens_a_minute_are_those_that_were_used(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_tokens_a_minute_are_those_that_were_used(tmp_path: Path) -> None:
         assert (await at.chat(key=key)).status_code == 200
         assert (await at.chat(key=key)).status_code == 200  # 900 were used, and this prompt is short
         refused = await at.chat(key=key)
-        assert "may use 1000 tokens a minute" in told(refused)
+        assert "is limited to 1000 tokens a minute" in told(refused)
         assert 50 <= int(refused.headers["retry-after"]) <= 60
         failing = await at.key(limits=Limits(tokens_per_minute=40))
         at.sites["up"].replies(refusal(400, "bad"))
@@ -101,7 +101,7 @@ async def test_a_prompt_that_is_longer_than_a_minutes_tokens_is_not_worth_anothe
         key = await at.key(limits=Limits(tokens_per_minute=100))
         long = [{"role": "user", "content": "word " * 1000}]
         for refused in (await at.chat(key=key, messages=long), await at.message(key=key, messages=long)):
-            assert "may use 100 tokens a minute, and this request alone has about 12" in told(refused)
+            assert "is limited to 100 tokens a minute, and this request alone has about 12" in told(refused)
             assert refused.headers["x-should-retry"] == "false"
             assert "retry-after" not in refused.headers
         assert (await at.chat(key=key)).status_code == 200
@@ -122,7 +122,7 @@ async def test_so_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
         found = [response.status_code for response in await asyncio.gather(*asked)]
         assert sorted(found) == [200] * 3 + [429] * 7
         refused = next(task.result() for task in asked if task.result().status_code == 429)
-        assert "may have 3 requests under way at once" in told(refused)
+        assert "is limited to 3 requests at the same time" in told(refused)
         assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
         assert (await at.chat(key=key)).status_code == 200
 
@@ -209,7 +209,7 @@ async def test_what_others_have_reserved_is_worth_another_try(tmp_path: Path) ->
         asked = asyncio.ensure_future(at.chat(key=key, stream=True, max_tokens=1000))
         await wait(lambda: len(at.sites["up"].asked) == 1)
         refused = await at.chat(key=key, max_tokens=1000)
-        assert "is reserved by requests under way" in told(refused)
+        assert "is reserved by active requests" in told(refused)
         assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
         asked.cancel()
         await ended(at)

@@ -126,7 +126,7 @@ async def test_a_run_that_asks_too_often_fails_with_the_limit(tmp_path: Path) ->
         key = await at.key(limits=Limits(requests_per_minute=1))
         assert error_of(await at.run("one", key)) == ""
         said = error_of(await at.run("two", key))
-        assert "may ask 1 times a minute" in said
+        assert "is limited to 1 requests a minute" in said
         assert len(up.asked) == 1
         assert (await at.chat(key=key)).status_code == 429  # it is the same limit
         await at.rows(1)

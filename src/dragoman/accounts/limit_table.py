@@ -1,4 +1,4 @@
-"""The table of limits: which of them stand for whom, and which budgets pay for a request."""
+"""The table of limits: which limits apply to a caller, and which budgets a request is charged to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ DAY_SECONDS = 86_400
 class LimitTable(msgspec.Struct, frozen=True, kw_only=True):
     """The hub's limits.
 
-    A key has its own limits or, where it has none, `default_key`; its owner has `owner[NAME]` or
-    `default_owner` in all. `unpriced` says what becomes of a request with a money limit for a model without
-    a price.
+    A key has its own limits or, without any, `default_key`; its owner has `by_owner[NAME]` or `default_owner`
+    for all keys together. `unpriced` decides on requests with a money limit for a model without a price.
     """
 
     default_key: Limits = NO_LIMITS
@@ -33,23 +32,23 @@ class LimitTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether only a key's own limits can stand for anybody."""
+        """Whether the hub has no limits, so that only a key's own can apply."""
         return self.default_key == NO_LIMITS and self.default_owner == NO_LIMITS and not self.by_owner
 
     def limits_of(self, identity: Identity) -> Sequence[ScopeLimits]:
-        """The limits that stand for a caller."""
-        bounds = []
+        """Return the limits that apply to a caller."""
+        limits = []
         if identity.key_id is not None:
             own = self.default_key if identity.limits is None else identity.limits
-            bounds.append(ScopeLimits(f"key:{identity.key_id}", own))
-        bounds.append(
+            limits.append(ScopeLimits(f"key:{identity.key_id}", own))
+        limits.append(
             ScopeLimits(f"owner:{identity.owner}", self.by_owner.get(identity.owner, self.default_owner))
         )
-        return [bound for bound in bounds if bound.limits != NO_LIMITS]
+        return [scope_limits for scope_limits in limits if scope_limits.limits != NO_LIMITS]
 
 
 def charged_budgets(limits_by_scope: Sequence[ScopeLimits], now: float) -> tuple[ChargedBudget, ...]:
-    """The budgets that pay for a request of this moment, in unix seconds."""
+    """Return the budgets that a request at the unix time `now` is charged to."""
     charges: list[ChargedBudget] = []
     for scope, limits in limits_by_scope:
         if limits.usd_per_day is not None or limits.usd_per_month is not None:
@@ -65,7 +64,7 @@ def charged_budgets(limits_by_scope: Sequence[ScopeLimits], now: float) -> tuple
 
 @lru_cache(maxsize=4)
 def budget_windows(day: int) -> tuple[str, str]:
-    """The windows of a UTC day, counted from 1970."""
+    """Return the day and month windows of a UTC day, counted from 1970."""
     date = datetime.fromtimestamp(day * DAY_SECONDS, UTC)
     return f"day:{date:%Y-%m-%d}", f"month:{date:%Y-%m}"
 
@@ -74,30 +73,30 @@ def to_nanos(usd: float) -> int:
     return round(usd * NANOS_PER_DOLLAR)
 
 
-# ---- The tally: what this process knows of the budgets, so that they hold while the database is down.
+# Local budgets: what this process knows of the budgets, so that they are enforced while the database is down.
 
 MAX_BUDGETS = 10_000
 
 
 class LocalBudgets:
-    """What was spent and is reserved of each budget, as far as was seen here."""
+    """Spent and reserved amounts of each budget, as far as this process knows them."""
 
     def __init__(self) -> None:
         self._spent: dict[tuple[str, str], int] = {}
         self._reserved: dict[tuple[str, str], int] = {}
 
     def is_known(self, budget: ChargedBudget) -> bool:
-        """Whether anything is known of a budget."""
+        """Whether the spent amount of a budget is known."""
         return (budget.scope, budget.window) in self._spent
 
     def record_spent(self, budget: ChargedBudget, spent: int) -> None:
-        """The database says what was spent."""
+        """Record the spent amount that the database reported."""
         self._evict()
         key = (budget.scope, budget.window)
         self._spent[key] = max(spent, self._spent.get(key, 0))
 
     def reserve(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
-        """Reserve the amount in all budgets, or in none."""
+        """Reserve the amount in all budgets; or in none, and return the one that has too little left."""
         for charge in charges:
             key = (charge.scope, charge.window)
             spent, reserved = self._spent.get(key, 0), self._reserved.get(key, 0)
@@ -107,7 +106,7 @@ class LocalBudgets:
         return None
 
     def settle(self, charges: Sequence[ChargedBudget], *, reserved: int, spent: int) -> None:
-        """What was reserved here is free again, and this was spent, wherever it was reserved."""
+        """Release a reservation of this process and add what was spent."""
         self._evict()
         if reserved:
             self._add(charges, -reserved)
@@ -125,7 +124,7 @@ class LocalBudgets:
                 self._reserved.pop(key, None)
 
     def _evict(self) -> None:
-        """Let go of the older half when there are too many: days that are over come first."""
+        """Drop the older half when there are too many: past days come first."""
         if len(self._spent) >= MAX_BUDGETS:
             for key in list(self._spent)[: MAX_BUDGETS // 2]:
                 del self._spent[key]

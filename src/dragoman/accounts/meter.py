@@ -1,4 +1,4 @@
-"""The meter: lets requests in under their limits and budgets, and writes down what they took."""
+"""Metering: admits model requests under the limits and budgets of their callers, and records their usage."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from dragoman.store.usage import UsageRecord
 
 MAX_CACHED_LIMITS = 10_000
 LIMIT_TEXTS = {
-    "requests": "may ask {limit} times a minute",
-    "tokens": "may use {limit} tokens a minute",
-    "parallel": "may have {limit} requests under way at once",
+    "requests": "is limited to {limit} requests a minute",
+    "tokens": "is limited to {limit} tokens a minute",
+    "parallel": "is limited to {limit} requests at the same time",
 }
 
 
 class Admission:
-    """A request that was let in. It ends with `settle` or, when it never reached a provider, `release`."""
+    """An admitted request. End it with `settle` or, if it never reached a provider, with `release`."""
 
     __slots__ = (
         "_final_record",
@@ -54,9 +54,9 @@ class Admission:
         self.lease = lease
         self.charges: tuple[ChargedBudget, ...] = ()
         self.reserved = 0
-        """Nano-dollars that the database has reserved."""
+        """Nano-dollars reserved in the database."""
         self.reserved_locally = 0
-        """Nano-dollars that were reserved in this process, because the database was down."""
+        """Nano-dollars reserved in this process only, because the database was down."""
         self._meter = meter
         self._is_closed = False
         self._final_record: UsageRecord | None = None
@@ -68,29 +68,29 @@ class Admission:
         price: Price | EllipsisType | None = ...,
         provider_cost: float | None = None,
     ) -> UsageRecord:
-        """Write down what the request took, and give back what it held; the record with its cost.
+        """Record the usage and release what was reserved; return the record with its cost.
 
-        `price` is that of the model that answered, None when that has none; without it, it is the price of
-        the one that was asked. A cost that the record has stays. Where no price gives one, it is what the
-        provider has `told`. The second time, and after `release`, nothing happens.
+        `price` is that of the model that answered, None if it has none; by default that of the requested
+        model. A cost that the record has stays; without a price, `provider_cost` counts. Does nothing the
+        second time, or after `release`.
         """
         if not self._is_closed:
             self._is_closed = True
-            paid = self.price if isinstance(price, EllipsisType) else price
+            model_price = self.price if isinstance(price, EllipsisType) else price
             self._final_record = self._meter.settle_admission(
-                self, record, price=paid, provider_cost=provider_cost
+                self, record, price=model_price, provider_cost=provider_cost
             )
         return self._final_record or record
 
     def release(self) -> None:
-        """Nothing was spent: give back what the request held. It counts as a request all the same."""
+        """Release what was reserved; nothing was spent. The request still counts against its rate limit."""
         if not self._is_closed:
             self._is_closed = True
             self._meter.release_admission(self)
 
 
 class Meter:
-    """Limits, budgets and usage of one hub. Use it in `async with`, inside that of the store."""
+    """Limits, budgets and usage of one hub. Use it as an async context manager, inside the store's."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class Meter:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` tells the day, `ticks` how long ago something was."""
+        """`clock` returns unix seconds, `monotonic` seconds for the rate limits."""
         self.ledger = UsageLedger(store, spool)
         self.observers: list[Callable[[UsageRecord], None]] = []
-        """Each hears every record that is settled."""
+        """Each is called with every settled record."""
         self._store = store
         self._clock = clock
         self._monotonic = monotonic
@@ -114,7 +114,7 @@ class Meter:
         self.reconfigure(limits or LimitTable(), prices)
 
     def reconfigure(self, limits: LimitTable, prices: PriceList) -> None:
-        """Go by other limits and prices from now on; what was counted so far counts."""
+        """Replace limits and prices. Requests counted so far still count."""
         self.limits = limits
         self.prices = prices
         self._unlimited = limits.is_empty
@@ -128,7 +128,7 @@ class Meter:
         await self.ledger.close()
 
     def is_limited(self, identity: Identity) -> bool:
-        """Whether any limit stands for a caller; the requests of others need not be estimated."""
+        """Whether the caller has any limit. Requests of other callers need no token estimate."""
         if self._unlimited and identity.limits is None:
             return False
         return bool(self._limits_of(identity))
@@ -142,11 +142,11 @@ class Meter:
         max_output: int | None = None,
         model: str = "this model",
     ) -> Admission:
-        """Let a request in, or say why not; `input_tokens` are estimated.
+        """Admit a request with an estimate of its `input_tokens`.
 
-        LimitReached for what is limited by the minute or in parallel, BudgetExhausted for money (`transient`
-        when only what others have reserved is in the way), BadRequest for a model that has no price where
-        money is limited. While the database is down, budgets go by what this process has seen of them.
+        Raises LimitReached for rates and concurrency; BudgetExhausted for money, `transient` if reservations
+        of other requests are in the way; BadRequest for a model without a price where money is limited. While
+        the database is down, budgets are checked against what this process knows of them.
         """
         if self._unlimited and identity.limits is None:
             return Admission(self, price)
@@ -170,11 +170,11 @@ class Meter:
         return admission
 
     def _limits_of(self, identity: Identity) -> Sequence[ScopeLimits]:
-        """The limits that stand for a caller, kept for the next request."""
+        """Return the limits that apply to a caller, cached for its next request."""
         name = (identity.key_id, identity.owner)
-        kept = self._limits_cache.get(name)
-        if kept is not None and kept[0] is identity.limits:
-            return kept[1]
+        cached = self._limits_cache.get(name)
+        if cached is not None and cached[0] is identity.limits:
+            return cached[1]
         if len(self._limits_cache) >= MAX_CACHED_LIMITS:
             self._limits_cache.clear()
         bounds = self.limits.limits_of(identity)
@@ -184,7 +184,7 @@ class Meter:
     def settle_admission(
         self, admission: Admission, record: UsageRecord, *, price: Price | None, provider_cost: float | None
     ) -> UsageRecord:
-        """What `Admission.settle` does, once."""
+        """Do what `Admission.settle` does, once."""
         record = with_cost(record, price, provider_cost=provider_cost)
         cost = None if record.cost is None else round(record.cost * NANOS_PER_DOLLAR)
         if admission.lease is None:
@@ -197,7 +197,7 @@ class Meter:
         return record
 
     def release_admission(self, admission: Admission) -> None:
-        """What `Admission.release` does, once."""
+        """Do what `Admission.release` does, once."""
         if admission.lease is not None:
             self._limiter.release(self._monotonic(), admission.lease, tokens=0)
         if admission.reserved_locally:
@@ -215,9 +215,7 @@ class Meter:
         charges, reserved = admission.charges, admission.reserved
         spent = cost or 0
         if cost is None and answered:
-            spent = max(
-                reserved, admission.reserved_locally
-            )  # something was consumed, and nobody says how much
+            spent = max(reserved, admission.reserved_locally)  # something was consumed, but not reported
         if charges:
             self._local_budgets.settle(charges, reserved=admission.reserved_locally, spent=spent)
         self.ledger.add(Settlement(record, charges, reserved, spent, self.ledger.boot_id))
@@ -240,7 +238,7 @@ class Meter:
             raise budget_error(refusal, amount)
 
     async def _reserve_locally(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
-        """Reserve in this process, by what is known here, or in a database that can still be read."""
+        """Reserve in this process, from the spent amounts it knows or can still read from the database."""
         for charge in charges:
             if not self._local_budgets.is_known(charge):
                 with suppress(StoreError, Unavailable):
@@ -251,13 +249,13 @@ class Meter:
     def _release_late(
         self, reservation: asyncio.Future[Any], *, charges: Sequence[ChargedBudget], amount: int
     ) -> None:
-        """Whoever asked for it has gone before it was reserved."""
+        """Release a reservation that completed after its caller was cancelled."""
         if not reservation.cancelled() and reservation.exception() is None and reservation.result() is None:
             self.ledger.release_reservation(charges, amount)
 
 
 def with_cost(record: UsageRecord, price: Price | None, *, provider_cost: float | None) -> UsageRecord:
-    """The record with its cost: its own, else by the price, else as its provider has told it."""
+    """Return the record with its cost: its own, else by the price, else as reported by the provider."""
     if record.cost is not None:
         return record
     cost = price.cost(record.tokens) if price is not None else None
@@ -269,7 +267,7 @@ def with_cost(record: UsageRecord, price: Price | None, *, provider_cost: float 
 
 
 def count_tokens(usage: Usage) -> int | None:
-    """All tokens, as far as they are known."""
+    """Return the total of known tokens; None if none is known."""
     if usage.total_tokens is not None:
         return usage.total_tokens
     if usage.input_tokens is None and usage.output_tokens is None:
@@ -278,18 +276,18 @@ def count_tokens(usage: Usage) -> int | None:
 
 
 def scope_text(scope: str) -> str:
-    """A scope in words."""
+    """Return a scope as text: "the key 'k1'"."""
     kind, _, name = scope.partition(":")
     return f"the {kind} {name!r}"
 
 
 def limit_error(rejection: LimitRejection, *, tokens: int) -> LimitReached:
-    said = f"{scope_text(rejection.scope)} {LIMIT_TEXTS[rejection.kind].format(limit=rejection.limit)}"
+    message = f"{scope_text(rejection.scope)} {LIMIT_TEXTS[rejection.kind].format(limit=rejection.limit)}"
     if isinf(rejection.retry_after):
-        error = LimitReached(f"{said}, and this request alone has about {tokens}")
+        error = LimitReached(f"{message}, and this request alone has about {tokens}")
         error.transient = False
         return error
-    return LimitReached(said, retry_after=rejection.retry_after)
+    return LimitReached(message, retry_after=rejection.retry_after)
 
 
 def budget_error(refusal: BudgetRefusal, amount: int) -> DragomanError:
@@ -302,20 +300,20 @@ def budget_error(refusal: BudgetRefusal, amount: int) -> DragomanError:
     )
     if refusal.spent + amount > charge.limit:
         return BudgetExhausted(f"{has}; this request may cost up to {format_usd(amount)}")
-    held = f"{format_usd(refusal.reserved)} is reserved by requests under way"
-    return BudgetExhausted(f"{has}; {held}", transient=True, hint="try again when they have ended")
+    reserved = f"{format_usd(refusal.reserved)} is reserved by active requests"
+    return BudgetExhausted(f"{has}; {reserved}", transient=True, hint="try again when they have ended")
 
 
 def unpriced_error(model: str, budget: ChargedBudget) -> BadRequest:
     return BadRequest(
         f"{model!r} has no price, and the money of {scope_text(budget.scope)} is limited",
         field="model",
-        hint="set its price under `prices` in dragoman.yaml (0 for a model of your own), "
-        "or say `unpriced: allow` under `limits`",
+        hint="set its price under `prices` in dragoman.yaml (0 for a self-hosted model), "
+        "or set `unpriced: allow` under `limits`",
     )
 
 
 def format_usd(nanos: int) -> str:
-    """An amount in dollars, to the cent and, where it is small, further."""
+    """Format an amount in dollars, with more decimals if it is below a dollar."""
     amount = nanos / NANOS_PER_DOLLAR
     return f"${amount:.2f}" if amount >= 1 or not nanos else f"${amount:.6f}".rstrip("0").rstrip(".")

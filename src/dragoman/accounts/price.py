@@ -1,4 +1,4 @@
-"""A price: what the tokens of one model cost, in whole numbers."""
+"""The price of a model, in whole numbers, and the cost of usage."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ NANOS_PER_DOLLAR = 1_000_000_000
 """Nano-dollars in a US dollar."""
 PICOS_PER_NANO = 1_000
 MAX_NANOS = 2**62
-"""Nano-dollars that the database can still add to others."""
+"""The highest amount in nano-dollars that the database can still add to others."""
 DEFAULT_OUTPUT_TOKENS = 1_024
-"""Tokens that an answer is expected to have where its request sets no limit."""
+"""Tokens that an answer is assumed to have when its request sets no limit."""
 PROVIDER_PRICE = "provider"
-"""The name of the price where the provider itself says what an answer cost."""
+"""The price name in the record when the provider itself reported the cost."""
 
 
 class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
-    """What one token costs, in picodollars (a millionth of a US dollar per million tokens), for prompts of
-    more than `above` tokens. None for cached tokens: they cost what the others of the prompt do.
+    """Prices of one token, for prompts of more than `above` tokens.
+
+    They are in picodollars: 1 is a millionth of a US dollar per million tokens. None for cached tokens means
+    the price of other input tokens.
     """
 
     above: int = -1
@@ -31,18 +33,18 @@ class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """The price of a model. `name` says whose it is: `openai/gpt-4o`, or the pattern of an override.
+    """The price of a model. `name` is the model's (`openai/gpt-4o`) or the pattern of an override.
 
-    `rates` ascend by `above`: the whole prompt and its answer are paid at the last one that it reaches.
+    `rates` ascend by `above`: the last one that the prompt reaches applies to all of its tokens.
     """
 
     name: str
     rates: tuple[TokenRates, ...]
     request: int = 0
-    """Nano-dollars for the request itself."""
+    """Nano-dollars for each request."""
 
     def cost(self, usage: Usage) -> int | None:
-        """Nano-dollars, rounded half up. None when a count that costs something is unknown."""
+        """Return the cost in nano-dollars, rounded half up; None if a token count with a price is unknown."""
         total, output = usage.input_tokens, usage.output_tokens
         rates = self._rates_for(total or 0)
         if (total is None and rates.input) or (output is None and rates.output):
@@ -55,7 +57,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return self.request + (picos + PICOS_PER_NANO // 2) // PICOS_PER_NANO
 
     def max_cost(self, input_tokens: int, max_output_tokens: int | None) -> int:
-        """Nano-dollars that a request may cost at most, if its prompt was estimated well; rounded up."""
+        """Return the highest cost in nano-dollars for an estimated prompt, rounded up."""
         rates = self._rates_for(input_tokens)
         dearest = max(rates.input, rates.cache_write or 0)
         output = (
@@ -74,15 +76,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def provider_cost(finish: FinishStep) -> float | None:
-    """What a provider that counts by itself says an answer cost, in US dollars."""
-    for told in (finish.provider_metadata or {}).values():
-        usd = told.get("costUsd")
+    """Return the cost in US dollars that the provider reported, if it did."""
+    for metadata in (finish.provider_metadata or {}).values():
+        usd = metadata.get("costUsd")
         if isinstance(usd, int | float):
             return float(usd)
     return None
 
 
 def usage_of_error(error: DragomanError | None) -> Usage | None:
-    """The tokens that a provider says an answer took which failed."""
+    """Return the tokens that the provider reported for a failed answer, if it did."""
     used = error.usage if isinstance(error, ProviderError) else None
     return None if used is None else Usage(**used)

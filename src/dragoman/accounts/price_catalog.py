@@ -1,8 +1,7 @@
-"""The catalogue: what providers ask for their models, out of the library `genai-prices`.
+"""The price catalog: list prices of providers' models, from the library `genai-prices`.
 
-Of what the library knows, tokens of text and the price of a request are counted. What providers charge
-beside (searches, audio, pages, writing a cache for an hour instead of five minutes) is not in a usage object,
-and not in our costs.
+Costs count tokens of text and the price of a request. Whatever else providers charge (searches, audio, pages,
+writing a cache for an hour instead of five minutes) is not in a usage object, and not in our costs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PROVIDER_ALIASES = {
     "vertex": "google",
     "xai": "x-ai",
 }
-# What a model's name may have beside the part that the library knows it by, without being another model.
+# What a model's name may have in addition to the library's name of the same model.
 NAME_VARIANT = re.compile(
     r"\d{2,8}|v\d+(:\d+)?|latest|preview|exp|beta|us|eu|au|jp|apac|global|anthropic|publishers|models"
 )
@@ -34,32 +33,32 @@ DATE_SUFFIX = re.compile(r"-(20\d\d)(\d\d)(\d\d)$")
 
 
 class CatalogModel:
-    """A model of a provider, as the library has it."""
+    """A model of a provider in the catalog."""
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._name = f"{provider.id}/{model.id}"
         self._model = model
         self.price_varies = isinstance(model.prices, list)
-        """Whether the price depends on the date or the time of the day."""
+        """Whether the price depends on the date or the time of day."""
         self.context_window = model.context_window
-        """How many tokens the model reads and writes; None when the library does not say."""
+        """The context window in tokens; None when the library does not know it."""
 
     def price(self, time: float) -> Price | None:
-        """The price at a moment in unix seconds; None when tokens are not what is paid for."""
-        asked = self._model.get_prices(datetime.fromtimestamp(time, UTC))
-        if asked.input_mtok is None:
+        """Return the price at a unix time; None when the model is not charged by tokens."""
+        prices = self._model.get_prices(datetime.fromtimestamp(time, UTC))
+        if prices.input_mtok is None:
             return None
-        steps = sorted({-1, *tier_starts(asked)})
-        request = asked.requests_kcount
+        steps = sorted({-1, *tier_starts(prices)})
+        request = prices.requests_kcount
         return Price(
             name=self._name,
-            rates=tuple(tier_rates(asked, over) for over in steps),
+            rates=tuple(tier_rates(prices, above) for above in steps),
             request=0 if request is None else round(tier_price(request, -1) * NANOS_PER_DOLLAR / 1_000),
         )
 
 
 class PriceCatalog:
-    """All offers. Making one loads the library, which takes 0.3 s to 0.6 s."""
+    """All models of the library. Creating a catalog loads the library, which takes 0.3 s to 0.6 s."""
 
     def __init__(self) -> None:
         from genai_prices.data_snapshot import get_snapshot  # late: 0.3 s that only prices should cost
@@ -69,7 +68,7 @@ class PriceCatalog:
     def find(
         self, provider: str, model: str, *, base_url: str | None, type: str | None
     ) -> CatalogModel | None:
-        """The offer for a model. A name that the library only guesses at has none."""
+        """Return a model's entry, or None. A name that the library only guesses at has none."""
         seller = self._find_provider(provider, base_url, type=type)
         if seller is None:
             return None
@@ -79,7 +78,7 @@ class PriceCatalog:
         return CatalogModel(seller, found)
 
     def _find_provider(self, provider: str, base_url: str | None, *, type: str | None) -> Provider | None:
-        """Whose prices these are: the address says it, else the name."""
+        """Return the provider whose prices apply: by the address, else by the name."""
         for seller in self._providers:
             if base_url and re.match(seller.api_pattern, base_url):
                 return seller
@@ -89,9 +88,9 @@ class PriceCatalog:
 
 
 def matches_exactly(match: MatchLogic, model: str) -> bool:
-    """Whether the library means this very name.
+    """Whether a library entry is for exactly this name.
 
-    It also matches by the beginning or a part of a name, which would price a new model like an old one.
+    The library also matches prefixes and parts of names, which would price a new model like an old one.
     """
     from genai_prices import types  # late: as above
 
@@ -111,21 +110,21 @@ def matches_exactly(match: MatchLogic, model: str) -> bool:
 
 
 def is_variant(model: str, part: str) -> bool:
-    """Whether what the name has beside the part is no more than a date, a region or the like."""
+    """Whether the name has nothing in addition to the part but a date, a region or the like."""
     if part.startswith("ft:"):
-        return True  # a fine-tuned model has its owner's name behind
+        return True  # the name of a fine-tuned model ends with its owner's
     rest = model.lower().replace(part.lower(), "", 1)
     return all(NAME_VARIANT.fullmatch(word) for word in re.split(r"[-_./@]+", rest) if word)
 
 
 def name_spellings(model: str) -> Iterable[str]:
-    """A name as it is, and with its date as the library writes it."""
+    """Return a name as it is, and with its date in the library's format."""
     lower = model.lower()
     return {lower, DATE_SUFFIX.sub(r"-\1-\2-\3", lower)}
 
 
 def tier_starts(prices: ModelPrice) -> Iterable[int]:
-    """The lengths of a prompt above which it costs more."""
+    """Return the prompt lengths above which another tier applies."""
     from genai_prices.types import TieredPrices  # late: as above
 
     for each in (prices.input_mtok, prices.output_mtok, prices.cache_read_mtok, prices.cache_write_mtok):

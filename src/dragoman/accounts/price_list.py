@@ -1,4 +1,4 @@
-"""Prices: which one a model has, from the configuration or from the library `genai-prices`."""
+"""Prices by provider and model, from the configuration or the library `genai-prices`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dragoman.accounts.price import Price, TokenRates
 from dragoman.accounts.price_catalog import CatalogModel, PriceCatalog
 
 MAX_CACHED = 4_096
-REFRESH_SECONDS = 60.0  # seconds that a price stands which depends on the date or the time of the day
+REFRESH_SECONDS = 60.0  # for which a price that depends on the date or the time of day is cached
 SELF_HOSTED_TYPES = ("local", "scripted", "ollama")
 
 
 class PriceOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A price of the configuration, in US dollars per million tokens."""
+    """A configured price, in US dollars per million tokens."""
 
     input: float
     output: float
@@ -29,7 +29,7 @@ class PriceOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class CachedPrice(NamedTuple):
-    """A price, and what it is to be asked again of once it does not stand any more."""
+    """A cached price, and the catalog entry to ask again when it expires."""
 
     price: Price | None
     model: CatalogModel | None = None
@@ -37,33 +37,33 @@ class CachedPrice(NamedTuple):
 
 
 class PriceList:
-    """Prices by provider and model. What was found once is kept; the library is loaded when first needed."""
+    """Prices by provider and model, cached. The library is loaded at first use."""
 
     def __init__(
         self, overrides: Mapping[str, PriceOverride] | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`overrides` are by pattern of `provider/model` or of the model alone: `openai/gpt-*`, `qwen3*`.
-        One without a `*` comes before one with; else the first that fits is taken.
+        """`overrides` maps patterns of `provider/model` or of the model alone (`qwen3*`) to prices.
+
+        A pattern without a `*` counts before one with; otherwise the first that matches.
         """
-        given = overrides or {}
-        ordered = sorted(given, key=lambda pattern: any(sign in pattern for sign in "*?["))
-        self._overrides = [(pattern, override_price(pattern, given[pattern])) for pattern in ordered]
+        overrides = overrides or {}
+        ordered = sorted(overrides, key=lambda pattern: any(sign in pattern for sign in "*?["))
+        self._overrides = [(pattern, override_price(pattern, overrides[pattern])) for pattern in ordered]
         self._clock = clock
         self._catalog: PriceCatalog | None = None
         self._cache: dict[tuple[str, str], CachedPrice] = {}
 
     async def preload(self) -> None:
-        """Load the library in a thread: else the first that is looked up waits 0.3 s to 0.6 s for it."""
+        """Load the library in a thread; otherwise the first look-up waits 0.3 s to 0.6 s for it."""
         await asyncio.to_thread(self._load_catalog)
 
     def find(
         self, provider: str, model: str, *, base_url: str | None = None, type: str | None = None
     ) -> Price | None:
-        """The price of a provider's model; None when nobody has said one.
+        """Return the price of a provider's model; None when it is unknown.
 
-        Whose prices they are is told by the address, else by the provider's name when it is one that the
-        library knows. Models of types `local`, `scripted` and `ollama` run on machines of our own and have
-        a price only by an override.
+        The provider is recognised by its address, else by its name. Self-hosted models (types `local`,
+        `scripted` and `ollama`) have a price only by an override.
         """
         key = (provider, model)
         found = self._cache.get(key)
@@ -79,9 +79,9 @@ class PriceList:
         return found.price
 
     def _find_override(self, provider: str, model: str) -> CachedPrice | None:
-        whole = f"{provider}/{model}"
+        full_name = f"{provider}/{model}"
         for pattern, price in self._overrides:
-            if fnmatchcase(whole, pattern) or fnmatchcase(model, pattern):
+            if fnmatchcase(full_name, pattern) or fnmatchcase(model, pattern):
                 return CachedPrice(price)
         return None
 
@@ -89,8 +89,8 @@ class PriceList:
         provider, model = key
         if (type or provider) in SELF_HOSTED_TYPES:
             return CachedPrice(None)
-        offer = self._load_catalog().find(provider, model, base_url=base_url, type=type)
-        return CachedPrice(None) if offer is None else self._price_now(offer)
+        entry = self._load_catalog().find(provider, model, base_url=base_url, type=type)
+        return CachedPrice(None) if entry is None else self._price_now(entry)
 
     def _price_now(self, model: CatalogModel) -> CachedPrice:
         now = self._clock()
@@ -114,5 +114,5 @@ def override_price(pattern: str, override: PriceOverride) -> Price:
 
 
 def to_picos(usd_per_million: float) -> int:
-    """Dollars per million tokens as picodollars a token; as they were written, not as floats have them."""
+    """Convert dollars per million tokens to picodollars a token, by their decimal notation, not the float."""
     return round(Decimal(str(usd_per_million)) * 1_000_000)

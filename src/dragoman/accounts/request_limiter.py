@@ -1,4 +1,4 @@
-"""Windows: what came in the last minute, and what goes on now, for each key and owner. Reads no clock."""
+"""Rate and concurrency limits of keys and owners, with sliding windows of a minute. Reads no clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from dragoman.limits import Limits
 
 MINUTE = 60.0
-MAX_EXACT_ENTRIES = 1_024  # entries that stand by themselves; beyond, those of the same 60 ms are one
+MAX_EXACT_ENTRIES = 1_024  # beyond that, entries within 60 ms are merged
 MERGE_SECONDS = MINUTE / MAX_EXACT_ENTRIES
 SWEEP_SECONDS = 60.0
 
@@ -30,15 +30,15 @@ class WindowEntry:
 class SlidingWindow:
     """A sum over the last 60 seconds.
 
-    Exact up to 1,024 entries; beyond, some stay in it for up to 60 ms too long, never too short. So no
-    window of 60 seconds ever has more than was allowed, and one of them takes a bounded space.
+    Exact up to 1,024 entries; beyond that, entries count for up to 60 ms too long, never too short. So no 60
+    seconds ever have more than the limit, and memory is bounded.
     """
 
     total: int = 0
     entries: deque[WindowEntry] = field(default_factory=deque)
 
     def seconds_until_room(self, now: float, amount: int, *, limit: int) -> float:
-        """Seconds until there is room for the amount: 0 for at once, infinity when it is over the limit."""
+        """Return the seconds until the amount fits: 0 for now, infinity if it exceeds the limit by itself."""
         self.expire(now)
         excess = self.total + amount - limit
         if excess <= 0:
@@ -50,7 +50,7 @@ class SlidingWindow:
         return float("inf")
 
     def add(self, now: float, amount: int) -> WindowEntry:
-        """Count the amount."""
+        """Add an amount."""
         self.total += amount
         if len(self.entries) >= MAX_EXACT_ENTRIES and now - self.entries[-1].since < MERGE_SECONDS:
             entry = self.entries[-1]
@@ -61,14 +61,14 @@ class SlidingWindow:
         return entry
 
     def subtract(self, now: float, entry: WindowEntry, *, amount: int) -> None:
-        """Count no more what was added as part of this entry."""
+        """Subtract an amount that was added as part of this entry."""
         self.expire(now)
         if entry.at + MINUTE > now:
             entry.amount -= amount
             self.total -= amount
 
     def expire(self, now: float) -> None:
-        """Drop what is older than a minute."""
+        """Drop entries older than a minute."""
         entries = self.entries
         while entries and entries[0].at + MINUTE <= now:
             self.total -= entries.popleft().amount
@@ -76,7 +76,7 @@ class SlidingWindow:
 
 @dataclass(slots=True)
 class ScopeCounters:
-    """What one key or owner does."""
+    """The counters of one key or owner."""
 
     requests: SlidingWindow = field(default_factory=SlidingWindow)
     tokens: SlidingWindow = field(default_factory=SlidingWindow)
@@ -89,14 +89,14 @@ class ScopeCounters:
 
 
 class ScopeLimits(NamedTuple):
-    """The limits of a scope, like `key:…` or `owner:…`."""
+    """The limits of a scope: `key:ID` or `owner:NAME`."""
 
     scope: str
     limits: Limits
 
 
 class LimitRejection(NamedTuple):
-    """What there is no room for, whose limit it is, and for how many seconds; infinity: ever."""
+    """The limit that rejects a request, and the seconds until it would not; infinity for never."""
 
     scope: str
     kind: LimitKind
@@ -105,14 +105,14 @@ class LimitRejection(NamedTuple):
 
 
 class LimitLease(NamedTuple):
-    """What a request holds while it runs."""
+    """What a request counts for while it runs. Pass it to `RequestLimiter.release`."""
 
     scopes: Sequence[tuple[ScopeCounters, WindowEntry | None]]
     tokens: int
 
 
 class RequestLimiter:
-    """All scopes. Those that did nothing for a minute take no space."""
+    """The counters of all scopes. Scopes without requests for a minute are dropped."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, ScopeCounters] = {}
@@ -124,9 +124,9 @@ class RequestLimiter:
     def acquire(
         self, now: float, limits: Sequence[ScopeLimits], *, tokens: int
     ) -> LimitLease | LimitRejection:
-        """Count a request in all scopes; or in none of them, and say which has no room.
+        """Count a request in all scopes; or in none, and return the limit that rejects it.
 
-        `tokens` are those of the prompt; those of the answer are known and counted when it `release`s.
+        `tokens` are those of the prompt; the answer's are counted on `release`.
         """
         if now - self._last_sweep >= SWEEP_SECONDS:
             self._sweep(now)
@@ -135,18 +135,18 @@ class RequestLimiter:
             denial = check_limits(now, bound, counters=scope, tokens=tokens)
             if denial is not None:
                 return denial
-        held = []
+        counted = []
         for bound, scope in zip(limits, scopes, strict=True):
             self._scopes[bound.scope] = scope
             scope.parallel += 1
             if bound.limits.requests_per_minute is not None:
                 scope.requests.add(now, 1)
             counts = bound.limits.tokens_per_minute is not None
-            held.append((scope, scope.tokens.add(now, tokens) if counts else None))
-        return LimitLease(held, tokens)
+            counted.append((scope, scope.tokens.add(now, tokens) if counts else None))
+        return LimitLease(counted, tokens)
 
     def release(self, now: float, lease: LimitLease, *, tokens: int | None) -> None:
-        """A request has ended; it took so many tokens, or as many as was thought."""
+        """End a request. `tokens` is what it used, None if only the estimate is known."""
         for scope, entry in lease.scopes:
             scope.parallel -= 1
             if entry is not None and tokens is not None:
@@ -163,7 +163,7 @@ class RequestLimiter:
 def check_limits(
     now: float, scope_limits: ScopeLimits, *, counters: ScopeCounters, tokens: int
 ) -> LimitRejection | None:
-    """Why the scope has no room for one more request, if it has none."""
+    """Return the limit of the scope that rejects one more request, if there is one."""
     limits = scope_limits.limits
     if limits.parallel is not None and counters.parallel >= limits.parallel:
         return LimitRejection(scope_limits.scope, "parallel", limits.parallel, 1.0)

@@ -1,4 +1,4 @@
-"""The spool: usage that the database did not take, kept on disk until it does."""
+"""The spool: settlements on disk that the database has not accepted yet."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ import msgspec
 from dragoman.store.budgets import ChargedBudget
 from dragoman.store.usage import UsageRecord
 
-# ---- Lines on disk: appended whole, read again after a crash, set apart while they are worked off. Blocks.
+# The file: complete lines are appended, and survive a crash. During a replay the old file is renamed, while
+# new lines go to a new one. These functions block.
 
 REPLAY_SUFFIX = ".replayed"
 
 
 class SpoolSize(NamedTuple):
-    """How much waits."""
+    """The size of a spool file."""
 
     rows: int
     bytes: int
 
 
 class SpoolFile:
-    """A file of lines. What is set apart to be worked off lies beside it, while new lines come in here."""
+    """A file of lines, and the file next to it that is being replayed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._replay_path = path.with_name(path.name + REPLAY_SUFFIX)
 
     def size(self) -> SpoolSize:
-        """How much there is in all."""
+        """Return the size of both files."""
         here, apart = file_size(self._path), file_size(self._replay_path)
         return SpoolSize(here.rows + apart.rows, here.bytes + apart.bytes)
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Add whole lines, on disk on return; OSError when it takes none of them."""
+        """Append complete lines; they are on disk on return. Raises OSError, and then none is appended."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab+", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             try:
                 if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
-                    write_all(file.fileno(), b"\n")  # what a crash cut off stays a line of its own
+                    write_all(file.fileno(), b"\n")  # end the line that a crash cut off
                 write_all(file.fileno(), b"".join(lines))
                 os.fsync(file.fileno())
             except OSError:
@@ -57,9 +58,9 @@ class SpoolFile:
                 raise
 
     def start_replay(self) -> SpoolSize | None:
-        """Set apart what there is; how much that is, None when there is nothing.
+        """Rename the file for replay and return its size; None when it is empty.
 
-        What was set apart before and not removed comes first.
+        An interrupted replay continues with its file first.
         """
         if not self._replay_path.exists():
             if not file_size(self._path).rows:
@@ -68,12 +69,12 @@ class SpoolFile:
         return file_size(self._replay_path)
 
     def replay_lines(self) -> Iterator[bytes]:
-        """The lines that were set apart."""
+        """Yield the lines to replay."""
         with self._replay_path.open("rb") as file:
             yield from file
 
     def finish_replay(self) -> None:
-        """Remove what was set apart."""
+        """Delete the replayed file."""
         self._replay_path.unlink(missing_ok=True)
 
 
@@ -85,7 +86,7 @@ def file_size(path: Path) -> SpoolSize:
 
 
 def write_all(file: int, content: bytes) -> None:
-    """All of it, also when the system takes it in pieces."""
+    """Write all of the content, however much each system call takes."""
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]
@@ -100,9 +101,9 @@ log = logging.getLogger(__name__)
 
 
 class Settlement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A usage record, and what it does to its budgets, in nano-dollars.
+    """A usage record and its effect on budgets, in nano-dollars.
 
-    `boot` names the process that reserved: when that has ended, its reservations have too.
+    `boot` is the id of the process that reserved: its reservations end with it.
     """
 
     record: UsageRecord
@@ -119,10 +120,10 @@ DECODER = msgspec.json.Decoder(Settlement)
 
 
 class Spool:
-    """A file of JSON lines, bounded; what it was given is on disk a moment later. For one event loop.
+    """A bounded file of JSON lines, written in a thread. Use it from one event loop.
 
-    Where the disk is full, it takes neither database nor spool: then lines wait in memory, within the same
-    bounds, and go to the disk with the next ones.
+    When the disk is full, both database and spool fail. Lines then wait in memory, within the same bounds,
+    and are written with the next ones.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_rows: int = MAX_ROWS) -> None:
@@ -136,24 +137,24 @@ class Spool:
         self._problem: OSError | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dragoman-spool")
         self.dropped = 0
-        """How many found no room."""
+        """How many settlements were lost because the spool was full."""
 
     @property
     def row_count(self) -> int:
-        """How many wait."""
+        """How many settlements are in the spool."""
         return self._row_count
 
     async def open(self) -> None:
-        """Count what an earlier process has left."""
+        """Count what an earlier process left."""
         try:
             self._row_count, self._byte_count = await self._run_in_thread(self._file.size)
         except OSError as error:
             log.error("cannot read the spool %r: %s", str(self._path), error.strerror)
         if self._row_count:
-            log.warning("%d usage records wait in %r", self._row_count, str(self._path))
+            log.warning("%d usage records are in the spool %r", self._row_count, str(self._path))
 
     def append(self, settlements: Sequence[Settlement]) -> None:
-        """Keep them; returns at once. When there is no room the newest are dropped, counted and logged."""
+        """Add settlements; returns immediately. When the spool is full, the newest are dropped and logged."""
         for at, settlement in enumerate(settlements):
             line = ENCODER.encode(settlement) + b"\n"
             if self._row_count >= self._max_rows or self._byte_count + len(line) > self._max_bytes:
@@ -166,7 +167,7 @@ class Spool:
         self._start_write()
 
     async def flush(self) -> None:
-        """Wait until all is on disk; OSError when it does not take it."""
+        """Wait until everything is on disk. Raises OSError."""
         while self._unwritten or self._write_future:
             self._start_write()
             if self._write_future is not None:
@@ -175,10 +176,10 @@ class Spool:
                 raise self._problem
 
     async def replay(self, write: SettlementWriter) -> int:
-        """Hand all that waits to `write`, in order, some at a time; how many that were.
+        """Pass all settlements to `write` in order, in chunks; return how many there were.
 
-        When `write` raises, or the process dies, the next replay hands over the same again: `write` has to
-        know what it has already. Never two at a time.
+        If `write` raises, or the process is killed, the next replay passes the same ones again, so `write`
+        must skip what it has written. Run one replay at a time.
         """
         try:
             await self.flush()
@@ -187,7 +188,7 @@ class Spool:
         return await self._replay_file(write)
 
     async def close(self) -> None:
-        """Write what waits, if the disk takes it."""
+        """Write what is in memory, if the disk accepts it."""
         try:
             await self.flush()
         except OSError as error:
@@ -195,25 +196,25 @@ class Spool:
         self._executor.shutdown()
 
     async def _replay_file(self, write: SettlementWriter) -> int:
-        handed = 0
+        count = 0
         while (size := await self._run_in_thread(self._file.start_replay)) is not None:
             lines = self._file.replay_lines()
             while chunk := await self._run_in_thread(lambda lines=lines: list(islice(lines, CHUNK))):  # type: ignore[misc]
-                handed += await self._replay_chunk(chunk, write)
+                count += await self._replay_chunk(chunk, write)
             await self._run_in_thread(self._file.finish_replay)
             self._row_count -= size.rows
             self._byte_count -= size.bytes
-        return handed
+        return count
 
     async def _replay_memory(self, write: SettlementWriter) -> int:
-        """What the disk does not take."""
-        handed = 0
+        """Replay what the disk did not accept."""
+        count = 0
         while chunk := self._unwritten[:CHUNK]:
-            handed += await self._replay_chunk(chunk, write)
+            count += await self._replay_chunk(chunk, write)
             del self._unwritten[: len(chunk)]
             self._row_count -= len(chunk)
             self._byte_count -= sum(len(line) for line in chunk)
-        return handed
+        return count
 
     async def _replay_chunk(self, chunk: Sequence[bytes], write: SettlementWriter) -> int:
         settlements = [settlement for line in chunk if (settlement := self._decode(line)) is not None]
@@ -231,7 +232,7 @@ class Spool:
             return None
 
     def _start_write(self) -> None:
-        """Give the thread what waits, unless it is busy."""
+        """Start writing what is in memory, unless the thread is busy."""
         if self._unwritten and self._write_future is None:
             lines, self._unwritten = self._unwritten, []
             self._write_future = asyncio.ensure_future(self._run_in_thread(lambda: self._file.append(lines)))

@@ -1,4 +1,4 @@
-"""The ledger: usage and what it does to budgets, into the database, or into the spool until it takes them."""
+"""The usage ledger: usage records and budget settlements, written to the database or to the spool."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from dragoman.store.tables import usage
 
-BATCH_SECONDS = 0.02  # seconds in which usage gathers: waking the writer costs more than a row
-RETRY_SECONDS = 5.0  # seconds until what an open database refused is tried again
+BATCH_SECONDS = 0.02  # in which records are collected: waking the writer costs more than writing a row
+RETRY_SECONDS = 5.0  # until records that an available database refused are retried
 DATA_ERRORS = (DragomanError, ArithmeticError, TypeError, ValueError)
 
 log = logging.getLogger(__name__)
 
 
 class UsageLedger:
-    """What is added is written once in effect, whatever becomes of database and process in between."""
+    """Writes each settlement exactly once in effect, even if the database or the process fails in between."""
 
     def __init__(self, store: Store, spool: Spool) -> None:
         self.spool = spool
         self.boot_id = new_id("boot")
-        """Names this process to the spool."""
+        """Identifies this process in the spool."""
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pending: list[Settlement] = []
@@ -43,14 +43,14 @@ class UsageLedger:
         self._find_record = store.database.compile(found)
 
     async def open(self) -> None:
-        """Write what an earlier process has left, now or when the database is up."""
+        """Write what an earlier process left in the spool, now or when the database is up."""
         await self.spool.open()
         self._store.database.on_recovery(self._replay_now)
         if self._store.database.is_up and self.spool.row_count:
             await self._replay()
 
     async def close(self) -> None:
-        """Give everything to the database or the disk."""
+        """Write everything to the database or to the spool."""
         self._write_batch()
         with suppress(StoreError, Unavailable):
             await self._store.flush()
@@ -63,7 +63,7 @@ class UsageLedger:
         await self.spool.close()
 
     async def flush(self) -> None:
-        """Wait until all that was added is in the database, or in the spool because that is down."""
+        """Wait until all settlements are in the database or, if that is down, in the spool."""
         self._write_batch()
         with suppress(StoreError, Unavailable):
             await self._store.flush()
@@ -74,7 +74,7 @@ class UsageLedger:
             await asyncio.wait([self._replay_task])
 
     def add(self, settlement: Settlement) -> None:
-        """Write it, together with all others of this moment; what budgets wait for is not waited for."""
+        """Write a settlement in a batch with others; one with charges at the next iteration of the loop."""
         self._pending.append(settlement)
         if settlement.charges:
             self._loop.call_soon(self._write_batch)
@@ -82,7 +82,7 @@ class UsageLedger:
             self._loop.call_later(BATCH_SECONDS, self._write_batch)
 
     def release_reservation(self, charges: Sequence[ChargedBudget], reserved: int) -> None:
-        """Nothing was spent of what was reserved."""
+        """Release a reservation of which nothing was spent."""
         job = self._store.budgets.settle_job(charges, reserved=reserved, spent=0)
         try:
             self._store.enqueue(job, on_failure=lambda _: self._release_later(charges, reserved))
@@ -90,7 +90,7 @@ class UsageLedger:
             self._release_later(charges, reserved)
 
     def _release_later(self, charges: Sequence[ChargedBudget], reserved: int) -> None:
-        """To be given back when the database is up; a process that starts anew has reserved nothing."""
+        """Release it when the database is up. Not persisted: reservations end with the process."""
         self._unreleased.append((charges, reserved))
         if self._store.database.is_up:
             self._replay_later()
@@ -113,8 +113,8 @@ class UsageLedger:
                 self._settle_budgets(settlement, connection)
 
     def _spool_batch(self, batch: Sequence[Settlement], error: Exception) -> None:
-        if not self.spool.row_count:  # said once an outage, not once a request
-            log.warning("usage waits in the spool until the database takes it: %s", error)
+        if not self.spool.row_count:  # once an outage, not once a request
+            log.warning("usage records are spooled until the database accepts them: %s", error)
         self.spool.append(batch)
         if self._store.database.is_up:
             self._replay_later()
@@ -125,8 +125,8 @@ class UsageLedger:
 
     def _replay_now(self) -> None:
         self._replay_timer = None
-        owed, self._unreleased = self._unreleased, []
-        for charges, reserved in owed:
+        unreleased, self._unreleased = self._unreleased, []
+        for charges, reserved in unreleased:
             self.release_reservation(charges, reserved)
         if self._replay_task is None and not self._closed and self.spool.row_count:
             self._replay_task = asyncio.create_task(self._replay())
@@ -134,18 +134,18 @@ class UsageLedger:
     async def _replay(self) -> None:
         try:
             count = await self.spool.replay(self._write_chunk)
-            log.warning("%d usage records that waited were written", count)
+            log.warning("%d spooled usage records were written", count)
         except (StoreError, Unavailable, OSError) as error:
-            log.warning("%d usage records go on waiting: %s", self.spool.row_count, error)
+            log.warning("%d usage records stay in the spool: %s", self.spool.row_count, error)
         except Exception:
-            log.exception("%d usage records go on waiting", self.spool.row_count)
+            log.exception("%d usage records stay in the spool", self.spool.row_count)
         finally:
             self._replay_task = None
         if self.spool.row_count and self._store.database.is_up:
             self._replay_later()
 
     async def _write_chunk(self, chunk: Sequence[Settlement]) -> None:
-        """Write those that are not there yet; what the database refuses for its own sake is logged."""
+        """Write those that do not exist yet. A record that is itself invalid is logged and dropped."""
         try:
             await self._store.write(partial(self._insert_missing, chunk))
         except (StoreError, Unavailable):
