@@ -10,15 +10,17 @@ import msgspec
 import pytest
 
 from dragoman import events as e
+from dragoman.accounts.payment import Payment
+from dragoman.accounts.price import Price, TokenRates
 from dragoman.agent.context.policy import ContextFitter, ContextPolicy, Dropped, estimate_size
 from dragoman.agent.context.summary import Summariser, Summary, transcript
-from dragoman.errors import BudgetExhausted, ConfigError, ProviderError
+from dragoman.errors import ConfigError, ProviderError
 from dragoman.fold import Fold
 from dragoman.identity import LOCAL
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
+from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
-from dragoman.providers.provider import Provider
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
 from dragoman.wire.anthropic import request as anthropic_request
 from dragoman.wire.ollama import request as ollama_request
@@ -235,42 +237,33 @@ async def test_a_model_is_asked_for_the_summary_with_the_conversation_as_materia
         await Summariser(ScriptedProvider([Step(text=" ")]), "small")(turn(1), None)
 
 
-class Till:
-    """Counts what is paid, and refuses when `empty`."""
-
-    def __init__(self, *, empty: bool = False) -> None:
-        self.empty = empty
-        self.settled: list[e.FinishStep] = []
-
-    def pay(self, request: ModelRequest, provider: Provider) -> Till:
-        if self.empty:
-            raise BudgetExhausted("nothing is left")
-        return self
-
-    def note(self, batch: Sequence[e.Event]) -> None:
-        assert batch
-
-    def settle(self, finish: e.FinishStep) -> None:
-        self.settled.append(finish)
+def paid_by(payment: Payment, provider: ScriptedProvider) -> Summariser:
+    return Summariser(provider, "small").paid_by(payment)
 
 
 async def test_a_summary_is_paid_for_also_when_it_breaks_off() -> None:
     failing = Step(text="They", error=Failure("gone"))
     model = ScriptedProvider([Step(text="They spoke.", usage=e.Usage(100, 5)), failing])
-    till = Till()
-    summarise = Summariser(model, "small", purse=till)
+    price = Price(name="p", rates=(TokenRates(input=1_000_000, output=1_000_000),))  # a dollar a million
+    payment = Payment(price=lambda _: price)
+    summarise = paid_by(payment, model)
     await summarise(turn(1, 10), None)
+    assert payment.cost == 0.000105
     with pytest.raises(ProviderError, match="gone"):
         await summarise(turn(1, 10), None)
-    assert [finish.usage for finish in till.settled] == [e.Usage(100, 5), None]
+    assert payment.calls == 2
+    assert (payment.cost or 0) > 0.000105, "what was said until then is estimated"
 
 
 async def test_a_summary_that_cannot_be_paid_for_is_not_asked_for() -> None:
     model = ScriptedProvider([])
-    policy = ContextPolicy("summarise", limit=2000, summarise=Summariser(model, "m", purse=Till(empty=True)))
+    budget = Budget(usd=0.01)
+    budget.spent = 0.01
+    summarise = paid_by(Payment(budget=budget), model)
+    policy = ContextPolicy("summarise", limit=2000, summarise=summarise)
     _, dropped = await policy.fit(asking(*history(9), user("And?", "last")))
     assert dropped is not None
-    assert (dropped.cut.problem, model.requests) == ("nothing is left", [])
+    assert (dropped.cut.problem, model.requests) == ("the budget of this run is spent", [])
 
 
 def test_a_transcript_is_bounded_and_holds_the_newest() -> None:

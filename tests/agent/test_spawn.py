@@ -74,7 +74,7 @@ async def test_the_result_may_be_awaited_by_many_and_giving_up_changes_nothing()
     assert results[0] is results[1] is results[2] is await promise
 
 
-async def test_usage_is_that_of_all_steps_and_never_made_up() -> None:
+async def test_usage_is_that_of_all_steps_and_marked_where_it_is_estimated() -> None:
     cached = Usage(200, 20, 220, reasoning_tokens=5, cached_input_tokens=50, cache_write_tokens=7)
     cached_agent = Agent(scripted(calling(usage=USED), Step(text="4", usage=cached)), operations=[add])
     assert (await cached_agent.spawn(ASK).result).usage == UsageSummary(
@@ -86,7 +86,8 @@ async def test_usage_is_that_of_all_steps_and_never_made_up() -> None:
         reasoning_tokens=5,
     )
     untold = Agent(scripted("4"))
-    assert (await untold.spawn(ASK).result).usage == UsageSummary()
+    estimate = (await untold.spawn(ASK).result).usage
+    assert (estimate.output_tokens, estimate.estimated) == (1, True)
 
 
 async def test_a_conversation_goes_on_from_the_result() -> None:

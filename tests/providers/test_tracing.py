@@ -31,6 +31,7 @@ from dragoman.tracing.endpoint import ModelEndpoint, endpoint_of
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings
 from dragoman.tracing.otlp import open_spans, open_tracing, traces_url
 from dragoman.tracing.spans import OpenTelemetryTracing
+from tests.model_calls import ask_model
 
 USAGE = e.Usage(input_tokens=90, output_tokens=7, reasoning_tokens=3, cached_input_tokens=60)
 MAIN = ScriptedProvider([], name="main")
@@ -94,7 +95,7 @@ def request(text: str = "hi", **options: Any) -> ModelRequest:
 
 async def play(tracing: OpenTelemetryTracing, *steps: Step, ask: ModelRequest | None = None) -> list[e.Event]:
     asked = ask or request()
-    batches = tracing.stream(asked, ScriptedProvider(steps, name="main"))
+    batches = ask_model(asked, ScriptedProvider(steps, name="main"), tracing=tracing)
     return [event async for batch in batches for event in batch]
 
 
@@ -141,7 +142,7 @@ async def test_a_failed_request_names_its_category_and_hides_what_looks_like_a_k
 async def test_a_reader_who_leaves_is_no_error() -> None:
     seen = Seen()
     provider = ScriptedProvider([Step(text=["one", "two"])], name="main")
-    async with aclosing(seen.tracing.stream(request(), provider)) as batches:
+    async with aclosing(ask_model(request(), provider, tracing=seen.tracing)) as batches:
         await anext(batches)
     span = seen.only()
     assert (span.status.status_code.name, facts(span)["dragoman.cancelled"]) == ("UNSET", True)
@@ -187,7 +188,7 @@ async def test_the_clients_trace_goes_on_through_the_hub_to_the_provider() -> No
     seen = Seen()
     provider = Listening([Step(text="Hello.")], name="main")
     with seen.tracing.request("POST", "/v1/messages", headers={"traceparent": INCOMING}) as door:
-        async for _ in seen.tracing.stream(request(), provider):
+        async for _ in ask_model(request(), provider, tracing=seen.tracing):
             assert identity.traceparent.get() is None
         door.set_status(200)
     spans = seen.spans()
@@ -324,12 +325,8 @@ async def test_a_trace_that_its_caller_does_not_keep_is_not_kept_but_goes_on() -
     assert not none.exporter.get_finished_spans()
 
 
-async def test_tracing_that_is_off_hands_the_stream_through_and_sees_nothing() -> None:
+async def test_tracing_that_is_off_records_nothing() -> None:
     assert open_tracing(TelemetrySettings()) is NO_TRACING
-    batches = NO_TRACING.stream(request(), ScriptedProvider([Step(text="Hello.")]))
-    assert [event async for batch in batches for event in batch][-1] == e.FinishStep(
-        "stop", model="gpt-x", provider="scripted"
-    )
     with (
         NO_TRACING.request("GET", "/v1/models", headers={}) as door,
         NO_TRACING.model_call("m", MAIN) as span,
@@ -337,6 +334,7 @@ async def test_tracing_that_is_off_hands_the_stream_through_and_sees_nothing() -
         door.set_status(200)
         assert await span.propagate(asyncio.sleep(0, "done")) == "done"
         span.first_byte()
+        span.add([e.TextDelta("t", "Hello.")])
         span.fail(ProviderError("no"))
     with NO_TRACING.run("a", run_id="r", session_id="s") as run:
         run.set_error("x", "y")

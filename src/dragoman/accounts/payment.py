@@ -1,257 +1,659 @@
-"""Spending: what the model calls of a run cost, reserved in its budget before and settled after."""
+"""Payment for model calls: one object a call, whoever makes it.
+
+The gateway, runs and the library ask models through `ModelCall`, so the same answer has the same usage,
+record and cost at every endpoint. Whatever happens before the first item of an answer (admission,
+reservation, choice of the route, fallback, retries) happens in `begin()`; after that `next()` reads on. It is
+a plain object, not a generator around the provider's generator: a chunk passes through few frames.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import cached_property
+from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, NANOS_PER_DOLLAR, Price, provider_cost
-from dragoman.errors import BudgetExhausted, ConfigError
+from dragoman.accounts.meter import Admission, Meter, with_cost
+from dragoman.accounts.price import (
+    DEFAULT_OUTPUT_TOKENS,
+    NANOS_PER_DOLLAR,
+    Price,
+    provider_cost,
+    usage_of_error,
+)
+from dragoman.errors import (
+    BadRequest,
+    BudgetExhausted,
+    ConfigError,
+    DragomanError,
+    LimitReached,
+    ProviderError,
+    Unavailable,
+)
+from dragoman.identity import LOCAL, Identity
+from dragoman.ids import sortable_id
 from dragoman.model_request import ModelRequest
 from dragoman.operations.budget import Budget
-from dragoman.providers.provider import Provider
+from dragoman.operations.context import Context
+from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.retry import RetryPolicy
+from dragoman.providers.routing import ModelRoutes, Route
+from dragoman.store.usage import UsageRecord
+from dragoman.tracing.interface import NO_TRACING, ModelSpan, Tracing
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
-PriceOf: TypeAlias = Callable[[Provider, str], Price | None]
-UNGATED = ("claude-code",)  # families that see to their budget themselves
-CHARACTERS = 4  # of an answer, for one token
+Batch: TypeAlias = Sequence[e.Event]
+PriceOf: TypeAlias = Callable[[Route], Price | None]
+Status: TypeAlias = Literal["finished", "failed", "aborted"]
+T = TypeVar("T")
+
+SELF_BUDGETED = ("claude-code",)  # provider families that keep to a budget of their own
+CHARACTERS_PER_TOKEN = 4
+NO_RETRY = RetryPolicy(retries=0)
+NO_USAGE = e.Usage()
+
+log = logging.getLogger(__name__)
 
 
-class Paying(Protocol):
-    """A request being paid for: `note` each batch of its answer, then `settle`."""
-
-    def note(self, batch: Sequence[e.Event]) -> None:
-        """A batch has come. BudgetExhausted when the answer outgrows what there is."""
-        ...
-
-    def settle(self, finish: e.FinishStep) -> tuple[e.Usage | None, float | None]:
-        """What it used and cost, as far as that is known; only the first time counts."""
-        ...
+# ---- answers -----------------------------------------------------------------------------------------
 
 
-class Payer(Protocol):
-    """Who counts what the model calls of a run cost: `Spending`, or in the hub its bill."""
+class AnswerProgress(msgspec.Struct):
+    """What is known of an answer so far.
+
+    `text_length` counts characters, `key` names the provider's key, `cost` is the cost in US dollars that the
+    provider itself reports, `finish` the event that ended an answer read as events.
+    """
+
+    started: bool = False
+    text_length: int = 0
+    usage: e.Usage | None = None
+    model: str | None = None
+    finish_reason: str | None = None
+    key: str | None = None
+    cost: float | None = None
+    finish: e.FinishStep | None = None
+
+
+class UpstreamAnswer(Protocol[T]):
+    """One provider's answer, as a model call reads it: batches of events, or bytes that are passed on."""
 
     @property
-    def cost(self) -> float | None:
-        """US dollars until now; None while no price is known."""
-        ...
+    def span(self) -> ModelSpan:
+        """The span of the request to the provider."""
 
-    async def ready(self) -> None:
-        """Wait until costs can be told."""
-        ...
+    @property
+    def progress(self) -> AnswerProgress:
+        """What is known of the answer so far."""
 
-    def pay(self, request: ModelRequest, provider: Provider) -> Paying:
-        """Begin to pay for a request. BudgetExhausted."""
-        ...
+    async def start(self) -> UpstreamAnswer[T]:
+        """Wait until there is something to read; return the answer to read on from.
+
+        ProviderError or BadRequest: nothing was passed on, so another route may be tried.
+        """
+
+    async def receive(self) -> T | None:
+        """Return the next item; None at the end. ProviderError when the answer broke off."""
+
+    async def close(self, *, abandoned: bool) -> None:
+        """Close the upstream connection; an abandoned answer is not read to its end."""
 
 
-class Spending:
-    """Pays for the model calls of a run. `price_of` finds the price of a provider's model.
+class EventAnswer:
+    """An answer read as batches of events from `Provider.stream`."""
 
-    Without a budget, or a limit to it, nothing is estimated and nothing refused: costs are only counted, and
-    not before prices are `loaded`.
+    def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
+        self.span = span
+        self.progress = AnswerProgress(model=model)
+        self._batches = batches
+        self._first: Batch | None = None
+
+    async def start(self) -> Self:
+        """See `UpstreamAnswer.start`: fetch the first batch."""
+        self._first = await anext(self._batches, None)
+        if self._first is not None:
+            self.progress.started = True
+            self.span.first_byte()
+        return self
+
+    async def receive(self) -> Batch | None:
+        """See `UpstreamAnswer.receive`."""
+        batch, self._first = self._first, None
+        if batch is None:
+            batch = await anext(self._batches, None)
+        if batch is not None:
+            self._count(batch)
+        return batch
+
+    async def close(self, *, abandoned: bool) -> None:
+        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
+        await self._batches.aclose()
+
+    def _count(self, batch: Batch) -> None:
+        progress = self.progress
+        self.span.add(batch)
+        for event in batch:
+            kind = type(event)
+            if kind is e.TextDelta or kind is e.ReasoningDelta:
+                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
+            elif kind is e.ToolInputDelta:
+                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
+            elif isinstance(event, e.FinishStep):
+                progress.finish = event
+                progress.usage, progress.finish_reason = event.usage, event.finish_reason
+                progress.model, progress.key = event.model or progress.model, event.key
+                progress.cost = provider_cost(event)
+
+
+# ---- who pays ----------------------------------------------------------------------------------------
+
+
+class CallOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom model calls are made for, and what they belong to: columns of their usage records."""
+
+    identity: Identity = LOCAL
+    endpoint: str | None = None
+    request_id: str | None = None
+    run_id: str | None = None
+    session_id: str | None = None
+    call_id: str | None = None
+
+    @classmethod
+    def of_run(cls, context: Context) -> CallOrigin:
+        """Return the origin of the model calls of a run."""
+        return cls(
+            identity=context.identity,
+            endpoint="chat",
+            run_id=context.run_id,
+            session_id=context.session_id,
+            call_id=context.call_id,
+        )
+
+
+def _no_price(_: Route) -> Price | None:
+    return None
+
+
+class Payment:
+    """Who pays for the model calls of a run or of a gateway request, and what they have cost so far.
+
+    `price` finds the price of a route. With a `meter` the caller's limits hold and usage records are written;
+    without one, in the library, records are kept in memory only. A `budget` is reserved before and settled
+    after each call. `unpriced` says what happens to a call that a limited budget should pay for and that has
+    no price. `load_prices` is awaited, once, before the first cost is told.
     """
 
     def __init__(
         self,
-        price_of: PriceOf,
-        budget: Budget | None = None,
+        origin: CallOrigin | None = None,
         *,
-        loaded: Callable[[], Awaitable[object]] | None = None,
+        price: PriceOf = _no_price,
+        meter: Meter | None = None,
+        budget: Budget | None = None,
+        unpriced: Literal["refuse", "allow"] = "allow",
+        load_prices: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        self.origin = origin or CallOrigin()
+        self.price = price
+        self.meter = meter
         self.budget = budget
-        self.price_of = price_of
-        self._loaded = loaded
+        self.calls = 0
+        """How many model calls were begun."""
+        self._unpriced = unpriced
+        self._load_prices = load_prices
         self._cost: float | None = None
-        self._owed: list[Callable[[], float | None]] = []
-
-    async def ready(self) -> None:
-        """Wait until prices can be looked up without holding anybody up."""
-        if self._loaded is not None:
-            await self._loaded()
-            self._loaded = None
+        self._ended: list[ModelCall[Any]] = []
 
     @property
     def cost(self) -> float | None:
-        """What it came to, in US dollars; None while no price is known."""
-        owed, self._owed = self._owed, []
-        for told in owed:
-            self._add(told())
-        return self._cost
+        """US dollars of all calls that have ended; None while no cost is known."""
+        ended, self._ended = self._ended, []
+        for cost in (call.cost for call in ended):
+            if cost is not None:
+                self._cost = (self._cost or 0.0) + cost
+        return None if self._cost is None else round(self._cost, 9)
 
-    def pay(self, request: ModelRequest, provider: Provider) -> Payment:
-        """Begin to pay for a request. BudgetExhausted when what it may cost does not fit any more."""
-        payment = Payment(self, request, provider=provider)
-        payment.reserve()
-        return payment
+    @property
+    def prices_loaded(self) -> bool:
+        """Whether a price can be looked up without blocking the event loop."""
+        return self._load_prices is None
 
-    def settle(self, told: Callable[[], float | None], *, reserved: float) -> float | None:
-        """What something cost; at once where somebody waits for it or it is known, else when it is asked."""
-        limited = self.budget is not None and self.budget.is_limited
-        if self._loaded is not None and not limited:
-            self._owed.append(told)
+    async def ready(self) -> None:
+        """Wait until prices can be looked up without blocking the event loop."""
+        if self._load_prices is not None:
+            await self._load_prices()
+            self._load_prices = None
+
+    def call(
+        self,
+        request: ModelRequest,
+        routes: ModelRoutes,
+        *,
+        tracing: Tracing = NO_TRACING,
+        retry: RetryPolicy = NO_RETRY,
+    ) -> ModelCall[Batch]:
+        """Return a call whose answer is read as events; nothing is sent before `begin()`."""
+
+        def open_answer(route: Route) -> EventAnswer:
+            routed = routes.request_for(request, route)
+            span = tracing.model_call(routed, route.provider)
+            return EventAnswer(route.provider.stream(routed), span, model=route.model)
+
+        return ModelCall(
+            self,
+            routes,
+            open_answer,
+            input_tokens=lambda: estimate_input(request, factor=token_factor(routes.first)),
+            max_output=max_output_of(request),
+            retry=retry,
+        )
+
+    def add(self, call: ModelCall[Any]) -> None:
+        """Count the cost of a call that has ended."""
+        self._ended.append(call)
+
+    def reservation(self, routes: ModelRoutes) -> BudgetReservation | None:
+        """Return what keeps back money for a call; None without a budget. ConfigError without a price."""
+        if self.budget is None:
             return None
-        usd = told()
-        if self.budget is not None:
-            self.budget.settle(reserved, usd or 0.0)
-        self._add(usd)
-        return usd
+        price = None if routes.first.provider.family in SELF_BUDGETED else self._highest_price(routes)
+        if (
+            price is None
+            and self.budget.is_limited
+            and self._unpriced == "refuse"
+            and routes.first.provider.family not in SELF_BUDGETED
+        ):
+            raise unpriced(routes.first.model)
+        return BudgetReservation(self.budget, price)
 
-    def _add(self, usd: float | None) -> None:
-        if usd is not None:
-            self._cost = (self._cost or 0.0) + usd
+    def _highest_price(self, routes: ModelRoutes) -> Price | None:
+        """The price of the most expensive route: the call may fall back to it."""
+        prices = [price for route in routes.routes if (price := self.price(route)) is not None]
+        return max(
+            prices,
+            key=lambda price: price.max_cost(DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS),
+            default=None,
+        )
 
 
-class Payment:
-    """One request being paid for. `note` each batch of its answer, then `settle`."""
+class Billing(msgspec.Struct, frozen=True):
+    """Where the runs of a hub pay: its meter, and the prices of its providers' models."""
 
-    def __init__(self, spending: Spending, request: ModelRequest, *, provider: Provider) -> None:
-        self._spending = spending
-        self._request = request
-        self._provider = provider
+    meter: Meter
+    price: PriceOf
+
+    def payment(self, context: Context) -> Payment:
+        """Return the payment of a run: by its caller, and out of its budget if it has one."""
+        origin = CallOrigin.of_run(context)
+        return Payment(origin, price=self.price, meter=self.meter, budget=context.budget)
+
+
+class BudgetReservation:
+    """Money of a run's budget kept back for one model call; grows while the answer outgrows it.
+
+    Without a price nothing can be kept back: such a call is paid for when its cost is known.
+    """
+
+    def __init__(self, budget: Budget, price: Price | None) -> None:
+        self._budget = budget
+        self._price = price if budget.is_limited else None
         self._reserved = 0.0
-        self._room = 0  # tokens of the answer that are paid for
-        self._said = 0
-        self._began = False
-        self._open = True
-        self._input: int | None = None
+        self._output_tokens = 0  # of the answer that the reservation covers
+        self._settled = False
+
+    def reserve(self, input_tokens: Callable[[], int], max_output: int | None) -> None:
+        """Reserve the most that the call may cost. BudgetExhausted when the budget has no room for it."""
+        if self._budget.is_spent:
+            raise BudgetExhausted("the budget of this run is spent")
+        if self._price is not None:
+            self._output_tokens = DEFAULT_OUTPUT_TOKENS if max_output is None else max_output
+            self._add(self._price.max_cost(input_tokens(), self._output_tokens))
+
+    def grow(self, text_length: int) -> None:
+        """Reserve more for an answer of so many characters. BudgetExhausted."""
+        price = self._price
+        while price is not None and text_length > self._output_tokens * CHARACTERS_PER_TOKEN:
+            self._add(price.max_cost(0, DEFAULT_OUTPUT_TOKENS))
+            self._output_tokens += DEFAULT_OUTPUT_TOKENS
+
+    def settle(self, cost: float | None, *, answered: bool) -> None:
+        """Release the reservation and spend the cost; only the first time counts.
+
+        An unknown cost spends what was reserved if the model has answered, else nothing.
+        """
+        if self._settled:
+            return
+        self._settled = True
+        unknown = self._reserved if answered else 0.0
+        self._budget.settle(self._reserved, unknown if cost is None else cost)
+
+    def _add(self, nanos: int) -> None:
+        self._budget.reserve(nanos / NANOS_PER_DOLLAR)
+        self._reserved += nanos / NANOS_PER_DOLLAR
+
+
+# ---- the call ----------------------------------------------------------------------------------------
+
+
+class ModelCall(Generic[T]):
+    """One model call: its request, its answer, and what it cost.
+
+    `begin()` it, read on with `next()` until None, then `end()` it; `leave()` it in any case, in a `finally`:
+    what has not ended by then is aborted, and settled for what it consumed. An error of `begin()` or `next()`
+    has settled it.
+
+    The usage is the provider's. Where the provider reports none, an answer that has begun, or whose client
+    has left before it began, is estimated and marked so. This is the one place that decides it.
+    """
+
+    def __init__(
+        self,
+        payment: Payment,
+        routes: ModelRoutes,
+        open_answer: Callable[[Route], UpstreamAnswer[T]],
+        *,
+        input_tokens: Callable[[], int],
+        max_output: int | None,
+        retry: RetryPolicy = NO_RETRY,
+    ) -> None:
+        self.route: Route | None = None
+        """The route that was asked last."""
+        self.answer: UpstreamAnswer[T] | None = None
+        self._payment = payment
+        self._routes = routes
+        self._open_answer = open_answer
+        self._estimate_input = input_tokens
+        self._max_output = max_output
+        self._retry = retry
+        self._reservation: BudgetReservation | None = None
+        self._admission: Admission | None = None
+        self._step: int | None = None
+        self._started_at = time.time()
+        self._clock_start = time.perf_counter()
+        self._first_byte: float | None = None
+        self._record: UsageRecord | None = None
+        self._needs_price = False
+        self._provider_cost: float | None = None
+
+    @cached_property
+    def input_tokens(self) -> int:
+        """An estimate of the prompt; made when it is needed, because it may read the whole history."""
+        return self._estimate_input()
+
+    @property
+    def usage(self) -> e.Usage | None:
+        """The tokens of an ended call, the provider's or a marked estimate; None when nothing is known."""
+        return None if self._record is None or self._record.tokens == NO_USAGE else self._record.tokens
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars of an ended call; None when nobody knows."""
+        if self._record is None:
+            return None
+        if self._needs_price:
+            self._needs_price = False
+            self._record = self._priced(self._record)
+        return self._record.cost
+
+    async def admit(self) -> None:
+        """Admit the call under the limits and budgets of its caller.
+
+        LimitReached, BudgetExhausted, or BadRequest for a model without a price. The gateway awaits it by
+        itself, because it answers a refusal with the refusal's own status.
+        """
+        meter, identity = self._payment.meter, self._payment.origin.identity
+        if meter is None:
+            return
+        self._admission = await meter.admit(
+            identity,
+            price=self._payment.price(self._routes.first),
+            input_tokens=self.input_tokens if meter.is_limited(identity) else 0,
+            max_output=self._max_output,
+            model=self._routes.model,
+        )
 
     def reserve(self) -> None:
-        """Keep back what the request may cost. BudgetExhausted; ConfigError where that cannot be told."""
-        budget = self._limited()
-        if budget is None:
-            return
-        self._room = limit_of(self._request) or DEFAULT_OUTPUT_TOKENS
-        wanted = self._dear().max_cost(self._tokens(), self._room) / NANOS_PER_DOLLAR
-        budget.reserve(wanted)
-        self._reserved = wanted
+        """Reserve what the call may cost in the run's budget. BudgetExhausted; ConfigError without a price.
 
-    def note(self, batch: Sequence[e.Event]) -> None:
-        """A batch has come. BudgetExhausted when the answer outgrows what is left of the budget."""
-        self._began = True
-        for event in batch:
-            if isinstance(event, (e.TextDelta, e.ReasoningDelta)):
-                self._said += len(event.delta)
-            elif isinstance(event, e.ToolInputDelta):
-                self._said += len(event.input_text_delta)
-        if self._reserved and self._said > self._room * CHARACTERS:
-            self._grow()
-
-    def settle(self, finish: e.FinishStep) -> tuple[e.Usage | None, float | None]:
-        """What it used, and what that cost as far as it is known; only the first time counts.
-
-        An answer that broke off is estimated, unless it says what it took: what was said has to be paid for.
-        So is, out of a budget, one whose provider does not count.
+        The agent loop does it by itself, before it tells anybody that a step begins.
         """
-        if not self._open:
-            return None, None
-        self._open = False
-        usage = finish.usage
-        if finish.finish_reason is None and usage is None and self._began:
-            usage = self._estimated()
-        paid = self._estimated() if usage is None and self._began and self._reserved else usage
+        payment = self._payment
+        payment.calls += 1
+        self._step = payment.calls
+        self._reservation = payment.reservation(self._routes)
+        if self._reservation is not None:
+            self._reservation.reserve(lambda: self.input_tokens, self._max_output)
 
-        def told() -> float | None:
-            price = self._spending.price_of(self._provider, self._request.model)
-            nanos = price.cost(paid) if price is not None and paid is not None else None
-            return provider_cost(finish) if nanos is None else nanos / NANOS_PER_DOLLAR
+    async def begin(self) -> T | None:
+        """Reserve and admit, then ask the routes in order until one answers; return the first item.
 
-        return usage, self._spending.settle(told, reserved=self._reserved)
+        BudgetExhausted when the run's own budget has no room. What the caller's limits refuse is a
+        ProviderError `rate_limit` with that error as its cause, unless `admit()` was awaited before.
+        """
+        if self._step is None:
+            self.reserve()
+        if self._admission is None:
+            await self._admit_to_run()
+        try:
+            self.answer = await self._start()
+        except DragomanError as error:
+            self.fail(error)
+            raise
+        if self.answer.progress.started:
+            self._first_byte = time.perf_counter() - self._clock_start
+        return await self.next()
 
-    def _dear(self) -> Price:
-        price = self._spending.price_of(self._provider, self._request.model)
-        if price is None:
-            raise unpriced(self._request.model)
-        return price
+    async def next(self) -> T | None:
+        """Return the next item of the answer; None at its end.
 
-    def _limited(self) -> Budget | None:
-        budget = self._spending.budget
-        if budget is None or not budget.is_limited or self._provider.family in UNGATED:
+        ProviderError when the answer broke off, BudgetExhausted when it outgrows the run's budget.
+        """
+        answer = self.answer
+        if answer is None:
             return None
-        return budget
+        try:
+            item = await answer.receive()
+            if self._reservation is not None and answer.progress.finish_reason is None:
+                self._reservation.grow(answer.progress.text_length)
+        except ProviderError as error:
+            redacted = self._redact(error)
+            self.fail(redacted)
+            if redacted is error:
+                raise
+            raise redacted from None
+        except DragomanError as error:
+            self.fail(error)
+            raise
+        return item
 
-    def _grow(self) -> None:
-        budget = self._limited()
-        if budget is None:
+    def end(self) -> UsageRecord:
+        """Settle a complete answer; return its record."""
+        return self._settle("finished")
+
+    def fail(self, error: DragomanError) -> UsageRecord:
+        """Settle an answer that failed, or that a budget has cut."""
+        return self._settle("aborted" if isinstance(error, BudgetExhausted) else "failed", error)
+
+    async def leave(self) -> None:
+        """Close the upstream connection. A call that has not ended is aborted, and settled."""
+        try:
+            if self.answer is not None:
+                await self.answer.close(abandoned=self._record is None)
+        finally:
+            if self.route is not None:
+                self._settle("aborted")
+            elif self._record is None:
+                self._release()
+
+    # ---- before the answer ----------------------------------------------------------------------------
+
+    async def _admit_to_run(self) -> None:
+        try:
+            await self.admit()
+        except (LimitReached, BudgetExhausted, BadRequest) as error:
+            self._release()
+            raise refused(error) from error
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        """Give everything back: no provider was asked."""
+        if self._reservation is not None:
+            self._reservation.settle(None, answered=False)
+        if self._admission is not None:
+            self._admission.release()
+
+    async def _start(self) -> UpstreamAnswer[T]:
+        """Return the answer that has started, after as many attempts as the policy allows."""
+        attempt = 0
+        while True:
+            try:
+                return await self._try_routes()
+            except ProviderError as error:
+                delay = self._retry.delay(attempt, error, random=random.random)
+                if delay is None:
+                    raise
+                log.info("retrying the model in %.1f s: %s", delay, error.message)
+            await asyncio.sleep(delay)
+            attempt += 1
+
+    async def _try_routes(self) -> UpstreamAnswer[T]:
+        """Return the answer of the first route that has one."""
+        routes = self._routes.routes
+        for route, following in zip(routes, [*routes[1:], None], strict=True):
+            self.route, self.answer = route, None
+            try:
+                self.answer = self._open_answer(route)
+                return await self.answer.span.propagate(self.answer.start())
+            except (ProviderError, BadRequest) as raised:
+                error = self._redact(raised) if isinstance(raised, ProviderError) else raised
+                if self.answer is not None:
+                    with self.answer.span as span:
+                        span.fail(error)
+                if following is None or not self._routes.allows_fallback(error):
+                    raise error from None
+                log.warning("%s failed (%s), falling back to %s", route.name, error.message, following.name)
+                self._routes.on_fallback(route.name, following.name)
+        raise Unavailable("no provider is left to ask")
+
+    def _redact(self, error: ProviderError) -> ProviderError:
+        """Return the error without the provider's keys."""
+        provider = self.route.provider if self.route is not None else None
+        return provider.redact_error(error) if isinstance(provider, RemoteProvider) else error
+
+    # ---- settlement -----------------------------------------------------------------------------------
+
+    def _settle(self, status: Status, error: DragomanError | None = None) -> UsageRecord:
+        """Write the record, release the reservations, end the span; only the first time counts."""
+        if self._record is not None:
+            return self._record
+        progress = self.answer.progress if self.answer is not None else AnswerProgress()
+        record = self._usage_record(progress, status, error=error)
+        self._provider_cost = error.cost if isinstance(error, ProviderError) else progress.cost
+        if self._admission is not None:
+            price = None if self.route is None else self._payment.price(self.route)
+            self._record = self._admission.settle(record, price=price, provider_cost=self._provider_cost)
+        else:
+            self._record, self._needs_price = record, True
+        limited = self._payment.budget is not None and self._payment.budget.is_limited
+        if self._reservation is not None and (limited or self._payment.prices_loaded):
+            self._reservation.settle(self.cost, answered=self._first_byte is not None)
+        self._payment.add(self)
+        self._end_span(progress, status, error=error)
+        return self._record
+
+    def _usage_record(
+        self, progress: AnswerProgress, status: Status, *, error: DragomanError | None
+    ) -> UsageRecord:
+        origin, route = self._payment.origin, self.route
+        return UsageRecord(
+            id=sortable_id("use"),
+            owner=origin.identity.owner,
+            status=status,
+            started_at=self._started_at,
+            run_id=origin.run_id,
+            session_id=origin.session_id,
+            key_id=origin.identity.key_id,
+            step=self._step if origin.request_id is None else None,
+            provider=None if route is None else route.provider.name,
+            model_asked=self._routes.model,
+            model_served=progress.model or (None if route is None else route.model),
+            tokens=usage_of_error(error) or self._usage(progress, status),
+            duration=time.perf_counter() - self._clock_start,
+            finish_reason=progress.finish_reason,
+            request_id=origin.request_id,
+            door=origin.endpoint,
+            key_name=progress.key,
+            first_byte=self._first_byte,
+            upstream_status=error.upstream_status if isinstance(error, ProviderError) else None,
+            error=None if error is None else error.code,
+            call_id=origin.call_id,
+        )
+
+    def _usage(self, progress: AnswerProgress, status: Status) -> e.Usage:
+        """Return what the provider reported, or an estimate; nothing when no provider has begun to answer.
+
+        The prompt of a call that was aborted before its answer began counts: the provider has read it.
+        """
+        usage = None if progress.usage == NO_USAGE else progress.usage
+        abandoned = status == "aborted" and self.route is not None
+        complete = status == "finished" or progress.finish_reason is not None
+        if usage is not None and (usage.output_tokens or complete):
+            return usage
+        if usage is None and not (progress.started or abandoned):
+            return NO_USAGE
+        usage = usage or NO_USAGE
+        prompt = self.input_tokens if usage.input_tokens is None else usage.input_tokens
+        output = -(-progress.text_length // CHARACTERS_PER_TOKEN)
+        return replace(
+            usage, input_tokens=prompt, output_tokens=output, total_tokens=prompt + output, estimated=True
+        )
+
+    def _priced(self, record: UsageRecord) -> UsageRecord:
+        """Return the record of a call without a meter with its cost."""
+        price = None if self.route is None else self._payment.price(self.route)
+        return with_cost(record, price, provider_cost=self._provider_cost)
+
+    def _end_span(self, progress: AnswerProgress, status: Status, *, error: DragomanError | None) -> None:
+        if self.answer is None:
             return
-        more = self._dear().max_cost(0, DEFAULT_OUTPUT_TOKENS) / NANOS_PER_DOLLAR
-        budget.reserve(more)
-        self._reserved += more
-        self._room += DEFAULT_OUTPUT_TOKENS
-
-    def _tokens(self) -> int:
-        if self._input is None:
-            factor = ANTHROPIC_FACTOR if self._provider.family == "anthropic" else 1.0
-            self._input = estimate_input(self._request, factor=factor)
-        return self._input
-
-    def _estimated(self) -> e.Usage:
-        output = -(-self._said // CHARACTERS)
-        return e.Usage(self._tokens(), output, self._tokens() + output, estimated=True)
+        with self.answer.span as span:  # without a finish or a failure it counts as cancelled
+            if error is not None:
+                span.fail(error)
+            elif status == "finished":
+                finish = progress.finish or e.FinishStep(model=progress.model)
+                span.finish(replace(finish, usage=self.usage))
 
 
-def limit_of(request: ModelRequest) -> int | None:
-    """How many tokens the answer may have, where the request says it."""
-    said = request.options.get("max_completion_tokens") or request.options.get("max_tokens")
-    return said if isinstance(said, int) and said > 0 else None
+def token_factor(route: Route) -> float:
+    """Return by how much a family counts more tokens than others do."""
+    return ANTHROPIC_FACTOR if route.provider.family == "anthropic" else 1.0
+
+
+def max_output_of(request: ModelRequest) -> int | None:
+    """Return how many tokens the answer may have, where the request limits it."""
+    limit = request.options.get("max_completion_tokens") or request.options.get("max_tokens")
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def refused(error: DragomanError) -> ProviderError:
+    """Return the error of a run's model call that a limit of its caller refuses; that stays its cause."""
+    refusal = ProviderError(error.message, category="rate_limit", hint=error.hint)
+    refusal.transient = error.transient
+    return refusal
 
 
 def unpriced(model: str) -> ConfigError:
-    """The error of a model that a budget cannot be kept for."""
+    """Return the error of a model that a budget cannot be kept for."""
     return ConfigError(
         f"there is no price for the model {model!r}, so a budget in US dollars cannot be kept",
         hint="say one: prices={'provider/model': PriceOverride(input=1, output=2)}, or leave the budget out",
     )
-
-
-# ---- A pledge: what is kept back of a run's budget for one model call, until it is known what that cost.
-
-CHARACTERS = 4  # of an answer, for one token
-
-
-class Pledge:
-    """Money of a budget for one model call: as much as it may cost, more while its answer outgrows that.
-
-    Without a price nothing can be kept back: such a call is paid for when its provider has told what it cost.
-    """
-
-    def __init__(self, budget: Budget | None, price: Price | None) -> None:
-        self._budget = budget
-        self._price = price if budget is not None and budget.is_limited else None
-        self._held = 0.0
-        self._room = 0  # tokens of the answer that are paid for
-        self._open = True
-
-    def take(self, tokens: Callable[[], int], most: int | None) -> None:
-        """Keep it back: for so many `tokens` of the prompt, and an answer of `most`. BudgetExhausted."""
-        budget, price = self._budget, self._price
-        if budget is not None and budget.is_spent:
-            raise BudgetExhausted("the budget of this run is spent")
-        if price is not None:
-            self._room = DEFAULT_OUTPUT_TOKENS if most is None else most
-            self._keep(price.max_cost(tokens(), self._room))
-
-    def note(self, said: int) -> None:
-        """The answer has so many characters. BudgetExhausted when it outgrows what is left."""
-        price = self._price
-        while price is not None and said > self._room * CHARACTERS:
-            self._keep(price.max_cost(0, DEFAULT_OUTPUT_TOKENS))
-            self._room += DEFAULT_OUTPUT_TOKENS
-
-    def settle(self, usd: float | None, *, answered: bool) -> None:
-        """What it cost; None: nobody knows, and what was kept back counts if it was `answered`.
-
-        Only the first time counts.
-        """
-        if not self._open or self._budget is None:
-            return
-        self._open = False
-        unknown = self._held if answered else 0.0
-        self._budget.settle(self._held, unknown if usd is None else usd)
-
-    def _keep(self, nanos: int) -> None:
-        if self._budget is not None:
-            self._budget.reserve(nanos / NANOS_PER_DOLLAR)
-            self._held += nanos / NANOS_PER_DOLLAR

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Self, Unpack, overload
 
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
-from dragoman.accounts.payment import UNGATED
+from dragoman.accounts.payment import SELF_BUDGETED
 from dragoman.agent.agent_tools import AgentTools, CallServices, ToolSelection
 from dragoman.agent.borrowed_tools import with_borrowed_tools
 from dragoman.agent.external_inputs import ExternalInputs
@@ -50,6 +50,7 @@ from dragoman.operations.registry import OperationSource
 from dragoman.providers.model import Model
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
+from dragoman.providers.routing import ModelRoutes
 
 T = TypeVar("T", default=Any)
 U = TypeVar("U")
@@ -304,9 +305,13 @@ class Agent(Generic[T]):
             raise Conflict("the MCP servers are not connected", hint="use the agent in `async with agent:`")
         model, options, limits = self.model, self.settings, spawn_settings.limits or self.limits
         context = self._run_context(spawn_settings, limits)
-        spending = self._prices.spending(model, context.budget)
+        payment = self._prices.payment(model, context)
         toolbox = self._tools.toolbox(selection)
-        find = with_borrowed_tools(self._find_model, toolbox, context=context)
+
+        def find(name: Model | str) -> tuple[ModelRoutes, Mapping[str, Any]]:
+            found = with_borrowed_tools(self._find_model(name), toolbox, context=context)
+            return ModelRoutes.single(found.provider, found.name), found.options
+
         return TurnSpec(
             agent=AgentSpec(
                 name=options.name,
@@ -315,8 +320,7 @@ class Agent(Generic[T]):
                 max_steps=limits.max_steps,
                 options={**model.options, **options.options},
             ),
-            provider=find(model).provider,
-            model=model.name,
+            routes=find(model)[0],
             history=history,
             fold=Fold(answer),
             toolbox=toolbox,
@@ -325,8 +329,8 @@ class Agent(Generic[T]):
             stop_condition=self._stop_condition,
             prepare_step=StepPreparer(options.on_prepare_step, find) if options.on_prepare_step else None,
             hooks=options.hooks.loop if options.hooks is not None else None,
-            context_window=self._prices.context_fitter(model, options.context, spending=spending),
-            spending=spending,
+            context_window=self._prices.context_fitter(model, options.context, payment=payment),
+            payment=payment,
             output=self._output,
             retry_policy=RetryPolicy.of(options.retries),
             adds_notices=False,
@@ -420,19 +424,19 @@ def with_tool_names(
 
 def initial_notices(turn: TurnSpec) -> list[str]:
     """Return notices on a budget or options that will have no effect."""
-    provider, budget = turn.provider, turn.context.budget
-    has_own_budget = provider.family in UNGATED
+    route, budget = turn.routes.first, turn.context.budget
+    has_own_budget = route.provider.family in SELF_BUDGETED
     notices = [BUDGET_NOT_ENFORCED] if has_own_budget and budget is not None and budget.is_limited else []
     if not (has_own_budget or turn.agent.options):
         return notices
     request = ModelRequest(
-        model=turn.model,
+        model=route.model,
         messages=turn.history[-1:],
         tools=turn.toolbox.tools if has_own_budget else (),
         options=turn.agent.options,
     )
     with suppress(BadRequest):  # the run itself reports it
-        unsupported = provider.check(request)
+        unsupported = route.provider.check(request)
         notices += [f"{turn.agent.model} does not support {name!r}; it is not sent" for name in unsupported]
     return notices
 

@@ -9,17 +9,14 @@ from msgspec.structs import replace
 
 from dragoman.agent.spec import AgentSpec
 from dragoman.errors import BadRequest, NotFound
-from dragoman.providers.fallback import FallbackProvider
-from dragoman.providers.provider import Provider
-from dragoman.providers.routing import Routing
+from dragoman.providers.routing import ModelRoutes, Routing
 
 
 class ResolvedAgent(NamedTuple):
-    """An agent, the provider that serves its model, and the provider's name for that model."""
+    """An agent, and the routes of its model."""
 
     agent: AgentSpec
-    provider: Provider
-    model: str
+    routes: ModelRoutes
 
 
 class AgentRegistry:
@@ -63,8 +60,8 @@ class AgentRegistry:
             hint = "say `model: provider/model` in dragoman.yaml, or send `model`"
             raise BadRequest(f"no model is chosen for the agent {name!r}", field="model", hint=hint)
         try:
-            chain = FallbackProvider(
-                agent_spec.model, self.routing, options=self._options, on_fallback=self._on_fallback
+            routes = self.routing.model_routes(
+                agent_spec.model, options=self._options, on_fallback=self._on_fallback
             )
         except NotFound:
             models = _name_list({**self.routing.aliases, **self.routing.providers})
@@ -73,7 +70,7 @@ class AgentRegistry:
                 field="model",
                 hint="a model is written provider/model, or is an alias",
             ) from None
-        return ResolvedAgent(agent_spec, chain, chain.first_route.model)
+        return ResolvedAgent(agent_spec, routes)
 
 
 def _name_list(entries: Mapping[str, object]) -> str:

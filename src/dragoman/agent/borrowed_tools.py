@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.agent.tool_execution import failure_text
 from dragoman.agent.toolbox import Toolbox
-from dragoman.agent.turn import FindModel
 from dragoman.identity import Identity
 from dragoman.mcp.server.results import tool_result as result_of
 from dragoman.mcp.server.server import ToolCall, UnknownTool
@@ -141,16 +140,11 @@ def tool_result(outcome: CallOutcome) -> dict[str, Any]:
     return body if files is None else {**body, **write_multimodal_output(files)}
 
 
-def with_borrowed_tools(find_model: FindModel, toolbox: Toolbox, *, context: Context) -> FindModel:
-    """Wrap a model lookup: providers with their own loop get the tools of the run."""
-
-    def found(name: Model | str) -> Model:
-        model = find_model(name)
-        if not isinstance(model.provider, ClaudeCodeProvider) or not toolbox.tools:
-            return model
-        return Model(ToolLendingProvider(model.provider, toolbox, context=context), model.name, model.options)
-
-    return found
+def with_borrowed_tools(model: Model, toolbox: Toolbox, *, context: Context) -> Model:
+    """Return the model with a run's tools, where its provider runs a loop of its own."""
+    if not isinstance(model.provider, ClaudeCodeProvider) or not toolbox.tools:
+        return model
+    return Model(ToolLendingProvider(model.provider, toolbox, context=context), model.name, model.options)
 
 
 def with_own_tool_name(event: e.Event) -> e.Event:

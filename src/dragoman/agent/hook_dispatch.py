@@ -67,7 +67,7 @@ class HookDispatcher:
     async def model_failed(self, error: Exception, step: int) -> None:
         """Report a failed model call."""
         if self._hooks is not None:
-            model = self._turn.model
+            model = self._turn.routes.first.model
             await self._hooks.post_model(
                 PostModel(model=model, error=str(error), **self._event_context(step))
             )

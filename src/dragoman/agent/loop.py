@@ -15,12 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.payment import Paying
-from dragoman.accounts.price import usage_of_error
+from dragoman.accounts.payment import Batch, ModelCall
 from dragoman.agent import outcome as closing
 from dragoman.agent.approvals import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher
-from dragoman.agent.model_stream import StreamNormaliser, stream_answer, tool_parts
+from dragoman.agent.model_stream import StreamNormaliser, shorten_request, tool_parts
 from dragoman.agent.outcome import (
     NOTICES,
     WAITING,
@@ -32,8 +31,8 @@ from dragoman.agent.outcome import (
 from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
 from dragoman.agent.structured_output import StructuredAnswer
 from dragoman.agent.tool_execution import ToolExecution
-from dragoman.agent.turn import Batch, StepRequest, TurnSpec
-from dragoman.errors import BudgetExhausted, CallDenied, ProviderError
+from dragoman.agent.turn import StepRequest, TurnSpec
+from dragoman.errors import BadRequest, BudgetExhausted, CallDenied, ProviderError
 from dragoman.messages import FINAL_STATES, StepStartPart, ToolPart
 from dragoman.model_request import ModelRequest
 
@@ -57,7 +56,7 @@ class Loop:
         self.history = turn.history
         self._finish_step = e.FinishStep()
         self._normaliser = StreamNormaliser(turn.toolbox, existing_ids=())
-        self._payment: Paying | None = None
+        self._call: ModelCall[Batch] | None = None
         self._step_cost: float | None = None
         self._started_at = turn.clock()
         self._earlier_usage = _stored_usage(turn.fold.metadata)
@@ -82,22 +81,26 @@ class Loop:
                 async for batch in self._run_step():
                     yield batch
         except (ProviderError, BudgetExhausted, CallDenied) as error:
-            if isinstance(error, ProviderError) and not self._is_out_of_budget(error):
+            await self._leave_call()
+            if isinstance(error, ProviderError) and error.code != BudgetExhausted.code:
                 yield await self._fail(error)
                 return
             outcome = refusal_outcome(error)
         finally:
-            self.settle_payment()
+            await self._leave_call()
         await self.hooks.run_end(outcome.reason, self.so_far())
         for batch in self._closing_batches(outcome):
             yield batch
 
-    def settle_payment(self) -> None:
-        """Settle the current model call, if there is one, with what it used so far."""
+    async def _leave_call(self) -> None:
+        """Close the model call under way, if there is one, and count what it took."""
+        call, self._call = self._call, None
         usage: e.Usage | None = None
-        payment, self._payment = self._payment, None
-        if payment is not None:
-            usage, self._step_cost = payment.settle(self._finish_step)
+        if call is not None:
+            try:
+                await call.leave()
+            finally:
+                usage, self._step_cost = call.usage, call.cost
         self._add_usage(usage)
 
     def so_far(self) -> SoFar:
@@ -122,8 +125,7 @@ class Loop:
     @property
     def cost(self) -> float | None:
         """US dollars that the model calls of this run cost; None when no price is known."""
-        spending = self.turn.spending
-        return None if spending is None else spending.cost
+        return self.turn.payment.cost
 
     def message_metadata(self, reason: e.FinishReason) -> dict[str, Any]:
         """Return the metadata of the message: usage, cost, model, duration."""
@@ -207,23 +209,48 @@ class Loop:
 
     async def _stream_model(self, step: StepRequest) -> AsyncGenerator[Batch, None]:
         """Yield the model's answer. It is settled when it is complete, before its calls run."""
-        async with aclosing(stream_answer(step, self.turn)) as answer:
-            async for batch in answer:
-                if type(batch[-1]) is e.FinishStep:
-                    self._finish_step = batch[-1]
-                if self._payment is not None:
-                    self._payment.note(batch)
-                if events := self._normaliser.normalise(batch):
-                    yield events
+        call, batch, dropped = await self._begin_call(step)
+        if dropped:
+            yield dropped
+        while batch is not None:
+            if type(batch[-1]) is e.FinishStep:
+                self._finish_step = batch[-1]
+            if normalised := self._normaliser.normalise(batch):
+                yield normalised
+            batch = await call.next()
         if self._finish_step.finish_reason is None:
-            raise ProviderError(
+            error = ProviderError(
                 "the provider closed the stream before the answer was complete", category="api_error"
             )
-        if self._payment is not None and self.turn.spending is not None:
-            await self.turn.spending.ready()
-            self.settle_payment()
-        else:
-            self._add_usage(self._finish_step.usage)
+            call.fail(error)
+            raise error
+        await self.turn.payment.ready()
+        call.end()
+        self._finish_step = replace(self._finish_step, usage=call.usage)
+        await self._leave_call()
+
+    async def _begin_call(self, step: StepRequest) -> tuple[ModelCall[Batch], Batch | None, Batch]:
+        """Begin the step's model call; a request that its provider refuses as too long is shortened once.
+
+        Return the call, its first batch, and the events that say what the request leaves out.
+        """
+        dropped: Batch = ()
+        while True:
+            self._call = call = self._call or self._model_call(step)
+            try:
+                return call, await call.begin(), dropped
+            except BadRequest as error:
+                raise ProviderError(error.message, category="bad_request", hint=error.hint) from None
+            except ProviderError as error:
+                if error.category != "context_limit" or dropped:
+                    raise
+                failure = error
+            await self._leave_call()
+            step, dropped = await shorten_request(step, self.turn, error=failure)
+
+    def _model_call(self, step: StepRequest) -> ModelCall[Batch]:
+        turn = self.turn
+        return turn.payment.call(step.request, step.routes, tracing=turn.tracing, retry=turn.retry_policy)
 
     async def _prepare_step(self) -> tuple[StepRequest, Batch]:
         """Return the next request after `on_prepare_step`, context fitting and hooks, and the events of the
@@ -231,7 +258,7 @@ class Loop:
         """
         turn = self.turn
         events: Batch = ()
-        step = StepRequest(turn.provider, self._build_request())
+        step = StepRequest(turn.routes, self._build_request())
         if turn.prepare_step is not None:
             step = await turn.prepare_step(step, self._message_progress(), number=self.step_count + 1)
         request = step.request
@@ -239,13 +266,13 @@ class Loop:
             request, events = await turn.context_window.fit(request, turn.context, provider=step.provider)
         request = self.output.prepare_request(request, step.provider.family)
         request = await self.hooks.pre_model(request, self.step_count + 1)
-        return StepRequest(step.provider, request), events
+        return StepRequest(step.routes, request), events
 
     def _begin_step(self, step: StepRequest) -> float:
         """Start the next step and return the time. Raises BudgetExhausted when it cannot be paid for."""
         turn = self.turn
-        if turn.spending is not None:
-            self._payment = turn.spending.pay(step.request, step.provider)
+        self._call = self._model_call(step)
+        self._call.reserve()
         self.step_count += 1
         self._finish_step = e.FinishStep()
         visible_tools = None if step.request.tools is turn.toolbox.tools else step.request.tools
@@ -293,7 +320,7 @@ class Loop:
         turn = self.turn
         answer = turn.fold.message()
         return ModelRequest(
-            model=turn.model,
+            model=turn.routes.first.model,
             messages=(*self.history, answer) if answer.parts else self.history,
             instructions=turn.agent.instructions,
             tools=turn.toolbox.tools,
@@ -392,15 +419,6 @@ class Loop:
         template = NOTICES.get("other" if by_condition else outcome.reason)
         return template.format(steps=self.step_count, why=outcome.halt.why) if template else None
 
-    def _is_out_of_budget(self, error: ProviderError) -> bool:
-        """Settle a failed model call, and return whether a budget ended it (also one that its provider
-        keeps).
-        """
-        if self._payment is not None:
-            self._finish_step = failed_finish_step(error)
-            self.settle_payment()
-        return error.code == BudgetExhausted.code
-
     async def _fail(self, error: ProviderError) -> Batch:
         log.warning("the model call failed: %s", error.message)
         self.error = error
@@ -413,12 +431,6 @@ class Loop:
             transient=error.transient,
             metadata=self.message_metadata("error"),
         )
-
-
-def failed_finish_step(error: ProviderError) -> e.FinishStep:
-    """Return what a failed answer is known to have used."""
-    metadata = None if error.cost is None else {"provider": {"costUsd": error.cost}}
-    return e.FinishStep(usage=usage_of_error(error), provider_metadata=metadata)
 
 
 def _stored_usage(metadata: Any) -> e.Usage | None:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from dragoman.accounts.context_sizes import Contexts
-from dragoman.accounts.payment import UNGATED, Spending, unpriced
+from dragoman.accounts.payment import SELF_BUDGETED, CallOrigin, Payment, unpriced
 from dragoman.accounts.price import Price
 from dragoman.accounts.price_list import SELF_HOSTED_TYPES, PriceList, PriceOverride
 from dragoman.agent.context.policy import ContextFitter, ContextPolicy, ContextSizes
 from dragoman.agent.context.summary import Summariser
 from dragoman.operations.budget import Budget
+from dragoman.operations.context import Context
 from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
@@ -34,15 +35,21 @@ class ModelPrices:
             self._loading = asyncio.ensure_future(self._price_list().preload())
         await asyncio.shield(self._loading)
 
-    def spending(self, model: Model, budget: Budget | None) -> Spending:
-        """What counts the money of a run. ConfigError where a budget is to be kept without a price."""
-        limited = self._is_limited(model.provider, model.name, budget=budget)
+    def payment(self, model: Model, context: Context) -> Payment:
+        """Return what pays for a run. ConfigError for a limited budget and a model without a price."""
+        limited = self._is_limited(model.provider, model.name, budget=context.budget)
         loading = self._loading is None or not self._loading.done()
         needed = loading and not limited and may_be_listed(model.provider)
-        return Spending(self._price, budget, loaded=self.load if needed else None)
+        return Payment(
+            CallOrigin.of_run(context),
+            price=lambda route: self._price(route.provider, route.model),
+            budget=context.budget,
+            unpriced="refuse",
+            load_prices=self.load if needed else None,
+        )
 
     def context_fitter(
-        self, model: Model, policy: ContextPolicy | None, *, spending: Spending
+        self, model: Model, policy: ContextPolicy | None, *, payment: Payment
     ) -> ContextFitter | None:
         """Return what keeps a conversation within the context of its model, also where a step uses another
         provider.
@@ -54,8 +61,8 @@ class ModelPrices:
         if policy.kind == "summarise":
             summarise = policy.summarise or Summariser(model.provider, model.name)
             if isinstance(summarise, Summariser):
-                self._is_limited(summarise.provider, summarise.model, budget=spending.budget)
-                summarise = summarise.paid_by(spending)
+                self._is_limited(summarise.provider, summarise.model, budget=payment.budget)
+                summarise = summarise.paid_by(payment)
             policy = replace(policy, summarise=summarise)
         if policy.limit is not None or policy.windows is not None:
             return ContextFitter(policy)
@@ -72,7 +79,7 @@ class ModelPrices:
 
     def _is_limited(self, provider: Provider, model: str, *, budget: Budget | None) -> bool:
         """Return whether a budget applies to this model. Raises ConfigError if it does and has no price."""
-        limited = budget is not None and budget.is_limited and provider.family not in UNGATED
+        limited = budget is not None and budget.is_limited and provider.family not in SELF_BUDGETED
         if limited and self._price(provider, model) is None:
             raise unpriced(f"{provider.name}/{model}")
         return limited

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import random
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -19,38 +14,6 @@ from dragoman.fold import Fold
 from dragoman.messages import ToolPart
 from dragoman.model_request import Tool
 from dragoman.operations.arguments.broken_json import repair_json
-from dragoman.providers.retry import RetryPolicy
-
-BatchStream: TypeAlias = AsyncGenerator[Batch, None]
-log = logging.getLogger(__name__)
-
-
-async def stream_answer(step: StepRequest, turn: TurnSpec) -> BatchStream:
-    """The batches of the answer. It is asked for again only as long as nothing of it was passed on."""
-    answer, first, said = await open_stream(step, turn)
-    async with aclosing(answer):
-        for batch in (said, first):
-            if batch:
-                yield batch
-        async for batch in answer:
-            yield batch
-
-
-async def open_stream(step: StepRequest, turn: TurnSpec) -> tuple[BatchStream, Batch | None, Batch]:
-    """An answer that has begun, its first batch, and what is to be told before it."""
-    number = 0
-    said: Batch = ()
-    while True:
-        answer = turn.tracing.stream(step.request, step.provider)
-        try:
-            return answer, await anext(answer, None), said
-        except ProviderError as error:
-            failed = error
-        if failed.category == "context_limit" and not said:
-            step, said = await shorten_request(step, turn, error=failed)
-            continue
-        await wait_before_retry(number, failed, policy=turn.retry_policy)
-        number += 1
 
 
 async def shorten_request(
@@ -62,16 +25,7 @@ async def shorten_request(
     request, said = await turn.context_window.shrink(step.request, turn.context, provider=step.provider)
     if not said:
         raise error
-    return StepRequest(step.provider, request), said
-
-
-async def wait_before_retry(attempt: int, error: ProviderError, *, policy: RetryPolicy) -> None:
-    """Wait before it is asked again; raises the error when it is not to be."""
-    wait = policy.delay(attempt, error, random=random.random)
-    if wait is None:
-        raise error
-    log.info("the model is asked again in %.1f s: %s", wait, error.message)
-    await asyncio.sleep(wait)
+    return StepRequest(step.routes, request), said
 
 
 REPAIR_NOTE = "the arguments were broken JSON; read as what was meant"

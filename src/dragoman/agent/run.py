@@ -86,7 +86,7 @@ def shared_fields(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str,
         "tool_calls": summarise_calls([part for part in answer.parts if isinstance(part, ToolPart)]),
         "messages": conversation_to_continue(loop.history, answer),
         "output": loop.output.value,
-        "model": so_far.steps[-1].model if so_far.steps else turn.model,
+        "model": so_far.steps[-1].model if so_far.steps else turn.routes.first.model,
         "notices": tuple(notices),
     }
 
@@ -320,7 +320,6 @@ class Run(Generic[T]):
         if self._result.done():
             return
         loop = self._loop
-        loop.settle_payment()
         await self._wait_for_cost()
         self._finish(
             outcome.abort_events(self._fold, reason=reason, metadata=loop.message_metadata("aborted")),
@@ -335,7 +334,6 @@ class Run(Generic[T]):
         log.error("run %s failed", self.id, exc_info=error)
         text = error.message if isinstance(error, DragomanError) else describe_exception(error)
         failure = error if isinstance(error, ProviderError) else ProviderError(text, category="unknown")
-        self._loop.settle_payment()
         await self._wait_for_cost()
         ending = outcome.failure_events(
             self._fold, text=text, code="internal", metadata=self._loop.message_metadata("error")
@@ -345,9 +343,7 @@ class Run(Generic[T]):
 
     async def _wait_for_cost(self) -> None:
         """Wait until the cost of the run is available."""
-        spending = self._loop.turn.spending
-        if spending is not None:
-            await spending.ready()
+        await self._loop.turn.payment.ready()
 
     async def _notify_hooks(
         self, reason: str, error: str | None, *, failure: ProviderError | None = None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.payment import Payer
+from dragoman.accounts.payment import NO_RETRY, Payment
 from dragoman.agent.hooks.hooks import LoopHooks
 from dragoman.agent.input_messages import parse_conversation
 from dragoman.agent.spec import AgentSpec
@@ -30,16 +30,22 @@ from dragoman.operations.context import Context
 from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
+from dragoman.providers.routing import ModelRoutes
 from dragoman.tracing.interface import NO_TRACING, Tracing
 
 Batch = Sequence[e.Event]
 
 
 class StepRequest(msgspec.Struct, frozen=True):
-    """The next model call: the provider and the request."""
+    """The next model call: the routes of its model, and the request."""
 
-    provider: Provider
+    routes: ModelRoutes
     request: ModelRequest
+
+    @property
+    def provider(self) -> Provider:
+        """The provider that is asked first."""
+        return self.routes.first.provider
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,11 +111,12 @@ class ExternalInputSource(Protocol):
 
 
 Clock: TypeAlias = Callable[[], float]
-NO_RETRY = RetryPolicy(retries=0)
 
 
 class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What one run needs. `history` precedes the message in `fold`, which may have parts already.
+
+    `payment` pays for the model calls.
 
     `input_events` come first: outputs and answers from the front end for a continued message. With
     `external_inputs` the run waits for client tools and approvals; without, it ends there. `retry_policy` is
@@ -118,8 +125,7 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     agent: AgentSpec
-    provider: Provider
-    model: str
+    routes: ModelRoutes
     history: Sequence[Message]
     fold: Fold
     toolbox: Toolbox
@@ -131,7 +137,7 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     prepare_step: PrepareStep | None = None
     hooks: LoopHooks | None = None
     context_window: ContextWindow | None = None
-    spending: Payer | None = None
+    payment: Payment = msgspec.field(default_factory=Payment)
     external_inputs: ExternalInputSource | None = None
     output: Output[Any] | None = None
     retry_policy: RetryPolicy = NO_RETRY
@@ -140,7 +146,8 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OnPrepareStep: TypeAlias = Callable[[StepContext], StepChange | Awaitable[StepChange | None] | None]
-FindModel: TypeAlias = Callable[[Model | str], Model]
+FindModel: TypeAlias = Callable[[Model | str], tuple[ModelRoutes, Mapping[str, Any]]]
+"""Finds the routes of a model, and the options that go along with each request to it."""
 
 
 class StepPreparer:
@@ -172,12 +179,10 @@ class StepPreparer:
         return self._apply_change(step, change)
 
     def _apply_change(self, step: StepRequest, change: StepChange) -> StepRequest:
-        provider, request = step.provider, step.request
+        routes, request = step.routes, step.request
         if change.model is not None:
-            model = self._find_model(change.model)
-            provider = model.provider
-            options = {**request.options, **model.options}
-            request = replace(request, model=model.name, options=options)
+            routes, options = self._find_model(change.model)
+            request = replace(request, model=routes.first.model, options={**request.options, **options})
         if change.tools is not None:
             request = replace(request, tools=select_tools(request, change.tools))
         if change.messages is not None:
@@ -186,7 +191,7 @@ class StepPreparer:
             request = replace(request, instructions=change.instructions)
         if change.options is not None:
             request = replace(request, options={**request.options, **change.options})
-        return StepRequest(provider, request)
+        return StepRequest(routes, request)
 
 
 def select_tools(request: ModelRequest, names: Sequence[str]) -> tuple[Tool, ...]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError
+from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
 
 FALLBACK_CATEGORIES: tuple[str, ...] = ("rate_limit", "overloaded", "timeout", "network", "api_error", "auth")
@@ -23,6 +27,38 @@ class Route(NamedTuple):
     def name(self) -> str:
         """`provider/model`."""
         return f"{self.provider.name}/{self.model}"
+
+
+class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
+    """The routes of one requested model, in the order in which they are tried.
+
+    `model` is the requested name, `options` are given to each provider by its name. `on_fallback` is called
+    with the names of the route that failed and of the next one.
+    """
+
+    model: str
+    routes: Sequence[Route]
+    options: Mapping[str, Mapping[str, Any]] = {}
+    allows_fallback: Callable[[DragomanError], bool] = lambda _: False
+    on_fallback: Callable[[str, str], None] = lambda _, __: None
+
+    @classmethod
+    def single(cls, provider: Provider, model: str) -> ModelRoutes:
+        """Return the one route to a provider's model."""
+        route = Route(provider, model)
+        return cls(model=route.name, routes=(route,))
+
+    @property
+    def first(self) -> Route:
+        """The route that is tried first."""
+        return self.routes[0]
+
+    def request_for(self, request: ModelRequest, route: Route) -> ModelRequest:
+        """Return the request as it is sent to a route: with its name for the model, and its options."""
+        options = self.options.get(route.provider.name)
+        if options is None:
+            return request if request.model == route.model else replace(request, model=route.model)
+        return replace(request, model=route.model, options={**options, **request.options})
 
 
 class Routing:
@@ -59,6 +95,22 @@ class Routing:
         if len(routes) == 1:
             return routes
         return sorted(routes, key=lambda route: route.provider.resting)
+
+    def model_routes(
+        self,
+        model: str,
+        *,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        on_fallback: Callable[[str, str], None] = lambda _, __: None,
+    ) -> ModelRoutes:
+        """Return the routes for a model, with what each provider is always given. NotFound."""
+        return ModelRoutes(
+            model=model,
+            routes=self.find_routes(model),
+            options=options or {},
+            allows_fallback=self.allows_fallback,
+            on_fallback=on_fallback,
+        )
 
     def first_route(self, model: str) -> Route:
         """The route that stands first, whether its keys rest or not. NotFound."""

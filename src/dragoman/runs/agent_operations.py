@@ -16,7 +16,7 @@ from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.providers.routing import require_model_access
-from dragoman.runs.plan import preparing
+from dragoman.runs.plan import step_preparer
 from dragoman.runs.registry import RunRegistry, context_fitter
 
 
@@ -39,13 +39,10 @@ class AgentOperations:
         resolved = runs.agents.resolve(agent=name)
         require_model_access(outer.identity.models, resolved.agent.model, routing=runs.agents.routing)
         context = bounded_context(outer, resolved.agent)
-        provider = runs.till.charge(
-            resolved.provider, resolved.model, asked=resolved.agent.model, context=context
-        )
+        payment = runs.billing.payment(context)
         return TurnSpec(
             agent=resolved.agent,
-            provider=provider,
-            model=resolved.model,
+            routes=resolved.routes,
             history=(assignment.prompt,),
             fold=Fold(assignment.answer or Message(new_id("msg"), "assistant")),
             toolbox=await runs.toolbox(resolved.agent.operations, (), context=context),
@@ -53,10 +50,10 @@ class AgentOperations:
             input_events=assignment.input_events,
             tracing=runs.settings.tracing,
             hooks=runs.settings.hooks,
-            context_window=context_fitter(resolved, provider),
+            context_window=context_fitter(resolved, payment),
             stop_condition=resolved.agent.stop_condition,
-            prepare_step=preparing(resolved.agent, runs.agents, metered=provider, identity=outer.identity),
-            spending=provider.bill,
+            prepare_step=step_preparer(resolved.agent, runs.agents, identity=outer.identity),
+            payment=payment,
             output=resolved.agent.output,
             adds_notices=False,
             nested_approvals=assignment.nested_approvals,

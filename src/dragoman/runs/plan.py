@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -19,8 +20,7 @@ from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, val
 from dragoman.operations.budget import Budget
 from dragoman.operations.execution import is_meta_call
 from dragoman.providers.model import Model
-from dragoman.providers.routing import require_model_access
-from dragoman.runs.metered import Metered
+from dragoman.providers.routing import ModelRoutes, require_model_access
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import (
     ChatAction,
@@ -201,35 +201,24 @@ async def remaining_budget(
 # Another model for one step
 
 
-class Switch:
-    """Finds the models that `on_prepare_step` names. `metered` pays for the run."""
-
-    def __init__(self, roster: AgentRegistry, metered: Metered, *, agent: str, identity: Identity) -> None:
-        self._roster = roster
-        self._metered = metered
-        self._agent = agent
-        self._identity = identity
-
-    def __call__(self, model: Model | str) -> Model:
-        """The model of this name. ProviderError when there is none, or the caller may not ask it."""
-        if not isinstance(model, str):
-            raise refused("in a hub a step names its model, as provider/model or an alias")
-        try:
-            pick = self._roster.resolve(agent=self._agent, model=model)
-            require_model_access(self._identity.models, model, routing=self._roster.routing)
-        except (BadRequest, Forbidden, NotFound) as error:
-            raise refused(error.message) from None
-        return Model(self._metered.other(pick.provider, pick.model, asked=model), pick.model)
-
-
-def refused(why: str) -> ProviderError:
-    return ProviderError(f"on_prepare_step: {why}", category="bad_request")
-
-
-def preparing(
-    agent: AgentSpec, roster: AgentRegistry, *, metered: Metered, identity: Identity
-) -> StepPreparer | None:
-    """What has a say before each step of the agent, if anything has."""
+def step_preparer(agent: AgentSpec, agents: AgentRegistry, *, identity: Identity) -> StepPreparer | None:
+    """Return what changes each step of the agent before it is taken; None without `on_prepare_step`."""
     if agent.on_prepare_step is None:
         return None
-    return StepPreparer(agent.on_prepare_step, Switch(roster, metered, agent=agent.name, identity=identity))
+
+    def find(model: Model | str) -> tuple[ModelRoutes, Mapping[str, Any]]:
+        """Return the routes of a model that `on_prepare_step` names, if the caller may ask it."""
+        if not isinstance(model, str):
+            raise refused_step("in a hub a step names its model, as provider/model or an alias")
+        try:
+            resolved = agents.resolve(agent=agent.name, model=model)
+            require_model_access(identity.models, model, routing=agents.routing)
+        except (BadRequest, Forbidden, NotFound) as error:
+            raise refused_step(error.message) from None
+        return resolved.routes, {}
+
+    return StepPreparer(agent.on_prepare_step, find)
+
+
+def refused_step(reason: str) -> ProviderError:
+    return ProviderError(f"on_prepare_step: {reason}", category="bad_request")

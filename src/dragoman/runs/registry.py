@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from dragoman.accounts.payment import Billing, Payment
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.approvals import (
     ApprovalAnswer,
@@ -39,8 +40,7 @@ from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import require_model_access
-from dragoman.runs.metered import Till
-from dragoman.runs.plan import RunPlan, make_plan, preparing, remaining_budget
+from dragoman.runs.plan import RunPlan, make_plan, remaining_budget, step_preparer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
@@ -71,12 +71,12 @@ class RunRegistry:
         agents: AgentRegistry,
         *,
         toolbox: ToolboxFactory,
-        till: Till,
+        billing: Billing,
         settings: RunSettings,
     ) -> None:
         self.agents = agents
         """May be replaced: later runs use the new one."""
-        self.till = till
+        self.billing = billing
         self._store = store
         self.toolbox = toolbox
         self.settings = settings
@@ -278,14 +278,11 @@ class RunRegistry:
         self, resolved: ResolvedAgent, *, run_plan: RunPlan, toolbox: Toolbox, context: Context
     ) -> Loop:
         """The loop of a run, its model paid for by whom the run is for."""
-        provider = self.till.charge(
-            resolved.provider, resolved.model, asked=resolved.agent.model, context=context
-        )
+        payment = self.billing.payment(context)
         return Loop(
             TurnSpec(
                 agent=resolved.agent,
-                provider=provider,
-                model=resolved.model,
+                routes=resolved.routes,
                 history=run_plan.history,
                 fold=Fold(run_plan.assistant),
                 toolbox=toolbox,
@@ -295,14 +292,12 @@ class RunRegistry:
                 hooks=self.settings.hooks,
                 context_window=context_fitter(
                     resolved,
-                    provider,
+                    payment,
                     recall=partial(toolbox.callable_name, RECALL_OPERATION, context=context),
                 ),
                 stop_condition=resolved.agent.stop_condition,
-                prepare_step=preparing(
-                    resolved.agent, self.agents, metered=provider, identity=context.identity
-                ),
-                spending=provider.bill,
+                prepare_step=step_preparer(resolved.agent, self.agents, identity=context.identity),
+                payment=payment,
                 output=resolved.agent.output,
             )
         )
@@ -331,7 +326,7 @@ class RunRegistry:
 
 
 def context_fitter(
-    resolved: ResolvedAgent, provider: Provider, *, recall: Callable[[], str | None] = lambda: None
+    resolved: ResolvedAgent, payment: Payment, *, recall: Callable[[], str | None] = lambda: None
 ) -> ContextFitter | None:
     """Return what shortens the conversation. Summaries are written and paid for like answers of the run.
 
@@ -341,7 +336,9 @@ def context_fitter(
         return None
     policy = replace(resolved.agent.context, recall=recall())
     if policy.kind == "summarise" and policy.summarise is None:
-        policy = replace(policy, summarise=Summariser(provider, resolved.model))
+        route = resolved.routes.first
+        summariser = Summariser(route.provider, route.model).paid_by(payment, resolved.routes)
+        policy = replace(policy, summarise=summariser)
     sizes = resolved.agent.context_sizes
 
     async def provider_sizes(provider: Provider) -> ContextSizes | None:

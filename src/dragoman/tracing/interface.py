@@ -7,7 +7,7 @@ API alone adds 50 ms to each start.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
@@ -20,7 +20,6 @@ from dragoman.operations.ledger import CallRecord, CallSpan
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
 
-BatchStream: TypeAlias = AsyncGenerator[Sequence[Event], None]
 Kind: TypeAlias = Literal["chat", "embeddings"]
 T = TypeVar("T")
 
@@ -50,6 +49,10 @@ class ModelSpan(Protocol):
 
     def first_byte(self) -> None:
         """Record the time to the first bytes of the answer; later calls do nothing."""
+        ...
+
+    def add(self, batch: Sequence[Event]) -> None:
+        """Record the content of the next events, where content is recorded."""
         ...
 
     def finish(self, step: FinishStep) -> None:
@@ -101,10 +104,6 @@ class Tracing(Protocol):
         """
         ...
 
-    def stream(self, request: ModelRequest, provider: Provider) -> BatchStream:
-        """Return the provider's stream for the request, with a span around it."""
-        ...
-
     def run(
         self, name: str, *, run_id: str, session_id: str, model: str | None = None
     ) -> AbstractContextManager[RunSpan]:
@@ -129,6 +128,8 @@ class NullSpan:
         return awaitable
 
     def first_byte(self) -> None: ...
+
+    def add(self, batch: Sequence[Event]) -> None: ...
 
     def finish(self, step: FinishStep) -> None: ...
 
@@ -159,9 +160,6 @@ class NoTracing:
 
     def model_call(self, request: ModelRequest | str, provider: Provider, *, kind: Kind = "chat") -> NullSpan:
         return NULL_SPAN
-
-    def stream(self, request: ModelRequest, provider: Provider) -> BatchStream:
-        return provider.stream(request)
 
     def run(self, name: str, *, run_id: str, session_id: str, model: str | None = None) -> NullSpan:
         return NULL_SPAN

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from dragoman import identity
 from dragoman.errors import DragomanError
-from dragoman.events import FinishStep, Usage
+from dragoman.events import Event, FinishStep, Usage
 from dragoman.model_request import ModelRequest
 from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
@@ -29,7 +29,7 @@ from dragoman.providers.provider import Provider
 from dragoman.providers.retry import safe_line
 from dragoman.tracing.content import TracedOutput, encode_attribute, input_messages, instructions
 from dragoman.tracing.endpoint import endpoint_of
-from dragoman.tracing.interface import BatchStream, Kind
+from dragoman.tracing.interface import Kind
 
 Attributes = dict[str, Any]
 T = TypeVar("T")
@@ -107,16 +107,6 @@ class OpenTelemetryTracing:
         if self._content and not isinstance(request, str) and span.is_recording():
             self._record_input(span, request)
         return OtelModelSpan(span, self._clock, secrets=self._secrets, content=self._content)
-
-    async def stream(self, request: ModelRequest, provider: Provider) -> BatchStream:
-        """See `Tracing.stream`."""
-        async with aclosing(provider.stream(request)) as batches:
-            with self.model_call(request, provider) as span:
-                batch = await span.propagate(anext(batches, None))
-                while batch is not None:
-                    span.add(batch)
-                    yield batch
-                    batch = await anext(batches, None)
 
     @contextmanager
     def run(
@@ -260,13 +250,10 @@ class OtelModelSpan:
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", elapsed)
             self._span.add_event("gen_ai.first_chunk")
 
-    def add(self, batch: Any) -> None:
-        """Record the next batch of events."""
-        self.first_byte()
+    def add(self, batch: Sequence[Event]) -> None:
+        """Record the content of the next batch of events."""
         if self._output is not None:
             self._output.add(batch)
-        if batch and isinstance(batch[-1], FinishStep):
-            self.finish(batch[-1])
 
     def finish(self, step: FinishStep) -> None:
         if self._span.is_recording():

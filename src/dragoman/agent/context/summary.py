@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
-from typing import Protocol, TypeAlias
+from copy import copy
+from typing import TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
+from dragoman.accounts.payment import Payment
 from dragoman.errors import ProviderError
-from dragoman.events import Event, FinishStep, TextDelta, Usage
+from dragoman.events import TextDelta, Usage
 from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
+from dragoman.providers.routing import ModelRoutes
 from dragoman.wire.history import tool_result_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.token_estimate import estimate_text
@@ -41,38 +43,8 @@ Summarise: TypeAlias = Callable[[Sequence[Message], str | None], Awaitable[Summa
 """Summarise messages, together with the summary of those before them."""
 
 
-class Bill(Protocol):
-    """A request being paid for."""
-
-    def note(self, batch: Sequence[Event]) -> None:
-        """A batch of its answer has come."""
-        ...
-
-    def settle(self, finish: FinishStep) -> object:
-        """It is over; without a finish reason it broke off."""
-        ...
-
-
-class Purse(Protocol):
-    """What pays for requests: a run's `Spending`."""
-
-    def pay(self, request: ModelRequest, provider: Provider) -> Bill:
-        """Begin to pay. BudgetExhausted when there is not enough."""
-        ...
-
-
-class Unpaid:
-    """A bill for what costs nothing, or is paid elsewhere."""
-
-    def note(self, batch: Sequence[Event]) -> None:
-        """See `Bill.note`."""
-
-    def settle(self, finish: FinishStep) -> object:
-        """See `Bill.settle`."""
-
-
 class Summariser:
-    """Asks a model for summaries, paid from the `purse`. Raises ProviderError when it gives none.
+    """Asks a model for summaries. Raises ProviderError when it gives none.
 
     At most `longest` tokens are summarised: beyond that the oldest are told by the summary before, if at all.
     """
@@ -84,21 +56,20 @@ class Summariser:
         *,
         instructions: str = INSTRUCTIONS,
         longest: int = MAX_INPUT_TOKENS,
-        purse: Purse | None = None,
     ) -> None:
         self.provider = provider
         self.model = model
+        self.routes = ModelRoutes.single(provider, model)
+        self.payment: Payment | None = None
         self._instructions = instructions
         self._longest = longest
-        self._purse = purse
 
-    def paid_by(self, purse: Purse) -> Summariser:
-        """The same, paid from this purse unless it has one of its own."""
-        if self._purse is not None:
-            return self
-        return Summariser(
-            self.provider, self.model, instructions=self._instructions, longest=self._longest, purse=purse
-        )
+    def paid_by(self, payment: Payment, routes: ModelRoutes | None = None) -> Summariser:
+        """Return the same summariser, paid by this payment; with `routes` it asks these."""
+        other = copy(self)
+        other.payment = payment
+        other.routes = routes or self.routes
+        return other
 
     async def __call__(self, messages: Sequence[Message], before: str | None) -> Summary:
         """Return a summary of the messages and of the summary before them."""
@@ -111,24 +82,23 @@ class Summariser:
             instructions=self._instructions,
             options={"max_tokens": MAX_TOKENS},
         )
-        text, finish = await self._request_summary(request)
+        text, usage = await self._request_summary(request)
         if not text:
             raise ProviderError("the model returned an empty summary", category="api_error")
-        return Summary(text, finish.usage)
+        return Summary(text, usage)
 
-    async def _request_summary(self, request: ModelRequest) -> tuple[str, FinishStep]:
-        pieces: list[str] = []
-        finish = FinishStep()
-        bill: Bill = Unpaid() if self._purse is None else self._purse.pay(request, self.provider)
+    async def _request_summary(self, request: ModelRequest) -> tuple[str, Usage | None]:
+        deltas: list[str] = []
+        call = (self.payment or Payment()).call(request, self.routes)
         try:
-            async with aclosing(self.provider.stream(request)) as answer:
-                async for batch in answer:
-                    bill.note(batch)
-                    pieces += [event.delta for event in batch if isinstance(event, TextDelta)]
-                    finish = next((event for event in batch if isinstance(event, FinishStep)), finish)
+            batch = await call.begin()
+            while batch is not None:
+                deltas += [event.delta for event in batch if isinstance(event, TextDelta)]
+                batch = await call.next()
+            call.end()
         finally:
-            bill.settle(finish)
-        return "".join(pieces).strip(), finish
+            await call.leave()
+        return "".join(deltas).strip(), call.usage
 
 
 def transcript(messages: Sequence[Message], *, max_tokens: int = MAX_INPUT_TOKENS) -> str:

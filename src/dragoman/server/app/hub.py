@@ -13,6 +13,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from dragoman.accounts.meter import Meter
+from dragoman.accounts.payment import Billing
 from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
@@ -21,7 +22,6 @@ from dragoman.identity import Identity
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.runs.agent_operations import AgentOperations
-from dragoman.runs.metered import Till
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import RunSettings
 from dragoman.server.app.agents import CallableAgents
@@ -59,7 +59,7 @@ class Hub:
         self.meter = build_meter(config, services, setup=setup)
         self.meter.observers += [metrics.count_request, log_request]
         self.gateway = Gateway(
-            setup.book,
+            setup.catalog,
             self.meter,
             tracing=services.tracing,
             metrics=metrics,
@@ -69,7 +69,7 @@ class Hub:
             services.store,
             setup.roster,
             toolbox=services.toolbox,
-            till=Till(meter=self.meter, price=setup.price),
+            billing=Billing(self.meter, setup.catalog.price),
             settings=RunSettings(
                 disconnect_grace=config.grace,
                 tracing=services.tracing,
@@ -145,10 +145,10 @@ class Hub:
             await self.meter.ledger.flush()  # a budget that is new counts what was spent before it
         old, self._setup = self._setup, setting
         self.meter.reconfigure(setting.limits, setting.prices)
-        self.gateway.catalog = setting.book
+        self.gateway.catalog = setting.catalog
         self.runs.agents = setting.roster
         self._callable_agents.replace(delegates)
-        self.runs.till = Till(meter=self.meter, price=setting.price)
+        self.runs.billing = Billing(self.meter, setting.catalog.price)
         self.load_prices()
         self._retiring.append(old.providers)
         self._spawn(self._close_when_idle(old.providers))

@@ -14,20 +14,19 @@ from dragoman.config import Config
 from dragoman.providers.routing import Routing
 from dragoman.server.app.agents import build_agents
 from dragoman.server.app.providers import ProviderSet
-from dragoman.server.gateway.record import ModelCatalog
+from dragoman.server.gateway.model_catalog import ModelCatalog
 
 OnFallback = Callable[[str, str], None]
 
 
 class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration at work. `price` finds the price of a provider's model."""
+    """One configuration at work."""
 
     providers: ProviderSet
     roster: AgentRegistry
-    book: ModelCatalog
+    catalog: ModelCatalog
     prices: PriceList
     limits: LimitTable
-    price: Callable[[str, str], Price | None]
 
     @classmethod
     def build(
@@ -50,12 +49,12 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
             fallback_categories=config.fallback_on,
             listed_models={name: place.models for name, place in config.providers.items() if place.only},
         )
-        options = {name: provider.options for name, provider in config.providers.items()}
         price = price_lookup(config, prices)
+        options = {name: provider.options for name, provider in config.providers.items()}
         return cls(
             providers=fleet,
             roster=AgentRegistry(agents, routing, options=options, on_fallback=on_fallback),
-            book=ModelCatalog(
+            catalog=ModelCatalog(
                 routing=routing,
                 options=options,
                 price=lambda route: price(route.provider.name, route.model),
@@ -63,7 +62,6 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
             ),
             prices=prices,
             limits=build_limits(config),
-            price=price,
         )
 
 
@@ -83,13 +81,13 @@ def build_prices(config: Config) -> PriceList:
 
 
 def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Price | None]:
-    """What finds the price of a provider's model."""
+    """Return what finds the price of a provider's model."""
 
     def price(provider: str, model: str) -> Price | None:
-        said = config.providers.get(provider)
-        if said is None:
+        settings = config.providers.get(provider)
+        if settings is None:
             return prices.find(provider, model)
-        return prices.find(provider, model, base_url=said.url, type=said.type)
+        return prices.find(provider, model, base_url=settings.url, type=settings.type)
 
     return price
 

@@ -1,21 +1,23 @@
-"""Voices: an answer on its way to a gateway client, relayed as bytes or spelled from events."""
+"""Answers on their way to a gateway client: relayed as bytes, or translated from events.
+
+Both are what a `ModelCall` reads. A client that speaks its provider's own protocol gets the provider's bytes
+as they are, while a tap reads usage and errors out of them; any other gets the provider's events, encoded in
+its dialect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from typing import Protocol
-
-import msgspec
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Self
 
 from dragoman import events as e
-from dragoman.accounts.price import provider_cost
+from dragoman.accounts.payment import AnswerProgress, EventAnswer
 from dragoman.agent import outcome
 from dragoman.errors import DragomanError, ProviderError
-from dragoman.events import Usage
 from dragoman.fold import Fold
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
+from dragoman.tracing.interface import ModelSpan
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.tap import AnswerTap
 
@@ -24,91 +26,133 @@ DOCUMENT_STARTS = (b"{", b"[")
 STREAM_STARTS = (b"data:", b"event:", b":", b"id:", b"retry:")
 USAGE_WAIT = 0.06  # seconds that a finished answer's usage may still take after its client has gone
 
+Send = Callable[[Callable[[RelayedResponse], Awaitable[None]]], Awaitable[None]]
 
-class AnswerProgress(msgspec.Struct):
-    """What is known of an answer so far. `text_length` counts characters, `key` names the provider's key,
-    `cost` is what the provider itself says of that.
+
+class TranslatedAnswer:
+    """An answer made of events, for a client of another family or of one of the hub's own dialects.
+
+    Without an `encoder` the client gets a document: `start` then collects all `events`.
     """
 
-    usage: Usage | None = None
-    model: str | None = None
-    finish_reason: str | None = None
-    text_length: int = 0
-    key: str | None = None
-    started: bool = False
-    cost: float | None = None
+    def __init__(self, answer: EventAnswer, *, encoder: AnswerEncoder | None) -> None:
+        self.encoder = encoder
+        self.events: list[e.Event] = []
+        self._answer = answer
 
-
-class GatewayAnswer(Protocol):
-    """One answer. `begin` it, then take its `document`, or its pieces until None; `leave` or `close` it."""
+    @property
+    def span(self) -> ModelSpan:
+        """See `UpstreamAnswer.span`."""
+        return self._answer.span
 
     @property
     def progress(self) -> AnswerProgress:
-        """What is known of it so far."""
+        """See `UpstreamAnswer.progress`."""
+        return self._answer.progress
 
-    @property
-    def document(self) -> bytes | None:
-        """The whole answer, for a client that wanted no stream."""
+    async def start(self) -> Self:
+        """See `UpstreamAnswer.start`."""
+        await self._answer.start()
+        if self.encoder is None:
+            while (batch := await self._answer.receive()) is not None:
+                self.events += batch
+        return self
 
-    async def start(self) -> None:
-        """Wait until there is something to pass on. ProviderError before that."""
+    async def receive(self) -> bytes | None:
+        """See `UpstreamAnswer.receive`; nothing for a document."""
+        if self.encoder is None:
+            return None
+        batch = await self._answer.receive()
+        return None if batch is None else self.encoder.encode(batch)
 
-    async def next(self) -> bytes | None:
-        """What comes next of a stream; None when it is complete. ProviderError when it broke off."""
-
-    def closing_bytes(self) -> bytes:
-        """What closes a complete stream."""
-
-    async def client_gone(self) -> None:
-        """The client has gone: learn what can be learnt at once, and be done."""
-
-    async def close(self) -> None:
-        """Be done."""
+    async def close(self, *, abandoned: bool) -> None:
+        """See `UpstreamAnswer.close`."""
+        await self._answer.close(abandoned=abandoned)
 
 
 class RelayedAnswer:
-    """An answer in the client's own language: its bytes pass, a tap reads along.
+    """An answer in the client's own protocol: its bytes are passed on, a tap reads along.
 
-    `begin` is called with each attempt's relay, inside the provider's retries, so that an error that stands
-    at the beginning of a stream is treated like one in the status.
+    `send` sends the request, and calls back with the response of each attempt, inside the provider's retries:
+    an error that stands at the beginning of a stream is treated like one in the status. `translate` makes the
+    answer to read on from when the server sends a document where a stream was wanted, or the other way round.
     """
 
-    def __init__(self, dialect: ClientDialect, *, stream: bool, make_tap: Callable[[], AnswerTap]) -> None:
+    def __init__(
+        self,
+        dialect: ClientDialect,
+        send: Send,
+        span: ModelSpan,
+        *,
+        stream: bool,
+        make_tap: Callable[[], AnswerTap],
+        translate: Callable[[bytes], TranslatedAnswer],
+    ) -> None:
+        self.span = span
+        self.document: bytes | None = None
+        """The whole answer, for a client that wanted no stream."""
         self._dialect = dialect
+        self._send = send
         self._stream = stream
         self._make_tap = make_tap
+        self._translate = translate
         self._tap = make_tap()
         self._response: RelayedResponse | None = None
         self._first_bytes = b""
-        self._document: bytes | None = None
         self._progress = AnswerProgress()
         self._failure: ProviderError | None = None
-        self.unexpected_format: bytes | None = None
-        """All of the answer, when it is a document and a stream was asked for, or the other way round."""
+        self._unexpected_format: bytes | None = None
 
     @property
     def progress(self) -> AnswerProgress:
-        """See `GatewayAnswer`."""
+        """See `UpstreamAnswer.progress`."""
         if self._stream:
-            tap, account = self._tap, self._progress
-            account.usage, account.model, account.text_length = tap.usage, tap.model, tap.text_length
-            account.finish_reason = tap.finish_reason
+            tap, progress = self._tap, self._progress
+            progress.usage, progress.model, progress.text_length = tap.usage, tap.model, tap.text_length
+            progress.finish_reason = tap.finish_reason
         return self._progress
 
-    @property
-    def document(self) -> bytes | None:
-        """See `GatewayAnswer`."""
-        return self._document
-
-    async def start(self) -> None:
-        """See `GatewayAnswer`: what `handle` found wrong with an answer that had begun."""
+    async def start(self) -> RelayedAnswer | TranslatedAnswer:
+        """See `UpstreamAnswer.start`."""
+        await self._send(self._handle)
         if self._failure is not None:
             raise self._failure
+        self.span.first_byte()
+        if self._unexpected_format is not None:
+            return await self._translate(self._unexpected_format).start()
+        return self
 
-    async def handle(self, response: RelayedResponse) -> None:
-        """Read until there is something to pass on; raise what another attempt may mend."""
+    async def receive(self) -> bytes | None:
+        """See `UpstreamAnswer.receive`; nothing for a document."""
+        first, self._first_bytes = self._first_bytes, b""
+        if first:
+            return first
+        tap, response = self._tap, self._response
+        while response is not None and self._stream and not tap.done:
+            if tap.failure is not None:
+                response.mark_failed(tap.failure)
+                raise tap.failure
+            raw = await response.receive()
+            relayed = tap.feed(raw) if raw else tap.close()
+            if relayed:
+                return relayed
+        return None
+
+    async def close(self, *, abandoned: bool) -> None:
+        """See `UpstreamAnswer.close`. Usage that follows the last token is waited for briefly."""
+        response, tap = self._response, self._tap
+        if response is None:
+            return
+        if abandoned and self._stream and tap.generation_finished and tap.usage is None:
+            tap.feed(await response.read_for(USAGE_WAIT))
+        elif not abandoned and (tap.done or self.document is not None):
+            await response.drain()
+        response.close()
+
+    async def _handle(self, response: RelayedResponse) -> None:
+        """Read until there is something to pass on; raise what another attempt may cure."""
         self._response = response
-        if self._stream:  # anew: what is hidden depends on what this attempt has asked for
+        if self._stream:  # a new one: what is hidden depends on what this attempt has asked for
             self._tap = self._make_tap()
         self._progress.key = response.key
         try:
@@ -124,14 +168,14 @@ class RelayedAnswer:
     async def _read_stream(self, response: RelayedResponse) -> None:
         tap = self._tap
         while not self._first_bytes:
-            fresh = not response.started
+            is_first = not response.started
             raw = await response.receive()
-            if fresh and raw.lstrip().startswith(DOCUMENT_STARTS):
-                self.unexpected_format = raw + await response.read()
+            if is_first and raw.lstrip().startswith(DOCUMENT_STARTS):
+                self._unexpected_format = raw + await response.read()
                 response.close()
                 return
-            said = tap.feed(raw) if raw else tap.close()
-            self._first_bytes = b"" if said == KEEP_ALIVE else said
+            relayed = tap.feed(raw) if raw else tap.close()
+            self._first_bytes = b"" if relayed == KEEP_ALIVE else relayed
             if tap.failure is not None and not self._first_bytes:
                 raise tap.failure
             if not raw:
@@ -139,127 +183,20 @@ class RelayedAnswer:
         self._progress.started = True
 
     async def _read_document(self, response: RelayedResponse) -> None:
-        self._document = await response.read()
-        if self._document.startswith(STREAM_STARTS) and self._dialect.endpoint != "embeddings":
-            self.unexpected_format = self._document
+        document = await response.read()
+        if document.startswith(STREAM_STARTS) and self._dialect.endpoint != "embeddings":
+            self._unexpected_format = document
             response.close()
             return
-        whole = self._dialect.parse_document(self._document)
+        self.document = document
+        summary = self._dialect.parse_document(document)
         self._progress.started = True
-        self._progress.usage, self._progress.model = whole.usage, whole.model
-        self._progress.finish_reason = whole.finish_reason
-
-    async def next(self) -> bytes | None:
-        """See `GatewayAnswer`."""
-        said, self._first_bytes = self._first_bytes, b""
-        if said:
-            return said
-        tap, relay = self._tap, self._response
-        while relay is not None and not tap.done:
-            if tap.failure is not None:
-                relay.mark_failed(tap.failure)
-                raise tap.failure
-            raw = await relay.receive()
-            said = tap.feed(raw) if raw else tap.close()
-            if said:
-                return said
-        return None
-
-    def closing_bytes(self) -> bytes:
-        """See `GatewayAnswer`: the server's own end has passed."""
-        return b""
-
-    async def client_gone(self) -> None:
-        """See `GatewayAnswer`. Usage that is about to come is waited for, if not for long."""
-        tap = self._tap
-        if self._stream and self._response is not None and tap.generation_finished and tap.usage is None:
-            tap.feed(await self._response.read_for(USAGE_WAIT))
-        await self._stop()
-
-    async def close(self) -> None:
-        """See `GatewayAnswer`."""
-        if self._response is not None and (self._tap.done or self._document is not None):
-            await self._response.drain()
-        await self._stop()
-
-    async def _stop(self) -> None:
-        if self._response is not None:
-            self._response.close()
-
-
-class TranslatedAnswer:
-    """An answer out of events: from a provider of another family, or for a client of another dialect."""
-
-    def __init__(
-        self, batches: AsyncGenerator[Sequence[e.Event], None], model: str, *, encoder: AnswerEncoder | None
-    ) -> None:
-        self._batches = batches
-        self.encoder = encoder
-        self._first_batch: Sequence[e.Event] | None = None
-        self._progress = AnswerProgress(model=model)
-        self.events: list[e.Event] = []
-
-    @property
-    def progress(self) -> AnswerProgress:
-        """See `GatewayAnswer`."""
-        return self._progress
-
-    @property
-    def document(self) -> bytes | None:
-        """See `GatewayAnswer`: whoever wants one makes it of `events`."""
-        return None
-
-    async def start(self) -> None:
-        """See `GatewayAnswer`. Without a reply to spell all events are collected."""
-        if self.encoder is not None:
-            self._first_batch = await anext(self._batches, None)
-            return
-        async with aclosing(self._batches) as batches:
-            async for batch in batches:
-                self._count(batch)
-                self.events += batch
-
-    async def next(self) -> bytes | None:
-        """See `GatewayAnswer`."""
-        batch, self._first_batch = self._first_batch, None
-        if batch is None:
-            batch = await anext(self._batches, None)
-        if batch is None or self.encoder is None:
-            return None
-        self._count(batch)
-        return self.encoder.encode(batch)
-
-    def closing_bytes(self) -> bytes:
-        """See `GatewayAnswer`."""
-        return b"" if self.encoder is None else self.encoder.end()
-
-    async def client_gone(self) -> None:
-        """See `GatewayAnswer`."""
-        await self._batches.aclose()
-
-    async def close(self) -> None:
-        """See `GatewayAnswer`."""
-        await self._batches.aclose()
-
-    def _count(self, batch: Sequence[e.Event]) -> None:
-        account = self._progress
-        account.started = True
-        for event in batch:
-            if isinstance(event, e.TextDelta | e.ReasoningDelta):
-                account.text_length += len(event.delta)
-            elif isinstance(event, e.ToolInputDelta):
-                account.text_length += len(event.input_text_delta)
-            elif isinstance(event, e.FinishStep):
-                account.usage, account.finish_reason = event.usage, event.finish_reason
-                account.model, account.key = event.model or account.model, event.key
-                account.cost = provider_cost(event)
-
-
-# ---- A model's answer in one of the hub's own dialects: framed as a run of one step.
+        self._progress.usage, self._progress.model = summary.usage, summary.model
+        self._progress.finish_reason = summary.finish_reason
 
 
 class HubAnswerEncoder:
-    """A `AnswerEncoder` that spells a provider's events for a client of the hub or of the AI SDK."""
+    """An `AnswerEncoder` for a client of the hub or of the AI SDK: frames the answer as a run of one step."""
 
     def __init__(self, dialect: StreamEncoder, *, message_id: str) -> None:
         self.headers: Mapping[str, str] = dialect.headers
@@ -270,11 +207,11 @@ class HubAnswerEncoder:
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
         """See `AnswerEncoder`."""
-        told = [*self._opening_events(), *batch]
+        framed = [*self._opening_events(), *batch]
         if isinstance(batch[-1], e.FinishStep):
-            told.append(e.Finish(batch[-1].finish_reason, usage=batch[-1].usage, steps=1))
-        self._fold.add(told)
-        return self._dialect.encode(told)
+            framed.append(e.Finish(batch[-1].finish_reason, usage=batch[-1].usage, steps=1))
+        self._fold.add(framed)
+        return self._dialect.encode(framed)
 
     def encode_error(self, error: DragomanError) -> bytes:
         """See `AnswerEncoder`: open blocks are closed first."""

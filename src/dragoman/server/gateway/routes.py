@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.accounts.meter import Meter
+from dragoman.accounts.payment import CHARACTERS_PER_TOKEN, CallOrigin, Payment, token_factor
 from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, Unavailable
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.routing import Route, require_model_access
+from dragoman.providers.routing import ModelRoutes, Route, require_model_access
 from dragoman.server.gateway.dialects import (
     ChatCompletionsDialect,
     ClientDialect,
     EmbeddingsDialect,
     MessagesDialect,
 )
-from dragoman.server.gateway.record import ModelCatalog, RequestDetails, RequestRecord, request_id_headers
+from dragoman.server.gateway.headers import request_id_headers
+from dragoman.server.gateway.model_catalog import ModelCatalog
 from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan
 from dragoman.server.metrics import Metrics
 from dragoman.tracing.interface import Tracing
 from dragoman.wire.anthropic.client_request import parse_count_tokens_request
 from dragoman.wire.client_request import RawRequestBody
 from dragoman.wire.openai.tap import read_document
-from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
+from dragoman.wire.token_estimate import estimate_input
 
 log = logging.getLogger(__name__)
 SMALL_BODY = 64 * 1024  # bytes of a body whose tokens are guessed by its length
-CHARACTERS_PER_TOKEN = 4  # of a body, for one token
 UNSUPPORTED_STATUSES = (404, 405, 501)  # of a server that counts no tokens
 MAX_RETRY_AFTER = 60  # seconds that a client is asked to wait: some sleep as long as they are told
 
@@ -89,7 +90,7 @@ class Gateway:
         exchange.response_headers |= request_id_headers(exchange.request_id)
         raw = await exchange.read_body(self._settings.body_limit)
         head = RawRequestBody(raw)
-        route = self._routes(exchange, head)[0]
+        route = self._routes(exchange, head).first
         async with DisconnectWatch(exchange) as presence:
             counted = await count_upstream(route, head, headers=exchange.headers)
         if presence.disconnected:
@@ -139,59 +140,42 @@ class Gateway:
         raw = await exchange.read_body(self._settings.body_limit)
         head = RawRequestBody(raw)
         routes = self._routes(exchange, head)
-        tokens = self._estimate_input(dialect, raw, route=routes[0])
-        admission = await self._meter.admit(
-            exchange.identity,
-            price=self.catalog.price(routes[0]),
-            input_tokens=tokens,
-            max_output=head.max_output_tokens,
-            model=head.model,
-        )
-        asking = RequestDetails(
-            identity=exchange.identity,
-            request_id=request_id,
-            endpoint=dialect.endpoint,
-            model=head.model,
-            input_tokens=tokens,
-            price=self.catalog.price,
-        )
-        task = RequestPlan(
+        plan = RequestPlan(
             dialect=dialect,
             body=raw,
             head=head,
             routes=routes,
-            catalog=self.catalog,
-            input_tokens=tokens,
+            input_tokens=self._estimate_input(dialect, raw, route=routes.first),
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
-            on_fallback=self._metrics.provider_fell_back,
         )
-        await self._run(task, exchange, record=RequestRecord(admission, asking))
+        origin = CallOrigin(identity=exchange.identity, endpoint=dialect.endpoint, request_id=request_id)
+        payment = Payment(origin, price=self.catalog.price, meter=self._meter)
+        request = GatewayRequest(plan, exchange, payment)
+        await request.admit()
+        await self._run(request, dialect.endpoint)
 
-    async def _run(self, plan: RequestPlan, exchange: Exchange, *, record: RequestRecord) -> None:
-        try:
-            request = GatewayRequest(plan, exchange, record=record)
-        except DragomanError:
-            record.release()
-            raise
-        self._metrics.request_started(plan.dialect.endpoint)
+    async def _run(self, request: GatewayRequest, endpoint: str) -> None:
+        self._metrics.request_started(endpoint)
         try:
             with self._in_flight.track(request.stop):
                 await request.run()
         finally:
-            self._metrics.request_ended(plan.dialect.endpoint)
+            self._metrics.request_ended(endpoint)
 
-    def _routes(self, exchange: Exchange, head: RawRequestBody) -> Sequence[Route]:
-        allowed = exchange.identity.models
+    def _routes(self, exchange: Exchange, head: RawRequestBody) -> ModelRoutes:
+        allowed, catalog = exchange.identity.models, self.catalog
         try:
-            routes = self.catalog.routing.find_routes(head.model)
+            routes = catalog.routing.model_routes(
+                head.model, options=catalog.options, on_fallback=self._metrics.provider_fell_back
+            )
         except NotFound:
             if allowed is None:
                 raise
             raise NotFound(
                 f"there is no model {head.model!r}", hint=f"this key may ask {list(allowed)}"
             ) from None
-        require_model_access(allowed, head.model, routing=self.catalog.routing)
+        require_model_access(allowed, head.model, routing=catalog.routing)
         return routes
 
     def _estimate_input(self, dialect: ClientDialect, body: bytes, *, route: Route) -> int:
@@ -247,11 +231,6 @@ async def count_upstream(route: Route, head: RawRequestBody, *, headers: Mapping
         if error.upstream_status not in UNSUPPORTED_STATUSES:
             raise
     return heard[0] if heard else None
-
-
-def token_factor(route: Route) -> float:
-    """How much more a family counts than others do."""
-    return ANTHROPIC_FACTOR if route.provider.family == "anthropic" else 1.0
 
 
 async def send_error(exchange: Exchange, error: DragomanError, *, dialect: ClientDialect) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.accounts.payment import Pledge
-from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, TokenRates
+from dragoman.accounts.payment import BudgetReservation
+from dragoman.accounts.price import Price, TokenRates
 from dragoman.errors import BudgetExhausted
 from dragoman.operations.budget import Budget
 from tests.serving import Served, ask, serving, text_of, types, usage, write_script
@@ -25,25 +25,25 @@ def anyio_backend() -> str:
 
 def test_what_a_call_may_cost_is_kept_back_and_what_it_cost_is_spent() -> None:
     budget = Budget(usd=1)
-    pledge = Pledge(budget, PRICE)
-    pledge.take(lambda: 100, 50)
+    reservation = BudgetReservation(budget, PRICE)
+    reservation.reserve(lambda: 100, 50)
     assert budget.reserved == pytest.approx(100e-6 + 50 * 10e-6)
-    pledge.settle(0.0003, answered=True)
-    pledge.settle(0.5, answered=True)
+    reservation.settle(0.0003, answered=True)
+    reservation.settle(0.5, answered=True)
     assert (budget.reserved, budget.spent) == (0, 0.0003)
 
 
 def test_an_answer_that_outgrows_it_takes_more_and_is_stopped_when_there_is_none() -> None:
     budget = Budget(usd=3.5 * ANSWER)
-    pledge = Pledge(budget, PRICE)
-    pledge.take(lambda: 0, None)
-    pledge.note(4_096)
+    reservation = BudgetReservation(budget, PRICE)
+    reservation.reserve(lambda: 0, None)
+    reservation.grow(4_096)
     assert budget.reserved == pytest.approx(ANSWER)
-    pledge.note(4_097)
-    pledge.note(3 * 4_096)
+    reservation.grow(4_097)
+    reservation.grow(3 * 4_096)
     assert budget.reserved == pytest.approx(3 * ANSWER)
     with pytest.raises(BudgetExhausted, match="left, and this may cost"):
-        pledge.note(3 * 4_096 + 1)
+        reservation.grow(3 * 4_096 + 1)
 
 
 @pytest.mark.parametrize(("answered", "spent"), [(True, ANSWER), (False, 0)])
@@ -51,29 +51,22 @@ def test_a_cost_that_nobody_knows_is_what_was_kept_back_if_there_was_an_answer(
     answered: bool, spent: float
 ) -> None:
     budget = Budget(usd=1)
-    pledge = Pledge(budget, PRICE)
-    pledge.take(lambda: 0, None)
-    pledge.settle(None, answered=answered)
+    reservation = BudgetReservation(budget, PRICE)
+    reservation.reserve(lambda: 0, None)
+    reservation.settle(None, answered=answered)
     assert budget.reserved == 0
     assert budget.spent == pytest.approx(spent)
 
 
 def test_without_a_price_it_is_paid_when_the_cost_is_told() -> None:
     budget = Budget(usd=1)
-    pledge = Pledge(budget, None)
-    pledge.take(lambda: 100, None)
-    pledge.note(1_000_000)
+    reservation = BudgetReservation(budget, None)
+    reservation.reserve(lambda: 100, None)
+    reservation.grow(1_000_000)
     assert budget.reserved == 0
-    pledge.settle(2.0, answered=True)
+    reservation.settle(2.0, answered=True)
     with pytest.raises(BudgetExhausted, match="the budget of this run is spent"):
-        Pledge(budget, None).take(lambda: 0, None)
-
-
-def test_without_a_budget_nothing_is_kept_back() -> None:
-    pledge = Pledge(None, PRICE)
-    pledge.take(lambda: 100, None)
-    pledge.note(NANOS_PER_DOLLAR)
-    pledge.settle(1.0, answered=True)
+        BudgetReservation(budget, None).reserve(lambda: 0, None)
 
 
 async def rows(hub: Served) -> list[dict[str, Any]]:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from dragoman import events as e
+from dragoman.accounts.payment import Payment
 from dragoman.errors import BadRequest, NotFound, ProviderCategory, ProviderError
 from dragoman.messages import Message, TextPart
 from dragoman.model_request import ModelRequest
-from dragoman.providers.fallback import FallbackProvider
 from dragoman.providers.routing import Routing
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
+from tests.model_calls import read_call
 
 ASKED = ModelRequest(model="whatever", messages=[Message("u", "user", (TextPart("hi"),))])
 
@@ -51,15 +52,12 @@ class Told:
         self.text = ""
         self.finish: e.FinishStep | None = None
         self.fell: list[tuple[str, str]] = []
-        self.chain = FallbackProvider(
-            "any",
-            routing,
-            options=options or {},
-            on_fallback=lambda one, other: self.fell.append((one, other)),
+        self.routes = routing.model_routes(
+            "any", options=options, on_fallback=lambda one, other: self.fell.append((one, other))
         )
 
     async def ask(self, request: ModelRequest = ASKED) -> Told:
-        async for batch in self.chain.stream(request):
+        async for batch in read_call(Payment().call(request, self.routes)):
             for event in batch:
                 if isinstance(event, e.TextDelta):
                     self.text += event.delta
@@ -72,7 +70,7 @@ async def test_the_first_that_answers_is_the_only_one_that_is_asked() -> None:
     first, second = says("one", "a"), says("two", "b")
     told = await Told(first, second).ask()
     assert (told.text, told.fell, second.requests) == ("one", [], [])
-    assert told.chain.first_route.name == "a/m-a"
+    assert told.routes.first.name == "a/m-a"
     assert [request.model for request in first.requests] == ["m-a"]
 
 
@@ -112,10 +110,10 @@ async def test_what_a_provider_cannot_be_told_goes_on_to_the_next() -> None:
     assert (told.text, told.fell) == ("two", [("a/m-a", "b/m-b")])
 
 
-async def test_what_no_provider_can_be_told_is_a_failure_of_the_answer() -> None:
-    with pytest.raises(ProviderError) as failed:
+async def test_a_request_that_no_provider_accepts_fails_with_the_last_refusal() -> None:
+    with pytest.raises(BadRequest) as failed:
         await Told(Picky([], name="a")).ask()
-    assert (failed.value.category, failed.value.message) == ("bad_request", "no URL can be sent to it")
+    assert (failed.value.field, failed.value.message) == ("messages[0]", "no URL can be sent to it")
 
 
 async def test_each_provider_gets_its_own_options_and_the_requests_before_them() -> None:
@@ -126,11 +124,6 @@ async def test_each_provider_gets_its_own_options_and_the_requests_before_them()
     assert [request.options for request in second.requests] == [{"temperature": 1.0, "seed": 7}]
 
 
-async def test_a_chain_rests_when_all_of_it_does() -> None:
-    told = Told(says("one", "a"), says("two", "b"))
-    assert (told.chain.name, told.chain.family, told.chain.resting) == ("a", "scripted", False)
-
-
 async def test_a_model_that_nobody_answers_for_is_not_found() -> None:
     with pytest.raises(NotFound):
-        FallbackProvider("x/m", Routing({}), options={}, on_fallback=lambda _, __: None)
+        Routing({}).model_routes("x/m")

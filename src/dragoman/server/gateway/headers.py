@@ -1,0 +1,20 @@
+"""The headers of gateway responses: request ids, the model that answered, what it cost."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+
+def header_value(text: str) -> str:
+    """Return a client's text as a header can carry it: percent-encoded where it is not plain ASCII."""
+    return text if text.isascii() and text.isprintable() else quote(text, safe="/:,")
+
+
+def request_id_headers(request_id: str) -> dict[str, str]:
+    """Return the headers in which the hub's and both families' clients look for a request's id."""
+    return dict.fromkeys(("x-dragoman-request-id", "x-request-id", "request-id"), request_id)
+
+
+def format_cost(cost: float) -> str:
+    """Return a cost in US dollars as a header carries it."""
+    return f"{cost:.9f}".rstrip("0").rstrip(".") or "0"
