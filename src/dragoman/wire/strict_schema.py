@@ -9,64 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
+from dragoman.wire.json_codec import encode_json
 
-from dragoman.wire.json_codec import mapping_enc_hook
-
-_SUBSCHEMA_KEYWORDS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
-_SUBSCHEMA_MAPS = ("properties", "$defs")
-
-
-def to_strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Convert the schema to a strict one; None if it has objects with arbitrary field names."""
-    if has_open_objects(schema):
-        return None
-    required: dict[str, Any] = _require_all_fields(to_closed_schema(schema))
-    return required
-
-
-def has_open_objects(schema: Any) -> bool:
-    """Whether an object in the schema allows arbitrary field names; closed, it would be empty."""
-    if isinstance(schema, list):
-        return any(has_open_objects(item) for item in schema)
-    if not isinstance(schema, Mapping):
-        return False
-    others = schema.get("additionalProperties")
-    if isinstance(others, Mapping) or others is True:
-        return True
-    if schema.get("type") == "object" and not schema.get("properties") and others is not False:
-        return True
-    return any(has_open_objects(value) for value in _subschemas(schema))
-
-
-def _subschemas(schema: Mapping[str, Any]) -> list[Any]:
-    """The direct subschemas, and lists of them."""
-    found_schemas = [schema[keyword] for keyword in _SUBSCHEMA_KEYWORDS if keyword in schema]
-    for table in _SUBSCHEMA_MAPS:
-        subschemas = schema.get(table)
-        found_schemas += subschemas.values() if isinstance(subschemas, Mapping) else ()
-    return found_schemas
-
-
-def _require_all_fields(schema: Any) -> Any:
-    """Return the closed schema with all fields required and `$ref` without siblings."""
-    if isinstance(schema, list):
-        return [_require_all_fields(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    if "$ref" in schema:
-        return {"$ref": schema["$ref"]}
-    strict_schema = {name: value for name, value in schema.items() if name != "default"}
-    strict_schema |= {
-        keyword: _require_all_fields(schema[keyword]) for keyword in _SUBSCHEMA_KEYWORDS if keyword in schema
-    }
-    for table in _SUBSCHEMA_MAPS:
-        if isinstance(schema.get(table), Mapping):
-            strict_schema[table] = {name: _require_all_fields(value) for name, value in schema[table].items()}
-    if "properties" in strict_schema:
-        strict_schema["required"] = list(strict_schema["properties"])
-    return strict_schema
-
+# ---- Closed schemas, for Anthropic
 
 _SUPPORTED_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
@@ -130,10 +75,63 @@ def _description(schema: Mapping[str, Any], closed: Mapping[str, Any]) -> str:
         removed["format"] = schema["format"]
     paragraphs = [description] if isinstance(description, str) and description else []
     paragraphs += (
-        [", ".join(f"{name}: {_json_text(value)}" for name, value in removed.items())] if removed else []
+        [", ".join(f"{name}: {encode_json(value)}" for name, value in removed.items())] if removed else []
     )
     return "\n\n".join(paragraphs)
 
 
-def _json_text(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=mapping_enc_hook).decode()
+# ---- Strict schemas, for OpenAI
+
+_SUBSCHEMA_KEYWORDS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
+_SUBSCHEMA_MAPS = ("properties", "$defs")
+
+
+def to_strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Convert the schema to a strict one; None if it has objects with arbitrary field names."""
+    if has_open_objects(schema):
+        return None
+    required: dict[str, Any] = _require_all_fields(to_closed_schema(schema))
+    return required
+
+
+def has_open_objects(schema: Any) -> bool:
+    """Whether an object in the schema allows arbitrary field names; closed, it would be empty."""
+    if isinstance(schema, list):
+        return any(has_open_objects(item) for item in schema)
+    if not isinstance(schema, Mapping):
+        return False
+    others = schema.get("additionalProperties")
+    if isinstance(others, Mapping) or others is True:
+        return True
+    if schema.get("type") == "object" and not schema.get("properties") and others is not False:
+        return True
+    return any(has_open_objects(value) for value in _subschemas(schema))
+
+
+def _subschemas(schema: Mapping[str, Any]) -> list[Any]:
+    """The direct subschemas, and lists of them."""
+    found_schemas = [schema[keyword] for keyword in _SUBSCHEMA_KEYWORDS if keyword in schema]
+    for table in _SUBSCHEMA_MAPS:
+        subschemas = schema.get(table)
+        found_schemas += subschemas.values() if isinstance(subschemas, Mapping) else ()
+    return found_schemas
+
+
+def _require_all_fields(schema: Any) -> Any:
+    """Return the closed schema with all fields required and `$ref` without siblings."""
+    if isinstance(schema, list):
+        return [_require_all_fields(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if "$ref" in schema:
+        return {"$ref": schema["$ref"]}
+    strict_schema = {name: value for name, value in schema.items() if name != "default"}
+    strict_schema |= {
+        keyword: _require_all_fields(schema[keyword]) for keyword in _SUBSCHEMA_KEYWORDS if keyword in schema
+    }
+    for table in _SUBSCHEMA_MAPS:
+        if isinstance(schema.get(table), Mapping):
+            strict_schema[table] = {name: _require_all_fields(value) for name, value in schema[table].items()}
+    if "properties" in strict_schema:
+        strict_schema["required"] = list(strict_schema["properties"])
+    return strict_schema

@@ -44,9 +44,7 @@ class ToolCallAssembler:
         self._used_ids = set(used_ids)
         self._calls: list[_PendingCall] = []
         self._calls_by_index: dict[int | str, _PendingCall] = {}
-        self._calls_with_pending: dict[
-            _PendingCall, None
-        ] = {}  # an ordered set: calls with arguments that were not emitted
+        self._calls_with_pending: dict[_PendingCall, None] = {}  # an ordered set
         self._events: list[Event] = []
 
     def __len__(self) -> int:

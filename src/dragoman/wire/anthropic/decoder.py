@@ -31,11 +31,7 @@ from dragoman.wire.sse import MAX_FRAME_BYTES
 from dragoman.wire.tool_calls import sequential_ids
 
 _DONE = b"[DONE]"
-_JSON_EVENT_PREFIXES = (
-    "message",
-    "content_block",
-    "error",
-)  # names of events with JSON data begin with one of these
+_JSON_EVENT_PREFIXES = ("message", "content_block", "error")  # of the names of events with JSON data
 
 
 class AnthropicDecoder:
@@ -123,7 +119,7 @@ class AnthropicDecoder:
         return self.close()
 
     def _decode_frames(self, payloads: Sequence[bytes], *, last: bool = False) -> None:
-        """Decode complete chunk_reader. The last frame of a stream may be truncated."""
+        """Decode complete frames. The last frame of a stream may be truncated."""
         try:
             chunks = decode_chunks(payloads)
             if chunks:

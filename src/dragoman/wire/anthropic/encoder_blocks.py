@@ -47,9 +47,7 @@ class _CurrentBlock:
         self.is_open = False
         self.provider_executed = False  # the provider runs this call itself
         self.arguments: list[str] = []  # fragments
-        self.is_streamed: bool | None = (
-            None  # whether fragments are sent as they arrive; None: not yet decided
-        )
+        self.is_streamed: bool | None = None  # fragments are sent as they arrive; None: not yet decided
         self.metadata: dict[str, Any] = {}  # Anthropic's provider metadata
 
     def add_metadata(self, metadata: ProviderMetadata | None) -> None:

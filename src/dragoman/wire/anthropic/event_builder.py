@@ -74,9 +74,7 @@ class AnthropicEventBuilder:
         self._events: list[Event] = []
         self._open_blocks: dict[int, BlockDecoder] = {}
         self._unflushed: BlockDecoder | None = None  # the block that may have pending text
-        self._server_calls: dict[
-            str, ToolUseBlockDecoder
-        ] = {}  # server tool calls without a result, by Anthropic's id
+        self._server_calls: dict[str, ToolUseBlockDecoder] = {}  # those without a result, by Anthropic's id
         self._has_tool_calls = False
         self._citations = CitationTracker()
         self._usage = AnthropicUsage()

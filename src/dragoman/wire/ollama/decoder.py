@@ -104,9 +104,8 @@ class OllamaDecoder:
             try:
                 yield read_chunk(stripped)
             except ValueError as error:
-                if not (
-                    last and stripped.startswith(b"{")
-                ):  # else the line is truncated, and the answer is incomplete
+                truncated = last and stripped.startswith(b"{")
+                if not truncated:  # else `end` reports that the answer is incomplete
                     self._builder.fail(invalid_json_error(stripped, error))
                 return
 
