@@ -105,4 +105,4 @@ def test_no_hub_a_wrong_address_and_another_server_are_told_apart(run: Run) -> N
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 500 Oops\r\ncontent-length: 4\r\nconnection: close\r\n\r\nOops")
             said = finish(other)
-        assert (said.code, "not as a hub does" in said.err) == (1, True)
+        assert (said.code, "is not from a hub" in said.err) == (1, True)

@@ -100,10 +100,10 @@ def test_csv_has_all_rows(run: Run, data: Path) -> None:
     assert len(some.splitlines()) == 4
 
 
-def test_csv_goes_on_over_the_pages(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run("usage", "--data", data, "--requests", "--csv").out
-    monkeypatch.setattr("dragoman.cli.usage.PAGE", 3)
-    assert run("usage", "--data", data, "--requests", "--csv").out == whole
+def test_csv_continues_over_all_pages(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = run("usage", "--data", data, "--requests", "--csv").out
+    monkeypatch.setattr("dragoman.server.usage_report.PAGE_SIZE", 3)
+    assert run("usage", "--data", data, "--requests", "--csv").out == everything
     assert len(run("usage", "--data", data, "--requests", "--csv", "--limit", "5").out.splitlines()) == 6
 
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.approvals import opened
+from dragoman.cli.in_process import connect_to_data
 from tests.serving import Served, ask, serving, text_of, types, usage
 
 BENCH = str(Path(__file__).parent / "bench.py")
@@ -102,8 +102,8 @@ async def test_an_approval_that_is_given_in_the_data_folder_lets_the_chat_go_on_
     async with serving(tmp_path, steps, operations=[DANGER], pinned=["danger.wipe"]) as hub:
         frames = await hub.chat()
         [approval_request] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
-        async with opened(None, None, data=tmp_path / "hub") as docket:
-            await docket.answer(approval_request["approvalId"], approved=True, reason=None)
+        async with connect_to_data(tmp_path / "hub") as client:
+            await client.decide(approval_request["approvalId"], approved=True)
         async with asyncio.timeout(20):
             while len((await hub.messages())[1]["parts"]) < 3:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.05)  # the hub looks every two seconds

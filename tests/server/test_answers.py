@@ -23,7 +23,7 @@ from dragoman.operations.ledger import CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.server.approvals import approval_to_json
 from dragoman.server.calls import call_to_json
-from dragoman.server.mcp_servers import to_camel_case
+from dragoman.server.query_parameters import to_camel_case
 from dragoman.spokes import Spoke
 from tests.server.described import check, fields, refused
 from tests.serving import Served, serving
@@ -92,7 +92,7 @@ def test_the_document_names_every_field_that_is_said() -> None:
     assert fields("Failure") == set(failure.to_json())
     said = {"callId", "status", "approvalId", "notes", "success", "result", "error"}
     assert fields("Outcome") == said
-    inside = {"ok", "operation", "waiting"}
+    inside = {"ok", "operation", "suspendedCall"}
     assert {to_camel_case(name) for name in CallOutcome.__struct_fields__} - inside == said - {"success"}
 
 

@@ -12,8 +12,6 @@ import httpx2
 import pytest
 from starlette.routing import Route, Router
 
-from dragoman.cli.calls import Folder, Remote
-from dragoman.cli.client import HubClient
 from dragoman.events import Usage
 from dragoman.messages import Message
 from dragoman.operations.ledger import CallCompletion, CallRecord
@@ -227,18 +225,3 @@ async def test_a_run_or_a_call_is_stopped_by_its_id(tmp_path: Path) -> None:
         assert said == [{"id": id, "aborted": id != "c9"} for id in ("run", "c2", "c9")]
         assert hub.stopped == ["run", "c2", "c9"]
         assert (await hub.ask("/nobody/abort", "POST")).status_code == 404
-
-
-async def test_commands_read_the_same_from_a_hub_and_from_its_folder(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hub, HubClient(hub.url) as client:
-        await fill(hub.store)
-        remote, folder = Remote(client), Folder(hub.store)
-        for id in ("run", "c1"):
-            there, here = await remote.tree(id), await folder.tree(id)
-            assert there["path"] == here["path"]
-            assert kinds(there["tree"]) == kinds(here["tree"])
-        there, here = await remote.list({"run": "run"}), await folder.list({"run": "run"})
-        assert (
-            [each["id"] for each in there["calls"]] == [each["id"] for each in here["calls"]] == ["c2", "c1"]
-        )
-        assert (await remote.call("c9")) == {**await folder.call("c9"), "source": "of op.c9"}

@@ -32,13 +32,13 @@ def text(value: str) -> bytes:
     return encode_part(TextPart(text=value))
 
 
-async def converse(store: Store, *questions: str, session_id: str = "s") -> None:
+async def converse(store: Store, *questions: str, session_id: str = "s", **session_fields: Any) -> None:
     """A session in which each question was asked and answered with "yes"."""
     for index, question in enumerate(questions):
         answer = f"a{index}"
         await store.runs.create(
             run(f"{session_id}-r{index}", session_id=session_id, message_id=answer, at=float(index)),
-            session=session(session_id),
+            session=session(session_id, **session_fields),
             user=user(f"u{index}", question),
             assistant=assistant(answer),
         )

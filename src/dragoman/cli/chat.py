@@ -62,7 +62,7 @@ def run_turn(target: ChatTarget, text: str, *, as_json: bool) -> int:
 
 
 async def _run_turn(target: ChatTarget, text: str, *, as_json: bool) -> TurnEnd:
-    async with HubClient(target.hub, target.key) as client:
+    async with HubClient.over_http(target.hub, target.key) as client:
         talk = ChatSession(
             client,
             make_json_renderer if as_json else make_renderer,

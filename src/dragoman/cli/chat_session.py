@@ -10,8 +10,8 @@ from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
 from dragoman.agent.approvals import QUESTION_PART, pending_questions
-from dragoman.cli.approvals import Question
-from dragoman.cli.client import EventBatches, HubClient, path_segment
+from dragoman.cli.client import EventBatches, HubClient
+from dragoman.cli.questions import Question
 from dragoman.cli.renderer import EventRenderer, describe_answer
 from dragoman.errors import DragomanError
 from dragoman.events import Data
@@ -54,9 +54,10 @@ class ChatSession:
 
     async def answer_approval(self, approval: str, answer: bool | str) -> TurnEnd:
         """Answer a request for approval, or a question, and draw how the talk goes on."""
-        path = f"/api/approvals/{path_segment(approval)}"
-        body = {"answer": answer} if isinstance(answer, str) else {"approved": answer}
-        await self.client.request("POST", path, body=body)
+        if isinstance(answer, str):
+            await self.client.answer(approval, answer)
+        else:
+            await self.client.decide(approval, approved=answer)
         return await self.resume()
 
     async def resume(self) -> TurnEnd:

@@ -1,11 +1,15 @@
-"""A client of a hub: its HTTP API, as any program would use it."""
+"""A client of the hub's API, over HTTP or in this process.
+
+All commands that read or change what a hub holds go through `HubClient`. `connect` chooses its transport:
+HTTP where a hub is named, else the hub's own handlers over the data folder (`in_process`).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -22,10 +26,11 @@ from dragoman.errors import (
     Unavailable,
     WireError,
 )
-from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
+from dragoman.http.transport import Timeouts, Transport, proxies_from
 from dragoman.messages import Message, parse_message
 from dragoman.wire.sse import SSEParser
 
+Json: TypeAlias = dict[str, Any]
 EventBatches: TypeAlias = AsyncGenerator[Sequence[events.Event], None]
 
 MAX_RESPONSE = 64_000_000
@@ -42,15 +47,75 @@ NO_HUB_HINT = "is it running? `dragoman serve` starts one, --hub or DRAGOMAN_HUB
 NO_KEY_HINT = "`dragoman keys create --owner NAME` makes one; give it as DRAGOMAN_KEY"
 
 
-class HubClient:
-    """A running hub. Use it in `async with`; what it refuses is raised as the error that it names."""
+class HubResponse(Protocol):
+    """A response whose head has arrived. Use it in `async with`, or read it to the end."""
+
+    @property
+    def status(self) -> int: ...
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body. An error above `limit` bytes."""
+        ...
+
+    def iter_raw(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body as it arrives."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *failure: object) -> None: ...
+
+
+class HubTransport(Protocol):
+    """Carries requests to a hub's API: over HTTP (`HttpTransport`), or in this process (`AsgiTransport`)."""
+
+    async def send(self, method: str, path: str, *, content_type: str | None, body: bytes) -> HubResponse:
+        """Return the response as soon as its head has arrived. Unavailable when no hub answers."""
+        ...
+
+    async def close(self) -> None:
+        """Release the connections."""
+        ...
+
+
+class HttpTransport:
+    """Requests to the hub that runs at `url`, with a key."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
+        """BadRequest when `url` is not an http or https URL."""
         if urlsplit(url).scheme not in ("http", "https"):
-            raise BadRequest(f"{url!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
+            raise BadRequest(f"{url!r} is not the URL of a hub", hint="write it like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._transport = Transport(timeouts=TIMEOUTS, proxies=proxies_from(os.environ))
+
+    async def send(self, method: str, path: str, *, content_type: str | None, body: bytes) -> HubResponse:
+        """See `HubTransport.send`."""
+        headers = {**self._headers, **({"content-type": content_type} if content_type else {})}
+        try:
+            return await self._transport.send(method, self.url + path, headers=headers, body=body)
+        except ProviderError as error:
+            raise Unavailable(f"No hub answers at {self.url}: {error.message}", hint=NO_HUB_HINT) from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+
+class HubClient:
+    """The API of a hub. Use it in `async with`; error responses are raised as the errors they name.
+
+    `all_owners` makes lists and searches of sessions cover everybody's: for the operator of a data folder.
+    """
+
+    def __init__(self, transport: HubTransport, *, all_owners: bool = False) -> None:
+        self._transport = transport
+        self._owner = {"owner": "*"} if all_owners else {}
+
+    @classmethod
+    def over_http(cls, url: str, key: str | None = None) -> HubClient:
+        """Return a client of the hub that runs at `url`. BadRequest when that is not a URL."""
+        return cls(HttpTransport(url, key))
 
     async def __aenter__(self) -> HubClient:
         return self
@@ -59,95 +124,172 @@ class HubClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the transport."""
         await self._transport.close()
 
-    async def request(self, method: str, path: str, *, body: Any = None) -> Any:
-        """The JSON value that the hub answers with; None for an empty answer."""
-        response = await self._send(method, path, body=body)
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None
+    ) -> Any:
+        """Send a request and return the JSON value of its response; None for an empty one."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        response = await self._send(method, target, body=body)
         raw = await response.read(MAX_RESPONSE)
         return msgspec.json.decode(raw) if raw else None
 
-    async def sessions(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The caller's sessions, the last changed first."""
-        answer = await self.request("GET", f"/api/sessions?limit={limit}")
-        found: list[dict[str, Any]] = answer["sessions"]
-        return found
+    async def sessions(self, limit: int = 50) -> list[Json]:
+        """List sessions, the last changed first."""
+        query = {"limit": str(limit), **self._owner}
+        sessions: list[Json] = (await self.request("GET", "/api/sessions", query=query))["sessions"]
+        return sessions
 
-    async def session(self, id: str) -> dict[str, Any]:
-        """One session's settings. NotFound."""
-        found: dict[str, Any] = await self.request("GET", f"/api/sessions/{path_segment(id)}")
-        return found
+    async def session(self, id: str) -> Json:
+        """Return a session's settings. NotFound."""
+        session: Json = await self.request("GET", f"/api/sessions/{path_segment(id)}")
+        return session
 
     async def messages(self, id: str) -> list[Message]:
-        """What was said in a session. NotFound."""
-        answer = await self.request("GET", f"/api/sessions/{path_segment(id)}/messages")
-        return [parse_message(message) for message in answer["messages"]]
+        """Return a session's messages, oldest first. NotFound."""
+        response = await self.request("GET", f"/api/sessions/{path_segment(id)}/messages")
+        return [parse_message(message) for message in response["messages"]]
 
-    async def search(self, query: str, *, session: str | None = None, limit: int = 20) -> dict[str, Any]:
-        """What was said in the caller's sessions, as `GET /api/search` tells it."""
-        asked = {"q": query, "limit": limit, **({"session": session} if session is not None else {})}
-        found: dict[str, Any] = await self.request("GET", f"/api/search?{urlencode(asked)}")
-        return found
-
-    async def stop(self, id: str) -> None:
-        """Stop the session's run."""
-        await self.request("POST", f"/api/chat/{path_segment(id)}/stop")
+    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> Json:
+        """Search messages, in one session or in all; the response of `GET /api/search`."""
+        query = {"q": words, "limit": str(limit)}
+        query |= self._owner if session is None else {"session": session}
+        results: Json = await self.request("GET", "/api/search", query=query)
+        return results
 
     async def chat(self, body: Mapping[str, Any]) -> EventBatches:
-        """The events of the answer to a chat request, as they come."""
+        """Send a chat request and yield the events of its answer."""
         async with await self._send("POST", "/api/chat?sdk=7", body=body) as response:
             async for batch in read_events(response):
                 yield batch
 
     async def resume(self, id: str) -> EventBatches:
-        """The events of the answer under way, from its beginning; none when nothing runs."""
+        """Yield the events of the session's active answer from its beginning; none when nothing runs."""
         async with await self._send("GET", f"/api/chat/{path_segment(id)}/stream?sdk=7") as response:
             async for batch in read_events(response):
                 yield batch
 
-    async def _send(self, method: str, path: str, *, body: Any = None) -> Response:
+    async def stop(self, id: str) -> None:
+        """Stop the session's run."""
+        await self.request("POST", f"/api/chat/{path_segment(id)}/stop")
+
+    async def approvals(self, status: str | None, *, limit: int) -> list[Json]:
+        """List approvals, the newest first; of any status for None."""
+        query = {"limit": str(limit), **({} if status is None else {"status": status})}
+        approvals: list[Json] = (await self.request("GET", "/api/approvals", query=query))["approvals"]
+        return approvals
+
+    async def approval(self, id: str) -> Json:
+        """Return an approval. NotFound."""
+        approval: Json = await self.request("GET", f"/api/approvals/{path_segment(id)}")
+        return approval
+
+    async def decide(self, id: str, *, approved: bool, reason: str | None = None) -> Json:
+        """Approve or deny a call. NotFound, Forbidden, Conflict."""
+        body = {"approved": approved, "reason": reason}
+        approval: Json = await self.request("POST", f"/api/approvals/{path_segment(id)}", body=body)
+        return approval
+
+    async def answer(self, id: str, text: str) -> Json:
+        """Answer a question. BadRequest where a yes or no is wanted; else as `decide`."""
+        path = f"/api/approvals/{path_segment(id)}"
+        approval: Json = await self.request("POST", path, body={"answer": text})
+        return approval
+
+    async def calls(self, query: Mapping[str, str]) -> Json:
+        """List calls that match, the newest first; the response of `GET /api/calls`."""
+        calls: Json = await self.request("GET", "/api/calls", query=query)
+        return calls
+
+    async def call(self, id: str) -> Json:
+        """Return one call with its input and result. NotFound."""
+        call: Json = await self.request("GET", f"/api/calls/{path_segment(id)}")
+        return call
+
+    async def call_tree(self, id: str, *, since: str = "") -> Json:
+        """Return the tree of a run or a call; without its nodes if its version is still `since`."""
+        path = f"/api/calls/{path_segment(id)}/tree"
+        tree: Json = await self.request("GET", path, query={"since": since})
+        return tree
+
+    async def abort(self, id: str) -> bool:
+        """Stop a run or a call. False when it was not active. Unavailable without a running hub."""
+        return bool((await self.request("POST", f"/api/calls/{path_segment(id)}/abort"))["aborted"])
+
+    async def operations(self, *, search: str | None = None, namespace: str | None = None) -> Json:
+        """List operations, or search them; the response of `GET /api/operations`."""
+        query = {"q": search, "namespace": namespace}
+        found: Json = await self.request(
+            "GET", "/api/operations", query={name: value for name, value in query.items() if value}
+        )
+        return found
+
+    async def operation(self, id: str) -> Json:
+        """Return an operation with its JSON Schemas. NotFound."""
+        operation: Json = await self.request("GET", f"/api/operations/{path_segment(id)}")
+        return operation
+
+    async def call_operation(self, id: str, input: Any, *, approval: str | None = None) -> Json:
+        """Call an operation, with an approval if it needs one; the outcome, also when it failed."""
+        path = f"/api/operations/{path_segment(id)}/call"
+        query = {"approval": approval} if approval else None
+        outcome: Json = await self.request("POST", path, query=query, body=input)
+        return outcome
+
+    async def usage(self, query: Mapping[str, str]) -> Json:
+        """Return the usage report of `GET /api/usage`."""
+        report: Json = await self.request("GET", "/api/usage", query=query)
+        return report
+
+    async def usage_csv(self, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        """Yield the usage report as CSV, page by page."""
+        path = f"/api/usage?{urlencode({**query, 'format': 'csv'})}"
+        async with await self._send("GET", path) as response, aclosing(response.iter_raw()) as pages:
+            async for page in pages:
+                yield page
+
+    async def _send(self, method: str, path: str, *, body: Any = None) -> HubResponse:
         payload = b"" if body is None else msgspec.json.encode(body)
-        headers = {**self._headers, **({"content-type": "application/json"} if payload else {})}
-        try:
-            response = await self._transport.send(method, self.url + path, headers=headers, body=payload)
-        except ProviderError as error:
-            raise Unavailable(f"no hub answers at {self.url}: {error.message}", hint=NO_HUB_HINT) from None
+        content_type = "application/json" if payload else None
+        response = await self._transport.send(method, path, content_type=content_type, body=payload)
         if response.status >= 400:
             raise error_from(response.status, await response.read(MAX_RESPONSE))
         return response
 
 
-async def read_events(response: Response) -> EventBatches:
-    """The events in a stream, a batch a read."""
-    splitter = SSEParser()
-    async with aclosing(response.iter_raw()) as reads:
-        async for raw in reads:
-            if batch := [decode_event(frame) for frame in splitter.feed(raw) if frame != b"[DONE]"]:
+async def read_events(response: HubResponse) -> EventBatches:
+    """Yield the events of a stream, a batch for each read."""
+    parser = SSEParser()
+    async with aclosing(response.iter_raw()) as chunks:
+        async for raw in chunks:
+            if batch := [decode_event(frame) for frame in parser.feed(raw) if frame != b"[DONE]"]:
                 yield batch
 
 
 def path_segment(id: str) -> str:
-    """An id as one step of a path."""
+    """Quote an id as one segment of a path."""
     return quote(id, safe="")
 
 
 def decode_event(frame: bytes) -> events.Event:
+    """Decode an event of a stream. WireError."""
     try:
         return events.decode(frame)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise WireError(
-            f"the hub said something unknown: {error}", hint="is it of another version?"
+            f"The hub sent an unknown event: {error}", hint="check that its version is the same"
         ) from None
 
 
 def error_from(status: int, raw: bytes) -> DragomanError:
-    """The error that an answer tells of."""
+    """Build the error that an error response describes."""
     try:
-        said = msgspec.json.decode(raw)["error"]
-        message, hint = str(said["message"]), said.get("hint")
+        error = msgspec.json.decode(raw)["error"]
+        message, hint = str(error["message"]), error.get("hint")
     except (msgspec.DecodeError, KeyError, TypeError):
-        message, hint = f"the address answers with status {status}, not as a hub does", NO_HUB_HINT
+        message, hint = f"The response with status {status} is not from a hub.", NO_HUB_HINT
     if status == 401:
         hint = NO_KEY_HINT
     return ERRORS.get(status, DragomanError)(message, hint=hint)

@@ -126,7 +126,7 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
 async def ask_questions(questions: Sequence[str], hosted: HostedHub, *, key: str) -> bool:
     """Ask over HTTP, as any client would, and draw the streams; whether all were answered."""
     out = make_console(sys.stdout)
-    async with HubClient(hosted.url, key) as client:
+    async with HubClient.over_http(hosted.url, key) as client:
         for number, question in enumerate(questions, start=1):
             talk = ChatSession(client, lambda: EventRenderer(out, out), session=f"demo-{number}")
             out.print("you> ", end="", style="bold magenta")

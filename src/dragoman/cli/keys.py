@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from dragoman.errors import BadRequest
 from dragoman.limits import NO_LIMITS, Limits
-from dragoman.server.usage_report import parse_future
+from dragoman.server.time_ranges import parse_future
 
 if TYPE_CHECKING:
     from dragoman.store.keys import ApiKey
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import NotFound
-from dragoman.server.usage_report import parse_span
+from dragoman.server.time_ranges import parse_span
 
 if TYPE_CHECKING:
     from dragoman.store.encryption import MasterKey

@@ -1,215 +1,39 @@
-"""`dragoman ops`: what can be called, and calling it; of a running hub, or right here."""
+"""`dragoman ops`: list, search and call operations, of a running hub or of a configuration."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeAlias
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import typer
 
-from dragoman.cli.approvals import question_lines, resolve_answer
-from dragoman.cli.client import HubClient, path_segment
-from dragoman.cli.configuration import DEFAULT_FILE, add_operations
+from dragoman.cli.connect import HubTarget, run_with_client
 from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
+from dragoman.cli.questions import question_lines, resolve_answer
 from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
-from dragoman.config import read_config
 from dragoman.errors import BadRequest
-from dragoman.identity import LOCAL
-from dragoman.operations.approval import MemoryApprovalStore, validate_answer
-from dragoman.operations.artifact import MemoryArtifactStore
-from dragoman.operations.calls import Calls
-from dragoman.operations.context import Context
-from dragoman.operations.ledger import MemoryLedger
-from dragoman.operations.message_search import MemoryMessageSearch
-from dragoman.operations.operation import Operation
-from dragoman.operations.permission.access_control import AccessControl
-from dragoman.operations.registry import Registry
-from dragoman.operations.search.search import OperationSearch
-from dragoman.operations.search.summary import summarise
-from dragoman.server.app.operations import build_policy, build_registry
-from dragoman.server.approvals import question_to_json
-from dragoman.server.operations import outcome_to_json
 
 if TYPE_CHECKING:
-    pass
-
-
-# ---- The catalog: operations to list, search and call, of a running hub or right here in this process.
-
-
-class Catalog(Protocol):
-    """Operations; the values are those of the doors under `/api/operations`."""
-
-    async def list(self, namespace: str | None) -> Any: ...
-
-    async def search(self, query: str, namespace: str | None) -> Any: ...
-
-    async def get(self, id: str) -> Any: ...
-
-    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any: ...
-
-    async def question(self, approval: str) -> Any:
-        """What is asked; None where a yes or no is wanted."""
-        ...
-
-    async def approve(self, approval: str, answer: str | None = None) -> None: ...
-
-
-class Remote:
-    """The operations of a running hub."""
-
-    def __init__(self, client: HubClient) -> None:
-        self._client = client
-
-    async def list(self, namespace: str | None) -> Any:
-        return await self._find(namespace=namespace)
-
-    async def search(self, query: str, namespace: str | None) -> Any:
-        return await self._find(q=query, namespace=namespace)
-
-    async def get(self, id: str) -> Any:
-        return await self._client.request("GET", f"/api/operations/{path_segment(id)}")
-
-    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
-        query = f"?{urlencode({'approval': approval})}" if approval else ""
-        return await self._client.request(
-            "POST", f"/api/operations/{path_segment(id)}/call{query}", body=input
-        )
-
-    async def question(self, approval: str) -> Any:
-        return (await self._client.request("GET", f"/api/approvals/{path_segment(approval)}"))["question"]
-
-    async def approve(self, approval: str, answer: str | None = None) -> None:
-        body = {"approved": True} if answer is None else {"answer": answer}
-        await self._client.request("POST", f"/api/approvals/{path_segment(approval)}", body=body)
-
-    async def _find(self, **asked: str | None) -> Any:
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-        return await self._client.request("GET", f"/api/operations?{query}")
-
-
-class Here:
-    """The operations that a hub of this configuration would have, in this process."""
-
-    def __init__(self, registry: Registry, calls: Calls) -> None:
-        self._registry = registry
-        self._calls = calls
-
-    async def list(self, namespace: str | None) -> Any:
-        found = [line(operation) for operation in self._registry.list(namespace)]
-        return {"operations": found, "namespaces": self._registry.namespaces()}
-
-    async def search(self, query: str, namespace: str | None) -> Any:
-        return OperationSearch(self._registry).search(query, namespace=namespace).to_json()
-
-    async def get(self, id: str) -> Any:
-        operation = self._registry.get(id)
-        schemas = {"inputSchema": operation.input_schema, "outputSchema": operation.output_schema}
-        return {**line(operation), "description": operation.description, **schemas}
-
-    async def call(self, id: str, input: Mapping[str, Any], *, approval: str | None = None) -> Any:
-        context = Context(approval=approval)
-        return outcome_to_json(await self._calls.call(self._registry.get(id), input, context=context))
-
-    async def question(self, approval: str) -> Any:
-        return question_to_json((await self._calls.access_control.approvals.get(approval)).question)
-
-    async def approve(self, approval: str, answer: str | None = None) -> None:
-        await self._calls.answer_approval(
-            approval, approved=True, by=LOCAL, reason=answer and validate_answer(answer)
-        )
-
-
-def line(operation: Operation) -> dict[str, Any]:
-    return {
-        "id": operation.id,
-        "namespace": operation.namespace,
-        "summary": summarise(operation),
-        "effect": operation.effect,
-        "source": operation.source,
-    }
-
-
-@asynccontextmanager
-async def opened(
-    hub: str | None, key: str | None, *, config: Path | None, places: Sequence[str]
-) -> AsyncIterator[Catalog]:
-    """The catalog of a hub when one is named, else that of a configuration, if there is one."""
-    if hub:
-        async with HubClient(hub, key) as client:
-            yield Remote(client)
-        return
-    path = config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
-    said = add_operations(read_config(path), places)
-    registry = build_registry(said, MemoryArtifactStore(), history=MemoryMessageSearch())
-    guard = AccessControl(build_policy(said), MemoryApprovalStore(time.time), clock=time.time)
-    async with Calls(registry, MemoryLedger(), access_control=guard) as calls:
-        yield Here(registry, calls)
-
-
-# ---- Arguments of an operation as they are typed on a command line: a JSON text, and NAME=VALUE pairs.
-
-
-def parse_arguments(
-    raw: str | None, pairs: Sequence[str], *, properties: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The input: the JSON object `raw`, and the pairs over it. BadRequest when one cannot be read.
-
-    A value whose property takes a string is one, as it stands; any other is JSON where it can be.
-    """
-    try:
-        input = msgspec.json.decode(raw) if raw and raw.strip() else {}
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"--input is no JSON: {error}") from None
-    if not isinstance(input, dict):
-        raise BadRequest("--input must be a JSON object", hint='such as {"name": "value"}')
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise BadRequest(f"{pair!r} is no argument", hint="write NAME=VALUE")
-        input[name] = value if accepts_string(properties.get(name)) else parse_value(value)
-    return input
-
-
-def accepts_string(schema: Any) -> bool:
-    """Whether a property's schema lets a string through."""
-    if not isinstance(schema, Mapping):
-        return False
-    kinds = schema.get("type")
-    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
-        return True
-    return any(accepts_string(each) for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ())))
-
-
-def parse_value(value: str) -> Any:
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return value
-
+    from dragoman.cli.client import HubClient
 
 ops = typer.Typer(
     no_args_is_help=True,
     help="Operations: what models and you can call; without --hub, those that a hub started here would have.",
 )
 Namespace: TypeAlias = Annotated[str | None, typer.Option(help="Only those of this namespace.")]
-Work: TypeAlias = "Callable[[Catalog], Awaitable[Any]]"
 
 
-class Source(NamedTuple):
-    """Where the operations are."""
+class OperationSource(NamedTuple):
+    """A running hub and a key of it, or else a configuration and further operations."""
 
     hub: str | None
     key: str | None
     config: Path | None
-    places: Sequence[str] | None
+    modules: Sequence[str] | None
 
 
 @ops.command(
@@ -230,7 +54,8 @@ def list_operations(
     json: AsJson = False,
 ) -> None:
     """List operations."""
-    answer = look(Source(hub, key, config, operations), lambda catalog: catalog.list(namespace))
+    source = OperationSource(hub, key, config, operations)
+    answer = run_with_source(source, lambda client: client.operations(namespace=namespace))
     if json:
         print_json(answer)
         return
@@ -252,7 +77,8 @@ def search(
     json: AsJson = False,
 ) -> None:
     """Search operations, as the meta-tool hub.search does for a model."""
-    answer = look(Source(hub, key, config, operations), lambda catalog: catalog.search(query, namespace))
+    source = OperationSource(hub, key, config, operations)
+    answer = run_with_source(source, lambda client: client.operations(search=query, namespace=namespace))
     if json:
         print_json(answer)
         return
@@ -273,7 +99,8 @@ def schema(
     operations: Places = None,
 ) -> None:
     """Print an operation with its JSON Schemas, as JSON."""
-    print_json(look(Source(hub, key, config, operations), lambda catalog: catalog.get(id)))
+    source = OperationSource(hub, key, config, operations)
+    print_json(run_with_source(source, lambda client: client.operation(id)))
 
 
 @ops.command(
@@ -306,18 +133,16 @@ def call(
 ) -> None:
     """Call an operation and print its result. Exit code 1 when it fails.
 
-    One that wants an approval, or an answer, is asked about at the terminal, or waits for
-    `dragoman approvals`.
+    An approval or a question is put to you at the terminal; without one it waits for `dragoman approvals`.
     """
-
     raw = sys.stdin.read() if input == "-" else input
 
-    async def run(catalog: Catalog) -> Any:
-        properties = (await catalog.get(id))["inputSchema"].get("properties", {})
-        given = parse_arguments(raw, arguments or (), properties=properties)
-        return await call_with_approvals(catalog, id, input=given, yes=yes)
+    async def run(client: HubClient) -> Any:
+        properties = (await client.operation(id))["inputSchema"].get("properties", {})
+        parsed = parse_arguments(raw, arguments or (), properties=properties)
+        return await call_with_approvals(client, id, input=parsed, yes=yes)
 
-    outcome = look(Source(hub, key, config, operations), run)
+    outcome = run_with_source(OperationSource(hub, key, config, operations), run)
     if json:
         print_json(outcome)
     elif outcome["success"]:
@@ -327,39 +152,49 @@ def call(
     raise typer.Exit(0 if outcome["success"] else 1)
 
 
-async def call_with_approvals(catalog: Catalog, id: str, *, input: Mapping[str, Any], yes: bool) -> Any:
-    """What comes of a call, with all that is asked on the way answered, as far as somebody is there."""
-    outcome = await catalog.call(id, input)
-    while (approval := outcome.get("approvalId")) is not None:
-        question, why = await catalog.question(approval), outcome["error"]["message"]
-        said = yes or ask_user(id, question, reason=why)
-        if said is False:
+async def call_with_approvals(client: HubClient, id: str, *, input: Mapping[str, Any], yes: bool) -> Any:
+    """Call an operation and answer what it asks on the way, as far as there is somebody to ask."""
+    outcome = await client.call_operation(id, input)
+    while (approval_id := outcome.get("approvalId")) is not None:
+        question = (await client.approval(approval_id))["question"]
+        decision = yes or ask_user(id, question, reason=outcome["error"]["message"])
+        if decision is False:
             break
-        await catalog.approve(approval, said if isinstance(said, str) else None)
-        outcome = await catalog.call(id, input, approval=approval)
+        if isinstance(decision, str):
+            await client.answer(approval_id, decision)
+        else:
+            await client.decide(approval_id, approved=True)
+        outcome = await client.call_operation(id, input, approval=approval_id)
     return outcome
 
 
 def ask_user(id: str, question: Mapping[str, Any] | None, *, reason: str) -> bool | str:
-    """Whether somebody at the terminal approves a call, or the answer; nobody there means no."""
+    """Ask at the terminal: whether to call the operation, or the answer. False without a terminal."""
     if not sys.stdin.isatty():
         return False
     if question is None:
         return typer.confirm(f"{reason}. Call {id} now?", default=False, err=True)
     for line in question_lines(question):
         print_note(line)
-    said: str = typer.prompt("Answer (an empty line declines)", default="", show_default=False, err=True)
-    return resolve_answer(question, said) if said.strip() else False
+    text: str = typer.prompt("Answer (an empty line declines)", default="", show_default=False, err=True)
+    return resolve_answer(question, text) if text.strip() else False
 
 
-def look(source: Source, work: Work) -> Any:
-    """What the work finds in the catalog."""
+def run_with_source(source: OperationSource, work: Callable[[HubClient], Awaitable[Any]]) -> Any:
+    """Run `work` with a client of the hub where one is named, else of the configuration's operations."""
+    if source.hub:
+        return run_with_client(HubTarget(source.hub, source.key), work)
+    from dragoman.cli.configuration import (  # late: YAML and schemas take 0.2 s
+        add_operations,
+        read_config_if_any,
+    )
+    from dragoman.cli.in_process import connect_to_config  # late: as above
+
+    config = add_operations(read_config_if_any(source.config), source.modules or ())
 
     async def run() -> Any:
-        async with opened(
-            source.hub, source.key, config=source.config, places=source.places or ()
-        ) as catalog:
-            return await work(catalog)
+        async with connect_to_config(config) as client:
+            return await work(client)
 
     return asyncio.run(run())
 
@@ -372,5 +207,43 @@ def print_result(result: Any) -> None:
 
 
 def print_failure(id: str, error: Mapping[str, Any]) -> None:
-    wrong = f"`dragoman ops schema {id}` shows what it takes" if error.get("problems") else None
-    print_error(error["message"], hint=error.get("hint") or wrong)
+    schema_hint = f"`dragoman ops schema {id}` shows what it takes" if error.get("problems") else None
+    print_error(error["message"], hint=error.get("hint") or schema_hint)
+
+
+def parse_arguments(
+    raw: str | None, pairs: Sequence[str], *, properties: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the input: the JSON object `raw`, with the NAME=VALUE pairs over it. BadRequest.
+
+    A value is a string where the property's schema accepts one, else JSON if it parses as JSON.
+    """
+    try:
+        input = msgspec.json.decode(raw) if raw and raw.strip() else {}
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"--input is not valid JSON: {error}") from None
+    if not isinstance(input, dict):
+        raise BadRequest("--input must be a JSON object", hint='such as {"name": "value"}')
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise BadRequest(f"{pair!r} is not a valid argument", hint="write NAME=VALUE")
+        input[name] = value if accepts_string(properties.get(name)) else parse_value(value)
+    return input
+
+
+def accepts_string(schema: Any) -> bool:
+    """Whether a property's schema accepts a string."""
+    if not isinstance(schema, Mapping):
+        return False
+    kinds = schema.get("type")
+    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+        return True
+    return any(accepts_string(each) for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ())))
+
+
+def parse_value(value: str) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value

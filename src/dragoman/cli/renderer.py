@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent.approvals import QUESTION_PART
-from dragoman.cli.approvals import Question, question_lines
+from dragoman.cli.questions import Question, question_lines
 from dragoman.cli.terminal import strip_controls, truncate
 
 if TYPE_CHECKING:

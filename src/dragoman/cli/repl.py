@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from dragoman.cli.approvals import Question, resolve_answer
 from dragoman.cli.chat_session import ChatSession, new_session_id
 from dragoman.cli.client import HubClient
+from dragoman.cli.questions import Question, resolve_answer
 from dragoman.cli.renderer import EventRenderer
 from dragoman.cli.terminal import format_age, print_error, print_note, print_table
 from dragoman.errors import DragomanError, NotFound
@@ -54,7 +54,9 @@ class ChatRepl:
                 self._run(talk.client.close())
 
     async def _open(self, session: str | None, model: str | None) -> ChatSession:
-        talk = ChatSession(HubClient(self._url, self._key), self._new_renderer, session=session, model=model)
+        talk = ChatSession(
+            HubClient.over_http(self._url, self._key), self._new_renderer, session=session, model=model
+        )
         await talk.client.sessions(limit=1)  # is there a hub, and does it let us in?
         print_note(f"{self._url}; /help lists the commands, Ctrl-D leaves")
         if session:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from dragoman.cli.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Key
 from dragoman.cli.terminal import (
     examples,
@@ -40,7 +40,7 @@ servers = typer.Typer(
 @servers.command("list", epilog=examples(("dragoman servers list", "how each stands, and why")))
 def list_servers(*, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
     """List the MCP servers."""
-    found = run_with_client(hub, key, request=lambda client: client.request("GET", "/api/mcp/servers"))
+    found = run_with_client(HubTarget(hub, key), lambda client: client.request("GET", "/api/mcp/servers"))
     if json:
         print_json(found)
         return
@@ -56,7 +56,7 @@ def list_servers(*, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = Fals
 @servers.command("show", epilog=examples(("dragoman servers show git", "and what changed of its tools")))
 def show(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
     """Show one server: what was left out of it, and the definitions that wait for approval."""
-    found = run_with_client(hub, key, request=lambda client: client.request("GET", server_path(name)))
+    found = run_with_client(HubTarget(hub, key), lambda client: client.request("GET", server_path(name)))
     if json:
         print_json(found)
         return
@@ -104,7 +104,7 @@ def approve(
         found: Json = await client.request("POST", f"{server_path(name)}/approve", body={"tools": wanted})
         return found
 
-    approved = run_with_client(hub, key, request=work)["approved"]
+    approved = run_with_client(HubTarget(hub, key), work)["approved"]
     print_line(f"approved: {', '.join(approved)}" if approved else "nothing waits for approval")
 
 
@@ -125,7 +125,7 @@ def add(
         typer.Option(metavar="FIELD=ENTRY", help="A variable or header from `dragoman secrets`."),
     ] = None,
     trust: Annotated[
-        str, typer.Option(help="always, first or run_with_client: whether its tools are taken as they come.")
+        str, typer.Option(help="always, first or ask: whether its tools are taken as they come.")
     ] = "first",
     hub: Url = DEFAULT_HUB,
     key: Key = None,
@@ -137,7 +137,7 @@ def add(
     if secret:
         body["secrets"] = dict(parse_pair(each) for each in secret)
     status = run_with_client(
-        hub, key, request=lambda client: client.request("POST", "/api/mcp/servers", body=body)
+        HubTarget(hub, key), lambda client: client.request("POST", "/api/mcp/servers", body=body)
     )
     print_line(f"{status['name']}: {status['state']}")
 
@@ -145,7 +145,7 @@ def add(
 @servers.command("remove", epilog=examples(("dragoman servers remove time", "with what was approved of it")))
 def remove(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
     """Remove a server that was added."""
-    run_with_client(hub, key, request=lambda client: client.request("DELETE", server_path(name)))
+    run_with_client(HubTarget(hub, key), lambda client: client.request("DELETE", server_path(name)))
     print_line(f"removed {name}")
 
 
@@ -153,20 +153,9 @@ def remove(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
 def reconnect(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
     """Connect to a server anew."""
     status = run_with_client(
-        hub, key, request=lambda client: client.request("POST", f"{server_path(name)}/reconnect")
+        HubTarget(hub, key), lambda client: client.request("POST", f"{server_path(name)}/reconnect")
     )
     print_line(f"{status['name']}: {status['state']}")
-
-
-def run_with_client(hub: str, key: str | None, *, request: Callable[[HubClient], Awaitable[Any]]) -> Any:
-    """What the hub answers."""
-    from dragoman.cli.client import HubClient  # late: --help needs none of it
-
-    async def run() -> Any:
-        async with HubClient(hub, key) as client:
-            return await request(client)
-
-    return asyncio.run(run())
 
 
 def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:

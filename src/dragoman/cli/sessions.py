@@ -1,134 +1,22 @@
-"""`dragoman sessions`: what was said, from the data folder or from a running hub."""
+"""`dragoman sessions`: read, export and search conversations, in the data folder or at a running hub."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 import typer
 
-from dragoman.cli.client import HubClient
-from dragoman.cli.keys import require_data_folder
+from dragoman.cli.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, make_console, print_json, print_note, print_table
 from dragoman.errors import BadRequest, NotFound
-from dragoman.identity import LOCAL
-from dragoman.messages import Message
-from dragoman.operations.message_search import IndexingProgress
-from dragoman.store.sessions import Session
-from dragoman.store.store import Store
 
 if TYPE_CHECKING:
+    from dragoman.cli.client import HubClient
     from dragoman.messages import Message
-
-
-# ---- The archive: sessions and what was said in them, read from a data folder or from a running hub.
-
-
-class Archive(Protocol):
-    """Where sessions are kept; a session has the keys of `GET /api/sessions/{id}`."""
-
-    async def sessions(self, limit: int = 50) -> list[dict[str, Any]]: ...
-
-    async def session(self, id: str) -> dict[str, Any]: ...
-
-    async def messages(self, id: str) -> list[Message]: ...
-
-    async def search(self, query: str, *, session: str | None = None, limit: int = 20) -> dict[str, Any]: ...
-
-
-class Folder:
-    """The sessions of all owners in a data folder, also while a hub runs there."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def sessions(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The last changed first."""
-        found = [
-            each
-            for owner in await self._owners()
-            for each in await self._store.sessions.list(owner, limit=limit)
-        ]
-        newest = sorted(found, key=lambda session: session.updated_at, reverse=True)[:limit]
-        return [await self._shown(session) for session in newest]
-
-    async def session(self, id: str) -> dict[str, Any]:
-        """NotFound when there is none of this id."""
-        found = await self._store.sessions.get(id)
-        if found is None:
-            raise NotFound(f"there is no session {id!r}", hint="`dragoman sessions list` shows them")
-        return await self._shown(found)
-
-    async def messages(self, id: str) -> list[Message]:
-        """What was said, as far as it is written down."""
-        return list(await self._store.messages.list(id))
-
-    async def search(self, query: str, *, session: str | None = None, limit: int = 20) -> dict[str, Any]:
-        """What was said, as `GET /api/search` tells it, with the owners; the best of each one's, in turn."""
-        owners = await self._owners() if session is None else [(await self.session(session))["owner"]]
-        answers = [
-            (owner, await self._store.history.search(query, owner=owner, session_id=session, limit=limit))
-            for owner in owners
-        ]
-        there = [found.matched for _, found in answers if found.passages]
-        matched = next((way for way in ("all", "some") if way in there), "text")
-        held = [(owner, found.passages) for owner, found in answers if found.matched == matched]
-        ranked = [(rank, owner, each) for owner, found in held for rank, each in enumerate(found)]
-        best = sorted(ranked, key=lambda place: place[:2])[:limit]
-        told = [{**msgspec.to_builtins(passage), "owner": owner} for _, owner, passage in best]
-        return {"matched": matched, "found": told, **unfinished([found.indexing for _, found in answers])}
-
-    async def _owners(self) -> list[str]:
-        return sorted({LOCAL.owner, *(key.owner for key in await self._store.keys.list())})
-
-    async def _shown(self, session: Session) -> dict[str, Any]:
-        return {
-            "id": session.id,
-            "owner": session.owner,
-            "title": session.title,
-            "model": session.model,
-            "agent": session.agent,
-            "maxSteps": session.max_steps,
-            "createdAt": session.created_at,
-            "updatedAt": session.updated_at,
-            "running": await self._store.runs.get_active(session.id) is not None,
-        }
-
-
-def unfinished(indexing: Sequence[IndexingProgress | None]) -> dict[str, Any]:
-    """What is said of indexing that is not done, of all owners together."""
-    there = [each for each in indexing if each is not None]
-    if not there:
-        return {}
-    return {"indexing": {"done": sum(each.done for each in there), "left": sum(each.left for each in there)}}
-
-
-@asynccontextmanager
-async def opened(hub: str | None, key: str | None, *, data: Path) -> AsyncIterator[Archive]:
-    """The archive of a hub when one is named, else that of the data folder."""
-    if hub:
-        async with HubClient(hub, key) as client:
-            yield client
-    else:
-        async with await Store.open(require_data_folder(data), exclusive=False) as store:
-            yield Folder(store)
-
-
-async def pick(archive: Archive, id: str | None) -> dict[str, Any]:
-    """The session of this id, or the last changed one. NotFound."""
-    if id is not None:
-        return await archive.session(id)
-    found: Sequence[dict[str, Any]] = await archive.sessions(limit=1)
-    if not found:
-        raise NotFound("there is no session yet", hint="`dragoman chat` begins one")
-    return found[0]
-
 
 sessions = typer.Typer(no_args_is_help=True, help="Sessions: what was said, and how it was made.")
 Id = Annotated[str | None, typer.Argument(help="The session; the last changed one when left out.")]
@@ -150,7 +38,7 @@ def list_sessions(
     json: AsJson = False,
 ) -> None:
     """List sessions, the last changed first."""
-    found = asyncio.run(_list(hub, key, data=data, limit=limit))
+    found = run_with_client(HubTarget(hub, key, data), lambda client: client.sessions(limit))
     if json:
         print_json({"sessions": found})
         return
@@ -181,7 +69,7 @@ def show(
     id: Id = None, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
 ) -> None:
     """Read a session: messages, tool calls, what they gave, and what the answers took."""
-    session, messages = asyncio.run(_read(hub, key, data=data, id=id))
+    session, messages = _read(HubTarget(hub, key, data), id)
     if json:
         print_json(session_to_json(session, messages))
         return
@@ -209,7 +97,7 @@ def export(
     """Write a session out, whole."""
     from dragoman.cli.transcript import to_markdown  # late: messages and retelling take 0.1 s
 
-    session, messages = asyncio.run(_read(hub, key, data=data, id=id))
+    session, messages = _read(HubTarget(hub, key, data), id)
     text = to_json_text(session, messages) if format == "json" else to_markdown(session, messages)
     if output is None:
         sys.stdout.write(text)
@@ -237,7 +125,7 @@ def search(
 ) -> None:
     """Find what was said, the best first: texts, what tools took and gave, names of files."""
     query = " ".join(words)
-    found = asyncio.run(_search(hub, key, data=data, query=query, session=session, limit=limit))
+    found = asyncio.run(_search(HubTarget(hub, key, data), query, session=session, limit=limit))
     if json:
         print_json(found)
         return
@@ -253,35 +141,33 @@ def search(
         print_passage(passage, out=out)
 
 
-async def _search(
-    hub: str | None, key: str | None, *, data: Path, query: str, session: str | None, limit: int
-) -> dict[str, Any]:
-
-    if not query.strip():
-        raise BadRequest("there is nothing to look for", hint="say some words")
-    async with opened(hub, key, data=data) as archive:
+async def _search(target: HubTarget, words: str, *, session: str | None, limit: int) -> dict[str, Any]:
+    """Search, and repeat the search until the index covers all messages."""
+    if not words.strip():
+        raise BadRequest("There is nothing to search for.", hint="give some words")
+    async with connect(target) as client:
         while True:
-            found = await archive.search(query, session=session, limit=limit)
-            told = found.pop("indexing", None)
-            if told is None:
-                return found
-            every = told["done"] + told["left"]
-            print_note(f"{told['done']} of {every} messages are indexed; the first search takes longer")
+            results = await client.search(words, session=session, limit=limit)
+            progress = results.pop("indexing", None)
+            if progress is None:
+                return results
+            total = progress["done"] + progress["left"]
+            print_note(f"{progress['done']} of {total} messages are indexed; the first search takes longer")
 
 
-async def _list(hub: str | None, key: str | None, *, data: Path, limit: int) -> list[dict[str, Any]]:
+def _read(target: HubTarget, id: str | None) -> tuple[dict[str, Any], list[Message]]:
+    """Return a session and its messages; the last changed session without an id. NotFound."""
 
-    async with opened(hub, key, data=data) as archive:
-        return await archive.sessions(limit=limit)
+    async def read(client: HubClient) -> tuple[dict[str, Any], list[Message]]:
+        if id is not None:
+            session = await client.session(id)
+        elif newest := await client.sessions(limit=1):
+            session = newest[0]
+        else:
+            raise NotFound("There is no session yet.", hint="`dragoman chat` starts one")
+        return session, await client.messages(session["id"])
 
-
-async def _read(
-    hub: str | None, key: str | None, *, data: Path, id: str | None
-) -> tuple[dict[str, Any], list[Message]]:
-
-    async with opened(hub, key, data=data) as archive:
-        session = await pick(archive, id)
-        return session, await archive.messages(session["id"])
+    return run_with_client(target, read)
 
 
 def session_to_json(session: dict[str, Any], messages: list[Message]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dragoman.operations.approval import (
     validate_reason,
 )
 from dragoman.operations.approval import ApprovalStore as Kept
-from dragoman.server.calls import LIMIT
+from dragoman.server.query_parameters import parse_limit
 
 MAX_BODY = 131_072
 MAX_PAGE = 500
@@ -45,7 +45,7 @@ class AnswerApproval(Protocol):
     """What takes an answer; see `Approvals.answer` of the operations."""
 
     def __call__(
-        self, id: str, *, approved: bool, by: Identity, reason: str | None = None
+        self, id: str, /, *, approved: bool, by: Identity, reason: str | None = None
     ) -> Awaitable[ApprovalRequest]: ...
 
 
@@ -65,13 +65,12 @@ class ApprovalHandlers:
     async def list(self, exchange: Exchange) -> None:
         """The newest first; `?status` is one of the five, `?limit` how many at most."""
         query = exchange.query
-        status, limit = parse_status(query.get("status")), query.get("limit", "100")
-        if not LIMIT.fullmatch(limit) or not 1 <= int(limit) <= MAX_PAGE:
-            raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {limit[:20]!r}", field="limit")
+        status = parse_status(query.get("status"))
+        limit = parse_limit(query.get("limit", "100"), maximum=MAX_PAGE)
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         owner = visible_owner(caller)
-        found = await self._approvals.list(owner=owner, status=status, limit=int(limit))
+        found = await self._approvals.list(owner=owner, status=status, limit=limit)
         await exchange.respond(200, {"approvals": [approval_to_json(approval, caller) for approval in found]})
 
     async def get(self, exchange: Exchange) -> None:

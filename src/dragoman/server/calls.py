@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -34,6 +33,7 @@ from dragoman.operations.call_tree import (
 )
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
+from dragoman.server.query_parameters import parse_limit
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageRecord
@@ -43,7 +43,6 @@ Abort: TypeAlias = Callable[[str], Awaitable[bool]]
 
 MAX_NODES = 5_000
 MAX_PAGE = 200
-LIMIT = re.compile("[0-9]{1,9}")
 FILTERS: Mapping[str, str] = {
     "run": "run_id",
     "session": "session_id",
@@ -100,7 +99,7 @@ class CallReader:
         if filters.get("status", "done") not in get_args(CallStatus):
             known = ", ".join(get_args(CallStatus))
             raise BadRequest(f"there is no status {filters['status']!r}; there are {known}", field="status")
-        limit = parse_limit(query.get("limit", "50"))
+        limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
         found = await self._store.calls.list(filters, before=await self._cursor(query), limit=limit)
         nodes = [node_to_json(call_node(line, source=self._source(line.operation))) for line in found]
         for node, line in zip(nodes, found, strict=True):
@@ -219,12 +218,6 @@ class CallHandlers:
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         return CallReader(self._store, owner=visible_owner(caller), source=self._source)
-
-
-def parse_limit(text: str) -> int:
-    if not LIMIT.fullmatch(text) or not 1 <= int(text) <= MAX_PAGE:
-        raise BadRequest(f"limit must be 1 to {MAX_PAGE}, not {text[:20]!r}", field="limit")
-    return int(text)
 
 
 def tree_to_json(tree: CallTreeNode, *, left_out: int, path: Sequence[Json] = ()) -> Json:

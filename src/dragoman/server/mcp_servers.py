@@ -12,6 +12,7 @@ from dragoman.http.exchange import Exchange
 from dragoman.mcp.client.client import McpClient as Clients
 from dragoman.mcp.client.definition_pins import DefinitionChange
 from dragoman.mcp.server_spec import ServerStatus
+from dragoman.server.query_parameters import to_camel_case
 from dragoman.spokes.hub.server import SpokeServer
 
 MAX_BODY = 256_000
@@ -98,11 +99,6 @@ def status_to_json(status: msgspec.Struct) -> dict[str, Any]:
     """A status as JSON, in camelCase."""
     body: dict[str, Any] = msgspec.to_builtins(status)
     return {to_camel_case(name): value for name, value in body.items() if value not in (None, (), [])}
-
-
-def to_camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 def change_to_json(change: DefinitionChange) -> dict[str, Any]:

@@ -1,18 +1,21 @@
-"""Session doors: list, create, read, rename, delete, and search in what was said."""
+"""HTTP handlers of sessions: list, create, read, change, delete, and search their messages."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, NotFound
+from dragoman.errors import BadRequest, Forbidden, NotFound, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.messages import to_json
-from dragoman.operations.access import require_owner
+from dragoman.operations.access import is_visible, require_owner, visible_owner
+from dragoman.operations.message_search import MessageSearchResult
 from dragoman.runs.registry import RunRegistry
+from dragoman.server.query_parameters import parse_limit
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 
@@ -23,7 +26,7 @@ MAX_QUERY_LENGTH = 1_000
 
 
 class SessionBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What can be set; None means: as the hub is configured."""
+    """The fields that a caller can set; None is the hub's default."""
 
     id: str | None = None
     title: str | None = None
@@ -33,23 +36,28 @@ class SessionBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class SessionHandlers:
-    """The doors under `/api/sessions`."""
+    """Handlers of `/api/sessions` and `/api/search`.
 
-    def __init__(self, runs: RunRegistry, store: Store) -> None:
-        self._runs = runs
+    A caller reads and changes the sessions of its own owner. With the scope "admin" it also reads those of
+    others: by id, and with `?owner=NAME` or, for everybody's, `?owner=*`.
+    """
+
+    def __init__(self, store: Store, *, runs: RunRegistry | None) -> None:
+        """`runs` None makes the handlers read-only, for an app beside a hub (see `app.attached`)."""
         self._store = store
+        self._runs = runs
 
     async def list(self, exchange: Exchange) -> None:
-        """The caller's sessions, the newest first; `?limit` and `?before=<id>` page."""
+        """List sessions, the last changed first; `?limit` and `?before=<id>` page, `?owner` selects."""
         query = exchange.query
-        limit = _parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
-        found = await self._store.sessions.list(
-            exchange.identity.owner, limit=limit, before=query.get("before")
+        limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
+        sessions = await self._store.sessions.list(
+            _requested_owner(exchange), limit=limit, before=query.get("before")
         )
-        await exchange.respond(200, {"sessions": [self._to_json(session) for session in found]})
+        await exchange.respond(200, {"sessions": [await self._to_json(session) for session in sessions]})
 
     async def create(self, exchange: Exchange) -> None:
-        """A new, empty session."""
+        """Create an empty session."""
         body = _parse_body(await exchange.read_json(MAX_BODY))
         now = time.time()
         session = Session(
@@ -62,85 +70,137 @@ class SessionHandlers:
             model=body.model,
             max_steps=body.max_steps,
         )
-        self._runs.check_model(session)
+        self._require_runs().check_model(session)
         await self._store.sessions.create(session)
-        await exchange.respond(201, self._to_json(session))
+        await exchange.respond(201, await self._to_json(session))
 
     async def get(self, exchange: Exchange) -> None:
-        """One session."""
-        await exchange.respond(200, self._to_json(await self._find(exchange)))
+        """Return one session."""
+        await exchange.respond(200, await self._to_json(await self._find_readable(exchange)))
 
     async def update(self, exchange: Exchange) -> None:
-        """Set title, model, agent or maxSteps; null puts the hub's default back."""
-        session = await self._find(exchange)
-        sent = await exchange.read_json(MAX_BODY)
-        body = _parse_body(sent)
+        """Set title, model, agent or maxSteps; null restores the hub's default."""
+        session = await self._find_own(exchange)
+        payload = await exchange.read_json(MAX_BODY)
+        body = _parse_body(payload)
         if body.id is not None:
-            raise BadRequest("a session's id cannot be changed", field="id")
+            raise BadRequest("The id of a session cannot be changed.", field="id")
         names = {"title": "title", "model": "model", "agent": "agent", "maxSteps": "max_steps"}
-        fields = {field: getattr(body, field) for word, field in names.items() if word in sent}
-        self._runs.check_model(msgspec.structs.replace(session, **fields))
+        fields = {field: getattr(body, field) for name, field in names.items() if name in payload}
+        self._require_runs().check_model(msgspec.structs.replace(session, **fields))
         await self._store.sessions.update(session.id, **fields)
         await self.get(exchange)
 
     async def delete(self, exchange: Exchange) -> None:
-        """Delete the session and all that was said in it; a run that is active is stopped first."""
-        session = await self._find(exchange)
-        await self._runs.stop_run(session.id, "the session was deleted")
+        """Delete the session with all its messages; stop its active run first."""
+        session = await self._find_own(exchange)
+        await self._require_runs().stop_run(session.id, "the session was deleted")
         await self._store.sessions.delete(session.id)
         await exchange.respond(204)
 
     async def messages(self, exchange: Exchange) -> None:
-        """Everything said, as `UIMessage`s; the message under way as far as it is."""
-        session = await self._find(exchange)
+        """Return the session's messages as `UIMessage`s; the one being written as far as it is."""
+        session = await self._find_readable(exchange)
         stored = list(await self._store.messages.list(session.id))
-        run = self._runs.get_active(session.id)
+        run = None if self._runs is None else self._runs.get_active(session.id)
         if run is not None and stored and stored[-1].id == run.fold.id:
             stored[-1] = run.fold.message()
         await exchange.respond(200, {"messages": [to_json(message) for message in stored]})
 
     async def search(self, exchange: Exchange) -> None:
-        """What was said in the caller's sessions; `?q` are the words, `?session` and `?limit` narrow it."""
+        """Search messages for the words of `?q`; `?session`, `?owner` and `?limit` narrow it.
+
+        Over several owners the best match of each comes first, then the second best of each, and so on:
+        the ranks of different owners cannot be compared.
+        """
         query = exchange.query
-        asked = query.get("q", "")
-        if not asked.strip() or len(asked) > MAX_QUERY_LENGTH:
+        words = query.get("q", "")
+        if not words.strip() or len(words) > MAX_QUERY_LENGTH:
             raise BadRequest(f"q must be some words, of 1 to {MAX_QUERY_LENGTH} characters", field="q")
-        limit = _parse_limit(query.get("limit", "20"), maximum=MAX_RESULTS)
-        session = query.get("session")
-        if session is not None:
-            await self._find_own(session, exchange)
-        owner = exchange.identity.owner
-        found = await self._store.history.search(asked, owner=owner, session_id=session, limit=limit)
-        left = {} if found.indexing is None else {"indexing": found.indexing}
-        await exchange.respond(200, {"matched": found.matched, "found": found.passages, **left})
+        limit = parse_limit(query.get("limit", "20"), maximum=MAX_RESULTS)
+        owner, session_id = _requested_owner(exchange), query.get("session")
+        if session_id is not None:
+            owner = (await self._find_session(session_id, exchange, may_read=True)).owner
+        owners = await self._store.sessions.owners() if owner is None else [owner]
+        results = {
+            name: await self._store.history.search(words, owner=name, session_id=session_id, limit=limit)
+            for name in owners
+        }
+        await exchange.respond(200, _merge_results(results, limit=limit))
 
-    async def _find(self, exchange: Exchange) -> Session:
-        return await self._find_own(exchange.path_params["id"], exchange)
+    async def _find_readable(self, exchange: Exchange) -> Session:
+        return await self._find_session(exchange.path_params["id"], exchange, may_read=True)
 
-    async def _find_own(self, id: str, exchange: Exchange) -> Session:
+    async def _find_own(self, exchange: Exchange) -> Session:
+        return await self._find_session(exchange.path_params["id"], exchange, may_read=False)
+
+    async def _find_session(self, id: str, exchange: Exchange, *, may_read: bool) -> Session:
+        """Return the session if it is the caller's, or readable to it as admin. NotFound, Forbidden."""
         session = await self._store.sessions.get(id)
         if session is None:
-            raise NotFound(f"there is no session {id!r}")
-        require_owner(exchange.identity.owner, session.owner, resource=f"session {id!r}")
+            raise NotFound(f"There is no session {id!r}.", hint="`dragoman sessions list` shows them")
+        caller = exchange.identity
+        if not (may_read and is_visible(session.owner, to=visible_owner(caller))):
+            require_owner(caller.owner, session.owner, resource=f"session {id!r}")
         return session
 
-    def _to_json(self, session: Session) -> dict[str, Any]:
+    def _require_runs(self) -> RunRegistry:
+        if self._runs is None:
+            raise Unavailable("This needs a running hub.", hint="name one with --hub")
+        return self._runs
+
+    async def _is_running(self, session_id: str) -> bool:
+        if self._runs is not None:
+            return self._runs.get_active(session_id) is not None
+        return await self._store.runs.get_active(session_id) is not None
+
+    async def _to_json(self, session: Session) -> dict[str, Any]:
         return {
             "id": session.id,
+            "owner": session.owner,
             "title": session.title,
             "model": session.model,
             "agent": session.agent,
             "maxSteps": session.max_steps,
             "createdAt": session.created_at,
             "updatedAt": session.updated_at,
-            "running": self._runs.get_active(session.id) is not None,
+            "running": await self._is_running(session.id),
         }
 
 
-def _parse_limit(text: str, *, maximum: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10) or not 1 <= int(text) <= maximum:
-        raise BadRequest(f"limit must be 1 to {maximum}, not {text[:20]!r}", field="limit")
-    return int(text)
+def _requested_owner(exchange: Exchange) -> str | None:
+    """Return the owner that `?owner` selects, None for all; the caller's without it. Forbidden."""
+    caller, owner = exchange.identity, exchange.query.get("owner", exchange.identity.owner)
+    if not is_visible(owner, to=visible_owner(caller)):
+        raise Forbidden(
+            f"this key may not see the sessions of the owner {owner!r}",
+            hint="use a key with the scope admin",
+        )
+    return None if owner == "*" else owner
+
+
+def _merge_results(results: Mapping[str, MessageSearchResult], *, limit: int) -> dict[str, Any]:
+    """Return the search results of all owners as one JSON value: the best kind of match that any has."""
+    kinds = {result.matched for result in results.values() if result.passages}
+    matched = next((kind for kind in ("all", "some") if kind in kinds), "text")
+    ranked = [
+        (rank, owner, passage)
+        for owner, result in results.items()
+        if result.matched == matched
+        for rank, passage in enumerate(result.passages)
+    ]
+    best = sorted(ranked, key=lambda entry: entry[:2])[:limit]
+    body: dict[str, Any] = {
+        "matched": matched,
+        "found": [{**msgspec.to_builtins(passage), "owner": owner} for _, owner, passage in best],
+    }
+    progress = [result.indexing for result in results.values() if result.indexing is not None]
+    if progress:
+        body["indexing"] = {
+            "done": sum(each.done for each in progress),
+            "left": sum(each.left for each in progress),
+        }
+    return body
 
 
 def _parse_body(payload: Any) -> SessionBody:

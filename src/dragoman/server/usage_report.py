@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
@@ -12,45 +11,10 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from dragoman.errors import BadRequest
+from dragoman.server.query_parameters import parse_limit, to_camel_case
+from dragoman.server.time_ranges import parse_past
 from dragoman.store.usage import UsageRecord, UsageRepository
 from dragoman.store.usage_report import FILTERS, GROUP_NAMES, TOKEN_COLUMNS, GroupBy, UsageReportRow
-
-# ---- Moments and spans as people write them: `7d`, `90min`, `2026-11-22`, `2026-11-22T10:30`.
-
-SPAN_PATTERN = re.compile(r"(\d{1,5})\s*(s|min|h|d|w)")
-UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-SPAN_HINT = "a span reads like 90min, 24h, 7d or 4w"
-MOMENT_HINT = f"{SPAN_HINT}; a moment like 2026-11-22 or 2026-11-22T10:30Z, in UTC unless it says otherwise"
-
-
-def parse_span(text: str, *, field: str | None = None) -> float:
-    """The span in seconds. BadRequest."""
-    found = SPAN_PATTERN.fullmatch(text.strip())
-    if found is None:
-        raise BadRequest(f"{text!r} is no span of time", field=field, hint=SPAN_HINT)
-    return float(int(found[1]) * UNITS[found[2]])
-
-
-def parse_past(text: str, now: float, *, field: str | None = None) -> float:
-    """A moment in unix seconds; a span is that long ago. BadRequest."""
-    return _parse_moment(text, now, sign=-1, field=field)
-
-
-def parse_future(text: str, now: float, *, field: str | None = None) -> float:
-    """A moment in unix seconds; a span is that far ahead. BadRequest."""
-    return _parse_moment(text, now, sign=1, field=field)
-
-
-def _parse_moment(text: str, now: float, *, sign: int, field: str | None) -> float:
-    if SPAN_PATTERN.fullmatch(text.strip()):
-        return now + sign * parse_span(text)
-    plain = text.strip()
-    try:  # in a query, the `+` of an offset stands for a blank
-        moment = datetime.fromisoformat(plain.replace(" ", "+") if "T" in plain else plain)
-    except ValueError:
-        raise BadRequest(f"{text!r} is no moment", field=field, hint=MOMENT_HINT) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
 
 Json: TypeAlias = dict[str, Any]
 
@@ -115,7 +79,7 @@ def parse_usage_query(parameters: Mapping[str, str], now: float) -> UsageQuery:
         since=None if since is None else parse_past(since, now, field="since"),
         until=None if until is None else parse_past(until, now, field="until"),
         filters=filters,
-        limit=parse_row_limit(parameters.get("limit")),
+        limit=parse_limit(parameters["limit"], maximum=MAX_LIMIT) if "limit" in parameters else None,
         after=None if after is None else parse_cursor(after),
     )
 
@@ -131,14 +95,6 @@ def parse_groups(text: str) -> tuple[GroupBy, ...]:
                 hint=f"it can by {join_names(GROUP_NAMES)}",
             )
     return cast(tuple[GroupBy, ...], tuple(dict.fromkeys(names)))
-
-
-def parse_row_limit(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LIMIT):
-        raise BadRequest(f"limit must be 1 to {MAX_LIMIT}, not {text!r}", field="limit")
-    return int(text)
 
 
 def parse_cursor(text: str) -> tuple[float, str]:
@@ -241,11 +197,6 @@ def to_csv(rows: Iterable[Sequence[Any]]) -> str:
 def escape_formula(cell: Any) -> Any:
     """Text that a spreadsheet would take for a formula gets an apostrophe, and so is text to it."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES) else cell
-
-
-def to_camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
 
 
 def join_names(names: Iterable[str]) -> str:

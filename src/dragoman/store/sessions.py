@@ -36,9 +36,9 @@ class SessionStatements:
     def __init__(self, compiler: Compiler) -> None:
         this = sessions.c.id == bindparam("id")
         latest = sessions.c.updated_at, sessions.c.id
-        page = select_fields(Session, sessions).where(sessions.c.owner == bindparam("owner"))
-        page = page.order_by(*(column.desc() for column in latest))
-        page = page.limit(bindparam("limit")).offset(literal_column("0"))
+        every = select_fields(Session, sessions).order_by(*(column.desc() for column in latest))
+        every = every.limit(bindparam("limit")).offset(literal_column("0"))
+        page = every.where(sessions.c.owner == bindparam("owner"))
         earlier = tuple_(*latest) < tuple_(bindparam("updated_at"), bindparam("before"))
         changes: dict[str, Any] = {name: bindparam(name) for name in (*UPDATABLE, "updated_at")}
         active = select(runs.c.id).where(runs.c.session_id == bindparam("id"), IS_RUNNING)
@@ -46,6 +46,9 @@ class SessionStatements:
         self.get = compiler.compile(select_fields(Session, sessions).where(this))
         self.page = compiler.compile(page)
         self.next_page = compiler.compile(page.where(earlier))
+        self.page_of_all = compiler.compile(every)
+        self.next_page_of_all = compiler.compile(every.where(earlier))
+        self.owners = compiler.compile(select(sessions.c.owner).distinct().order_by(sessions.c.owner))
         self.update = compiler.compile(update(sessions).where(this).values(changes))
         self.delete = compiler.compile(delete(sessions).where(this))
         self.delete_related = [
@@ -80,20 +83,35 @@ class SessionRepository:
         """Return the session, or None."""
         return await self._database.read(lambda connection: self.find(connection, id))
 
-    async def list(self, owner: str, *, limit: int = 50, before: str | None = None) -> Sequence[Session]:
-        """Return the owner's sessions, last changed first; with `before`, those after that session."""
+    async def list(
+        self, owner: str | None, *, limit: int = 50, before: str | None = None
+    ) -> Sequence[Session]:
+        """Return the owner's sessions, or all sessions for None, the last changed first.
+
+        With `before`, a session's id, return those that follow it. NotFound when it does not exist.
+        """
+        sql = self._sql
+        first, following = (
+            (sql.page_of_all, sql.next_page_of_all) if owner is None else (sql.page, sql.next_page)
+        )
+        params: dict[str, Any] = {"limit": limit, **({} if owner is None else {"owner": owner})}
 
         def query(connection: DatabaseConnection) -> Sequence[Session]:
-            params: dict[str, Any] = {"owner": owner, "limit": limit}
             if before is None:
-                return [to_struct(Session, row) for row in connection.fetch_all(self._sql.page, params)]
+                return [to_struct(Session, row) for row in connection.fetch_all(first, params)]
             last = self.find(connection, before)
             if last is None:
-                raise NotFound(f"there is no session {before!r} to go on from")
-            params |= {"updated_at": last.updated_at, "before": before}
-            return [to_struct(Session, row) for row in connection.fetch_all(self._sql.next_page, params)]
+                raise NotFound(f"There is no session {before!r} to continue the list from.")
+            bounds = {"updated_at": last.updated_at, "before": before}
+            return [to_struct(Session, row) for row in connection.fetch_all(following, params | bounds)]
 
         return await self._database.read(query)
+
+    async def owners(self) -> Sequence[str]:
+        """Return everybody who has a session, in alphabetical order."""
+        return await self._database.read(
+            lambda connection: [owner for (owner,) in connection.fetch_all(self._sql.owners, {})]
+        )
 
     async def update(self, id: str, **fields: str | int | None) -> Session:
         """Change a session's title, agent, model or max_steps; return it. Raises NotFound."""

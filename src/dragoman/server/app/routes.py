@@ -1,4 +1,4 @@
-"""The doors of a hub and where they are: every address, its methods, and who may knock."""
+"""The routes of a served hub: every path, its handlers by method, and the scope that a key needs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ from dragoman.mcp.server.endpoint import McpEndpoint
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.runs.registry import RunRegistry
+from dragoman.server.app.api_routes import (
+    Routes,
+    approval_routes,
+    artifact_routes,
+    call_routes,
+    operation_routes,
+    session_routes,
+    usage_routes,
+)
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.services import HubServices
 from dragoman.server.approvals import ApprovalHandlers
@@ -32,7 +41,6 @@ from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, 
 from dragoman.server.health import HealthHandlers
 from dragoman.server.http_endpoint import (
     HttpEndpoint,
-    RequiredScope,
     not_found,
     reject_websocket,
 )
@@ -46,10 +54,13 @@ from dragoman.spokes.hub.endpoint import SpokeEndpoint
 
 MCP_PATH = "/mcp"
 SPOKE_PATH = "/api/spoke"
+EXPOSED_HEADERS = [
+    f"x-dragoman-{name}" for name in ("session", "run", "request-id", "model", "cost", "dropped", "estimated")
+]
 
 
 class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
-    """Those who answer at the doors."""
+    """The handlers of all routes."""
 
     chat: ChatHandlers
     sessions: SessionHandlers
@@ -68,28 +79,28 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_router(handlers: ApiHandlers, auth: Auth, *, public_metrics: bool = True) -> ASGIApp:
-    """The doors behind one router; what is no address gets a 404 in the hub's own words.
+    """Build the router; an unknown path gets a 404 with the hub's error body.
 
-    Addresses are matched as they were sent, so that an id may hold an encoded slash. The gateway's, which
-    have nothing in them to match and the most to do, are looked up first.
+    Paths are matched as they were sent, still quoted, so that an id may hold an encoded slash. The gateway's
+    paths have no parameters and the most traffic: they are looked up in a dict first.
     """
-    hot = {
-        path: HttpEndpoint(handlers, auth=auth, scope="gateway", on_error=fail)
-        for path, handlers, fail in gateway_routes(handlers)
+    gateway = {
+        path: HttpEndpoint(methods, auth=auth, scope="gateway", on_error=on_error)
+        for path, methods, on_error in gateway_routes(handlers)
     }
-    routes = [Route(path, door) for path, door in hot.items()]
-    routes += [
-        Route(path, HttpEndpoint(handlers, auth=auth, scope=scope))
-        for path, handlers, scope in api_routes(handlers)
-    ]
-    routes += [Route(path, HttpEndpoint(handlers)) for path, handlers in public_routes(handlers)]
+    endpoints = {
+        **gateway,
+        **{
+            path: HttpEndpoint(methods, auth=auth, scope=scope)
+            for path, methods, scope in api_routes(handlers)
+        },
+        **{path: HttpEndpoint(methods) for path, methods in public_routes(handlers)},
+    }
     metrics = {"GET": handlers.metrics.get}
-    routes.append(
-        Route(
-            "/metrics",
-            HttpEndpoint(metrics) if public_metrics else HttpEndpoint(metrics, auth=auth, scope="admin"),
-        )
+    endpoints["/metrics"] = (
+        HttpEndpoint(metrics) if public_metrics else HttpEndpoint(metrics, auth=auth, scope="admin")
     )
+    routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
     router = Router(routes, default=not_found)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,19 +109,19 @@ def build_router(handlers: ApiHandlers, auth: Auth, *, public_metrics: bool = Tr
             await handlers.mcp(scope, receive, send)
             return
         if scope["type"] == "websocket":
-            taken = handlers.spokes if path == SPOKE_PATH else None
-            await (taken or reject_websocket)(scope, receive, send)
+            spokes = handlers.spokes if path == SPOKE_PATH else None
+            await (spokes or reject_websocket)(scope, receive, send)
             return
         if "raw_path" in scope:
             scope["path"] = scope["raw_path"].decode("latin-1")
-        door = hot.get(path)
-        await (router if door is None else door)(scope, receive, send)
+        endpoint = gateway.get(path)
+        await (router if endpoint is None else endpoint)(scope, receive, send)
 
     return app
 
 
 def gateway_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], ErrorHandler]]:
-    """The gateway's doors, and in whose words they refuse."""
+    """The paths of the gateway, each with the error format of its dialect."""
     gateway = handlers.gateway
     openai, anthropic = partial(send_error, dialect=CHAT_COMPLETIONS), partial(send_error, dialect=MESSAGES)
     yield "/v1/chat/completions", {"POST": gateway.chat}, openai
@@ -121,50 +132,33 @@ def gateway_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Ha
     yield "/v1/models/{id:path}", {"GET": gateway.model}, openai
 
 
-def api_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]:
-    """The doors that want a key, and what it has to be for; the busiest first."""
-    chat, sessions, operations = handlers.chat, handlers.sessions, handlers.operations
+def api_routes(handlers: ApiHandlers) -> Routes:
+    """The paths under `/api`, each with the scope that a key needs, the busiest first."""
+    yield from chat_routes(handlers.chat)
+    yield from session_routes(handlers.sessions)
+    yield from operation_routes(handlers.operations)
+    yield from usage_routes(handlers.usage)
+    yield from call_routes(handlers.calls)
+    yield from approval_routes(handlers.approvals)
+    yield from artifact_routes(handlers.artifacts)
+    yield from admin_routes(handlers.servers)
+
+
+def chat_routes(chat: ChatHandlers) -> Routes:
     yield "/api/chat", {"POST": chat.post}, "chat"
     yield "/api/chat/{id}/stream", {"GET": chat.resume}, "chat"
     yield "/api/chat/{id}/stop", {"POST": chat.stop}, "chat"
-    yield "/api/sessions", {"GET": sessions.list, "POST": sessions.create}, "chat"
-    yield (
-        "/api/sessions/{id}",
-        {"GET": sessions.get, "PATCH": sessions.update, "DELETE": sessions.delete},
-        "chat",
-    )
-    yield "/api/sessions/{id}/messages", {"GET": sessions.messages}, "chat"
     yield "/api/sessions/{id}/chat", {"POST": chat.post}, "chat"
     yield "/api/sessions/{id}/chat/stream", {"GET": chat.resume}, "chat"
-    yield "/api/sessions/{id}/chat/{same}/stream", {"GET": chat.resume}, "chat"  # as a stock client makes it
+    # A stock `useChat` whose `api` is /api/sessions/ID/chat puts the id once more into its resume URL.
+    yield "/api/sessions/{id}/chat/{same}/stream", {"GET": chat.resume}, "chat"
     yield "/api/sessions/{id}/chat/stop", {"POST": chat.stop}, "chat"
     yield "/api/sessions/{id}/stream", {"GET": chat.resume}, "chat"
     yield "/api/sessions/{id}/stop", {"POST": chat.stop}, "chat"
-    yield "/api/search", {"GET": sessions.search}, "chat"
-    yield "/api/operations", {"GET": operations.list}, "operations"
-    yield "/api/operations/{id}", {"GET": operations.get}, "operations"
-    yield "/api/operations/{id}/call", {"POST": operations.call}, "operations"
-    yield "/api/usage", {"GET": handlers.usage.get}, None
-    yield from inspection_routes(handlers)
-    yield from admin_routes(handlers)
 
 
-def inspection_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]:
-    """The doors to what was called, what waits for an answer, and what was kept of results."""
-    calls, approvals, artifacts = handlers.calls, handlers.approvals, handlers.artifacts
-    yield "/api/calls", {"GET": calls.list}, None
-    yield "/api/calls/{id}", {"GET": calls.get}, None
-    yield "/api/calls/{id}/tree", {"GET": calls.tree}, None
-    yield "/api/calls/{id}/abort", {"POST": calls.abort}, None
-    yield "/api/approvals", {"GET": approvals.list}, None
-    yield "/api/approvals/{id}", {"GET": approvals.get, "POST": approvals.answer}, None
-    yield "/api/artifacts/{id}", {"GET": artifacts.get}, None
-    yield "/api/artifacts/{id}/content", {"GET": artifacts.content}, None
-
-
-def admin_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]:
-    """The doors to what brings operations from elsewhere."""
-    servers = handlers.servers
+def admin_routes(servers: McpServerHandlers) -> Routes:
+    """The paths of what brings operations from outside: MCP servers and spokes."""
     yield "/api/mcp/servers", {"GET": servers.list, "POST": servers.add}, "admin"
     yield "/api/mcp/servers/{name}", {"GET": servers.get, "DELETE": servers.remove}, "admin"
     yield "/api/mcp/servers/{name}/approve", {"POST": servers.approve}, "admin"
@@ -173,7 +167,7 @@ def admin_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Hand
 
 
 def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler]]]:
-    """The doors that are open to all."""
+    """The paths that need no key."""
     yield "/healthz", {"GET": handlers.health.live}
     yield "/readyz", {"GET": handlers.health.ready}
     yield "/openapi.json", {"GET": handlers.reference.openapi}
@@ -181,15 +175,8 @@ def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Han
     yield "/", {"GET": handlers.reference.home}
 
 
-# ---- The front of a hub: its doors, and those who answer at them.
-
-EXPOSED_HEADERS = [
-    f"x-dragoman-{name}" for name in ("session", "run", "request-id", "model", "cost", "dropped", "estimated")
-]
-
-
 class HubParts(Protocol):
-    """What of a hub its doors lead to."""
+    """The parts of a hub that its routes lead to; `app.hub.Hub` has them."""
 
     runs: RunRegistry
     gateway: Gateway
@@ -206,7 +193,7 @@ class HubParts(Protocol):
 
 
 class HubEndpoints:
-    """The doors of a hub; `app` is what a server of ASGI apps serves."""
+    """The HTTP and WebSocket endpoints of a hub; `app` is the ASGI app."""
 
     def __init__(self, config: Config, parts: HubParts, *, services: HubServices) -> None:
         auth = Auth(
@@ -218,13 +205,13 @@ class HubEndpoints:
         self._mcp = McpEndpoint(
             parts.mcp, identify=auth.identify, hosts=config.mcp.hosts, origins=config.mcp.origins
         )
-        rooms = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
-        self._operations = rooms.operations
-        app = build_router(rooms, auth, public_metrics=config.metrics.public)
+        handlers = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
+        self._operations = handlers.operations
+        app = build_router(handlers, auth, public_metrics=config.metrics.public)
         self.app = allow_origins(app, config.cors.origins) if config.cors.origins else app
 
     async def drain(self, seconds: float) -> None:
-        """Give the calls that were made at these doors so many seconds."""
+        """Wait up to `seconds` for the calls that these endpoints received to end."""
         await asyncio.gather(self._mcp.drain(seconds), self._operations.drain(seconds))
 
     async def close(self) -> None:
@@ -235,13 +222,13 @@ class HubEndpoints:
 def build_handlers(
     config: Config, parts: HubParts, *, services: HubServices, mcp: ASGIApp, auth: Auth
 ) -> ApiHandlers:
-    """Those who answer at the doors."""
+    """Build the handlers of all routes."""
     store, ledger, gateway = services.store, parts.meter.ledger, parts.gateway
     settings = ChatSettings(body=config.limits.body, part=config.limits.part, keep_alive=config.keep_alive)
     servers, switchboard = parts.external.servers, parts.external.switchboard
     return ApiHandlers(
         chat=ChatHandlers(parts.runs, store, settings=settings),
-        sessions=SessionHandlers(parts.runs, store),
+        sessions=SessionHandlers(store, runs=parts.runs),
         operations=OperationHandlers(services.calls, meta=services.meta),
         gateway=gateway,
         calls=CallHandlers(
@@ -260,7 +247,7 @@ def build_handlers(
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """The doors for front ends of other origins."""
+    """Allow front ends of other origins (CORS)."""
     return CORSMiddleware(
         app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED_HEADERS
     )

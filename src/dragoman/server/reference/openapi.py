@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from dragoman import events, messages
+from dragoman.server.query_parameters import to_camel_case
 from dragoman.server.version import version
 
 Document: TypeAlias = dict[str, Any]
@@ -101,16 +102,12 @@ def wire_schema(name: str, schema: Document) -> Document:
     unsaid = INTERNAL_FIELDS.get(name, set())
     fields = {key: without_null(rules) for key, rules in schema["properties"].items() if key not in unsaid}
     summary = inspect.cleandoc(schema["description"]).split("\n\n")[0]
+    description = SNAKE_CASE.sub(lambda match: to_camel_case(match[0]), summary)
     return {
         **schema,
-        "description": DESCRIPTIONS.get(name) or SNAKE_CASE.sub(match_to_camel_case, summary),
+        "description": DESCRIPTIONS.get(name) or description,
         "properties": fields,
     }
-
-
-def match_to_camel_case(match: re.Match[str]) -> str:
-    first, *rest = match[0].split("_")
-    return first + "".join(word.title() for word in rest)
 
 
 def without_null(rules: Document) -> Document:

@@ -1,0 +1,56 @@
+"""Paths under `/api` whose handlers need no running hub: the served hub and `app.attached` share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from dragoman.http.exchange import Handler
+from dragoman.server.approvals import ApprovalHandlers
+from dragoman.server.artifacts import ArtifactHandlers
+from dragoman.server.calls import CallHandlers
+from dragoman.server.http_endpoint import RequiredScope
+from dragoman.server.operations import OperationHandlers
+from dragoman.server.sessions import SessionHandlers
+from dragoman.server.usage import UsageHandlers
+
+Routes: TypeAlias = Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]
+"""Path, handler by method, and the scope that a key needs (None: each handler checks for itself)."""
+
+
+def session_routes(sessions: SessionHandlers) -> Routes:
+    yield "/api/sessions", {"GET": sessions.list, "POST": sessions.create}, "chat"
+    yield (
+        "/api/sessions/{id}",
+        {"GET": sessions.get, "PATCH": sessions.update, "DELETE": sessions.delete},
+        "chat",
+    )
+    yield "/api/sessions/{id}/messages", {"GET": sessions.messages}, "chat"
+    yield "/api/search", {"GET": sessions.search}, "chat"
+
+
+def operation_routes(operations: OperationHandlers) -> Routes:
+    yield "/api/operations", {"GET": operations.list}, "operations"
+    yield "/api/operations/{id}", {"GET": operations.get}, "operations"
+    yield "/api/operations/{id}/call", {"POST": operations.call}, "operations"
+
+
+def usage_routes(usage: UsageHandlers) -> Routes:
+    yield "/api/usage", {"GET": usage.get}, None
+
+
+def call_routes(calls: CallHandlers) -> Routes:
+    yield "/api/calls", {"GET": calls.list}, None
+    yield "/api/calls/{id}", {"GET": calls.get}, None
+    yield "/api/calls/{id}/tree", {"GET": calls.tree}, None
+    yield "/api/calls/{id}/abort", {"POST": calls.abort}, None
+
+
+def approval_routes(approvals: ApprovalHandlers) -> Routes:
+    yield "/api/approvals", {"GET": approvals.list}, None
+    yield "/api/approvals/{id}", {"GET": approvals.get, "POST": approvals.answer}, None
+
+
+def artifact_routes(artifacts: ArtifactHandlers) -> Routes:
+    yield "/api/artifacts/{id}", {"GET": artifacts.get}, None
+    yield "/api/artifacts/{id}/content", {"GET": artifacts.content}, None

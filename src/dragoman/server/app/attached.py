@@ -1,0 +1,111 @@
+"""The hub's API in this process, over a data folder or a configuration, without running a hub.
+
+The command line uses it when no hub is named: the same handlers answer, so a command does the same with
+and without a hub. A hub may be running over the same folder, therefore an attached app takes no lock,
+recovers no runs, and starts nothing: no providers, MCP servers, spokes or background jobs. A path that needs
+a running hub answers 503. Every caller is the operator, who can write to the data folder anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from dragoman.config import Config
+from dragoman.errors import Unavailable
+from dragoman.http.exchange import Exchange
+from dragoman.identity import Identity
+from dragoman.operations.approval import ApprovalRequest, MemoryApprovalStore
+from dragoman.operations.artifact import MemoryArtifactStore
+from dragoman.operations.calls import Calls
+from dragoman.operations.ledger import CallCompletion, MemoryLedger
+from dragoman.operations.message_search import MemoryMessageSearch
+from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.permission.access_control import AccessControl, denied_failure
+from dragoman.server.app.api_routes import (
+    Routes,
+    approval_routes,
+    artifact_routes,
+    call_routes,
+    operation_routes,
+    session_routes,
+    usage_routes,
+)
+from dragoman.server.app.operations import build_policy, build_registry
+from dragoman.server.approvals import ApprovalHandlers
+from dragoman.server.artifacts import ArtifactHandlers
+from dragoman.server.calls import CallHandlers
+from dragoman.server.http_endpoint import HttpEndpoint
+from dragoman.server.operations import OperationHandlers
+from dragoman.server.sessions import SessionHandlers
+from dragoman.server.usage import UsageHandlers
+from dragoman.store.store import Store
+
+NEEDS_HUB = "This needs a running hub."
+HUB_HINT = "start one with `dragoman serve`, and name it with --hub"
+
+
+@asynccontextmanager
+async def attach_to_data(data: Path) -> AsyncIterator[ASGIApp]:
+    """Serve a data folder beside the hub that may run there: sessions, calls, approvals, usage."""
+    async with await Store.open(data, exclusive=False) as store:
+        yield build_attached_app(
+            session_routes(SessionHandlers(store, runs=None)),
+            call_routes(CallHandlers(store, abort=refuse_abort)),
+            approval_routes(ApprovalHandlers(store.approvals, answer=StoredAnswers(store))),
+            artifact_routes(ArtifactHandlers(store.artifacts)),
+            usage_routes(UsageHandlers(store)),
+        )
+
+
+@asynccontextmanager
+async def attach_to_config(config: Config) -> AsyncIterator[ASGIApp]:
+    """Load the operations of a configuration; approvals and results live in memory until the end."""
+    registry = build_registry(config, MemoryArtifactStore(), history=MemoryMessageSearch())
+    approvals = MemoryApprovalStore(time.time)
+    access_control = AccessControl(build_policy(config), approvals, clock=time.time)
+    async with Calls(registry, MemoryLedger(), access_control=access_control) as calls:
+        yield build_attached_app(
+            operation_routes(OperationHandlers(calls, meta=MetaTools(registry, calls))),
+            approval_routes(ApprovalHandlers(approvals, answer=calls.answer_approval)),
+        )
+
+
+class StoredAnswers:
+    """Answers approvals in the store; the hub that runs, or the next to start, resumes the waiting run."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def __call__(
+        self, id: str, *, approved: bool, by: Identity, reason: str | None = None
+    ) -> ApprovalRequest:
+        """Answer an approval, and end a call that is denied before it ran."""
+        approval = await self._store.approvals.answer(id, approved=approved, by=by, reason=reason)
+        if not approved and approval.call_id is not None and approval.state is None:
+            completion = CallCompletion(status="denied", ended_at=time.time(), error=denied_failure(reason))
+            await self._store.calls.close_pending(approval.call_id, completion)
+        return approval
+
+
+def build_attached_app(*tables: Routes) -> ASGIApp:
+    """Build an ASGI app of these routes; every other path answers 503. Callers need no key."""
+    routes: Iterable[Route] = (
+        Route(path, HttpEndpoint(handlers)) for table in tables for path, handlers, _ in table
+    )
+    return Router(list(routes), default=HttpEndpoint(dict.fromkeys(("GET", "POST", "DELETE"), refuse)))
+
+
+async def refuse(_: Exchange) -> None:
+    """Answer 503: nothing of a running hub is here."""
+    raise Unavailable(NEEDS_HUB, hint=HUB_HINT)
+
+
+async def refuse_abort(_: str) -> bool:
+    """Answer 503: only the hub that runs a call can stop it."""
+    raise Unavailable(NEEDS_HUB, hint=HUB_HINT)
