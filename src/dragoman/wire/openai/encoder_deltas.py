@@ -28,7 +28,7 @@ _BLOCK_EVENTS = (e.TextStart, e.TextDelta, e.TextEnd, e.ReasoningStart, e.Reason
 class _ReasoningBlock(msgspec.Struct):
     """An open reasoning block."""
 
-    pieces: list[str]
+    texts: list[str]
     metadata: ProviderMetadata
 
 
@@ -58,10 +58,10 @@ class DeltaEncoder:
 
     def append_reasoning(self, event: e.ReasoningDelta) -> bool:
         """Append to an open reasoning block; False if `encode` must handle the event."""
-        thought = self._reasoning_blocks.get(event.id)
-        if thought is None or not self._started or not event.delta or event.provider_metadata is not None:
+        block = self._reasoning_blocks.get(event.id)
+        if block is None or not self._started or not event.delta or event.provider_metadata is not None:
             return False
-        thought.pieces.append(event.delta)
+        block.texts.append(event.delta)
         return True
 
     def _encode_block(self, event: BlockEvent) -> MessageDelta | None:
@@ -111,15 +111,15 @@ class DeltaEncoder:
         return {"content": event.delta}
 
     def _encode_reasoning(self, event: e.ReasoningDelta) -> MessageDelta | None:
-        thought = self._reasoning_blocks.setdefault(event.id, _ReasoningBlock([], {}))
-        thought.pieces.append(event.delta)
-        _merge_metadata(thought.metadata, event.provider_metadata)
+        block = self._reasoning_blocks.setdefault(event.id, _ReasoningBlock([], {}))
+        block.texts.append(event.delta)
+        _merge_metadata(block.metadata, event.provider_metadata)
         return {"reasoning_content": event.delta} if event.delta else None
 
     def _end_reasoning(self, event: e.ReasoningEnd) -> MessageDelta | None:
-        thought = self._reasoning_blocks.pop(event.id, None) or _ReasoningBlock([], {})
-        _merge_metadata(thought.metadata, event.provider_metadata)
-        entries = _reasoning_details("".join(thought.pieces), thought.metadata)
+        block = self._reasoning_blocks.pop(event.id, None) or _ReasoningBlock([], {})
+        _merge_metadata(block.metadata, event.provider_metadata)
+        entries = _reasoning_details("".join(block.texts), block.metadata)
         numbered = [self._with_index("reasoning_details", entry) for entry in entries]
         return {"reasoning_details": numbered} if numbered else None
 
