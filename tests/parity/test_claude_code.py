@@ -167,5 +167,5 @@ async def test_what_it_says_of_its_failure_is_the_error(desk: Desk, play: str, c
 async def test_a_cli_that_is_missing_is_said_with_what_to_do() -> None:
     provider = ClaudeCodeProvider("/no/such/claude")
     result: Any = await Agent(provider.model("sonnet")).spawn("Hello?").result
-    assert "no Claude Code CLI '/no/such/claude'" in result.error.message
+    assert "Claude Code CLI '/no/such/claude' is not installed" in result.error.message
     assert "install it" in result.error.hint

@@ -274,7 +274,7 @@ asyncio.run(main())
 async def test_a_missing_cli_is_an_error_that_says_what_to_do() -> None:
     error = await fail(ClaudeCodeProvider("no-such-claude"))
 
-    assert error.message == "there is no Claude Code CLI 'no-such-claude' here"
+    assert error.message == "the Claude Code CLI 'no-such-claude' is not installed"
     assert error.hint is not None
     assert "install it" in error.hint
     assert not error.transient
@@ -319,7 +319,7 @@ async def test_its_last_turn_is_a_finish_that_says_so_and_leaves_no_call_open(cl
 
 
 async def test_whoever_gates_budgets_is_told_that_this_one_cannot_be_gated() -> None:
-    assert "give the model max_budget_usd" in ClaudeCodeProvider().budget_notice
+    assert "set the model option max_budget_usd" in ClaudeCodeProvider().budget_notice
 
 
 async def test_its_own_budget_is_an_error_that_nobody_tries_again(cli: Cli) -> None:

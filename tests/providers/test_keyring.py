@@ -222,5 +222,5 @@ def test_no_secret_is_shown() -> None:
     keys = ring(Clock(), "ab")
     shown = f"{keys!r} {keys.acquire().key!r} {keys.acquire()!r}"
     assert "secret" not in shown
-    assert "KeyRing(['a', 'b'])" in shown
+    assert "KeyPool(['a', 'b'])" in shown
     assert keys.secrets == ["sk-secret-a", "sk-secret-b"]

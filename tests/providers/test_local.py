@@ -182,7 +182,9 @@ async def test_only_its_own_hub_may_use_the_model(provider: LocalProvider, trans
 async def test_a_file_that_is_no_model_is_named_when_it_is_used(tmp_path: Path, transport: Transport) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF but no more")
     provider = LocalProvider("local", transport=transport, model_path=str(tmp_path / "broken.gguf"))
-    with pytest.raises(ProviderError, match=r"could not start \(exit code 1\): 'broken.gguf' cannot be used"):
+    with pytest.raises(
+        ProviderError, match=r"could not start \(exit code 1\): 'broken.gguf' cannot be loaded"
+    ):
         await answer(provider, ask())
     await provider.close()
 
@@ -241,7 +243,7 @@ async def test_a_start_that_is_given_up_leaves_no_process() -> None:
     [
         ("import sys; print('no memory', file=sys.stderr); sys.exit(3)", "(exit code 3): no memory"),
         ("import os; os.abort()", "(killed by SIGABRT)"),
-        ("print('hello', flush=True); input(); input()", "(it gave no address)"),
+        ("print('hello', flush=True); input(); input()", "(it sent no address)"),
     ],
 )
 async def test_a_process_that_cannot_start_is_reported_with_its_last_words(script: str, problem: str) -> None:

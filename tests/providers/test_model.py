@@ -218,7 +218,7 @@ def test_claude_code_needs_no_variable() -> None:
     ("name", "variable"), [("openai/x", "OPENAI_API_KEY"), ("anthropic/x", "ANTHROPIC_API_KEY")]
 )
 def test_a_missing_key_is_called_by_its_variable(name: str, variable: str) -> None:
-    with pytest.raises(ConfigError, match=f"needs the variable {variable}, which is not set"):
+    with pytest.raises(ConfigError, match=f"needs the environment variable {variable}, which is not set"):
         resolve(name, {})
 
 

@@ -372,5 +372,7 @@ def test_keys_are_not_shown() -> None:
         base_url="http://h/v1", api_key=KEY, headers={"Api-Key": "hidden-1", "X-Title": "us"}
     )
     up = OpenAIProvider("up", server, transport=Transport())
-    assert f"{server!r} {up!r}" == ("Server('http://h/v1') OpenAIProvider('up', Server('http://h/v1'))")
+    assert f"{server!r} {up!r}" == (
+        "UpstreamServer('http://h/v1') OpenAIProvider('up', UpstreamServer('http://h/v1'))"
+    )
     assert server.secrets == [KEY, "hidden-1"]

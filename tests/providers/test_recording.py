@@ -91,7 +91,7 @@ async def test_a_recording_answers_once_and_what_is_left_is_told(tmp_path: Path)
     provider = replay(tmp_path)
     await collect(provider, ask("question 0"))
 
-    with pytest.raises(AssertionError, match=r"1 recordings were not asked for: 0002\.json"):
+    with pytest.raises(AssertionError, match=r"1 recordings were not used: 0002\.json"):
         provider.assert_complete()
     await collect(provider, ask("question 1"))
     provider.assert_complete()
@@ -156,7 +156,7 @@ async def test_what_was_given_up_is_not_recorded(tmp_path: Path) -> None:
 async def test_recordings_are_never_overwritten(tmp_path: Path) -> None:
     await recorded(tmp_path, "yes")
 
-    with pytest.raises(ConfigError, match="holds recordings already"):
+    with pytest.raises(ConfigError, match="already contains recordings"):
         record(ScriptedModelProvider([], name="r"), tmp_path)
 
 

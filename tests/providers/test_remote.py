@@ -285,4 +285,4 @@ async def test_a_provider_shows_no_secret(transport: Transport) -> None:
     )
     provider = OpenAIProvider("up", server, transport=transport, keys=ring("ab"))
     assert "secret" not in f"{provider!r} {provider.server!r} {provider.keys!r}"
-    assert f"{provider!r}" == "OpenAIProvider('up', Server('https://host.example/v1'))"
+    assert f"{provider!r}" == "OpenAIProvider('up', UpstreamServer('https://host.example/v1'))"

@@ -59,14 +59,14 @@ async def test_the_usage_of_a_mapping_is_read_by_either_of_its_names(name: str) 
 @pytest.mark.parametrize(
     ("step", "says"),
     [
-        ({"text": "Hi", "usage": {"inputs": 3}}, "no 'inputs'"),
+        ({"text": "Hi", "usage": {"inputs": 3}}, "no field 'inputs'"),
         ({"txt": "Hi"}, "step 2 .* unknown field `txt`"),
         (Step(text=3), "step 2 .*got `int` - at `\\$.text`"),  # type: ignore[arg-type]
         (Step(text="Hi", finish="over"), "step 2 .*'over'"),  # type: ignore[arg-type]
-        (5, "step 2 of the script is no step: 5"),
+        (5, "step 2 of the script is not a step: 5"),
         (("add", 5), "step 2 .* a call is"),
         (("add", {}, 5), "step 2 .* a call is"),
-        ([("add", {}), "sub"], "step 2 .* and 'sub' is none"),
+        ([("add", {}), "sub"], "step 2 .* 'sub' is not a call"),
     ],
 )
 def test_a_step_that_is_none_is_refused_before_anything_is_asked(step: Any, says: str) -> None:
@@ -81,7 +81,7 @@ def test_a_script_is_a_list() -> None:
 
 async def test_what_a_function_gives_is_read_when_it_is_asked() -> None:
     model = ScriptedModel([lambda _: 5])  # type: ignore[list-item, return-value]
-    with pytest.raises(ConfigError, match="step 1 of the script is no step: 5"):
+    with pytest.raises(ConfigError, match="step 1 of the script is not a step: 5"):
         await ask(model)
 
 
@@ -119,7 +119,7 @@ async def test_a_function_sees_the_request() -> None:
 
 
 async def test_steps_that_are_left_fail_the_test() -> None:
-    with pytest.raises(AssertionError, match="2 of 3 steps were not asked for: 'b', 'c'"):
+    with pytest.raises(AssertionError, match="2 of 3 steps were not used: 'b', 'c'"):
         async with ScriptedModel(["a", "b", "c"]) as model:
             await ask(model)
 
@@ -131,7 +131,7 @@ async def test_asking_too_often_fails_the_test_too() -> None:
     with pytest.raises(ProviderError, match="the script has 1 steps, and this is request 2"):
         await ask(model)
 
-    with pytest.raises(AssertionError, match="asked 2 times, and the script has 1 steps"):
+    with pytest.raises(AssertionError, match="got 2 requests, and the script has 1 steps"):
         model.assert_complete()
 
 

@@ -1,4 +1,4 @@
-"""Languages: how the servers of one family are asked, and how their answers are read."""
+"""The adapter of a provider family: how to encode its requests and decode its answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
 
 
 class AnswerDecoder(Protocol):
-    """Reads one answer; see `dragoman.wire.openai.decoder.Decoder`."""
+    """Decodes one answer, fed with bytes. Each family's `wire/*/decoder.py` has one."""
 
     done: bool
 
@@ -27,49 +27,52 @@ class AnswerDecoder(Protocol):
         """Why the answer failed, if it did."""
 
     def feed(self, raw: bytes) -> list[Event]:
-        """The events in one read."""
+        """Decode received bytes."""
 
     def close(self) -> list[Event]:
-        """The last events; ProviderError when the answer has no end."""
+        """Return the last events. Raises ProviderError if the answer is incomplete."""
 
     def decode_document(self, raw: bytes) -> list[Event]:
-        """The events of an answer that came as one document."""
+        """Decode an answer that is one JSON document, not a stream."""
 
 
 class ProviderAdapter(Protocol):
-    """What one family of servers speaks."""
+    """The protocol of one family of servers."""
 
     family: Family
 
     def url(self, server: UpstreamServer) -> str:
-        """Where an answer is asked for."""
+        """Return the URL of requests for an answer."""
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
-        """What a request says beside its body; names in lower case."""
+        """Return the headers of a request, names in lower case."""
 
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
-        """The body of a request, without the fields in `drop`."""
+        """Encode the body of a request, without the fields in `drop`."""
 
     def decoder(self, request: ModelRequest) -> AnswerDecoder:
-        """A reader of the answer."""
+        """Return a decoder for the answer."""
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """The field that a request was refused for, without which it may pass; None when there is none."""
+        """Return the field that the server rejected, to retry without it; None if there is none."""
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """The same for a request that was relayed, of which only what the hub put into it may change."""
+        """Learn from the rejection of a relayed request; return whether to retry it.
+
+        Only fields that the hub added to a relayed body may change.
+        """
 
 
 def call_ids(history: Sequence[Message]) -> set[str]:
-    """The ids of the calls in a history, which a new call must not have."""
+    """Return the ids of all tool calls in a history; a new call needs another one."""
     return {part.tool_call_id for message in history for part in message.parts if isinstance(part, ToolPart)}
 
 
 def error_text(body: bytes) -> str:
-    """What an error body says in words."""
+    """Return the message of an error body; empty if it has none."""
     try:
         return describe_error(find_error(msgspec.json.decode(body)))
     except (msgspec.DecodeError, RecursionError):

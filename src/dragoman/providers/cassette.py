@@ -1,4 +1,4 @@
-"""A cassette: one request to a provider and its answer, as they are kept in a file, without secrets."""
+"""Cassettes: files with one recorded request and its answer, without secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Batches: TypeAlias = Sequence[Sequence[e.Event]]
 
 
 class RecordedError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the answer failed."""
+    """The error of a recorded answer."""
 
     message: str
     category: ProviderCategory
@@ -29,7 +29,7 @@ class RecordedError(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def from_error(cls, error: ProviderError) -> RecordedError:
-        """What is kept of an error."""
+        """Copy the fields of an error that are recorded."""
         return cls(
             error.message,
             error.category,
@@ -40,11 +40,11 @@ class RecordedError(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def redacted(self, secrets: Collection[str]) -> RecordedError:
-        """The same, masked."""
+        """Return a copy with secrets redacted."""
         return msgspec.structs.replace(self, message=redact(self.message, secrets))
 
     def to_error(self) -> ProviderError:
-        """The error again."""
+        """Return the error to raise on replay."""
         return ProviderError(
             self.message,
             category=self.category,
@@ -56,7 +56,7 @@ class RecordedError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Cassette(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`request` and `answer` as JSON values; `file_name` is the file's name."""
+    """One recording: `request` and `answer` are JSON values; `file_name` is set when it is read."""
 
     provider: str
     family: str
@@ -66,47 +66,53 @@ class Cassette(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     file_name: str = ""
 
     def encode(self) -> bytes:
-        """The file: JSON for people to read and compare."""
+        """Encode as indented JSON, so that people can read and diff it."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     def batches(self) -> Iterator[list[e.Event]]:
-        """The events, as they came."""
+        """Yield the recorded batches of events."""
         for batch in self.answer:
             yield [e.decode(msgspec.json.encode(event)) for event in batch]
 
 
 def read_cassettes(folder: Path) -> list[Cassette]:
-    """The recordings in a folder, in their order; ConfigError when one cannot be read."""
-    found: list[Cassette] = []
+    """Read the recordings of a folder, in order. Raises ConfigError if one is not readable."""
+    cassettes: list[Cassette] = []
     for path in sorted(folder.glob("*.json")):
         try:
             cassette = msgspec.json.decode(path.read_bytes(), type=Cassette)
         except (OSError, msgspec.DecodeError) as error:
             raise ConfigError(f"the recording {str(path)!r} cannot be read: {error}") from None
-        found.append(msgspec.structs.replace(cassette, file_name=path.name))
-    return found
+        cassettes.append(msgspec.structs.replace(cassette, file_name=path.name))
+    return cassettes
 
 
 def normalise_request(request: ModelRequest, secrets: Collection[str]) -> Any:
-    """What is asked, without what differs from run to run, and without secrets."""
+    """Return the request as JSON without secrets and without what differs from run to run (ids, metadata)."""
     messages = [
         msgspec.structs.replace(message, id=f"message-{number}", metadata=None)
         for number, message in enumerate(request.messages, 1)
     ]
-    whole = msgspec.structs.replace(request, messages=messages)
-    return redact_json(msgspec.json.decode(msgspec.json.encode(whole, enc_hook=mapping_enc_hook)), secrets)
+    normalised = msgspec.structs.replace(request, messages=messages)
+    return redact_json(
+        msgspec.json.decode(msgspec.json.encode(normalised, enc_hook=mapping_enc_hook)), secrets
+    )
 
 
 def redact_answer(batches: Batches, secrets: Collection[str]) -> list[list[e.Event]]:
-    """An answer without secrets, also those that came in pieces: such a block comes as one piece then."""
-    clean = {key: redact(text, secrets) for key, text in _block_texts(batches).items()}
-    dirty = {key: clean[key] for key, text in _block_texts(batches).items() if clean[key] != text}
-    kept = ([_redact_event(event, dirty, secrets=secrets) for event in batch] for batch in batches)
-    return [left for batch in kept if (left := [event for event in batch if event is not None])]
+    """Redact an answer. A block with a secret is merged into one delta: the secret may span several."""
+    redacted = {key: redact(text, secrets) for key, text in _block_texts(batches).items()}
+    changed = {key: redacted[key] for key, text in _block_texts(batches).items() if redacted[key] != text}
+    answer: list[list[e.Event]] = []
+    for batch in batches:
+        events = [_redact_event(event, changed, secrets=secrets) for event in batch]
+        if remaining := [event for event in events if event is not None]:
+            answer.append(remaining)
+    return answer
 
 
 def redact_json(value: Any, secrets: Collection[str]) -> Any:
-    """A JSON value whose strings, keys of objects too, are masked."""
+    """Redact all strings of a JSON value, including the keys of objects."""
     match value:
         case str():
             return redact(value, secrets)
@@ -119,13 +125,13 @@ def redact_json(value: Any, secrets: Collection[str]) -> Any:
 
 
 def _block_texts(batches: Batches) -> dict[tuple[str, str], str]:
-    """What each block and each call's arguments are in whole."""
+    """Return the complete text of each block and of each call's arguments."""
     texts: dict[tuple[str, str], str] = {}
     for batch in batches:
         for event in batch:
-            piece = _delta_of(event)
-            if piece is not None:
-                key, text = piece
+            delta = _delta_of(event)
+            if delta is not None:
+                key, text = delta
                 texts[key] = texts.get(key, "") + text
     return texts
 
@@ -143,11 +149,11 @@ def _delta_of(event: e.Event) -> tuple[tuple[str, str], str] | None:
 def _redact_event(
     event: e.Event, redacted_blocks: dict[tuple[str, str], str], *, secrets: Collection[str]
 ) -> e.Event | None:
-    """The event, masked; None for a piece of a block whose first piece has said all of it."""
-    piece = _delta_of(event)
-    if piece is None:
+    """Redact an event; None for a delta whose block was merged into its first delta."""
+    delta = _delta_of(event)
+    if delta is None:
         return e.decode(msgspec.json.encode(redact_json(msgspec.to_builtins(event), secrets)))
-    key, _ = piece
+    key, _ = delta
     if key not in redacted_blocks:
         return event
     text, redacted_blocks[key] = redacted_blocks[key], ""

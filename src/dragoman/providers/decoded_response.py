@@ -1,4 +1,4 @@
-"""An answer on its way in: bytes from the response, batches of events out of the decoder."""
+"""A streamed answer, decoded: bytes from the HTTP response in, batches of events out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dragoman.providers.adapter import AnswerDecoder
 from dragoman.providers.key_pool import KeyLease
 from dragoman.providers.retry import MAX_TEXT_BODY, page_text, safe_line
 
-MAX_ANSWER_BYTES = 256 * 1024 * 1024  # bytes of one answer
-DRAIN_SECONDS = 0.25  # seconds that the end of the body may come behind the end of the answer
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+DRAIN_SECONDS = 0.25  # wait for the end of the body after the last event, so that the connection is reusable
 
 
 class DecodedResponse:
-    """One answer, from its first event to its last. `start` it, then ask for the `next_batch` until None."""
+    """One answer. Call `start`, then `next_batch` until it returns None, then `close`."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class DecodedResponse:
         self._decoder = decoder
         self._lease = lease
         self._limit = limit
-        self._json_lines = json_lines  # a stream of JSON lines begins as a document does
+        self._json_lines = json_lines  # a stream of JSON lines starts like a JSON document
         self._size = 0
-        self._document: list[bytes] | None = None  # the answer, when it is JSON and no stream
+        self._document: list[bytes] | None = None  # the body so far, if it is one JSON document
         self._first_batch: Sequence[Event] = ()
         self._failure: ProviderError | None = None
         self._complete = False
@@ -46,7 +46,7 @@ class DecodedResponse:
         return self._lease.key.name
 
     async def start(self) -> None:
-        """Read until the first event. ProviderError when nothing came, or the server is too busy."""
+        """Read until the first event. Raises ProviderError if there is no body or the server is too busy."""
         try:
             while not (self._first_batch or self._complete):
                 self._first_batch = self._feed(await self._response.receive())
@@ -62,7 +62,7 @@ class DecodedResponse:
             self._lease.mark_succeeded()
 
     async def next_batch(self) -> Sequence[Event] | None:
-        """The next batch; None at the end. Raises what broke the answer off, after what came before it."""
+        """Return the next batch, None at the end. Raises a failure after the events that precede it."""
         batch, self._first_batch = self._first_batch, ()
         while not (batch or self._complete or self._failure):
             batch = self._feed(await self._response.receive())
@@ -75,7 +75,7 @@ class DecodedResponse:
         return None
 
     def close(self) -> None:
-        """Be done: the socket is closed at once, unless the answer is over."""
+        """Close the socket, unless the answer is complete, and release the key."""
         self._response.abort()
         self._lease.release()
 
@@ -103,24 +103,24 @@ class DecodedResponse:
         try:
             return self._decoder.close()
         except ProviderError as error:
-            self._failure = error  # also when the body is empty: the server has answered, if with nothing
+            self._failure = error  # also for an empty body: the server did answer
             return ()
 
     def _detect_format(self, raw: bytes) -> None:
-        """Tell a stream from a document and a web page by how it begins; content types often lie."""
+        """Tell a stream from a document or a web page by its first bytes: content types are unreliable."""
         reject_web_page(raw, self._response)
         if raw.lstrip()[:1] in (b"{", b"[") and not self._json_lines:
             self._document = []
 
 
 def reject_web_page(raw: bytes, response: Response) -> None:
-    """ProviderError when the first bytes of a body are those of a web page, or compressed."""
+    """Raise ProviderError if a body is a web page or compressed."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
         raise ProviderError(
-            f"the server answered in the coding {safe_line(coding)!r}, for which nobody asked",
+            f"the server answered in the coding {safe_line(coding)!r}, which was not requested",
             category="api_error",
-            hint="whatever compresses answers between the provider and the hub must not",
+            hint="turn off compression in the proxy between the provider and the hub",
         )
     start = raw.lstrip()[:1]
     page = response.headers.get("content-type", "").startswith("text/html")
@@ -128,12 +128,12 @@ def reject_web_page(raw: bytes, response: Response) -> None:
         raise ProviderError(
             f"the server answered with a web page, not with a model's answer: {page_title(raw)}",
             category="api_error",
-            hint="base_url must be that of the API; it often ends in /v1",
+            hint="set base_url to the URL of the API; it often ends in /v1",
         )
 
 
 async def drain_body(response: Response) -> None:
-    """Wait a little for the end of the body, so that the connection can serve again."""
+    """Wait briefly for the end of the body, so that the connection is reusable."""
     if response.complete:
         return
     with suppress(TimeoutError, ProviderError):
@@ -143,5 +143,5 @@ async def drain_body(response: Response) -> None:
 
 
 def page_title(page: bytes) -> str:
-    """What a page calls itself, in quotes."""
+    """Return the title of a web page, in quotes."""
     return repr(safe_line(page_text(page[:MAX_TEXT_BODY].decode(errors="replace"))))

@@ -1,7 +1,8 @@
-"""Classes of failures: what went wrong with a model request, whichever library says so.
+"""Classify errors of model requests, whichever library raised them.
 
-Ours are told by what they are; those of httpx, aiohttp, openai, anthropic and others by what they carry (a
-status, a response with headers, a body) and how they are called, so none of these has to be installed.
+Our own errors are recognised by type; those of httpx, aiohttp, openai, anthropic and others by their
+attributes (a status, a response with headers, a body) and class names, so that none of these has to be
+installed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dragoman.wire.anthropic.chunk import anthropic_error as anthropic_failure
 from dragoman.wire.provider_errors import categorise, describe_error, find_error, provider_error
 
 _TRANSIENT = frozenset({"rate_limit", "overloaded", "api_error", "timeout", "network"})
-_MAX_CAUSES = 8  # causes of causes that are looked at
+_MAX_CAUSES = 8  # length of the chain of causes that is searched
 _STATUS_ATTRIBUTES = ("status_code", "status", "http_status", "code")
 _DRAGOMAN_ERRORS: tuple[tuple[type[DragomanError], ProviderCategory], ...] = (
     (LimitReached, "rate_limit"),
@@ -73,39 +74,39 @@ _MESSAGE_PATTERNS: tuple[tuple[str, ProviderCategory], ...] = (
 
 
 def classify_error(error: BaseException) -> ProviderCategory:
-    """What kind of failure it is: `rate_limit`, `overloaded`, `api_error`, `auth`, `bad_request`, ..."""
+    """Return the category of an error: `rate_limit`, `overloaded`, `api_error`, `auth`, `bad_request`, ..."""
     return read_error(error).category
 
 
 def is_transient_error(error: BaseException) -> bool:
-    """Whether trying the same again can help: 5xx and 529, rate limits (but no spent quota), timeouts."""
+    """Return whether a retry can help: 5xx and 529, rate limits (except a spent quota), timeouts."""
     return read_error(error).transient
 
 
 def suggested_retry_delay(error: BaseException, *, clock: Callable[[], float] = time.time) -> float | None:
-    """Seconds to wait, as the provider asked in `Retry-After` or `Retry-After-Ms`; None when it did not."""
+    """Return the delay in seconds from `Retry-After` or `Retry-After-Ms`; None without one."""
     return read_error(error, clock=clock).retry_after
 
 
 def read_error(error: BaseException, *, clock: Callable[[], float] = time.time) -> ProviderError:
-    """The error as one of ours: its message is safe to show. One that already is comes back as it is."""
+    """Convert an error to ProviderError, whose message is safe to show; return a ProviderError unchanged."""
     for cause in _causes(error):
         if isinstance(cause, ProviderError):
             return cause
-        found = _convert(cause, clock)
-        if found is not None:
-            return found
+        converted = _convert(cause, clock)
+        if converted is not None:
+            return converted
     return ProviderError(_message_of(error), category="unknown")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was raised from; of a group the first."""
-    now: BaseException | None = error
+    """Yield the error and its chain of causes; of a group, its first error."""
+    cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
-        if now is None:
+        if cause is None:
             return
-        yield now
-        now = now.exceptions[0] if isinstance(now, BaseExceptionGroup) else now.__cause__
+        yield cause
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
 
 
 def _convert(error: BaseException, clock: Callable[[], float]) -> ProviderError | None:
@@ -118,9 +119,9 @@ def _convert(error: BaseException, clock: Callable[[], float]) -> ProviderError 
     category = _guess_category(error)
     if category is None:
         return None
-    found = ProviderError(_message_of(error), category=category, transient=category in _TRANSIENT)
-    found.retry_after = retry_after(headers, clock()) if found.transient else None
-    return found
+    converted = ProviderError(_message_of(error), category=category, transient=category in _TRANSIENT)
+    converted.retry_after = retry_after(headers, clock()) if converted.transient else None
+    return converted
 
 
 def _from_dragoman(error: DragomanError) -> ProviderError | None:
@@ -139,26 +140,26 @@ def _from_dragoman(error: DragomanError) -> ProviderError | None:
 def _from_response(
     error: BaseException, status: int | None, *, headers: Mapping[str, str], now: float
 ) -> ProviderError:
-    """What a response stood for: its status, its headers, the error object in its body."""
+    """Convert an error response: its status, its headers, and the error object in its body."""
     body = _body(error)
-    said = find_error(body) or body or str(error)
-    if status is None or status < 400:  # an error inside a stream that had begun well
-        found = anthropic_failure(said)
+    detail = find_error(body) or body or str(error)
+    if status is None or status < 400:  # an error inside a stream that started with 200
+        converted = anthropic_failure(detail)
     else:
-        found = provider_error(said if describe_error(said) else str(error), status=status)
-    told = headers.get("x-should-retry", "").strip().lower()
-    transient = told == "true" if told in ("true", "false") else found.transient
+        converted = provider_error(detail if describe_error(detail) else str(error), status=status)
+    should_retry = headers.get("x-should-retry", "").strip().lower()
+    transient = should_retry == "true" if should_retry in ("true", "false") else converted.transient
     return ProviderError(
-        _message_of(error) if not found.message else safe_line(found.message),
-        category=found.category,
-        upstream_status=found.upstream_status,
+        _message_of(error) if not converted.message else safe_line(converted.message),
+        category=converted.category,
+        upstream_status=converted.upstream_status,
         transient=transient,
         retry_after=retry_after(headers, now) if transient else None,
     )
 
 
 def _guess_category(error: BaseException) -> ProviderCategory | None:
-    """By what it is, how it is called, what it says; None when that tells nothing."""
+    """Guess the category from an error's type, class names and message; None if nothing matches."""
     for kinds, category in _BUILTIN_ERRORS:
         if isinstance(error, kinds):
             return category
@@ -167,15 +168,15 @@ def _guess_category(error: BaseException) -> ProviderCategory | None:
         if any(re.search(pattern, name) for name in names):
             return category
     text = str(error)
-    known, transient = categorise(text)
-    if not transient and known in ("context_limit", "content_filter"):
-        return known
-    words = ((category, re.search(pattern, text, re.IGNORECASE)) for pattern, category in _MESSAGE_PATTERNS)
-    return next((category for category, found in words if found), None)
+    category, transient = categorise(text)
+    if not transient and category in ("context_limit", "content_filter"):
+        return category
+    matches = ((category, re.search(pattern, text, re.IGNORECASE)) for pattern, category in _MESSAGE_PATTERNS)
+    return next((category for category, match in matches if match), None)
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that it carries, itself or in its response."""
+    """Return the HTTP status of an error or of its response."""
     for owner in (error, getattr(error, "response", None)):
         for name in _STATUS_ATTRIBUTES:
             value = getattr(owner, name, None)
@@ -185,7 +186,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _headers(error: BaseException) -> Mapping[str, str]:
-    """The response's headers; names in lower case."""
+    """Return the response's headers, names in lower case."""
     for owner in (getattr(error, "response", None), error):
         headers = getattr(owner, "headers", None)
         if headers is not None and callable(getattr(headers, "items", None)):
@@ -194,7 +195,7 @@ def _headers(error: BaseException) -> Mapping[str, str]:
 
 
 def _body(error: BaseException) -> Any:
-    """What the provider said: openai and anthropic keep it decoded; a text is enough."""
+    """Return the response body: decoded (openai, anthropic) or as text."""
     body = getattr(error, "body", None)
     if isinstance(body, Mapping | list | str) and body:
         return body

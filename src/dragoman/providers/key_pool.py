@@ -1,4 +1,4 @@
-"""The keys of one provider: the least busy one is taken, and one that fails repeatedly rests for a while."""
+"""The API keys of one provider: use the least busy one, and cool down those that fail repeatedly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.errors import ProviderError
 
 
 class ProviderKey(msgspec.Struct, frozen=True):
-    """A secret that a provider knows us by, and the name under which people may see it."""
+    """An API key, and the name that is shown instead of it."""
 
     name: str
     secret: str | None = None
@@ -21,7 +21,10 @@ class ProviderKey(msgspec.Struct, frozen=True):
 
 
 class Cooldown(msgspec.Struct, frozen=True, kw_only=True):
-    """After `failures` in a row within `window` seconds a key rests for `seconds`, or as long as asked."""
+    """After `failures` in a row within `window` seconds, a key is not used for `seconds`.
+
+    A longer `retry_after` of the provider is honoured up to `longest` seconds.
+    """
 
     failures: int = 3
     window: float = 60.0
@@ -34,12 +37,12 @@ DEFAULT_COOLDOWN = Cooldown()
 
 
 class _KeyState:
-    """A key and how it fares."""
+    """A key, its load and its recent failures."""
 
     def __init__(self, key: ProviderKey) -> None:
         self.key = key
         self.busy = 0
-        self.last_used = 0  # when it was taken, as a count
+        self.last_used = 0  # the pool's counter when it was last acquired
         self.failures: list[float] = []
         self.cooldown_until = 0.0
 
@@ -48,7 +51,7 @@ class _KeyState:
 
 
 class KeyLease:
-    """A key while a request uses it. End it with `release`, or with `mark_failed`, which says why; once."""
+    """A key in use by one request. End the lease with `release` or `mark_failed`."""
 
     def __init__(self, pool: KeyPool, state: _KeyState) -> None:
         self.key = state.key
@@ -56,18 +59,18 @@ class KeyLease:
         self._state: _KeyState | None = state
 
     def release(self) -> None:
-        """The request is over."""
-        place, self._state = self._state, None
-        if place is not None:
-            place.busy -= 1
+        """End the lease."""
+        state, self._state = self._state, None
+        if state is not None:
+            state.busy -= 1
 
     def mark_succeeded(self) -> None:
-        """The provider has begun to answer: what went wrong before is forgotten."""
+        """Reset the key's failures: the provider has started to answer."""
         if self._state is not None and self._state.failures:
             self._state.failures.clear()
 
     def mark_failed(self, error: ProviderError) -> None:
-        """The request is over, and failed."""
+        """Record the failure, and end the lease."""
         if self._state is not None:
             self._pool.record_failure(self._state, error)
         self.release()
@@ -76,8 +79,8 @@ class KeyLease:
 class KeyPool:
     """All keys of one provider. A provider without keys has one that is empty.
 
-    Resting only turns requests to other keys, or to other providers: where there is nothing else, the key
-    that has rested longest is used all the same.
+    Cooling down only redirects requests to other keys or providers: if there are none, the key whose cooldown
+    ends first is used.
     """
 
     def __init__(
@@ -93,59 +96,57 @@ class KeyPool:
         self._counter = 0
 
     def __repr__(self) -> str:
-        return f"KeyRing({[place.key.name for place in self._states]!r})"
+        return f"KeyPool({[state.key.name for state in self._states]!r})"
 
     @property
     def secrets(self) -> list[str]:
-        """What must never be shown."""
-        return [place.key.secret for place in self._states if place.key.secret]
+        """The values that must never be shown."""
+        return [state.key.secret for state in self._states if state.key.secret]
 
     @property
     def busy(self) -> int:
-        """How many requests are under way."""
-        return sum(place.busy for place in self._states)
+        """The number of requests in flight."""
+        return sum(state.busy for state in self._states)
 
     @property
     def cooling_down(self) -> int:
-        """How many of the keys rest."""
+        """The number of keys that are cooling down."""
         now = self._clock()
-        return sum(place.cooldown_until > now for place in self._states)
+        return sum(state.cooldown_until > now for state in self._states)
 
     @property
     def exhausted(self) -> bool:
-        """Whether all keys rest, so that another provider had better be asked."""
+        """Whether all keys are cooling down, so that another provider should be preferred."""
         return self.cooling_down == len(self._states)
 
     def acquire(self, *, exclude: Collection[ProviderKey] = ()) -> KeyLease:
-        """The least busy key among those that do not rest; none of `but`, if there are others."""
-        places = self._states
-        if len(places) == 1:
-            place = places[0]
+        """Lease the least busy key that is not cooling down; none of `exclude`, if there are others."""
+        states = self._states
+        if len(states) == 1:
+            state = states[0]
         else:
             now = self._clock()
-            left = [place for place in places if place.key not in exclude] or places
-            place = min(left, key=lambda place: place.rank(now))
+            candidates = [state for state in states if state.key not in exclude] or states
+            state = min(candidates, key=lambda state: state.rank(now))
         self._counter += 1
-        place.busy += 1
-        place.last_used = self._counter
-        return KeyLease(self, place)
+        state.busy += 1
+        state.last_used = self._counter
+        return KeyLease(self, state)
 
     def has_untried(self, tried: Collection[ProviderKey]) -> bool:
-        """Whether there is a key that was not tried and does not rest."""
+        """Return whether a key is left that was not tried and is not cooling down."""
         now = self._clock()
-        return any(place.key not in tried and place.cooldown_until <= now for place in self._states)
+        return any(state.key not in tried and state.cooldown_until <= now for state in self._states)
 
     def record_failure(self, state: _KeyState, error: ProviderError) -> None:
-        """A request with this key failed."""
+        """Count a failure of a key, and start its cooldown if needed."""
         status = error.upstream_status or 0
         if error.category == "auth" or (error.category == "rate_limit" and not error.transient):
-            self._cool_down(
-                state, error
-            )  # a bad key, or one without money: waiting for more failures helps nobody
+            self._cool_down(state, error)  # an invalid key, or a spent quota: more attempts would fail too
         elif error.category in ("rate_limit", "overloaded") or status >= 500:
             now = self._clock()
             since = now - self._cooldown.window
-            state.failures = [moment for moment in state.failures if moment > since] + [now]
+            state.failures = [failed_at for failed_at in state.failures if failed_at > since] + [now]
             if len(state.failures) >= self._cooldown.failures:
                 self._cool_down(state, error)
 

@@ -11,7 +11,7 @@ from dragoman.providers.provider import Provider
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What an agent thinks with. `options` are those of `ModelRequest`; nothing is sent until it is asked."""
+    """A model of a provider. `options` are those of `ModelRequest`; creating a model sends nothing."""
 
     provider: Provider
     name: str
@@ -26,7 +26,7 @@ class Model:
         return f"{self.provider.name}/{self.name}"
 
     def using(self, **options: Any) -> Model:
-        """The same model with other options on top of these; None takes one away."""
-        said = {**self.options, **options}
-        kept = {name: value for name, value in said.items() if value is not None}
-        return Model(self.provider, self.name, kept)
+        """Return the model with further options; None removes one."""
+        merged = {**self.options, **options}
+        present = {name: value for name, value in merged.items() if value is not None}
+        return Model(self.provider, self.name, present)

@@ -1,7 +1,8 @@
-"""Watching a cache: whether each request of a conversation begins as the one before it, and what broke it.
+"""Detect requests that invalidate a provider's prompt cache.
 
-A conversation is known by its model and its first message. What breaks the beginning makes the provider read
-all of it anew, at ten times the price; it is told once a conversation and cause.
+Each request of a conversation must start with the prompt of the one before; a change in that prefix makes the
+provider process all of it again, at ten times the price. A conversation is identified by its model and first
+message; each cause is logged once per conversation.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.prompt_cache import PromptPrefix, prompt_prefix
 
 log = logging.getLogger(__name__)
-MAX_CONVERSATIONS = 1000  # conversations that are remembered
+MAX_CONVERSATIONS = 1000  # least recently used are dropped
 _CAUSES = {
-    "tools": "its tools are others",
-    "system": "its instructions are others",
-    "settings": "its tool choice, thinking or effort is another",
-    "messages": "an earlier message was changed or left out",
+    "tools": "its tools changed",
+    "system": "its instructions changed",
+    "settings": "its tool choice, thinking or effort changed",
+    "messages": "an earlier message was changed or removed",
 }
 
 
 class CacheBust(msgspec.Struct, frozen=True):
-    """A cached beginning that is of no use any more. `cause`: `tools`, `system`, `settings`, `messages`."""
+    """A cached prompt prefix that became useless. `cause`: `tools`, `system`, `settings`, `messages`."""
 
     model: str
     first_message: str
@@ -35,7 +36,7 @@ class CacheBust(msgspec.Struct, frozen=True):
 
 
 class PromptCacheMonitor:
-    """What the last request of each conversation began with. `on_bust` hears of each one that broke it."""
+    """Compares each request with the previous one of its conversation. `on_bust` is called for each bust."""
 
     def __init__(self) -> None:
         self.on_bust: Callable[[CacheBust], None] = lambda _: None
@@ -46,18 +47,18 @@ class PromptCacheMonitor:
         first = request.messages[0].id if request.messages else ""
         key = (request.model, first)
         prefix = prompt_prefix(body)
-        before, told = self._previous.pop(key, (prefix, set()))
+        before, logged_causes = self._previous.pop(key, (prefix, set()))
         cause = prefix.first_difference(before)
-        self._previous[key] = (prefix, told)
+        self._previous[key] = (prefix, logged_causes)
         if len(self._previous) > MAX_CONVERSATIONS:
             self._previous.popitem(last=False)
         if cause is None:
             return None
         bust = CacheBust(request.model, first, cause)
-        if cause not in told:
-            told.add(cause)
+        if cause not in logged_causes:
+            logged_causes.add(cause)
             log.warning(
-                "the cache of a conversation with %s is of no use: %s than in the request before",
+                "a conversation with %s does not hit the prompt cache: %s since the previous request",
                 request.model,
                 _CAUSES[cause],
             )

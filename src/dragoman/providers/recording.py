@@ -1,8 +1,8 @@
-"""Recordings: what a provider was asked and answered, as files without secrets, and their replay.
+"""Record a provider's requests and answers to files, and replay them.
 
-`record(provider, folder)` asks the provider and writes one JSON file a request; `replay(folder)` answers out
-of these files, without a network, and refuses a request that was not recorded. Ids and metadata of messages
-differ from run to run and are not sent: they do not count.
+`record(provider, folder)` calls the provider and writes one JSON file per request, without secrets;
+`replay(folder)` answers from these files without a network, and rejects a request that was not recorded. Ids
+and metadata of messages differ from run to run and are not sent, so they are ignored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.wrapper import ProviderWrapper
 
-MAX_DIFF_LINES = 80  # of a difference that is shown
+MAX_DIFF_LINES = 80  # of a diff in an error message
 
 
 class RecordingProvider(ProviderWrapper[Provider]):
-    """A provider whose traffic is written down."""
+    """A provider that records its traffic."""
 
     def __init__(self, provider: Provider, folder: Path, *, secrets: Collection[str]) -> None:
         super().__init__(provider)
@@ -44,26 +44,28 @@ class RecordingProvider(ProviderWrapper[Provider]):
         self._count = 0
 
     def model(self, name: str, **options: Any) -> Model:
-        """A model of the provider's, recorded."""
+        """Return one of the provider's models, recorded."""
         return Model(self, name, options)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
-        """See `Provider.stream`. What was given up in the middle is not written down."""
+        """See `Provider.stream`. An answer that the caller abandons is not recorded."""
         self._count += 1
-        place = self._folder / f"{self._count:04}.json"
+        path = self._folder / f"{self._count:04}.json"
         batches: list[Sequence[e.Event]] = []
-        failed: RecordedError | None = None
+        recorded_error: RecordedError | None = None
         try:
             async with aclosing(self._provider.stream(request)) as answer:
                 async for batch in answer:
                     batches.append(batch)
                     yield batch
         except ProviderError as error:
-            failed = RecordedError.from_error(error)
+            recorded_error = RecordedError.from_error(error)
             raise
         finally:
-            if failed is not None or (batches and isinstance(batches[-1][-1], e.FinishStep)):
-                await asyncio.to_thread(self._write, place, self._cassette(request, batches, error=failed))
+            if recorded_error is not None or (batches and isinstance(batches[-1][-1], e.FinishStep)):
+                await asyncio.to_thread(
+                    self._write, path, self._cassette(request, batches, error=recorded_error)
+                )
 
     async def close(self) -> None:
         """Close the provider."""
@@ -78,12 +80,12 @@ class RecordingProvider(ProviderWrapper[Provider]):
     def _cassette(
         self, request: ModelRequest, batches: Sequence[Sequence[e.Event]], *, error: RecordedError | None
     ) -> Cassette:
-        clean = redact_answer(batches, self._secrets)
+        redacted = redact_answer(batches, self._secrets)
         return Cassette(
             provider=self.name,
             family=self.family,
             request=normalise_request(request, self._secrets),
-            answer=[[msgspec.to_builtins(event) for event in batch] for batch in clean],
+            answer=[[msgspec.to_builtins(event) for event in batch] for batch in redacted],
             error=None if error is None else error.redacted(self._secrets),
         )
 
@@ -93,7 +95,7 @@ class RecordingProvider(ProviderWrapper[Provider]):
 
 
 class ReplayProvider:
-    """A provider that answers out of recordings, each once. `async with` fails when some are left."""
+    """A provider that answers from recordings, each once. `async with` fails if some were not used."""
 
     resting = False
 
@@ -105,7 +107,7 @@ class ReplayProvider:
         self._secrets = list(secrets)
 
     def model(self, name: str, **options: Any) -> Model:
-        """The model that was recorded, by the same name and options."""
+        """Return the recorded model; pass the same name and options."""
         return Model(self, name, options)
 
     def check(self, request: ModelRequest) -> Sequence[str]:
@@ -113,22 +115,22 @@ class ReplayProvider:
         return ()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
-        """The answer to the same request. ProviderError with the difference when there is none."""
+        """Replay the answer to an equal request. Raises ProviderError with a diff if there is none."""
         cassette = self._take(normalise_request(request, self._secrets))
         for batch in cassette.batches():
-            await asyncio.sleep(0)  # as a socket would, let others run
+            await asyncio.sleep(0)  # let other tasks run, as a socket would
             yield batch
         if cassette.error is not None:
             raise cassette.error.to_error()
 
     def assert_complete(self) -> None:
-        """AssertionError when recordings were not asked for."""
+        """Raise AssertionError if recordings were not used."""
         if self._remaining:
             names = ", ".join(cassette.file_name for cassette in self._remaining)
-            raise AssertionError(f"{len(self._remaining)} recordings were not asked for: {names}")
+            raise AssertionError(f"{len(self._remaining)} recordings were not used: {names}")
 
     async def close(self) -> None:
-        """Nothing: no socket was opened."""
+        """Do nothing: no socket was opened."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -138,55 +140,60 @@ class ReplayProvider:
             self.assert_complete()
 
     def _take(self, request: Any) -> Cassette:
-        """The first recording of this very request: agents that work at a time ask in any order."""
-        for at, cassette in enumerate(self._remaining):
+        """Return the first unused recording of this request: concurrent agents send requests in any order."""
+        for index, cassette in enumerate(self._remaining):
             if cassette.request == request:
-                return self._remaining.pop(at)
+                return self._remaining.pop(index)
         if not self._remaining:
             raise ProviderError(
-                f"all recordings in {str(self._folder)!r} were asked for already", category="bad_request"
+                f"all recordings in {str(self._folder)!r} were already used", category="bad_request"
             )
         expected = self._remaining[0]
         raise ProviderError(
             f"the request is not the one recorded in {expected.file_name!r}:\n"
             f"{diff_requests(expected.request, request)}",
             category="bad_request",
-            hint="record again if the change is meant",
+            hint="record again if the change is intended",
         )
 
 
 def record(provider: Provider, folder: str | Path, *, secrets: Collection[str] = ()) -> RecordingProvider:
-    """The provider, with its traffic written into the folder; give it to an agent by `.model(name)`.
+    """Return the provider with its traffic recorded in a folder; pass `.model(name)` to an agent.
 
-    Left out are the provider's keys, what looks like one, and the `secrets`. ConfigError when the folder
-    holds recordings already: they are never overwritten.
+    The provider's keys, strings that look like keys, and `secrets` are redacted. Raises ConfigError if the
+    folder already contains recordings: they are never overwritten.
     """
-    place = Path(folder)
-    if any(place.glob("*.json")):
+    path = Path(folder)
+    if any(path.glob("*.json")):
         raise ConfigError(
-            f"the folder {str(place)!r} holds recordings already", hint="delete them, or name another folder"
+            f"the folder {str(path)!r} already contains recordings", hint="delete them, or use another folder"
         )
-    return RecordingProvider(provider, place, secrets=secrets)
+    return RecordingProvider(provider, path, secrets=secrets)
 
 
 def replay(folder: str | Path, *, secrets: Collection[str] = ()) -> ReplayProvider:
-    """A provider that answers as the recorded one did; `secrets` as in `record`. ConfigError if it cannot."""
-    place = Path(folder)
-    cassettes = read_cassettes(place)
+    """Return a provider that answers from recordings; `secrets` as in `record`.
+
+    Raises ConfigError if the folder has no readable recordings.
+    """
+    path = Path(folder)
+    cassettes = read_cassettes(path)
     if not cassettes:
         raise ConfigError(
-            f"there are no recordings in {str(place)!r}", hint="make some with record(provider, folder)"
+            f"there are no recordings in {str(path)!r}", hint="make some with record(provider, folder)"
         )
-    return ReplayProvider(cassettes, place, secrets=secrets)
+    return ReplayProvider(cassettes, path, secrets=secrets)
 
 
 def diff_requests(expected: Any, actual: Any) -> str:
-    """What is not alike, line by line: `-` was recorded, `+` is asked."""
-    before, now = (msgspec.json.format(msgspec.json.encode(it)).decode() for it in (expected, actual))
-    lines = before.splitlines(), now.splitlines()
-    found = list(difflib.unified_diff(lines[0], lines[1], "recorded", "asked", lineterm="", n=2))
-    more = [f"… and {len(found) - MAX_DIFF_LINES} lines more"] if len(found) > MAX_DIFF_LINES else []
-    return "\n".join(found[:MAX_DIFF_LINES] + more)
+    """Return a unified diff of two requests: `-` is the recorded one, `+` the actual one."""
+    before, after = (
+        msgspec.json.format(msgspec.json.encode(request)).decode().splitlines()
+        for request in (expected, actual)
+    )
+    diff = list(difflib.unified_diff(before, after, "recorded", "requested", lineterm="", n=2))
+    rest = [f"… and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
+    return "\n".join(diff[:MAX_DIFF_LINES] + rest)
 
 
 def _secrets_of(provider: Provider) -> list[str]:

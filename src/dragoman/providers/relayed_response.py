@@ -1,4 +1,4 @@
-"""A relayed answer: its bytes as they come, for a client that speaks the server's language."""
+"""A streamed answer, relayed: unchanged bytes for a client that uses the server's protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.providers.key_pool import KeyLease
 
 
 class RelayedResponse:
-    """One answer. Read it with `receive` or `read`, and `close` it in any case."""
+    """One answer. Read it with `receive` or `read`, and always `close` it."""
 
     def __init__(self, response: Response, *, lease: KeyLease, limit: int) -> None:
         self._response = response
@@ -27,7 +27,7 @@ class RelayedResponse:
 
     @property
     def started(self) -> bool:
-        """Whether anything of the body has come."""
+        """Whether any byte of the body has arrived."""
         return self._size > 0
 
     @property
@@ -36,7 +36,7 @@ class RelayedResponse:
         return self._response.headers
 
     async def receive(self) -> bytes:
-        """All that has come since the last await; nothing at the end. ProviderError for a web page."""
+        """Return the bytes received since the last call; b"" at the end. Web pages raise ProviderError."""
         raw = await self._response.receive()
         if raw and not self._size:
             reject_web_page(raw, self._response)
@@ -46,14 +46,14 @@ class RelayedResponse:
         return raw
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         pieces = []
         while raw := await self.receive():
             pieces.append(raw)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def read_for(self, seconds: float) -> bytes:
-        """What still comes within so many seconds; whatever goes wrong is the end of it."""
+        """Return what arrives within `seconds`; an error ends the read."""
         pieces = []
         try:
             async with asyncio.timeout(seconds):
@@ -64,18 +64,18 @@ class RelayedResponse:
         return b"".join(pieces)
 
     async def drain(self) -> None:
-        """Wait a little for the end of the body, so that the connection can serve again."""
+        """Wait briefly for the end of the body, so that the connection is reusable."""
         await drain_body(self._response)
 
     def mark_succeeded(self) -> None:
-        """The answer has begun, and is no error: what went wrong with the key before is forgotten."""
+        """Record that the answer is not an error; this resets the key's failures."""
         self._lease.mark_succeeded()
 
     def mark_failed(self, error: ProviderError) -> None:
-        """The answer broke off, or is none."""
+        """Record that the answer is an error or incomplete."""
         self._lease.mark_failed(error)
 
     def close(self) -> None:
-        """Be done: the socket is closed at once, unless the answer is over."""
+        """Close the socket, unless the answer is complete, and release the key."""
         self._response.abort()
         self._lease.release()

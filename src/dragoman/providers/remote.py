@@ -1,4 +1,4 @@
-"""A provider that is a server somewhere: asked over HTTP, with one of its keys, in the language it speaks."""
+"""A provider that is reached over HTTP: key selection, retries, streaming and relaying for all families."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from dragoman.providers.upstream import UpstreamServer
 
 MAX_ERROR_BYTES = 1024 * 1024
 BETA_HEADER = "anthropic-beta"
-MAX_DROPPED_FIELDS = 3  # fields that are left out of one request
-KEY_ERRORS = ("auth", "rate_limit", "overloaded")  # what another key may mend
+MAX_DROPPED_FIELDS = 3  # rejected fields that one request may be retried without
+KEY_ERRORS = ("auth", "rate_limit", "overloaded")  # errors that another key may avoid
 
 T = TypeVar("T")
 
 
 class RemoteProvider:
-    """A server and its keys. The transport belongs to whoever gave it.
+    """A server and its keys. The caller owns the transport.
 
-    `on_retry` hears of each further attempt, `on_failure` of each that failed, with its category.
+    `on_retry` is called with the provider's name for each further attempt, `on_failure` with the name and the
+    error's category for each failed one.
     """
 
     def __init__(
@@ -68,19 +69,19 @@ class RemoteProvider:
 
     @property
     def family(self) -> Family:
-        """The language that it speaks."""
+        """The family of the server's protocol."""
         return self._adapter.family
 
     @property
     def resting(self) -> bool:
-        """See `Provider.resting`: all of its keys rest."""
+        """See `Provider.resting`: all keys are cooling down."""
         return self.keys.exhausted
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """See `Provider.stream`."""
         answer: DecodedResponse | None = None
         try:
-            answer = await self._with_retries(lambda held: self._open(request, held))
+            answer = await self._with_retries(lambda lease: self._open(request, lease))
             while (batch := await answer.next_batch()) is not None:
                 yield (
                     batch
@@ -94,7 +95,7 @@ class RemoteProvider:
                 answer.close()
 
     def decode_answer(self, request: ModelRequest, raw: bytes) -> Sequence[Event]:
-        """The events of an answer that is all there, as a document or a stream. Raises ProviderError."""
+        """Decode a complete answer, a document or a stream. Raises ProviderError."""
         decoder = self._adapter.decoder(request)
         if raw.lstrip()[:1] in (b"{", b"["):
             return decoder.decode_document(raw)
@@ -107,21 +108,22 @@ class RemoteProvider:
     async def relay(
         self,
         url: str,
-        write: Callable[[], bytes],
+        encode_body: Callable[[], bytes],
         *,
         headers: Mapping[str, str],
         handle: Callable[[RelayedResponse], Awaitable[None]],
     ) -> None:
-        """Send a body that is in the server's own language, and have somebody listen to the answer.
+        """Send a body in the server's own protocol, and pass the response to `handle`.
 
-        Both are asked again for each attempt: `write` gives the body, `listen` hears an answer that was not
-        refused, and raises what another attempt may mend. Raises ProviderError, without our keys.
+        Each attempt calls both: `encode_body` returns the body; `handle` gets a response that was not
+        rejected, and raises errors that another attempt may avoid. Raises ProviderError, with our keys
+        redacted.
         """
 
-        async def attempt(held: KeyLease) -> None:
+        async def attempt(lease: KeyLease) -> None:
             relay = RelayedResponse(
-                await self._send_relayed(url, write, headers=headers, key=held.key),
-                lease=held,
+                await self._send_relayed(url, encode_body, headers=headers, key=lease.key),
+                lease=lease,
                 limit=self.limit,
             )
             try:
@@ -136,14 +138,14 @@ class RemoteProvider:
             raise self.redact_error(error) from None
 
     def model(self, name: str, **options: Any) -> Model:
-        """One of its models, by the provider's own name for it; `options` go along with each request."""
+        """Return a model by the provider's own name for it; `options` are sent with each request."""
         return Model(self, name, options)
 
     async def close(self) -> None:
-        """Nothing: what stays open between two answers is the transport's."""
+        """Do nothing: the transport owns the open connections."""
 
     async def aclose(self) -> None:
-        """The same, by the name that scripts know."""
+        """The same as `close`, for `contextlib.aclosing`."""
         await self.close()
 
     async def __aenter__(self) -> Self:
@@ -153,18 +155,18 @@ class RemoteProvider:
         await self.close()
 
     def _secrets(self) -> list[str]:
-        """Our keys. Not what is given where a server wants none, such as `x`: it would blot out any text."""
-        held = (*self.server.secrets, *self.keys.secrets)
-        return [secret for secret in held if len(secret) >= MIN_SECRET]
+        """Our keys, except placeholders such as `x`, whose redaction would garble any text."""
+        secrets = (*self.server.secrets, *self.keys.secrets)
+        return [secret for secret in secrets if len(secret) >= MIN_SECRET]
 
     def redact_error(self, error: ProviderError) -> ProviderError:
-        """The error without our keys: some servers say them back."""
+        """Redact our keys in an error: some servers repeat them."""
         secrets = self._secrets()
         message = redact(error.message, secrets)
         details = redact_details(error.details, secrets)
         if message == error.message and details == error.details:
             return error
-        hidden = ProviderError(
+        redacted = ProviderError(
             message,
             category=error.category,
             upstream_status=error.upstream_status,
@@ -172,19 +174,19 @@ class RemoteProvider:
             retry_after=error.retry_after,
             hint=error.hint,
         )
-        hidden.details, hidden.caller_may_retry = details, error.caller_may_retry
-        return hidden
+        redacted.details, redacted.caller_may_retry = details, error.caller_may_retry
+        return redacted
 
     async def _with_retries(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> T:
-        """Retries as the policy says, and other keys where that may help, before anything is passed on."""
+        """Retry by the policy, and with other keys where that may help, before any output is passed on."""
 
-        async def numbered(number: int) -> T:
+        async def numbered_attempt(number: int) -> T:
             if number:
                 self.on_retry(self.name)
             return await self._with_keys(attempt)
 
         try:
-            return await with_retries(numbered, policy=self._policy)
+            return await with_retries(numbered_attempt, policy=self._policy)
         except ProviderError as error:
             soon = (error.retry_after or 0.0) <= self._policy.max_wait
             error.caller_may_retry = error.transient and soon and not self._policy.retries
@@ -193,21 +195,21 @@ class RemoteProvider:
     async def _with_keys(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> T:
         tried: list[ProviderKey] = []
         while True:
-            held = self.keys.acquire(exclude=tried)
-            tried.append(held.key)
+            lease = self.keys.acquire(exclude=tried)
+            tried.append(lease.key)
             try:
-                return await attempt(held)
+                return await attempt(lease)
             except ProviderError as error:
-                held.mark_failed(error)
+                lease.mark_failed(error)
                 self.on_failure(self.name, error.category)
                 if error.category not in KEY_ERRORS or not self.keys.has_untried(tried):
                     raise
             except BaseException:
-                held.release()
+                lease.release()
                 raise
 
     async def _open(self, request: ModelRequest, lease: KeyLease) -> DecodedResponse:
-        """Ask, and read until there is something to tell; a failure before that may be tried again."""
+        """Send the request and read until the first event; a failure before that may be retried."""
         response = await self._send_request(request, lease.key)
         answer = DecodedResponse(
             response,
@@ -220,11 +222,11 @@ class RemoteProvider:
         return answer
 
     async def _send_relayed(
-        self, url: str, write: Callable[[], bytes], *, headers: Mapping[str, str], key: ProviderKey
+        self, url: str, encode_body: Callable[[], bytes], *, headers: Mapping[str, str], key: ProviderKey
     ) -> Response:
-        said = merge_headers(self._request_headers(key), headers)
+        merged = merge_headers(self._request_headers(key), headers)
         while True:
-            response = await self._transport.send("POST", url, headers=said, body=write())
+            response = await self._transport.send("POST", url, headers=merged, body=encode_body())
             if response.status in (200, 201):
                 return response
             error, body = await self._read_error(response)
@@ -232,7 +234,7 @@ class RemoteProvider:
                 raise error
 
     async def _send_request(self, request: ModelRequest, key: ProviderKey) -> Response:
-        """The response to a request that was not refused; what the server does not know is left out."""
+        """Send a request, retrying without fields that the server rejects; return the accepted response."""
         drop: set[str] = set()
         while True:
             response = await self._transport.send(
@@ -253,7 +255,7 @@ class RemoteProvider:
         try:
             body = await response.read(MAX_ERROR_BYTES)
         except ProviderError:
-            body = b""  # the status says enough
+            body = b""  # classify by the status alone
         return classify_response(response.status, response.headers, body=body, secrets=self._secrets()), body
 
     def _request_headers(self, key: ProviderKey) -> Mapping[str, str]:
@@ -265,22 +267,22 @@ class RemoteProvider:
 
 
 def with_key_name(batch: Sequence[Event], finish: FinishStep, *, key: str) -> Sequence[Event]:
-    """The last batch of an answer, with the name of the key that paid for it."""
+    """Add the name of the key to the finish event of the last batch."""
     return [*batch[:-1], replace(finish, key=key)] if key != NO_KEY.name else batch
 
 
 def merge_headers(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers of a relayed request: the client's go before ours, lists of features are joined."""
-    said = {**ours, **theirs}
+    """Merge the headers of a relayed request: the client's win, beta features are joined."""
+    merged = {**ours, **theirs}
     if BETA_HEADER in ours and BETA_HEADER in theirs:
-        said[BETA_HEADER] = ",".join(dict.fromkeys(f"{ours[BETA_HEADER]},{theirs[BETA_HEADER]}".split(",")))
-    return said
+        merged[BETA_HEADER] = ",".join(dict.fromkeys(f"{ours[BETA_HEADER]},{theirs[BETA_HEADER]}".split(",")))
+    return merged
 
 
 def redact_details(
     details: Mapping[str, object] | None, secrets: Sequence[str]
 ) -> Mapping[str, object] | None:
-    """A provider's error object without secrets; its strings only, one level deep and below."""
+    """Redact all strings in a provider's error object."""
     if details is None:
         return None
     return {name: _redact_value(value, secrets) for name, value in details.items()}

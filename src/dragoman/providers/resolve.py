@@ -1,4 +1,4 @@
-"""Models by name: `provider/model`, with the keys and addresses that the environment has."""
+"""Resolve `provider/model` to a model, with keys and addresses from the environment."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from dragoman.providers.direct import DEFAULT_URLS, AnthropicProvider, OllamaPro
 from dragoman.providers.model import Model
 from dragoman.providers.provider import Provider
 
-_OLLAMA_PORT = 11434  # Ollama's
+_OLLAMA_PORT = 11434
 
 
 def resolve(name: str, environ: Mapping[str, str]) -> Model:
-    """The model of this name, such as `openai/gpt-5.1` or `claude-code/sonnet`.
+    """Return the model of a name such as `openai/gpt-5.1` or `claude-code/sonnet`.
 
-    ConfigError names the variable that is missing. Who asks owns the model's provider, and closes it.
+    Raises ConfigError for an unknown name or a missing environment variable. The caller closes the model's
+    provider.
     """
-    place, mark, model = name.partition("/")
-    make = _FACTORIES.get(place)
-    if not mark or not model or make is None:
+    provider, slash, model = name.partition("/")
+    make = _FACTORIES.get(provider)
+    if not slash or not model or make is None:
         raise ConfigError(
-            f"there is no model {name!r}: it should read like 'openai/gpt-5.1'",
+            f"there is no model {name!r}; write it like 'openai/gpt-5.1'",
             hint=f"the providers that need no configuration are {', '.join(sorted(_FACTORIES))}",
         )
     return Model(make(environ, name), model)
@@ -30,17 +31,17 @@ def resolve(name: str, environ: Mapping[str, str]) -> Model:
 
 def _openai(environ: Mapping[str, str], name: str) -> Provider:
     url = environ.get("OPENAI_BASE_URL") or DEFAULT_URLS["openai"]
-    needed = "OPENAI_API_KEY" if url == DEFAULT_URLS["openai"] else None
+    required = "OPENAI_API_KEY" if url == DEFAULT_URLS["openai"] else None
     return OpenAIProvider(
-        base_url=url, api_key=_key("OPENAI_API_KEY", name, environ=environ, required=needed)
+        base_url=url, api_key=_key("OPENAI_API_KEY", name, environ=environ, required=required)
     )
 
 
 def _anthropic(environ: Mapping[str, str], name: str) -> Provider:
     url = environ.get("ANTHROPIC_BASE_URL") or DEFAULT_URLS["anthropic"]
-    needed = "ANTHROPIC_API_KEY" if url == DEFAULT_URLS["anthropic"] else None
+    required = "ANTHROPIC_API_KEY" if url == DEFAULT_URLS["anthropic"] else None
     return AnthropicProvider(
-        base_url=url, api_key=_key("ANTHROPIC_API_KEY", name, environ=environ, required=needed)
+        base_url=url, api_key=_key("ANTHROPIC_API_KEY", name, environ=environ, required=required)
     )
 
 
@@ -62,11 +63,11 @@ _FACTORIES: Mapping[str, Callable[[Mapping[str, str], str], Provider]] = {
 
 
 def _key(variable: str, name: str, *, environ: Mapping[str, str], required: str | None) -> str | None:
-    """The key, if there is one; a server of one's own may do without."""
+    """Return the key, if it is set; a self-hosted server may need none."""
     key = environ.get(variable, "").strip()
     if not key and required:
         raise ConfigError(
-            f"the model {name!r} needs the variable {required}, which is not set",
+            f"the model {name!r} needs the environment variable {required}, which is not set",
             hint=(
                 f"set {required}, or {required.removesuffix('API_KEY')}BASE_URL to a server that needs no key"
             ),
@@ -75,16 +76,16 @@ def _key(variable: str, name: str, *, environ: Mapping[str, str], required: str 
 
 
 def _ollama_url(host: str) -> str:
-    """What `OLLAMA_HOST` names, which is written in many ways: a host, a port, a URL, where to listen."""
+    """Return the URL for `OLLAMA_HOST`, which may be a host, a port, a URL or a listen address."""
     host = host.strip().rstrip("/")
     if not host:
         return DEFAULT_URLS["ollama"]
-    scheme, mark, rest = host.partition("://")
-    if not mark:
+    scheme, separator, rest = host.partition("://")
+    if not separator:
         scheme, rest = "http", host
-    place, slash, path = rest.partition("/")
-    if place.startswith(":"):
-        place = f"127.0.0.1{place}"
-    if mark == "" and ":" not in place.rpartition("]")[2]:
-        place = f"{place}:{_OLLAMA_PORT}"
-    return f"{scheme}://{place.replace('0.0.0.0', '127.0.0.1')}{slash}{path}"  # noqa: S104 - where it listens
+    authority, slash, path = rest.partition("/")
+    if authority.startswith(":"):
+        authority = f"127.0.0.1{authority}"
+    if separator == "" and ":" not in authority.rpartition("]")[2]:
+        authority = f"{authority}:{_OLLAMA_PORT}"
+    return f"{scheme}://{authority.replace('0.0.0.0', '127.0.0.1')}{slash}{path}"  # noqa: S104 - a listen address

@@ -1,9 +1,12 @@
-"""A provider that plays a script: for tests, documents and demos. It is a simulator, not a model.
+"""Scripted answers instead of a model, for tests, docs and demos.
 
 A script is YAML or JSON: `steps`, a list of answers. Each has `text`, `reasoning`, `tools`
 (`[{name, input}]`), `finish`, `usage` and `delay` (seconds between deltas), or `error` instead.
-`play: once` (default) takes the steps in order, whoever asks, and `close()` fails when some were not
-asked for. `play: turns` takes the step by its place in the turn under way, for ever: for demos.
+`play: once` (default) uses the steps in order, and `close()` fails if some were not used. `play: turns`
+repeats the script in each turn, for demos.
+
+`ScriptedProvider` plays a script file; `ScriptedModel` takes its steps as Python values and checks at the end
+that all were used.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from dragoman.providers.model import Model
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool call that the script makes; `input` as a string is sent as it is, valid JSON or not."""
+    """A tool call; an `input` that is a string is sent unchanged, valid JSON or not."""
 
     name: str
     input: Any = msgspec.field(default_factory=dict)
@@ -35,7 +38,7 @@ class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error that the script raises, after the text if there is some."""
+    """An error to raise, after the step's text if it has any."""
 
     message: str
     category: ProviderCategory = "api_error"
@@ -56,24 +59,24 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The steps and how they are taken."""
+    """The steps, and how they are used."""
 
     steps: list[Step]
     play: Literal["once", "turns"] = "once"
 
 
 def read_script(path: Path) -> Script:
-    """The script in a YAML or JSON file; ConfigError when it is none."""
+    """Read a script from a YAML or JSON file. Raises ConfigError if it is not valid."""
     try:
         if path.suffix == ".json":
             return msgspec.json.decode(path.read_bytes(), type=Script)
         return msgspec.convert(yaml.safe_load(path.read_text()), Script)
     except (OSError, yaml.YAMLError, msgspec.DecodeError) as error:
-        raise ConfigError(f"the script {str(path)!r} cannot be used: {error}") from None
+        raise ConfigError(f"the script {str(path)!r} is not valid: {error}") from None
 
 
 class ScriptedProvider:
-    """Plays a script. `requests` keeps the requests, so that a test can look at them."""
+    """Plays a script. `requests` has all requests, so that a test can inspect them."""
 
     family = "scripted"
 
@@ -83,7 +86,7 @@ class ScriptedProvider:
         self.requests: list[ModelRequest] = []
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
-        """The next step's events, a batch a delta."""
+        """Yield the next step's events, one batch per delta."""
         step, key = self._next_step(request), len(self.requests)
         self.requests.append(request)
         async with aclosing(play(step, request, key=key, name=self.name)) as answer:
@@ -96,29 +99,29 @@ class ScriptedProvider:
         return False
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: a script takes anything."""
+        """See `Provider.check`: a script accepts everything."""
         return ()
 
     async def close(self) -> None:
-        """Fails when the script was not used up."""
-        left = len(self.script.steps) - len(self.requests)
-        if self.script.play == "once" and left > 0:
-            raise ProviderError(f"the script has {left} steps that nobody asked for", category="bad_request")
+        """Raise ProviderError if steps of a `play: once` script were not used."""
+        unused = len(self.script.steps) - len(self.requests)
+        if self.script.play == "once" and unused > 0:
+            raise ProviderError(f"{unused} steps of the script were not used", category="bad_request")
 
     def _next_step(self, request: ModelRequest) -> Step:
-        at = len(self.requests) if self.script.play == "once" else _turn_step(request.messages)
-        if at >= len(self.script.steps):
+        index = len(self.requests) if self.script.play == "once" else _turn_step(request.messages)
+        if index >= len(self.script.steps):
             raise ProviderError(
-                f"the script has only {len(self.script.steps)} steps, this is request {at + 1}",
+                f"the script has only {len(self.script.steps)} steps, this is request {index + 1}",
                 category="bad_request",
             )
-        return self.script.steps[at]
+        return self.script.steps[index]
 
 
 async def play(
     step: Step, request: ModelRequest, *, key: int, name: str
 ) -> AsyncGenerator[Sequence[e.Event], None]:
-    """The step's events, a batch a delta. `key` makes the ids of its calls."""
+    """Yield a step's events, one batch per delta. `key` makes the ids of its calls unique."""
     for batch in _blocks(step, request, key=key):
         if step.delay:
             await asyncio.sleep(step.delay)
@@ -136,10 +139,10 @@ async def play(
 
 
 def _turn_step(messages: Sequence[Message]) -> int:
-    """How many answers the turn under way has.
+    """Return how many answers the current turn has.
 
     In the hub these are the steps of the last message. Clients of the gateway send each answer as a message,
-    which goes on with its calls' results; beside these some of them (Claude Code) put reminders of their own.
+    followed by its calls' results; some of them (Claude Code) add reminders.
     """
     last = messages[-1] if messages else None
     if last is not None and last.role == "assistant" and (steps := _count_steps(last)):
@@ -157,47 +160,51 @@ def _count_steps(message: Message) -> int:
 
 
 def _calls(message: Message) -> list[ToolPart]:
-    """The tool calls of a message's last step."""
-    last = max((at for at, part in enumerate(message.parts) if isinstance(part, StepStartPart)), default=0)
+    """Return the tool calls of a message's last step."""
+    last = max(
+        (index for index, part in enumerate(message.parts) if isinstance(part, StepStartPart)), default=0
+    )
     return [part for part in message.parts[last:] if isinstance(part, ToolPart)]
 
 
 def _blocks(step: Step, request: ModelRequest, *, key: int) -> Iterator[Sequence[e.Event]]:
     if step.reasoning:
         yield [e.ReasoningStart("reasoning-1")]
-        yield from ([e.ReasoningDelta("reasoning-1", piece)] for piece in _pieces(step.reasoning, request))
+        yield from ([e.ReasoningDelta("reasoning-1", delta)] for delta in _deltas(step.reasoning, request))
         yield [e.ReasoningEnd("reasoning-1")]
     if step.text:
         yield [e.TextStart("text-1")]
-        yield from ([e.TextDelta("text-1", piece)] for piece in _pieces(step.text, request))
+        yield from ([e.TextDelta("text-1", delta)] for delta in _deltas(step.text, request))
         yield [e.TextEnd("text-1")]
     for index, call in enumerate(step.tools):
         yield from _call_events(call, call.id or f"call_{key}_{index}")
 
 
-def _pieces(text: str | list[str], request: ModelRequest) -> Iterator[str]:
-    pieces = text if isinstance(text, list) else re.findall(r"\s*\S+\s*", text)
-    for piece in pieces:
-        yield piece.replace("{outputs}", _tool_outputs(request.messages)) if "{outputs}" in piece else piece
+def _deltas(text: str | list[str], request: ModelRequest) -> Iterator[str]:
+    deltas = text if isinstance(text, list) else re.findall(r"\s*\S+\s*", text)
+    for delta in deltas:
+        yield delta.replace("{outputs}", _tool_outputs(request.messages)) if "{outputs}" in delta else delta
 
 
 def _tool_outputs(messages: Sequence[Message]) -> str:
-    """What the tools of the last step gave."""
+    """Return the outputs of the last step's calls as JSON, comma-separated."""
     answer = next((message for message in reversed(messages) if message.role == "assistant"), None)
     calls = _calls(answer) if answer is not None else ()
-    told = [msgspec.json.encode(call.output).decode() for call in calls if call.state == "output-available"]
-    return ", ".join(told)
+    outputs = [
+        msgspec.json.encode(call.output).decode() for call in calls if call.state == "output-available"
+    ]
+    return ", ".join(outputs)
 
 
 def _call_events(call: ScriptedCall, key: str) -> Iterator[Sequence[e.Event]]:
     text = call.input if isinstance(call.input, str) else msgspec.json.encode(call.input).decode()
     yield [e.ToolInputStart(key, call.name)]
     half = len(text) // 2
-    yield from ([e.ToolInputDelta(key, piece)] for piece in (text[:half], text[half:]) if piece)
+    yield from ([e.ToolInputDelta(key, delta)] for delta in (text[:half], text[half:]) if delta)
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        yield [e.ToolInputError(key, call.name, text, f"the arguments are no JSON: {error}")]
+        yield [e.ToolInputError(key, call.name, text, f"the arguments are not valid JSON: {error}")]
         return
     if isinstance(value, Mapping):
         yield [e.ToolInputAvailable(key, call.name, value)]
@@ -205,11 +212,11 @@ def _call_events(call: ScriptedCall, key: str) -> Iterator[Sequence[e.Event]]:
         yield [e.ToolInputError(key, call.name, value, "the arguments must be a JSON object")]
 
 
-# ---- A model that plays a script of a test's own, and says afterwards whether all of it was asked for.
-# It is a simulator, not a model. A step is what the model says next: a text, a call as `(name, input)`, a
-# list
-# of calls, a `Step` (or a mapping with its fields) for what has reasoning, usage, delays or a finish of its
-# own, an exception that is raised, or a function that sees the request and gives one of these.
+# ---- ScriptedModel -----------------------------------------------------------------------------------------
+
+# A step is a text; a call as `(name, input)`; a list of calls; a `Step` (or a mapping with its fields) for
+# reasoning, usage, delays or a finish reason; an exception to raise; or a function from the request to one of
+# these.
 
 StepForm: TypeAlias = (
     str
@@ -226,7 +233,7 @@ ScriptedStep: TypeAlias = StepForm | Callable[[ModelRequest], StepForm]
 
 
 class ScriptedModelProvider:
-    """The provider behind a `ScriptedModel`. `requests` are the requests that it got."""
+    """The provider of a `ScriptedModel`. `requests` has all requests."""
 
     family = "scripted"
 
@@ -241,39 +248,39 @@ class ScriptedModelProvider:
         return False
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: a script takes anything."""
+        """See `Provider.check`: a script accepts everything."""
         return ()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """The next step's events. ProviderError when there is none."""
+        """Yield the next step's events. Raises ProviderError when the script is used up."""
         key = len(self.requests)
         self.requests.append(request)
         if key >= len(self.steps):
             raise ProviderError(
                 f"the script has {len(self.steps)} steps, and this is request {key + 1}",
                 category="bad_request",
-                hint="give the ScriptedModel another step, or see why the agent asks once more",
+                hint="add a step to the ScriptedModel, or find out why the agent sends another request",
             )
         async with aclosing(play(self._step(request, key), request, key=key, name=self.name)) as answer:
             async for batch in answer:
                 yield batch
 
     async def close(self) -> None:
-        """Nothing: whether the script was used up is asked by `assert_complete`."""
+        """Do nothing: `assert_complete` checks whether the script was used up."""
 
     def _step(self, request: ModelRequest, key: int) -> Step:
         step = self.steps[key]
-        said: Any = step(request) if callable(step) else step
-        found = read_step(cast("StepForm", said), number=key + 1)
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        form: Any = step(request) if callable(step) else step
+        outcome = read_step(cast("StepForm", form), number=key + 1)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
 
 class ScriptedModel(Model):
-    """A model for tests. `async with` fails at its end when the script was not used up.
+    """A model for tests. `async with` raises AssertionError at its end if steps were not used.
 
-    ConfigError, at once, for a step that is none; what a function gives is read when it is called.
+    Raises ConfigError for an invalid step; a function's step is checked when the function is called.
 
         async with ScriptedModel([("math_add", {"a": 2, "b": 2}), "It is 4."]) as model:
             result = await Agent(model, operations=[add]).spawn("What is 2 + 2?").result
@@ -290,17 +297,17 @@ class ScriptedModel(Model):
 
     @property
     def requests(self) -> Sequence[ModelRequest]:
-        """What it was asked, in order."""
+        """All requests, in order."""
         return self._player.requests
 
     def assert_complete(self) -> None:
-        """AssertionError when steps are left, or when more was asked than the script has."""
-        steps, asked = len(self._player.steps), len(self._player.requests)
-        if asked < steps:
-            left = ", ".join(_preview(step) for step in self._player.steps[asked:])
-            raise AssertionError(f"{steps - asked} of {steps} steps were not asked for: {left}")
-        if asked > steps:
-            raise AssertionError(f"the model was asked {asked} times, and the script has {steps} steps")
+        """Raise AssertionError unless there were exactly as many requests as steps."""
+        steps, requests = len(self._player.steps), len(self._player.requests)
+        if requests < steps:
+            unused = ", ".join(_preview(step) for step in self._player.steps[requests:])
+            raise AssertionError(f"{steps - requests} of {steps} steps were not used: {unused}")
+        if requests > steps:
+            raise AssertionError(f"the model got {requests} requests, and the script has {steps} steps")
 
     async def __aenter__(self) -> Self:
         return self
@@ -311,7 +318,7 @@ class ScriptedModel(Model):
 
 
 def read_step(value: StepForm, *, number: int) -> Step | BaseException:
-    """A step as it may be written in short, or what it fails with; ConfigError when it is neither."""
+    """Convert the short form of a step; return an exception unchanged. Raises ConfigError if not valid."""
     try:
         match value:
             case BaseException():
@@ -325,12 +332,12 @@ def read_step(value: StepForm, *, number: int) -> Step | BaseException:
             case (str(), _):
                 return Step(tools=[_read_call(value)])
             case [_, *_]:
-                return Step(tools=[_read_call(each) for each in value])
+                return Step(tools=[_read_call(call) for call in value])
             case _:
                 pass
     except msgspec.ValidationError as error:
-        raise ConfigError(f"step {number} of the script cannot be used: {error}", hint=STEP_FORMS) from None
-    raise ConfigError(f"step {number} of the script is no step: {value!r:.100}", hint=STEP_FORMS)
+        raise ConfigError(f"step {number} of the script is not valid: {error}", hint=STEP_FORMS) from None
+    raise ConfigError(f"step {number} of the script is not a step: {value!r:.100}", hint=STEP_FORMS)
 
 
 def _read_call(value: Any) -> ScriptedCall:
@@ -341,19 +348,21 @@ def _read_call(value: Any) -> ScriptedCall:
             return ScriptedCall(name, input)
         case _:
             hint = "a call is (name, {its input}), several are a list of them"
-            raise msgspec.ValidationError(f"{hint}, and {value!r:.80} is none")
+            raise msgspec.ValidationError(f"{hint}; {value!r:.80} is not a call")
 
 
 def _read_usage(value: Any) -> Any:
-    """Tokens by their names in Python or on the wire. ConfigError for a name that there is not."""
+    """Rename token counts to their wire names. Raises ConfigError for an unknown name."""
     if not isinstance(value, Mapping):
         return value
     fields, wire = Usage.__struct_fields__, [str(name) for name in Usage.__struct_encode_fields__]
-    spelled = dict(zip(fields, wire, strict=True))
-    found = {spelled.get(str(name), str(name)): count for name, count in value.items()}
-    if unknown := sorted(set(found) - set(wire)):
-        raise ConfigError(f"a step's usage has no {unknown[0]!r}", hint=f"it has {', '.join(fields)}")
-    return found
+    wire_names = dict(zip(fields, wire, strict=True))
+    counts = {wire_names.get(str(name), str(name)): count for name, count in value.items()}
+    if unknown := sorted(set(counts) - set(wire)):
+        raise ConfigError(
+            f"a step's usage has no field {unknown[0]!r}", hint=f"its fields are {', '.join(fields)}"
+        )
+    return counts
 
 
 def _preview(step: ScriptedStep) -> str:

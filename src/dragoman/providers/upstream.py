@@ -1,4 +1,4 @@
-"""A provider's server: where it is, and what opens its door."""
+"""The address and credentials of a provider's server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SECRET_WORDS = ("key", "token", "auth", "secret", "cookie")
 
 
 class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the models are. `base_url` ends where the API's own paths begin; a query stays at its end.
+    """A provider's server. `base_url` ends where the API's paths begin; its query, if any, is preserved.
 
-    `api_key` is for servers with one key; several are in a `KeyRing`.
+    `api_key` is for servers with one key; a `KeyPool` has several.
     """
 
     base_url: str
@@ -21,25 +21,25 @@ class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Server({self.display_url!r})"
+        return f"UpstreamServer({self.display_url!r})"
 
     @property
     def display_url(self) -> str:
-        """The base URL without what may be a secret in it."""
+        """The base URL without credentials and query, which may be secret."""
         parts = urlsplit(self.base_url)
-        place = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{place}{parts.path}"
+        authority = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{authority}{parts.path}"
 
     @property
     def host(self) -> str:
-        """The host's name, in lower case."""
+        """The host name, in lower case."""
         return urlsplit(self.base_url).hostname or ""
 
     def url(self, path: str, *, root: str = "") -> str:
-        """The URL of a path of the API, such as `/chat/completions`.
+        """Return the URL of an API path, such as `/chat/completions`.
 
-        `root` is what stands between the server and the path where the base URL does not say it (`/v1`).
-        A base URL that already ends in one of the API's longer paths loses it first.
+        `root` (`/v1`) is added if the base URL does not end with it. A base URL that already ends with an
+        endpoint's path loses that first.
         """
         base, mark, query = self.base_url.partition("?")
         base = base.rstrip("/").removesuffix("/chat/completions").removesuffix("/messages")
@@ -49,16 +49,18 @@ class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> list[str]:
-        """What must never be shown."""
-        named = [
+        """The values that must never be shown."""
+        header_secrets = [
             value
             for name, value in self.headers.items()
             if any(word in name.lower() for word in _SECRET_WORDS)
         ]
         parts = urlsplit(self.base_url)
-        asked = [
+        query_secrets = [
             value
             for name, value in parse_qsl(parts.query)
             if any(word in name.lower() for word in _SECRET_WORDS)
         ]
-        return [secret for secret in (self.api_key, parts.password, *named, *asked) if secret]
+        return [
+            secret for secret in (self.api_key, parts.password, *header_secrets, *query_secrets) if secret
+        ]

@@ -1,4 +1,4 @@
-"""A provider that stands before another: what it does not say itself, the other says."""
+"""Base class of providers that wrap another provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = TypeVar("P", bound=Provider)
 
 
 class ProviderWrapper(Generic[P]):
-    """All of a `Provider` but the answer, taken from the provider that it stands before."""
+    """Delegates everything but `stream` to the wrapped provider."""
 
     def __init__(self, provider: P) -> None:
         self._provider = provider

@@ -1,1 +1,1 @@
-"""Claude Code as a provider: its CLI answers in a process of its own."""
+"""Claude Code as a provider: its CLI answers in a child process."""

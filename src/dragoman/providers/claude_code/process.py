@@ -1,7 +1,7 @@
-"""The process of a Claude Code run: of it, and of all that it started, nothing is left behind.
+"""The child process of a Claude Code run, which is ended with all its descendants.
 
-The CLI starts each command of its model in a session of its own, and leaves it behind when it is ended. So a
-run has a mark in its environment, by which those are found.
+The CLI starts each command of its model in a new session, which survives the CLI. So each run has a mark in
+its environment, by which its descendants are found.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dragoman.providers.retry import safe_line
 from dragoman.wire.ndjson import NdjsonSplitter
 
 READ_SIZE = 64 * 1024
-STDERR_TAIL = 4000  # characters of its error output that are kept
-ABORT_GRACE = 0.05  # seconds that a run that is given up gets to end
-EXIT_GRACE = 2.0  # seconds that a run that has answered gets
+STDERR_TAIL = 4000  # last characters of its error output that are shown
+ABORT_GRACE = 0.05  # seconds that an abandoned run gets to exit
+EXIT_GRACE = 2.0  # seconds that a completed run gets to exit
 INHERITED_VARIABLES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "CLOUD_ML_REGION"),
@@ -38,13 +38,13 @@ INHERITED_VARIABLES = frozenset(
 INHERITED_PREFIXES = ("ANTHROPIC_", "AWS_", "CLAUDE_", "DISABLE_", "GOOGLE_", "LC_", "VERTEX_", "XDG_")
 PROXY_VARIABLES = ("HTTP_PROXY", "http_proxy")
 MARK_VARIABLE = "DRAGOMAN_CLAUDE_CODE_RUN"
-INSTALL = "install it (`npm install --global @anthropic-ai/claude-code`), log in once, or name the executable"
+INSTALL = "install it (`npm install --global @anthropic-ai/claude-code`), log in once, or set the executable"
 
 
 def inherited_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the CLI needs: those of any program, and of the clouds that serve its models.
+    """Return the variables that the CLI needs: those of any program and of the clouds that serve its models.
 
-    Other providers' keys stay here: its model runs commands, which could read them.
+    Other providers' keys are not passed on: the model runs commands, which could read them.
     """
     return {
         name: value
@@ -54,14 +54,14 @@ def inherited_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_local_proxy(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables, with this machine left out of what goes through a proxy: tools of ours are here."""
+    """Return the variables with 127.0.0.1 added to NO_PROXY: borrowed tools are served there."""
     names = [name for name in ("NO_PROXY", "no_proxy") if environ.get(name)] or ["NO_PROXY"]
-    listed = {name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in names}
-    return {**environ, **(listed if any(name in environ for name in PROXY_VARIABLES) else {})}
+    exceptions = {name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in names}
+    return {**environ, **(exceptions if any(name in environ for name in PROXY_VARIABLES) else {})}
 
 
 class ClaudeCodeProcess:
-    """A run's process. Where this process is killed, a watchdog ends it."""
+    """A run's process. A watchdog ends it if this process is killed."""
 
     def __init__(self, process: Process, mark: str) -> None:
         self.process = process
@@ -77,11 +77,11 @@ class ClaudeCodeProcess:
     async def start(
         cls, command: Sequence[str], *, cwd: str | None, environ: Mapping[str, str]
     ) -> ClaudeCodeProcess:
-        """Start it, without a shell. ProviderError when there is no such program or folder."""
+        """Start the process, without a shell. Raises ProviderError if the program or folder is missing."""
         program = shutil.which(command[0], path=environ.get("PATH", os.defpath))
         if program is None:
             raise ProviderError(
-                f"there is no Claude Code CLI {command[0]!r} here", category="bad_request", hint=INSTALL
+                f"the Claude Code CLI {command[0]!r} is not installed", category="bad_request", hint=INSTALL
             )
         run = new_id("claude")
         try:
@@ -97,43 +97,43 @@ class ClaudeCodeProcess:
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            where = f" in {cwd!r}" if cwd else ""
+            location = f" in {cwd!r}" if cwd else ""
             raise ProviderError(
-                f"the Claude Code CLI {command[0]!r} cannot be started{where}: {reason}",
+                f"the Claude Code CLI {command[0]!r} cannot be started{location}: {reason}",
                 category="bad_request",
-                hint=INSTALL if cwd is None else "the folder must be there",
+                hint=INSTALL if cwd is None else "check that the folder exists",
             ) from None
         return cls(process, f"{MARK_VARIABLE}={run}")
 
     async def write_input(self, line: bytes) -> None:
-        """Write its whole input."""
-        with suppress(ConnectionError):  # it has ended early, which its output will show
+        """Write the input and close it."""
+        with suppress(ConnectionError):  # it exited early; its output shows why
             self._stdin.write(line)
             await self._stdin.drain()
         self._stdin.close()
 
     async def lines(self) -> AsyncGenerator[list[bytes], None]:
-        """The lines of its output: what one read brought at a time."""
-        cutter = NdjsonSplitter()
+        """Yield the lines of its output, in one list per read."""
+        splitter = NdjsonSplitter()
         while data := await self._stdout.read(READ_SIZE):
-            if block := cutter.feed(data):
+            if block := splitter.feed(data):
                 yield block.splitlines()
-            if cutter.failure is not None:
-                raise ProviderError(cutter.failure.message, category="api_error")
-        if last := cutter.close():
+            if splitter.failure is not None:
+                raise ProviderError(splitter.failure.message, category="api_error")
+        if last := splitter.close():
             yield [last]
 
     async def exit_report(self) -> tuple[str, str]:
-        """How it ended, and its last words."""
+        """Return how it exited, and the end of its error output."""
         if not await wait_for_exit(self.process, EXIT_GRACE):
-            return "closed its output and went on", safe_line(self._stderr_tail)
+            return "closed its output and kept running", safe_line(self._stderr_tail)
         await asyncio.wait([self._stderr_task], timeout=ABORT_GRACE)
         code = self.process.returncode or 0
-        how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
-        return how, safe_line(self._stderr_tail)
+        reason = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+        return reason, safe_line(self._stderr_tail)
 
     async def stop(self, *, grace: float = ABORT_GRACE) -> None:
-        """Let it end by itself for so long, then end its whole group at once."""
+        """Wait `grace` seconds for it to exit, then kill its process group and descendants."""
         self._stdin.close()
         try:
             if grace <= ABORT_GRACE:
@@ -142,7 +142,7 @@ class ClaudeCodeProcess:
             await wait_for_exit(self.process, grace)
         finally:
             signal_group(self.process, signal.SIGKILL)
-            end_marked(self._mark)  # also what it started and left behind
+            end_marked(self._mark)  # also descendants in other sessions
         await wait_for_exit(self.process, EXIT_GRACE)
         self._watchdog.release(self.process.pid)
         self._stderr_task.cancel()

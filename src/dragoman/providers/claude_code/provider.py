@@ -1,8 +1,8 @@
-"""Claude Code as a provider: its CLI answers, in a process of its own, and runs its own tools.
+"""Claude Code as a provider: its CLI answers in a child process and runs its own tools.
 
-The CLI keeps the conversation; its session stands in the metadata of what it said, so that the next request
-goes on with it. It spends by itself: what it cost is told at the end (`costUsd` in the finish's metadata),
-and no budget of ours holds it within a run, but for the one that it is given as `max_budget_usd`.
+The CLI stores the conversation; its session id is in the metadata of its answers, so that the next request
+resumes it. It reports its cost only at the end (`costUsd` in the finish event's metadata), so our budgets
+cannot stop it within a run; pass `max_budget_usd` for a limit that the CLI enforces.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dragoman.wire.claude_code.decoder import FAMILY, ClaudeCodeDecoder, explain
 from dragoman.wire.claude_code.request import ClaudeCodePrompt, write_prompt
 
 SESSION_NOT_FOUND = "No conversation found"
-DEFAULT_MODEL = "default"  # the model that the CLI itself would take
-BORROWED_SERVER = "dragoman"  # the MCP server that lends it an agent's tools, by its name there
+DEFAULT_MODEL = "default"  # the CLI's own choice
+BORROWED_SERVER = "dragoman"  # the name of the MCP server with an agent's tools in the CLI's configuration
 _SUPPORTED_OPTIONS = frozenset({"effort", "max_budget_usd", "max_turns", "reasoning_effort", "thinking"})
 _EFFORTS = {"minimal": "low"}
 
@@ -42,7 +42,7 @@ PermissionMode: TypeAlias = Literal["default", "acceptEdits", "plan", "auto", "d
 
 
 class ClaudeCodeOptions(TypedDict, total=False):
-    """How the CLI is run; see `ClaudeCodeSettings`."""
+    """Options of the CLI; see `ClaudeCodeSettings`."""
 
     permission_mode: PermissionMode | None
     agent: str | None
@@ -56,24 +56,24 @@ class ClaudeCodeOptions(TypedDict, total=False):
 
 
 class BorrowedToolServer(NamedTuple):
-    """Where tools of ours are served over MCP, and the token that opens it."""
+    """The URL and bearer token of an MCP server with our tools."""
 
     url: str
     token: str
 
     def config(self) -> str:
-        """What the CLI is told of it."""
+        """Return the server as JSON for `--mcp-config`."""
         headers = {"Authorization": f"Bearer {self.token}"}
         server = {"type": "http", "url": self.url, "headers": headers}
         return msgspec.json.encode({"mcpServers": {BORROWED_SERVER: server}}).decode()
 
 
 class ClaudeCodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the CLI is started with. `agent` names one of its own, whose skills are loaded at the start.
+    """How the CLI is started. `agent` is one of its own agents, whose skills are loaded at the start.
 
-    `mcp_config` is a file, or JSON, with the MCP servers that it may use: the hub can be one. `environ` is
-    where its variables come from, without other providers' keys. `arguments` go along as they are.
-    `borrowed_tools` are tools of ours for one answer, all of which it may call.
+    `mcp_config` is a file, or JSON, with the MCP servers that it may use; the hub can be one. `environ` is
+    the environment, of which other providers' keys are removed. `arguments` are passed unchanged.
+    `borrowed_tools` is an MCP server with our tools for one answer; all of them are allowed.
     """
 
     permission_mode: PermissionMode | None = None
@@ -88,7 +88,7 @@ class ClaudeCodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     borrowed_tools: BorrowedToolServer | None = None
 
     def flags(self) -> dict[str, Any]:
-        """The options of the command line that say so; None says nothing."""
+        """Return the command-line options; None omits one."""
         ours = () if self.borrowed_tools is None else (f"mcp__{BORROWED_SERVER}",)
         return {
             "permission-mode": self.permission_mode,
@@ -100,15 +100,15 @@ class ClaudeCodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaudeCodeProvider:
-    """Runs the CLI for each request. Closing the stream ends its process, and all that it started.
+    """Runs the CLI for each request. Closing the stream ends its process and all descendants.
 
-    The names of models are the CLI's (`sonnet`, `opus`, a full name), or `default` for its own choice.
+    Model names are the CLI's (`sonnet`, `opus`, a full name), or `default` for its own choice.
     """
 
     family = FAMILY
     budget_notice = (
-        "Claude Code spends by itself: the run's budget cannot stop it between its steps; "
-        "give the model max_budget_usd, which the CLI holds to"
+        "Claude Code reports its cost only at the end: the run's budget cannot stop it between its steps; "
+        "set the model option max_budget_usd, which the CLI enforces"
     )
 
     def __init__(
@@ -122,14 +122,16 @@ class ClaudeCodeProvider:
         return f"{type(self).__name__}({self.executable!r})"
 
     def model(self, name: str = DEFAULT_MODEL, **options: Any) -> Model:
-        """A model of the CLI's; `options` may be `effort`, `thinking`, `max_turns` and `max_budget_usd`."""
+        """Return a model; `options` are `effort`, `thinking`, `max_turns` and `max_budget_usd`."""
         return Model(self, name, options)
 
     def with_borrowed_tools(self, url: str, token: str) -> ClaudeCodeProvider:
-        """The same, with the tools of an MCP server of ours, which may all be called."""
-        other = copy.copy(self)
-        other.settings = msgspec.structs.replace(self.settings, borrowed_tools=BorrowedToolServer(url, token))
-        return other
+        """Return a copy that may call all tools of an MCP server of ours."""
+        provider = copy.copy(self)
+        provider.settings = msgspec.structs.replace(
+            self.settings, borrowed_tools=BorrowedToolServer(url, token)
+        )
+        return provider
 
     @property
     def resting(self) -> bool:
@@ -137,8 +139,8 @@ class ClaudeCodeProvider:
         return False
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: the CLI has its own tools, and knows ours over MCP only; see
-        `with_borrowed_tools`.
+        """See `Provider.check`: the CLI has its own tools; ours reach it only over MCP
+        (`with_borrowed_tools`).
         """
         names = [
             name
@@ -148,39 +150,39 @@ class ClaudeCodeProvider:
         return [*names, *(["tools"] if request.tools else [])]
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Provider.stream`. A session that the CLI has lost is told again from the beginning."""
+        """See `Provider.stream`. If the CLI has lost the session, the whole conversation is sent again."""
         prompt = write_prompt(request, provider=self.name)
-        told = False
+        started = False
         try:
             async with aclosing(self._run_prompt(request, prompt)) as answer:
                 async for batch in answer:
-                    told = True
+                    started = True
                     yield batch
             return
         except ProviderError as error:
-            if told or prompt.session_id is None or SESSION_NOT_FOUND not in error.message:
+            if started or prompt.session_id is None or SESSION_NOT_FOUND not in error.message:
                 raise
-        again = write_prompt(request, provider=self.name, resume=False)
-        async with aclosing(self._run_prompt(request, again)) as answer:
+        full_prompt = write_prompt(request, provider=self.name, resume=False)
+        async with aclosing(self._run_prompt(request, full_prompt)) as answer:
             async for batch in answer:
                 yield batch
 
     async def close(self) -> None:
-        """Nothing: a process ends with its answer."""
+        """Do nothing: each process ends with its answer."""
 
     async def _run_prompt(
         self, request: ModelRequest, prompt: ClaudeCodePrompt
     ) -> AsyncGenerator[Sequence[Event], None]:
         with TemporaryDirectory(prefix="dragoman-") as folder:
             command = self._command(request, prompt, folder=Path(folder))
-            async with aclosing(self._run_command(command, prompt, model=request.model)) as told:
-                async for batch in told:
+            async with aclosing(self._run_command(command, prompt, model=request.model)) as batches:
+                async for batch in batches:
                     yield batch
 
     async def _run_command(
         self, command: Sequence[str], prompt: ClaudeCodePrompt, *, model: str
     ) -> AsyncGenerator[Sequence[Event], None]:
-        reader = ClaudeCodeDecoder(provider=self.name, model=model, agent=self.settings.agent)
+        decoder = ClaudeCodeDecoder(provider=self.name, model=model, agent=self.settings.agent)
         cwd = str(self.settings.cwd) if self.settings.cwd is not None else None
         environ = os.environ if self.settings.environ is None else self.settings.environ
         child = await ClaudeCodeProcess.start(
@@ -188,20 +190,21 @@ class ClaudeCodeProvider:
         )
         try:
             await child.write_input(prompt.input_line)
-            async with aclosing(read_events(child, reader)) as told:
-                async for batch in told:
+            async with aclosing(read_events(child, decoder)) as batches:
+                async for batch in batches:
                     yield batch
-            if not reader.done:
-                raise await self._explain(child, reader)
+            if not decoder.done:
+                raise await self._explain(child, decoder)
         finally:
-            await child.stop(grace=EXIT_GRACE if reader.done else ABORT_GRACE)
+            await child.stop(grace=EXIT_GRACE if decoder.done else ABORT_GRACE)
 
     def _command(self, request: ModelRequest, prompt: ClaudeCodePrompt, *, folder: Path) -> list[str]:
-        """The command line. Values are bound by `=`, so that none can pose as another option.
+        """Return the command line. Values follow `=`, so that none can be read as another option.
 
-        Whoever is on this machine can read it: instructions, and servers with their keys, go in files.
+        All users of the machine can read a command line, so instructions and MCP servers with keys go into
+        files.
         """
-        said = {
+        options = {
             "model": None if request.model == DEFAULT_MODEL else request.model,
             **self.settings.flags(),
             **option_flags(request.options, max_turns=self.settings.max_turns),
@@ -210,7 +213,9 @@ class ClaudeCodeProvider:
             "resume": prompt.session_id,
         }
         borrowed = self.settings.borrowed_tools
-        lent = None if borrowed is None else _write_file(folder / "lent.json", borrowed.config())
+        borrowed_config = (
+            None if borrowed is None else _write_file(folder / "borrowed.json", borrowed.config())
+        )
         return [
             self.executable,
             "--print",
@@ -218,36 +223,36 @@ class ClaudeCodeProvider:
             "--input-format=stream-json",
             "--verbose",
             "--include-partial-messages",
-            *(f"--{name}={value}" for name, value in said.items() if value is not None),
-            *([] if lent is None else [f"--mcp-config={lent}"]),
+            *(f"--{name}={value}" for name, value in options.items() if value is not None),
+            *([] if borrowed_config is None else [f"--mcp-config={borrowed_config}"]),
             *self.settings.arguments,
         ]
 
-    async def _explain(self, child: ClaudeCodeProcess, reader: ClaudeCodeDecoder) -> ProviderError:
-        """Why there was no result."""
-        how, said = await child.exit_report()
-        words = said or reader.unparsed_line
-        error = explain_error(words)
-        message = f"Claude Code {how} without a result{f': {words}' if words else ''}"
+    async def _explain(self, child: ClaudeCodeProcess, decoder: ClaudeCodeDecoder) -> ProviderError:
+        """Return an error that explains why there was no result."""
+        exit_reason, stderr = await child.exit_report()
+        output = stderr or decoder.unparsed_line
+        error = explain_error(output)
+        message = f"Claude Code {exit_reason} without a result{f': {output}' if output else ''}"
         return ProviderError(
             message[:500], category=error.category, transient=error.transient, hint=error.hint
         )
 
 
 async def read_events(
-    child: ClaudeCodeProcess, reader: ClaudeCodeDecoder
+    child: ClaudeCodeProcess, decoder: ClaudeCodeDecoder
 ) -> AsyncGenerator[list[Event], None]:
-    """The events of a run, until it has a result and its output ends, or nothing more is to be expected."""
+    """Yield the events of a run until its output ends, or for EXIT_GRACE seconds after its result."""
     async with aclosing(child.lines()) as output:
-        while lines := await _next_lines(output, EXIT_GRACE if reader.done else None):
-            if batch := [event for line in lines for event in reader.feed(line)]:
+        while lines := await _next_lines(output, EXIT_GRACE if decoder.done else None):
+            if batch := [event for line in lines for event in decoder.feed(line)]:
                 yield batch
-    if last := reader.close():
+    if last := decoder.close():
         yield last
 
 
 async def _next_lines(output: AsyncGenerator[list[bytes], None], timeout: float | None) -> list[bytes] | None:
-    """The next lines; None when there are none, or none within so many seconds."""
+    """Return the next lines; None at the end or after `timeout` seconds."""
     try:
         async with asyncio.timeout(timeout):
             return await anext(output, None)
@@ -256,7 +261,7 @@ async def _next_lines(output: AsyncGenerator[list[bytes], None], timeout: float 
 
 
 def _write_file(path: Path, text: str | Path | None, *, always: bool = False) -> str | None:
-    """Where a text can be read: in a file of its own, if it is not the name of one."""
+    """Write a text to a file and return its path; a text that is a path already is returned unchanged."""
     if not text or not (always or str(text).lstrip().startswith("{")):
         return str(text) if text else None
     path.write_text(str(text))
@@ -264,17 +269,17 @@ def _write_file(path: Path, text: str | Path | None, *, always: bool = False) ->
 
 
 def option_flags(options: Mapping[str, Any], *, max_turns: int | None) -> dict[str, Any]:
-    """What a request's options say on the command line; `most` turns are not exceeded."""
+    """Return the command-line options for a request's options; `max_turns` is an upper limit."""
     effort = options.get("effort") or options.get("reasoning_effort")
     thinking = options.get("thinking")
-    said: dict[str, Any] = {"max-budget-usd": options.get("max_budget_usd")}
+    flags: dict[str, Any] = {"max-budget-usd": options.get("max_budget_usd")}
     if effort and effort != "none":
-        said["effort"] = _EFFORTS.get(effort, effort)
+        flags["effort"] = _EFFORTS.get(effort, effort)
     if isinstance(thinking, Mapping) and thinking.get("type") == "enabled":
-        said["max-thinking-tokens"] = thinking.get("budget_tokens")
+        flags["max-thinking-tokens"] = thinking.get("budget_tokens")
     elif isinstance(thinking, Mapping):
-        said["thinking"] = thinking.get("type")
+        flags["thinking"] = thinking.get("type")
     turns = options.get("max_turns")
     if isinstance(turns, int):
-        said["max-turns"] = turns if max_turns is None else min(turns, max_turns)
-    return said
+        flags["max-turns"] = turns if max_turns is None else min(turns, max_turns)
+    return flags

