@@ -110,8 +110,8 @@ class McpClient:
 
     def list(self) -> Sequence[ServerStatus]:
         """How the servers stand, by name."""
-        held = {key: remote.status() for key, remote in self._servers.items()}
-        return [status for _, status in sorted({**self._unusable, **held}.items())]
+        statuses = {key: remote.status() for key, remote in self._servers.items()}
+        return [status for _, status in sorted({**self._unusable, **statuses}.items())]
 
     def status(self, name: str) -> ServerStatus:
         """How one stands. NotFound when there is none."""
@@ -165,8 +165,8 @@ class McpClient:
     def _find(self, name: str) -> RemoteServer:
         remote = self._servers.get(name.lower())
         if remote is None:
-            known = ", ".join(each.name for each in self.list())
+            names = ", ".join(each.name for each in self.list())
             raise NotFound(
-                f"there is no MCP server {name[:100]!r}", hint=f"there is {known}" if known else None
+                f"there is no MCP server {name[:100]!r}", hint=f"there is {names}" if names else None
             )
         return remote

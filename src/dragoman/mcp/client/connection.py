@@ -188,10 +188,10 @@ class McpConnection:
                 return prompt_value(answer_json(await self._request(get)))
 
     async def _call_tool(self, name: str, input: Mapping[str, Any], *, context: Context) -> Any:
-        async def progressed(*told: Any) -> None:
-            progress, total, message = told
-            said = None if message is None else sanitize_text(self._redactor(message), 500)
-            context.progress({"progress": progress, "total": total, "message": said})
+        async def progressed(*values: Any) -> None:
+            progress, total, message = values
+            text = None if message is None else sanitize_text(self._redactor(message), 500)
+            context.progress({"progress": progress, "total": total, "message": text})
 
         hear: Any = progressed
 
@@ -233,19 +233,19 @@ class McpConnection:
             raise CallError(f"MCP server {self._name!r}: {sanitize_text(str(error), 300)}") from None
 
     async def _hub_error(self, error: MCPError) -> CallError | Unavailable:
-        said = sanitize_text(self._redactor(error.message), 1_000)
+        message = sanitize_text(self._redactor(error.message), 1_000)
         whose = f"MCP server {self._name!r}"
-        if error.code == UNREACHABLE or said == SESSION_TERMINATED:
+        if error.code == UNREACHABLE or message == SESSION_TERMINATED:
             self.sanitizer.closed.set()
-            return Unavailable(f"{whose} was not reached: {said}")
+            return Unavailable(f"{whose} was not reached: {message}")
         if error.code in (types.CONNECTION_CLOSED, CONNECTION_LOST):
-            if "SSEError" in said or "SSE stream failed" in said:
-                return CallError(f"{whose} sent an answer that cannot be taken: {said}")
-            how = said if self.exit_report is None else await self.exit_report()
+            if "SSEError" in message or "SSE stream failed" in message:
+                return CallError(f"{whose} sent an answer that cannot be taken: {message}")
+            how = message if self.exit_report is None else await self.exit_report()
             return CallUncertain(f"{whose} was lost during the call: {how}")
         if error.code == TOO_LARGE:
-            return CallError(f"{whose}: {said}", hint="ask for less at a time")
-        failure = CallError(f"{whose}: {said}")
+            return CallError(f"{whose}: {message}", hint="ask for less at a time")
+        failure = CallError(f"{whose}: {message}")
         if error.code == types.HEADER_MISMATCH:
             failure.code = "header_mismatch"
         return failure
@@ -261,8 +261,8 @@ class McpConnection:
 def answer_json(answer: Any) -> dict[str, Any]:
     """The answer as JSON. CallError when it is a question."""
     if isinstance(answer, types.InputRequiredResult):
-        asked = (answer.input_requests or {}).values()
-        raise question_error([describe_question(each.method, params_json(each.params)) for each in asked])
+        requests = (answer.input_requests or {}).values()
+        raise question_error([describe_question(each.method, params_json(each.params)) for each in requests])
     shown: dict[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
     return shown
 

@@ -119,8 +119,8 @@ def definition_change(
 def definition_diff(old: Any, new: Any) -> str:
     """The lines that differ, three of their neighbours about them."""
     before = [] if old is None else json_lines(old)
-    told = "\n".join(difflib.unified_diff(before, json_lines(new), "approved", "offered", lineterm=""))
-    return told if len(told) <= DIFF_LIMIT else told[:DIFF_LIMIT] + "\n… (cut)"
+    text = "\n".join(difflib.unified_diff(before, json_lines(new), "approved", "offered", lineterm=""))
+    return text if len(text) <= DIFF_LIMIT else text[:DIFF_LIMIT] + "\n… (cut)"
 
 
 def json_lines(value: Any) -> list[str]:

@@ -107,8 +107,8 @@ def size_problem(tool: Mapping[str, Any]) -> str | None:
 
 
 def duplicate_problem(tool: Mapping[str, Any], definitions: Mapping[str, ToolDefinition]) -> str | None:
-    known = definitions.get(tool["name"].lower())
-    return None if known is None else f"there is a tool {known.name!r} already"
+    first = definitions.get(tool["name"].lower())
+    return None if first is None else f"there is a tool {first.name!r} already"
 
 
 def name_preview(tool: Any) -> str:
@@ -188,10 +188,10 @@ def prompt_operations() -> Sequence[ToolDefinition]:
 def merge(tools: DefinitionList, extras: Sequence[ToolDefinition]) -> DefinitionList:
     """The tools and what else there is; a tool goes before another thing of its name."""
     names = {tool.name.lower() for tool in tools.definitions}
-    kept = [extra for extra in extras if extra.name not in names]
+    added = [extra for extra in extras if extra.name not in names]
     lost = [
         f"{extra.name} of this server is left out: a tool has this name"
         for extra in extras
         if extra.name in names
     ]
-    return DefinitionList((*tools.definitions, *kept), (*tools.problems, *lost))
+    return DefinitionList((*tools.definitions, *added), (*tools.problems, *lost))

@@ -40,10 +40,10 @@ def parse_message(item: Any) -> SessionMessage | UnreadableMessage:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_python(item, by_name=False))
     except ValidationError:
-        known = item.get("id") if isinstance(item, dict) and "method" not in item else None
+        id = item.get("id") if isinstance(item, dict) and "method" not in item else None
         reason = "its answer is no JSON-RPC: it has neither a result nor an error that can be read"
-        if isinstance(known, int | str) and not isinstance(known, bool):
-            return error_message(known, reason)
+        if isinstance(id, int | str) and not isinstance(id, bool):
+            return error_message(id, reason)
         return UnreadableMessage("it is JSON, but no JSON-RPC message")
 
 
@@ -71,17 +71,17 @@ def decode_json(data: bytes) -> Any:
 
 def prune_depth(data: bytes, max_depth: int = MAX_DEPTH) -> bytes:
     """The JSON text with null for all that is nested deeper."""
-    kept: list[bytes] = []
+    parts: list[bytes] = []
     depth = start = 0
     for token in JSON_TOKEN.finditer(data):
         sign = token[0]
         if sign in (b"[", b"{"):
             depth += 1
             if depth == max_depth + 1:
-                kept.append(data[start : token.start()])
+                parts.append(data[start : token.start()])
         elif sign in (b"]", b"}"):
             if depth == max_depth + 1:
-                kept.append(b"null")
+                parts.append(b"null")
                 start = token.end()
             depth -= 1
-    return b"".join([*kept, data[start:]])
+    return b"".join([*parts, data[start:]])

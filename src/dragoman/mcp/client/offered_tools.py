@@ -64,8 +64,8 @@ class OfferedTools:
 
     def is_current(self, definition: ToolDefinition) -> bool:
         """Whether this very definition may be called now."""
-        kept = self._operations.get(definition.name)
-        return kept is not None and kept[0] == definition.hash
+        entry = self._operations.get(definition.name)
+        return entry is not None and entry[0] == definition.hash
 
     async def restore_pinned(self) -> None:
         """Put those into the registry that were approved before, without asking the server."""
@@ -148,12 +148,12 @@ class OfferedTools:
         for name, (hash, _) in list(self._operations.items()):
             if name not in wanted or wanted[name].hash != hash:
                 self._remove_operation(name)
-        told = list(problems)
+        messages = list(problems)
         for index, each in enumerate(wanted.values()):
             if index % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
-            told += self._add_operation(each)
-        self.problems = tuple(dict.fromkeys(told))
+            messages += self._add_operation(each)
+        self.problems = tuple(dict.fromkeys(messages))
 
     def _add_operation(self, definition: ToolDefinition) -> Sequence[str]:
         if definition.name in self._operations:

@@ -20,8 +20,8 @@ class Redactor:
     """Takes these values out of texts; longer ones first, for one may lie in another."""
 
     def __init__(self, *values: str) -> None:
-        kept = sorted({value for value in values if len(value) >= MIN_SECRET_CHARS}, key=len, reverse=True)
-        spelled = dict.fromkeys(form for value in kept for form in (value, json.dumps(value)[1:-1]))
+        secrets = sorted({value for value in values if len(value) >= MIN_SECRET_CHARS}, key=len, reverse=True)
+        spelled = dict.fromkeys(form for value in secrets for form in (value, json.dumps(value)[1:-1]))
         self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
     def __call__(self, text: str) -> str:
@@ -48,9 +48,9 @@ def redactor_for(spec: ServerSpec, environ: Mapping[str, str]) -> Redactor:
 
 
 def secrets_of(spec: ServerSpec, environ: Mapping[str, str]) -> Iterator[str]:
-    given = {**spec.env, **{name: environ[name] for name in spec.env_from if name in environ}}
+    variables = {**spec.env, **{name: environ[name] for name in spec.env_from if name in environ}}
     yield from spec.secrets.values()
-    yield from (value for name, value in given.items() if SECRET_NAME.search(name))
+    yield from (value for name, value in variables.items() if SECRET_NAME.search(name))
     address = urlsplit(spec.url or "")
     yield from (value for _, value in parse_qsl(address.query))
     yield address.password or ""

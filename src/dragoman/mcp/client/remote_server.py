@@ -255,12 +255,12 @@ class RemoteServer:
                     self._record_failure(error)
             if self._stopping:  # a task group whose child failed forgets that it was cancelled
                 return
-            held = loop.time() - began
+            uptime = loop.time() - began
             if (
                 self._reconnect_requested
                 or self._connection_used
                 or not self._needed
-                or held > STABLE_SECONDS
+                or uptime > STABLE_SECONDS
             ):
                 wait = 0.0
             if wait or self._state == "failed":

@@ -47,9 +47,9 @@ def resource_value(contents: Sequence[Mapping[str, Any]]) -> Any:
 def prompt_value(prompt: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt's description and messages."""
     messages = [
-        {"role": each.get("role"), "content": said[0] if len(said) == 1 else said}
+        {"role": each.get("role"), "content": blocks[0] if len(blocks) == 1 else blocks}
         for each in prompt.get("messages", [])
-        for said in [content_blocks(each.get("content"))]
+        for blocks in [content_blocks(each.get("content"))]
     ]
     return {"description": prompt.get("description"), "messages": messages}
 
@@ -102,9 +102,9 @@ def joined_text(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 def describe_question(method: str, params: Any) -> str:
     """What a server asked for, in words."""
-    said = params.get("message") if isinstance(params, Mapping) else None
+    message = params.get("message") if isinstance(params, Mapping) else None
     if method == "elicitation/create":
-        return f"input: {sanitize_text(said, PREVIEW_CHARS)!r}" if isinstance(said, str) else "input"
+        return f"input: {sanitize_text(message, PREVIEW_CHARS)!r}" if isinstance(message, str) else "input"
     return "a model's answer" if method == "sampling/createMessage" else "the client's folders"
 
 

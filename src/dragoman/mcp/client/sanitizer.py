@@ -96,8 +96,8 @@ class Sanitizer:
         match message:
             case JSONRPCRequest(method=method) if method in CLIENT_METHODS:
                 self._on_question(method, self._redactor.redact_json(message.params))
-                said = ErrorData(code=METHOD_NOT_FOUND, message=f"{method} is not offered by this client")
-                return JSONRPCError(jsonrpc="2.0", id=message.id, error=said)
+                error = ErrorData(code=METHOD_NOT_FOUND, message=f"{method} is not offered by this client")
+                return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
             case JSONRPCNotification(method=method) if method.endswith("/list_changed"):
                 self._on_change()
             case JSONRPCResponse():
@@ -125,10 +125,10 @@ def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
     if method not in LIST_METHODS or result.get("resultType", "complete") != "complete":
         return result
     cursor = result.get("nextCursor")
-    kept = {key: value for key, value in result.items() if key != "nextCursor" or isinstance(value, str)}
-    known = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **kept}
+    fields = {key: value for key, value in result.items() if key != "nextCursor" or isinstance(value, str)}
+    complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **fields}
     if method != "tools/list":
-        return known
+        return complete
     tools = result.get("tools")
     offered = tools if isinstance(tools, list) else []
     good = [

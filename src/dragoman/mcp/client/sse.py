@@ -59,13 +59,13 @@ async def connect_sse(
 
 async def status_problem(response: httpx2.Response) -> str:
     """Why there are no events: what the transport says of a server that it did not reach, or the status."""
-    said = f"it answers {response.status_code} where its events should be"
+    problem = f"it answers {response.status_code} where its events should be"
     if response.status_code != 502:
-        return said
+        return problem
     try:
         return str(msgspec.json.decode(await response.aread())["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        return said
+        return problem
 
 
 async def read_events(

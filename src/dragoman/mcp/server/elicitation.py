@@ -91,8 +91,8 @@ def elicitation_form(approval: ApprovalRequest) -> dict[str, Any]:
     """The parameters of `elicitation/create` that ask for an approval, or for the answer to a question."""
     question = approval.question
     if question is not None:
-        told = "\n".join([question.text, *agent_lines(approval.items[0])])
-        return {"mode": "form", "message": told, "requestedSchema": answer_schema(question)}
+        message = "\n".join([question.text, *agent_lines(approval.items[0])])
+        return {"mode": "form", "message": message, "requestedSchema": answer_schema(question)}
     lines = ["May this be done?"]
     for item in approval.items:
         lines.append(f"{item.operation} with {input_preview(item.input)}")
@@ -152,7 +152,7 @@ def parse_reply(response: Any, approval: ApprovalRequest) -> ElicitationReply:
 def parse_answer(content: Mapping[str, Any]) -> ElicitationReply:
     """The answer to a question: the one that somebody wrote, or else the one that was picked."""
     for name in ("other", "answer"):
-        given = content.get(name)
-        if isinstance(given, str) and given.strip():
-            return ElicitationReply("yes", validate_answer(given))
+        value = content.get(name)
+        if isinstance(value, str) and value.strip():
+            return ElicitationReply("yes", validate_answer(value))
     return NO_REPLY

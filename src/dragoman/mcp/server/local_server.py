@@ -35,8 +35,8 @@ async def serve_locally(tool_server: ToolServer) -> AsyncIterator[LocalMcpServer
     token = secrets.token_urlsafe(32)
 
     async def identify(headers: Mapping[str, str]) -> Identity:
-        said = headers.get("authorization", "").encode()
-        if not hmac.compare_digest(said, f"Bearer {token}".encode()):
+        authorization = headers.get("authorization", "").encode()
+        if not hmac.compare_digest(authorization, f"Bearer {token}".encode()):
             raise Unauthorized("this is served to somebody else")
         return LOCAL
 

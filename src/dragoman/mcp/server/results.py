@@ -28,10 +28,10 @@ def tool_result(outcome: CallOutcome) -> dict[str, Any]:
             "structuredContent": value if isinstance(value, dict) else {"result": value},
             "isError": outcome.operation == "hub.call" and all_failed(value),
         }
-    said: dict[str, Any] = {CALL_ID_KEY: outcome.call_id}
+    meta: dict[str, Any] = {CALL_ID_KEY: outcome.call_id}
     if outcome.notes:
-        said["dragoman/notes"] = list(outcome.notes)
-    return {**body, "_meta": said}
+        meta["dragoman/notes"] = list(outcome.notes)
+    return {**body, "_meta": meta}
 
 
 def error_result(error: DragomanError) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def all_failed(entries: Any) -> bool:
 def progress_text(value: Any) -> str:
     """Preliminary output in a line; of a batch, what each of its calls says."""
     if isinstance(value, list) and value and all(is_batch_entry(each) for each in value):
-        said = [batch_entry_text(each, is_only=len(value) == 1) for each in value]
-        return "; ".join(each for each in said if each)[:PROGRESS_LIMIT]
+        texts = [batch_entry_text(each, is_only=len(value) == 1) for each in value]
+        return "; ".join(each for each in texts if each)[:PROGRESS_LIMIT]
     return text_of(value)[:PROGRESS_LIMIT]
 
 
@@ -73,9 +73,9 @@ def is_batch_entry(value: Any) -> bool:
 def batch_entry_text(entry: Mapping[str, Any], *, is_only: bool) -> str:
     """What one call of a batch says."""
     if "success" in entry:
-        said = "done" if entry["success"] else "failed"
+        text = "done" if entry["success"] else "failed"
     elif "progress" in entry:
-        said = text_of(entry["progress"])
+        text = text_of(entry["progress"])
     else:
         return ""
-    return said if is_only else f"{entry['tool']}: {said}"
+    return text if is_only else f"{entry['tool']}: {text}"

@@ -177,8 +177,8 @@ class McpServer:
                 return self._input_required(request, approval)
             if request.elicit is None:
                 break
-            said = parse_reply(await request.elicit(elicitation_form(approval)), approval)
-            outcome = await self._apply_reply(request, target, approval=approval, reply=said)
+            reply = parse_reply(await request.elicit(elicitation_form(approval)), approval)
+            outcome = await self._apply_reply(request, target, approval=approval, reply=reply)
         return tool_result(outcome)
 
     def _input_required(self, request: ToolCall, approval: ApprovalRequest) -> dict[str, Any]:
@@ -201,8 +201,8 @@ class McpServer:
                 STATE_MISMATCH, hint="send the very same request that was answered with a question"
             )
         approval = await self._calls.access_control.approvals.get(claim.approval_id)
-        said = parse_reply((request.responses or {}).get(APPROVAL_INPUT), approval)
-        return await self._apply_reply(request, target, approval=approval, reply=said)
+        reply = parse_reply((request.responses or {}).get(APPROVAL_INPUT), approval)
+        return await self._apply_reply(request, target, approval=approval, reply=reply)
 
     async def _apply_reply(
         self, request: ToolCall, target: Target, *, approval: ApprovalRequest, reply: ElicitationReply

@@ -121,8 +121,8 @@ class StdioBridge:
     async def _relay_response(self, response: Response, message: JsonRpcMessage) -> None:
         kind = response.headers.get("content-type", "")
         if kind.startswith("text/event-stream"):
-            async with aclosing(sse_messages(response)) as said:
-                async for frame in said:
+            async with aclosing(sse_messages(response)) as messages:
+                async for frame in messages:
                     await self._write_message(frame, message)
             return
         raw = await response.read(MAX_MESSAGE_BYTES)
@@ -136,15 +136,15 @@ class StdioBridge:
     async def _write_message(self, raw: bytes, message: JsonRpcMessage) -> None:
         """A message of the hub, as a line. A refusal that names no request is of the one that was sent."""
         try:
-            said = msgspec.json.decode(raw)
+            reply = msgspec.json.decode(raw)
         except msgspec.DecodeError:
             await self._write_error(message.get("id"), "the hub's answer is no JSON")
             return
-        if isinstance(said, dict) and "error" in said and said.get("id") is None:
-            said["id"] = message.get("id")
-        if message is self._initialize_request and isinstance(said, dict) and "result" in said:
-            self._session_headers["mcp-protocol-version"] = str(said["result"].get("protocolVersion"))
-        await self._write(msgspec.json.encode(said))
+        if isinstance(reply, dict) and "error" in reply and reply.get("id") is None:
+            reply["id"] = message.get("id")
+        if message is self._initialize_request and isinstance(reply, dict) and "result" in reply:
+            self._session_headers["mcp-protocol-version"] = str(reply["result"].get("protocolVersion"))
+        await self._write(msgspec.json.encode(reply))
 
     async def _reinitialize(self) -> None:
         """Begin a new session as the client began the last: the hub was started anew, or forgot it."""
@@ -183,8 +183,8 @@ class StdioBridge:
         return {**common, **mirrored}
 
     async def _write_error(self, id: Any, message: str, *, code: int = HUB_UNREACHABLE) -> None:
-        said: Mapping[str, Any] = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
-        await self._write(msgspec.json.encode(said))
+        reply: Mapping[str, Any] = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
+        await self._write(msgspec.json.encode(reply))
 
 
 async def sse_messages(response: Response) -> AsyncGenerator[bytes, None]:

@@ -106,15 +106,15 @@ class ToolList:
 
     def tools(self, context: Context) -> list[dict[str, Any]]:
         """What the caller may call, the four first and then by name."""
-        held = sorted(self._visible_pinned(context).items())
-        return [*META_TOOL_ENTRIES, *(pinned_tool_entry(name, operation) for name, operation in held)]
+        pinned = sorted(self._visible_pinned(context).items())
+        return [*META_TOOL_ENTRIES, *(pinned_tool_entry(name, operation) for name, operation in pinned)]
 
     def find_pinned(self, name: str, context: Context) -> Operation | None:
         """The pinned operation that is listed under this name, or has this id."""
         if not self.pinned:
             return None
-        held = self._visible_pinned(context)
-        return held.get(name) or next((each for each in held.values() if each.id == name), None)
+        pinned = self._visible_pinned(context)
+        return pinned.get(name) or next((each for each in pinned.values() if each.id == name), None)
 
     def instructions(self, context: Context) -> str:
         """What the server says of itself: where to begin, and which namespaces there are."""
@@ -137,14 +137,14 @@ class ToolList:
 
     def _visible_pinned(self, context: Context) -> dict[str, Operation]:
         """The pinned operations by the names that they are listed under."""
-        held: dict[str, Operation] = {}
+        pinned: dict[str, Operation] = {}
         for operation in sorted(self._pinned_operations(), key=lambda each: each.id):
             name = tool_name(operation.id)
-            if meta_tool_id(name) or held.get(name, operation) is not operation:
+            if meta_tool_id(name) or pinned.get(name, operation) is not operation:
                 log.warning("%s is not listed: its name %r is taken", operation.id, name)
             elif self._calls.is_visible(operation, context):
-                held[name] = operation
-        return held
+                pinned[name] = operation
+        return pinned
 
     def _pinned_operations(self) -> Iterator[Operation]:
         for pattern in self.pinned:

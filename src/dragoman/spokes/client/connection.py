@@ -111,19 +111,19 @@ class HubConnection:
         if self._closed:
             raise Unavailable(f"{operation} was not called: the hub cannot be reached now")
         id = f"s{next(self._numbers)}"
-        asked = self._subcalls[id] = PendingSubcall(asyncio.get_running_loop().create_future(), report)
+        subcall = self._subcalls[id] = PendingSubcall(asyncio.get_running_loop().create_future(), report)
         try:
             await self._outbox.send(
                 SubcallFrame(id=id, parent=parent, operation=operation, input=input), key=f"subcall {id}"
             )
-            await asyncio.wait([asked.reply])
+            await asyncio.wait([subcall.reply])
         except asyncio.CancelledError:
             if not self._outbox.withdraw(f"subcall {id}"):
                 self._outbox.send_urgent(AbortFrame(id=id))
             raise
         finally:
             del self._subcalls[id]
-        return reply_result(operation, asked.reply.result())
+        return reply_result(operation, subcall.reply.result())
 
     async def _send(self, text: str) -> None:
         await self._socket.send(text)
@@ -184,9 +184,9 @@ class HubConnection:
 
     def _fail_subcalls(self) -> None:
         self._closed = True
-        for asked in self._subcalls.values():
-            if not asked.reply.done():
-                asked.reply.set_result(None)
+        for subcall in self._subcalls.values():
+            if not subcall.reply.done():
+                subcall.reply.set_result(None)
 
 
 def reply_result(operation: str, reply: ReplyFrame | None) -> Any:

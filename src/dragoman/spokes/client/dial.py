@@ -106,8 +106,8 @@ async def open_websocket(url: str, key: str | None) -> ClientConnection:
     except InvalidStatus as error:
         raise error_from_response(error.response.status_code, error.response.body or b"", url=url) from None
     except (OSError, TimeoutError, InvalidHandshake) as error:
-        said = str(error) or type(error).__name__
-        raise Unavailable(f"no hub can be reached at {url}: {said}", hint="is it running?") from None
+        reason = str(error) or type(error).__name__
+        raise Unavailable(f"no hub can be reached at {url}: {reason}", hint="is it running?") from None
 
 
 async def handshake(socket: ClientConnection, hello: HelloFrame) -> WelcomeFrame:

@@ -52,8 +52,8 @@ class BoundedCache(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of this key."""
-        held = self._values.get(key)
-        return None if held is None else held[0]
+        entry = self._values.get(key)
+        return None if entry is None else entry[0]
 
     def put(self, key: K, value: V, *, size: int) -> None:
         """Keep a value of so many bytes, in the place of older ones; one that fills it all is not kept."""
@@ -67,9 +67,9 @@ class BoundedCache(Generic[K, V]):
 
     def discard(self, key: K) -> None:
         """Forget this one."""
-        held = self._values.pop(key, None)
-        if held is not None:
-            self._free += held[1]
+        entry = self._values.pop(key, None)
+        if entry is not None:
+            self._free += entry[1]
 
 
 log = logging.getLogger(__name__)
@@ -156,13 +156,11 @@ class JobRunner:
         orphans = set(self._jobs) - set(waiting)
         asyncio.get_running_loop().call_later(ORPHAN_SECONDS, self._stop_all, orphans)
         for id in list(self._unconfirmed.keys()):
-            given = self._unconfirmed.get(id)
-            if given is not None and id in waiting:
-                await outbox.send(given.reply)
+            sent = self._unconfirmed.get(id)
+            if sent is not None and id in waiting:
+                await outbox.send(sent.reply)
                 self._sent_count += 1
-                self._unconfirmed.put(
-                    id, SentReply(self._sent_count, given.reply, given.size), size=given.size
-                )
+                self._unconfirmed.put(id, SentReply(self._sent_count, sent.reply, sent.size), size=sent.size)
             else:
                 self._unconfirmed.discard(id)
 
@@ -173,8 +171,8 @@ class JobRunner:
     def confirm(self, count: int) -> None:
         """The hub has got the first so many answers."""
         for id in list(self._unconfirmed.keys()):
-            given = self._unconfirmed.get(id)
-            if given is not None and given.sequence <= count:
+            sent = self._unconfirmed.get(id)
+            if sent is not None and sent.sequence <= count:
                 self._unconfirmed.discard(id)
 
     def start(self, call: CallFrame) -> None:
@@ -241,9 +239,9 @@ class JobRunner:
             )
 
     async def _result_or_failure(self, job: Job) -> msgspec.Raw | SpokeFailure:
-        kept = self._results.get(job.key)
-        if kept is not None:
-            return kept
+        earlier = self._results.get(job.key)
+        if earlier is not None:
+            return earlier
         try:
             outcome = await self._run(job)
         except DragomanError as error:

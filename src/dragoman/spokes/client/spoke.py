@@ -260,8 +260,8 @@ class Spoke:
     def _on_registered(self, registered: RegisteredFrame) -> None:
         """What came of a registration. The first one must have brought something."""
         refused = {each.operation: each.error for each in registered.refused}
-        kept = {} if registered.id == ALL_OPERATIONS else self.refused
-        self.refused = {**kept, **refused}
+        earlier = {} if registered.id == ALL_OPERATIONS else self.refused
+        self.refused = {**earlier, **refused}
         for id, error in refused.items():
             log.warning("the hub does not take %s: %s", id, error.message)
         if not registered.operations and refused and not self._ready.is_set():

@@ -128,8 +128,8 @@ class SpokeConnection:
             number += 1
             self.outbox.send_urgent(PingFrame(n=number), key="ping")
             await asyncio.sleep(self._settings.heartbeat)
-        said = f"no answer to a ping for {self._settings.timeout:g} seconds"
-        self.close(HEARTBEAT_TIMEOUT, ByeFrame(code="silent", message=said))
+        message = f"no answer to a ping for {self._settings.timeout:g} seconds"
+        self.close(HEARTBEAT_TIMEOUT, ByeFrame(code="silent", message=message))
 
     async def _send_bye(self) -> None:
         if not self._close_reason.done():

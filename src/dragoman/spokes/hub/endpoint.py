@@ -126,13 +126,13 @@ class SpokeEndpoint:
             hello = await self._receive_hello(socket, 0 if identity else 1)
             by_header = identity is not None or hello.token is None
             signed = headers if by_header else {"authorization": f"Bearer {hello.token}"}
-            known = identity or await self._authenticate(signed)
+            caller = identity or await self._authenticate(signed)
         except DragomanError as error:
             await send_refusal(socket, error)
             return
-        checking = asyncio.create_task(self._recheck_key(known, signed))
+        checking = asyncio.create_task(self._recheck_key(caller, signed))
         try:
-            await self._server.serve(socket, hello, identity=known)
+            await self._server.serve(socket, hello, identity=caller)
         except DragomanError as error:
             await send_refusal(socket, error)
         finally:

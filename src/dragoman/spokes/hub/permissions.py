@@ -21,8 +21,8 @@ class NamespacePermissions:
         self, namespaces: Mapping[str, str | Sequence[str]] | None = None, *, reserved: Sequence[str] = ()
     ) -> None:
         self._patterns = {
-            owner: (said,) if isinstance(said, str) else tuple(said)
-            for owner, said in (namespaces or {}).items()
+            owner: (patterns,) if isinstance(patterns, str) else tuple(patterns)
+            for owner, patterns in (namespaces or {}).items()
         }
         self._reserved = (*reserved, RESERVED_NAMESPACE)
 

@@ -89,11 +89,11 @@ class RemoteSpoke:
             self.detach(self.fail_calls)
         self.connection, self.leaving = connection, False
         self._stop_timers()
-        kept = [self.calls[id] for id in call_ids if id in self.calls and not self.calls[id].abandoned]
-        for ticket in [each for each in self.calls.values() if each not in kept]:
+        resumed = [self.calls[id] for id in call_ids if id in self.calls and not self.calls[id].abandoned]
+        for ticket in [each for each in self.calls.values() if each not in resumed]:
             self.finish_call(ticket, SpokeLost())
         self.assign_slots()
-        return tuple(ticket.id for ticket in kept)
+        return tuple(ticket.id for ticket in resumed)
 
     def detach(self, on_expired: Callable[[], None]) -> None:
         """The connection is lost; `gone` is called when it did not come back within the grace."""
@@ -198,9 +198,11 @@ class RemoteSpoke:
     async def _abort(self, call: SpokeCall, connection: SpokeConnection) -> None:
         """Tell the spoke to stop, and wait a moment for its word; until then its place stays taken."""
         connection.subcalls.cancel(call)
-        told = call.sent and not connection.outbox.withdraw(call.id)
-        if not told or self.connection is not connection:  # one that is away learns of it when it comes back
-            self.finish_call(call, SpokeLost(may_have_started=told))
+        was_sent = call.sent and not connection.outbox.withdraw(call.id)
+        if (
+            not was_sent or self.connection is not connection
+        ):  # a spoke that is away learns of it on reconnect
+            self.finish_call(call, SpokeLost(may_have_started=was_sent))
         if call.outcome.done():
             return
         call.abandoned = True

@@ -117,10 +117,10 @@ class SpokeServer:
     def _spoke_for(self, hello: HelloFrame, identity: Identity) -> RemoteSpoke:
         if self._closed:
             raise Unavailable("the hub is ending; come back in a moment")
-        known = self._spokes.get(hello.id)
-        if known is not None and known.owner != identity.owner:
+        existing = self._spokes.get(hello.id)
+        if existing is not None and existing.owner != identity.owner:
             raise Conflict(f"there is a spoke {hello.id!r} of another owner; choose another id")
-        remote = known or RemoteSpoke(hello.id, identity.owner, settings=self.settings)
+        remote = existing or RemoteSpoke(hello.id, identity.owner, settings=self.settings)
         remote.key_id = identity.key_id
         self._spokes[hello.id] = remote
         return remote

@@ -50,9 +50,9 @@ class Subcalls:
 
     def abort(self, id: str) -> None:
         """The spoke wants this one no more."""
-        known = self._tasks.get(id)
-        if known is not None:
-            known[0].cancel("the spoke wants it no more")
+        entry = self._tasks.get(id)
+        if entry is not None:
+            entry[0].cancel("the spoke wants it no more")
 
     def cancel(self, call: SpokeCall | None = None) -> None:
         """Stop those below this call, or all."""
