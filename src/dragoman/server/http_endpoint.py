@@ -57,7 +57,7 @@ class HttpEndpoint:
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """The answer where no door is."""
+    """Respond with a 404 where nothing is mounted."""
     if scope["type"] != "http":
         return
     exchange = Exchange(scope, receive, send)
@@ -68,7 +68,7 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def reject_websocket(_scope: Scope, receive: Receive, send: Send) -> None:
-    """Turn a WebSocket away where none is taken."""
+    """Close a WebSocket where none is served."""
     await receive()
     await send({"type": "websocket.close", "code": 1008})
 

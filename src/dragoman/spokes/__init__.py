@@ -1,4 +1,4 @@
-"""Processes that serve operations over a WebSocket: the protocol, the hub's end and the client."""
+"""Spokes: processes that offer operations to a hub over a WebSocket. The protocol and both of its ends."""
 
 from dragoman.spokes.client.spoke import Capacity, Spoke
 

@@ -1,4 +1,4 @@
-"""The outbox: what waits to be sent over one connection; bounded, so that a slow reader costs no memory."""
+"""The send queue of one connection; bounded, so that a slow reader costs no memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 200
 
 
 class FrameSizes:
-    """How big frames and whole messages may be, in bytes."""
+    """The sizes of frames and whole messages, in bytes."""
 
     __slots__ = ("frame", "message")
 
@@ -27,7 +27,7 @@ class FrameSizes:
         self.message = message
 
     def split(self, frame: SpokeFrame) -> list[str]:
-        """The texts to be sent for a frame: itself, or its parts. TooLarge when the other side takes none."""
+        """Return the texts to send for a frame: itself or its parts. Raises TooLarge."""
         whole = encode_frame(frame)
         if len(whole) > self.message:
             raise TooLarge(f"the message has {len(whole)} bytes, and the other side takes {self.message}")
@@ -51,7 +51,7 @@ class PartJoiner:
         self._size = 0
 
     def add(self, part: PartFrame) -> str | None:
-        """The whole message once its last part has come. FrameTooLong when it is over the limit."""
+        """Return the whole message after its last part. Raises FrameTooLong above the limit."""
         self._size += len(part.text)
         if self._size > self._limit:
             self._texts.clear()
@@ -67,10 +67,10 @@ SendText = Callable[[str], Awaitable[None]]
 
 
 class Outbox:
-    """Frames in the order in which they leave: urgent ones first, also between the parts of a big one."""
+    """Frames in the order of sending: urgent ones first, even between the parts of a long one."""
 
     def __init__(self, send_text: SendText, *, sizes: FrameSizes, limit: int) -> None:
-        """`room` is how many characters may wait before put() does."""
+        """`limit` is how many characters may wait before send() blocks."""
         self._send_text = send_text
         self._sizes = sizes
         self._limit = limit
@@ -87,12 +87,12 @@ class Outbox:
         self._space.set()
 
     def send_urgent(self, frame: SpokeFrame, *, key: str | None = None) -> None:
-        """Send a small frame before all others. One of the same key that still waits is replaced."""
+        """Send a small frame before all others. A waiting one of the same key is replaced."""
         self._urgent[key or f"#{next(self._numbers)}"] = self._sizes.split(frame)[0]
         self._wake()
 
     async def send(self, frame: SpokeFrame, *, key: str | None = None) -> None:
-        """Send a frame; waits while there is no room. TooLarge when the other side would not take it.
+        """Send a frame, waiting for space. Raises TooLarge if the other side would not accept it.
 
         Once the connection is gone it does nothing.
         """
@@ -103,19 +103,19 @@ class Outbox:
             self._enqueue(key or f"#{next(self._numbers)}", texts)
 
     def close(self) -> None:
-        """Nothing leaves any more; nobody waits for room."""
+        """Send nothing more; wake up those who wait for space."""
         self._closed = True
         self._space.set()
 
     def send_progress(self, frame: ProgressFrame) -> None:
-        """Send how far a call is, in the place of an older word that still waits; let go without room."""
+        """Send progress in place of earlier progress that still waits; drop it if there is no space."""
         key = f"progress {frame.id}"
         texts = self._sizes.split(frame)
         if not self._closed and (self.withdraw(key) or self._space.is_set()):
             self._enqueue(key, texts)
 
     def withdraw(self, key: str) -> bool:
-        """Whether a frame had not begun to leave; then it never will."""
+        """Remove a frame that is not sent yet. Return whether that was possible."""
         texts = self._queue.pop(key, None)
         if texts is None:
             return False
@@ -123,7 +123,7 @@ class Outbox:
         return True
 
     async def run(self) -> None:
-        """Send what there is and what will come, until it is cancelled or the connection breaks."""
+        """Send frames until cancelled or the connection breaks."""
         while True:
             text = self._next()
             if text is not None:

@@ -1,4 +1,4 @@
-"""The spoke protocol: what a hub and a spoke say to each other, one JSON object a WebSocket message."""
+"""The spoke protocol: the frames that a hub and a spoke exchange, one JSON object a WebSocket message."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ Count: TypeAlias = Annotated[int, Meta(ge=1)]
 class SpokeFrame(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel", omit_defaults=True
 ):
-    """One message. A field that is not known is passed over."""
+    """One message. Unknown fields are ignored."""
 
 
 class OperationOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An operation that a spoke serves. `timeout` is in seconds."""
+    """An operation that a spoke offers. `timeout` is in seconds."""
 
     namespace: str
     name: str
@@ -68,7 +68,7 @@ class OperationOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     @classmethod
     def from_operation(cls, operation: Operation) -> OperationOffer:
-        """The offer of an operation."""
+        """Return the offer of an operation."""
         return cls(
             namespace=operation.namespace,
             name=operation.name,
@@ -82,7 +82,7 @@ class OperationOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class SpokeFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Why something failed: a code for programs, a message for people and models."""
+    """A failure: a code for programs, a message for people and models."""
 
     code: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")] = "call_failed"
     message: str
@@ -93,7 +93,7 @@ class SpokeFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     @classmethod
     def from_call_failure(cls, failure: CallFailure) -> SpokeFailure:
-        """The failure of a call, without the schema that the other side knows."""
+        """Return the failure without the schema, which the other side knows."""
         return cls(
             code=failure.code,
             message=failure.message,
@@ -104,14 +104,14 @@ class SpokeFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class RefusedOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An operation that the hub does not take, and why."""
+    """An operation that the hub refuses, and why."""
 
     operation: str
     error: SpokeFailure
 
 
 class HelloFrame(SpokeFrame, frozen=True, kw_only=True, tag="hello"):
-    """Spoke, first: who it is. `token` is for those that cannot set a header.
+    """Spoke, first message. `token` is for spokes that cannot set a header.
 
     `calls` are those that it was handed earlier and still works at or has a result for. `window` is how many
     calls it takes at a time, `message` the most bytes of one message; above the hub's `frame` it takes parts.
@@ -131,7 +131,7 @@ class HelloFrame(SpokeFrame, frozen=True, kw_only=True, tag="hello"):
 
 
 class WelcomeFrame(SpokeFrame, frozen=True, kw_only=True, tag="welcome"):
-    """Hub, in answer: what holds here. `waiting` are those of the spoke's `calls` that are still waited for.
+    """Hub, reply to a hello: the limits. `waiting` are those of the spoke's `calls` that still matter.
 
     Sizes are in bytes, times in seconds.
     """
@@ -147,13 +147,13 @@ class WelcomeFrame(SpokeFrame, frozen=True, kw_only=True, tag="welcome"):
 
 
 class RefusedFrame(SpokeFrame, frozen=True, kw_only=True, tag="refused"):
-    """Hub, instead of a welcome; it closes then."""
+    """Hub, instead of a welcome; it closes afterwards."""
 
     error: SpokeFailure
 
 
 class RegisterFrame(SpokeFrame, frozen=True, kw_only=True, tag="register"):
-    """Spoke: operations that it serves from now on; with `all` no others. `id` comes back in the answer."""
+    """Spoke: operations that it serves from now on; with `all` only these. The reply has its `id`."""
 
     id: Id
     operations: tuple[OperationOffer, ...] = ()
@@ -161,13 +161,13 @@ class RegisterFrame(SpokeFrame, frozen=True, kw_only=True, tag="register"):
 
 
 class UnregisterFrame(SpokeFrame, frozen=True, kw_only=True, tag="unregister"):
-    """Spoke: operations, `namespace.name`, that it serves no more."""
+    """Spoke: operations, `namespace.name`, that it no longer serves."""
 
     operations: tuple[str, ...]
 
 
 class RegisteredFrame(SpokeFrame, frozen=True, kw_only=True, tag="registered"):
-    """Hub: what came of a `register`."""
+    """Hub: the result of a `register`."""
 
     id: str
     operations: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class RegisteredFrame(SpokeFrame, frozen=True, kw_only=True, tag="registered"):
 
 
 class CallFrame(SpokeFrame, frozen=True, kw_only=True, tag="call"):
-    """Hub: do this. `remaining` are seconds until the deadline, None without one.
+    """Hub: run this operation. `remaining` are the seconds until the deadline, None without one.
 
     The same `idempotency_key` says: the same call once more. `call_id` is the call in the hub's call tree.
     """
@@ -194,7 +194,7 @@ class CallFrame(SpokeFrame, frozen=True, kw_only=True, tag="call"):
 
 
 class SubcallFrame(SpokeFrame, frozen=True, kw_only=True, tag="subcall"):
-    """Spoke: call this for me, below the call `parent` that I serve; the answers bear my `id`."""
+    """Spoke: run this operation of the hub below my call `parent`; the replies have my `id`."""
 
     id: Id
     parent: Id
@@ -203,14 +203,14 @@ class SubcallFrame(SpokeFrame, frozen=True, kw_only=True, tag="subcall"):
 
 
 class ProgressFrame(SpokeFrame, frozen=True, kw_only=True, tag="progress"):
-    """Either: how far the call is; the newest value takes the place of those before."""
+    """Either: progress of a call; the newest value replaces earlier ones."""
 
     id: Id
     value: Any = None
 
 
 class ResultFrame(SpokeFrame, frozen=True, kw_only=True, tag="result"):
-    """Either: the call is done. `cost` is what a spoke spent for it, in US dollars."""
+    """Either: the call succeeded. `cost` is what the spoke spent for it, in US dollars."""
 
     id: Id
     result: Any = None
@@ -226,38 +226,38 @@ class ErrorFrame(SpokeFrame, frozen=True, kw_only=True, tag="error"):
 
 
 class AbortFrame(SpokeFrame, frozen=True, kw_only=True, tag="abort"):
-    """Either: stop this call; the answer is `aborted`, or its end if that came first."""
+    """Either: stop this call. The reply is `aborted`, or the call's end if that came first."""
 
     id: Id
 
 
 class AbortedFrame(SpokeFrame, frozen=True, kw_only=True, tag="aborted"):
-    """Either: the call has been stopped, and nothing of it runs any more."""
+    """Either: the call has stopped; nothing of it is running."""
 
     id: Id
 
 
 class PingFrame(SpokeFrame, frozen=True, kw_only=True, tag="ping"):
-    """Either: are you there?"""
+    """Either: heartbeat."""
 
     n: int = 0
 
 
 class PongFrame(SpokeFrame, frozen=True, kw_only=True, tag="pong"):
-    """Either: yes; `n` as in the ping."""
+    """Either: reply to a ping, with its `n`."""
 
     n: int = 0
 
 
 class PartFrame(SpokeFrame, frozen=True, kw_only=True, tag="part"):
-    """Either: a piece of a message over the size of a frame; the pieces joined are its JSON."""
+    """Either: a part of a message above the frame size; the joined parts are its JSON."""
 
     text: str
     last: bool = False
 
 
 class ByeFrame(SpokeFrame, frozen=True, kw_only=True, tag="bye"):
-    """Either: I am going. From a spoke: hand me nothing more; I answer what I have and close.
+    """Either: I am leaving. From a spoke: send no more calls; it answers the running ones and closes.
 
     From a hub: it closes now; `again` says whether to come back.
     """
@@ -301,31 +301,31 @@ _hub_decoder = msgspec.json.Decoder(FrameFromHub)
 
 
 def encode_frame(frame: SpokeFrame) -> bytes:
-    """The frame as JSON."""
+    """Encode a frame as JSON."""
     return _encoder.encode(frame)
 
 
 def decode_from_spoke(text: str | bytes) -> FrameFromSpoke:
-    """What a spoke says. WireError when it is nothing that one can say."""
+    """Decode a frame of a spoke. Raises WireError."""
     frame: FrameFromSpoke = _decode(_spoke_decoder, text)
     return frame
 
 
 def decode_from_hub(text: str | bytes) -> FrameFromHub:
-    """What a hub says. WireError when it is nothing that one can say."""
+    """Decode a frame of a hub. Raises WireError."""
     frame: FrameFromHub = _decode(_hub_decoder, text)
     return frame
 
 
 class HelloVersion(msgspec.Struct):
-    """As much of a hello as every version has."""
+    """The fields that a hello of every version has."""
 
     type: str
     protocol: int = VERSION
 
 
 def check_version(text: str | bytes) -> None:
-    """WireError `bad_version` for a hello of another version, whatever else is in it."""
+    """Raise WireError `bad_version` for a hello of another version, whatever else it holds."""
     try:
         greeting = msgspec.json.decode(text, type=HelloVersion)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -358,7 +358,7 @@ def error_from_failure(failure: SpokeFailure) -> CallError | InvalidInput:
 
 
 def close_code(code: str) -> int:
-    """The WebSocket close code for an error's code."""
+    """Return the WebSocket close code for an error's code."""
     return CLOSE_CODES.get(code, BAD_FRAME)
 
 

@@ -1,4 +1,6 @@
-"""The MCP client: other people's servers as operations. None of them holds up the hub, or another server."""
+"""The MCP client: other MCP servers as operations of the hub. A slow or failed server delays neither the hub
+nor the others.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ MESSAGE_LIMIT = 64_000_000  # bytes of one message of a server
 
 
 class McpClient:
-    """All MCP servers of a hub. Use it in `async with`; starting is in the background, all at a time.
+    """All MCP servers of a hub. Use it in `async with`; servers start concurrently, in the background.
 
     `pins` keep what was approved. `environ` are the hub's variables, of which a server sees PATH, HOME, LANG
     and those that its spec names. `limit` is how many bytes an answer may have.
@@ -61,20 +63,20 @@ class McpClient:
         await self.close()
 
     async def close(self) -> None:
-        """Let all servers go, at a time; their processes are gone when this returns."""
+        """Stop all servers concurrently. Their processes have ended when this returns."""
         leaving = [self._stop_server(key) for key in list(self._servers)]
         await asyncio.gather(*leaving, *self._stopping)
         await self._watchdog.close()
 
     def add(self, spec: ServerSpec) -> ServerStatus:
-        """Take a server in; it starts in the background. Conflict when there is one of this name."""
+        """Add a server and start it in the background. Raises Conflict if the name is in use."""
         key = spec.name.lower()
         if key in self._servers:
             raise Conflict(f"there is an MCP server {self._servers[key].spec.name!r} already")
         return self._start_server(spec)
 
     async def remove(self, name: str, *, forget: bool = False) -> None:
-        """Let a server go, with its operations; `forget` what was approved of it too. NotFound if none."""
+        """Stop a server and remove its operations; `forget` removes its approvals too. Raises NotFound."""
         status, key = self.status(name), name.lower()
         self._unusable.pop(key, None)
         if key in self._servers:
@@ -83,13 +85,13 @@ class McpClient:
             await self._pin_store.delete(status.name)
 
     def add_unusable(self, name: str, reason: str) -> ServerStatus:
-        """There is no spec of this server, for this reason: it is shown as one that has failed."""
+        """List a server that has no valid spec as failed, with this reason."""
         status = ServerStatus(name=name, state="failed", since=self._clock(), error=reason)
         self._unusable[name.lower()] = status
         return status
 
     def update(self, spec: ServerSpec) -> ServerStatus:
-        """Have a server as this says, connected anew."""
+        """Set the spec of a server and connect anew."""
         key = spec.name.lower()
         if key not in self._servers:
             return self._start_server(spec)
@@ -98,7 +100,7 @@ class McpClient:
         return self._start_server(spec, after=self._stop_server(key))
 
     async def replace_all(self, specs: Iterable[ServerSpec]) -> None:
-        """Have exactly these servers: those whose spec is the same stay connected."""
+        """Replace all servers with these; one whose spec is unchanged stays connected."""
         self._unusable.clear()
         wanted = {spec.name.lower(): spec for spec in specs}
         gone = [key for key, remote in self._servers.items() if wanted.get(key) != remote.spec]
@@ -109,30 +111,30 @@ class McpClient:
         await asyncio.gather(*leaving.values())
 
     def list(self) -> Sequence[ServerStatus]:
-        """How the servers stand, by name."""
+        """Return the status of each server, by name."""
         statuses = {key: remote.status() for key, remote in self._servers.items()}
         return [status for _, status in sorted({**self._unusable, **statuses}.items())]
 
     def status(self, name: str) -> ServerStatus:
-        """How one stands. NotFound when there is none."""
+        """Return the status of a server. Raises NotFound."""
         left_out = self._unusable.get(name.lower())
         return self._find(name).status() if left_out is None else left_out
 
     def reconnect(self, name: str) -> ServerStatus:
-        """Drop a server's connection and open another, in the background; a disabled one stays so."""
+        """Close a server's connection and open another in the background; a disabled one stays so."""
         remote = self._find(name)
         if remote.spec.enabled:
             remote.reconnect()
         return remote.status()
 
     async def wait_until_started(self, name: str | None = None) -> Sequence[ServerStatus]:
-        """How the servers stand, or this one, once none of them is starting any more."""
+        """Wait until no server, or not this one, is starting. Return their status."""
         remotes = list(self._servers.values()) if name is None else [self._find(name)]
         await asyncio.gather(*(remote.wait_until_started() for remote in remotes))
         return [remote.status() for remote in remotes]
 
     def changes(self, name: str | None = None) -> Sequence[DefinitionChange]:
-        """The definitions that wait for approval, of all servers or of one, each beside what was approved."""
+        """Return the definitions that wait for approval, of all servers or one, with the approved ones."""
         if name is not None and name.lower() in self._unusable:
             return []
         remotes = [self._find(name)] if name is not None else list(self._servers.values())
@@ -149,14 +151,14 @@ class McpClient:
         return await self._find(name).offered_tools.approve(tools, by=by)
 
     def _start_server(self, spec: ServerSpec, *, after: asyncio.Task[None] | None = None) -> ServerStatus:
-        """A new server; it starts once the one whose place it takes has left."""
+        """Start a server, after the one that it replaces has stopped."""
         self._unusable.pop(spec.name.lower(), None)
         remote = self._servers[spec.name.lower()] = RemoteServer(spec, self._shared)
         remote.start(after)
         return remote.status()
 
     def _stop_server(self, key: str) -> asyncio.Task[None]:
-        """Stop a server; the task ends when its process is gone."""
+        """Stop a server. The task ends when its process has ended."""
         leaving = asyncio.create_task(self._servers.pop(key).stop())
         self._stopping.add(leaving)
         leaving.add_done_callback(self._stopping.discard)

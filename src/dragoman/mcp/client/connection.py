@@ -1,4 +1,4 @@
-"""Connections: open sessions with servers. One task opens and closes each; any may call through it."""
+"""Open sessions with MCP servers. One task opens and closes each; any task may call through it."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ SESSION_TERMINATED = "Session terminated"  # what the SDK says when an HTTP sess
 
 
 class ActiveCall(msgspec.Struct):
-    """A call under way: what its server asked for meanwhile, and until when it is still waited for."""
+    """A running call: what its server asked for meanwhile, and its timeout."""
 
     timeout: asyncio.Timeout
     questions: list[str]
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True):
-    """What a connection is opened with: the hub's variables, what to blot out, an answer's limit."""
+    """What a connection is opened with: environment, redactor, message limit, watchdog."""
 
     environ: Mapping[str, str]
     redactor: Redactor
@@ -69,7 +69,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
 
 
 class McpConnection:
-    """An open session. `closed` is set once no call can go through it any more."""
+    """An open session. `closed` is set when no call can go through it any more."""
 
     def __init__(self, name: str, *, redactor: Redactor, on_change: Callable[[], None]) -> None:
         self._name = name
@@ -90,7 +90,7 @@ class McpConnection:
         return self._session.protocol_version
 
     async def definitions(self) -> DefinitionList:
-        """All that the server offers now. CallError when it does not say."""
+        """Return everything that the server offers. Raises CallError if it does not answer."""
         can = self._session.server_capabilities or types.ServerCapabilities()
         tools = await self._list_tools() if can.tools is not None else []
         extras = [
@@ -100,8 +100,8 @@ class McpConnection:
         return merge(parse_tools(tools), extras)
 
     async def call(self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context) -> Any:
-        """What the server gives. Unavailable when it was not reached, CallUncertain when it was lost
-        meanwhile, CallError for all else.
+        """Return the server's result. Raises Unavailable if the server was not reached, CallUncertain if the
+        connection was lost meanwhile, else CallError.
         """
         async with asyncio.timeout(None) as limit:
             inquiry = ActiveCall(limit, [])
@@ -120,7 +120,7 @@ class McpConnection:
                 self._active_calls.remove(inquiry)
 
     async def negotiate(self, session: ClientSession, *, modern: bool) -> None:
-        """Agree on a revision: the newest first where a server surely refuses what it does not know.
+        """Negotiate the protocol revision, the newest first if `modern`.
 
         A program that reads lines may be lost at an unknown request, so it is greeted in the older way first.
         """
@@ -136,7 +136,7 @@ class McpConnection:
             await second()
 
     async def watch_changes(self) -> None:
-        """Keep a stream open on which a server of the newest revision says that its lists changed."""
+        """Keep a stream open on which a server of the newest revision reports changed lists."""
         while not self.closed.is_set():
             try:
                 await self._read_changes()
@@ -149,7 +149,7 @@ class McpConnection:
             await asyncio.sleep(RELISTEN_SECONDS)
 
     async def _read_changes(self) -> None:
-        """Read what is said of changes, until the stream ends; the filter tells it on."""
+        """Read reported changes until the stream ends; the sanitizer passes them on."""
         async with listen(
             self._session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
         ) as heard:
@@ -222,7 +222,7 @@ class McpConnection:
         }
 
     async def _request(self, request: Awaitable[Any]) -> Any:
-        """What the server answers; the SDK's errors as the hub's."""
+        """Await a request to the server; turn the SDK's errors into the hub's."""
         try:
             return await request
         except MCPError as error:
@@ -251,7 +251,9 @@ class McpConnection:
         return failure
 
     def _record_question(self, method: str, params: Any) -> None:
-        """A question came, and was refused. Which call it belongs to is sure only when there is but one."""
+        """Record a request of the server that was refused. Its call is certain only if a single one is
+        active.
+        """
         for inquiry in self._active_calls:
             inquiry.questions.append(describe_question(method, params))
         if len(self._active_calls) == 1 and self._active_calls[0].timeout.when() is None:
@@ -259,7 +261,7 @@ class McpConnection:
 
 
 def answer_json(answer: Any) -> dict[str, Any]:
-    """The answer as JSON. CallError when it is a question."""
+    """Return the answer as JSON. Raises CallError if it is a request for input."""
     if isinstance(answer, types.InputRequiredResult):
         requests = (answer.input_requests or {}).values()
         raise question_error([describe_question(each.method, params_json(each.params)) for each in requests])
@@ -273,7 +275,7 @@ def params_json(params: Any) -> Any:
 
 @asynccontextmanager
 async def connect(spec: ServerSpec, options: ConnectionOptions) -> AsyncIterator[McpConnection]:
-    """An open connection to the server. A url that answers no POST is asked for events, as older ones are."""
+    """Open a connection to the server. If a URL answers no POST, try the older SSE transport."""
     if spec.command:
         async with connect_process(spec, options) as connection:
             yield connection
@@ -293,7 +295,7 @@ async def connect(spec: ServerSpec, options: ConnectionOptions) -> AsyncIterator
 async def connect_legacy_sse(
     spec: ServerSpec, options: ConnectionOptions, *, stack: AsyncExitStack
 ) -> McpConnection | None:
-    """A connection to a server that speaks the transport of 2024; None when it does not."""
+    """Connect over the SSE transport of 2024; None if the server does not support it."""
     try:
         return await stack.enter_async_context(connect_url(spec, options, sse=True))
     except (ConfigError, ExceptionGroup):

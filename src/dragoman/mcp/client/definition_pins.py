@@ -1,4 +1,4 @@
-"""Pins: which of a server's definitions are approved, which changed since, and how they differ."""
+"""Pinned tool definitions: which are approved, which have changed since, and how they differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIFF_LIMIT = 20_000
 
 
 class PinStore(Protocol):
-    """Where pinned definitions are kept."""
+    """Storage of pinned definitions."""
 
     async def list(self, server: str) -> Sequence[DefinitionPin]: ...
 
@@ -27,7 +27,7 @@ class PinStore(Protocol):
 
 
 class MemoryPinStore:
-    """Pins that last as long as the process."""
+    """Pins in memory."""
 
     def __init__(self) -> None:
         self._pins: dict[tuple[str, str], DefinitionPin] = {}
@@ -62,7 +62,7 @@ class DefinitionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinDecision(msgspec.Struct, frozen=True):
-    """What may be used, what waits, and what is to be pinned as approved by the rule itself."""
+    """Which definitions may be used, which wait for approval, and which the trust rule pins at once."""
 
     approved: tuple[ToolDefinition, ...]
     pending: tuple[ToolDefinition, ...]
@@ -72,7 +72,7 @@ class PinDecision(msgspec.Struct, frozen=True):
 def check_pins(
     definitions: Sequence[ToolDefinition], pins: Mapping[str, DefinitionPin], *, trust: Trust
 ) -> PinDecision:
-    """Hold what a server offers against what was approved.
+    """Compare what a server offers with what was approved.
 
     `always` takes everything; `first` takes all of a server of which nothing is pinned yet, and afterwards
     only what is pinned and unchanged; `ask` only the latter.
@@ -89,7 +89,7 @@ def is_pinned(definition: ToolDefinition, pins: Mapping[str, DefinitionPin]) -> 
 
 
 def pinned_definitions(pins: Iterable[DefinitionPin]) -> Sequence[ToolDefinition]:
-    """The definitions as they were pinned; one that is damaged is left out, and so waits for approval."""
+    """Return the pinned definitions. A damaged one is left out, and so waits for approval."""
     found = []
     for pin in pins:
         try:
@@ -102,7 +102,7 @@ def pinned_definitions(pins: Iterable[DefinitionPin]) -> Sequence[ToolDefinition
 def definition_change(
     definition: ToolDefinition, pin: DefinitionPin | None, *, server: str
 ) -> DefinitionChange:
-    """What is to be shown to whoever approves."""
+    """Return the change that is shown to whoever approves it."""
     old = json.loads(pin.body) if pin is not None else None
     new = json.loads(definition.body)
     return DefinitionChange(
@@ -117,12 +117,12 @@ def definition_change(
 
 
 def definition_diff(old: Any, new: Any) -> str:
-    """The lines that differ, three of their neighbours about them."""
+    """Return a unified diff of two definitions."""
     before = [] if old is None else json_lines(old)
     text = "\n".join(difflib.unified_diff(before, json_lines(new), "approved", "offered", lineterm=""))
     return text if len(text) <= DIFF_LIMIT else text[:DIFF_LIMIT] + "\n… (cut)"
 
 
 def json_lines(value: Any) -> list[str]:
-    """As indented JSON; a text of several lines becomes as many."""
+    """Return the lines of the value as indented JSON; a string of several lines becomes as many."""
     return json.dumps(value, indent=2, sort_keys=True).replace("\\n", "\\n\n    ").splitlines()

@@ -1,4 +1,4 @@
-"""Listings: what a server says it offers. What cannot be used is left out, with the reason."""
+"""What an MCP server offers: tools, resources and prompts. Unusable ones are left out, with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Method = Literal["tools/call", "resources/list", "resources/read", "prompts/list
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of one thing that can be called; `method` is how it is called."""
+    """The definition of one thing that can be called; `method` is the MCP method that calls it."""
 
     name: str
     input_schema: Mapping[str, Any]
@@ -31,7 +31,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> str:
-        """It all as JSON, always in the same order: two definitions are alike when this is."""
+        """The definition as canonical JSON: equal definitions have equal bodies."""
         return msgspec.json.encode(self, order="sorted").decode()
 
     @property
@@ -40,14 +40,14 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefinitionList(msgspec.Struct, frozen=True):
-    """What a server offers, and what was left out of it and why."""
+    """What a server offers, and the problems of what was left out."""
 
     definitions: tuple[ToolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 def parse_tools(tools: Sequence[Any]) -> DefinitionList:
-    """The tools of a `tools/list`, each judged alone. Of tools with one name, the first is taken."""
+    """Parse the tools of a `tools/list`, each on its own. Of tools with the same name, take the first."""
     found: dict[str, ToolDefinition] = {}
     problems: list[str] = []
     for tool in tools[:MAX_TOOLS]:
@@ -72,7 +72,7 @@ def parse_tool(tool: Mapping[str, Any]) -> ToolDefinition:
 
 
 def tool_problem(tool: Any) -> str | None:
-    """Why a tool cannot be used; None when it can."""
+    """Return why a tool cannot be used; None if it can."""
     if not isinstance(tool, dict):
         return "it is no object"
     return name_problem(tool.get("name")) or type_problem(tool) or size_problem(tool)
@@ -117,7 +117,7 @@ def name_preview(tool: Any) -> str:
 
 
 def is_deeper_than(value: Any, limit: int) -> bool:
-    """Whether a JSON value is nested deeper; does not recurse, for it may be deep enough to overflow."""
+    """Return whether a JSON value is nested deeper. Not recursive: the value may overflow the stack."""
     level = [value]
     for _ in range(limit):
         level = [item for each in level for item in children(each)]
@@ -150,7 +150,7 @@ GET_PROMPT: Mapping[str, Any] = {
 
 
 def resource_operations() -> Sequence[ToolDefinition]:
-    """The operations of a server that has resources."""
+    """Return the operations of a server that has resources."""
     return (
         ToolDefinition(
             name="resources.list",
@@ -168,7 +168,7 @@ def resource_operations() -> Sequence[ToolDefinition]:
 
 
 def prompt_operations() -> Sequence[ToolDefinition]:
-    """The operations of a server that has prompts."""
+    """Return the operations of a server that has prompts."""
     return (
         ToolDefinition(
             name="prompts.list",
@@ -186,7 +186,7 @@ def prompt_operations() -> Sequence[ToolDefinition]:
 
 
 def merge(tools: DefinitionList, extras: Sequence[ToolDefinition]) -> DefinitionList:
-    """The tools and what else there is; a tool goes before another thing of its name."""
+    """Add resource and prompt operations to the tools; a tool takes precedence over one of its name."""
     names = {tool.name.lower() for tool in tools.definitions}
     added = [extra for extra in extras if extra.name not in names]
     lost = [

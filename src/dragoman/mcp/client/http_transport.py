@@ -1,4 +1,4 @@
-"""Bounded HTTP: MCP servers' answers up to a limit; a broken request fails alone, not its connection."""
+"""HTTP transport for the MCP SDK that limits the size of responses and isolates broken ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON_TYPE = "application/json"
 
 
 class BoundedHttpTransport(httpx2.AsyncBaseTransport):
-    """A transport for the SDK, whose answers have at most `limit` bytes each.
+    """A transport for the SDK whose responses have at most `limit` bytes each.
 
     JSON is read whole here, so that a connection that breaks in the middle of it is the failure of that
     request; left to the SDK it would end all others too. Lists of tools lose what is nested too deep to read.
@@ -78,13 +78,13 @@ def too_large_message(limit: int) -> str:
 
 
 async def body_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The body, decompressed piece by piece, so that a small one that blows up is noticed as it grows."""
+    """Yield the decompressed body in chunks, so that a decompression bomb is noticed as it grows."""
     async for piece in response.aiter_bytes():
         yield piece
 
 
 def error_response(code: int, message: str) -> httpx2.Response:
-    """A response that the SDK hands to the one request that it answers."""
+    """Return a response that the SDK turns into the error of the one request that it answers."""
     body = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
     return httpx2.Response(502, headers={"content-type": JSON_TYPE}, content=msgspec.json.encode(body))
 
@@ -94,7 +94,7 @@ def error_text(error: Exception) -> str:
 
 
 def make_client(url: str, headers: Mapping[str, str], *, limit: int) -> httpx2.AsyncClient:
-    """A client for one server, with its own headers; no time limit on answers but the call's."""
+    """Return the HTTP client of one server. Responses have no timeout but that of the call."""
     return httpx2.AsyncClient(
         transport=BoundedHttpTransport(url, limit=limit),
         headers=dict(headers),

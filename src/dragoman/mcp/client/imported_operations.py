@@ -1,4 +1,4 @@
-"""Imported operations: a server's definitions as operations of the hub."""
+"""Definitions of an MCP server as operations of the hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dragoman.operations.sanitize import sanitize_schema
 
 
 class RemoteCall(msgspec.Struct, frozen=True):
-    """What is asked of a server: to call this with that. `effect` is what a repetition would do."""
+    """A call of a definition with an input. `effect` is that of a repeated call."""
 
     definition: ToolDefinition
     effect: Effect
@@ -32,7 +32,7 @@ MakeRemoteCall: TypeAlias = Callable[[RemoteCall, Context], Awaitable[Any]]
 def make_operation(
     definition: ToolDefinition, spec: ServerSpec, *, gate: CallLimiter, call: MakeRemoteCall
 ) -> Operation:
-    """The operation that calls it. ConfigError when its input schema cannot be used."""
+    """Return the operation that calls the definition. Raises ConfigError for an unusable input schema."""
     effect = effect_of(definition, spec)
 
     async def run(input: Mapping[str, Any], context: Context) -> Any:
@@ -53,7 +53,7 @@ def make_operation(
 
 
 def output_schema_of(definition: ToolDefinition) -> Mapping[str, Any] | None:
-    """What it says of its output, when that can be used; an operation is not lost for it."""
+    """Return the output schema, or None if it cannot be used: the operation works without it."""
     if definition.output_schema is None:
         return None
     schema = sanitize_schema(definition.output_schema)
@@ -65,7 +65,7 @@ def output_schema_of(definition: ToolDefinition) -> Mapping[str, Any] | None:
 
 
 def effect_of(definition: ToolDefinition, spec: ServerSpec) -> Effect:
-    """What a repetition does: as the spec says by name or pattern, else as the server claims."""
+    """Return the effect: as the spec sets it by name or pattern, else as the server declares it."""
     if definition.name in spec.effects:
         return spec.effects[definition.name]
     for pattern, effect in spec.effects.items():
@@ -78,5 +78,5 @@ def effect_of(definition: ToolDefinition, spec: ServerSpec) -> Effect:
 
 
 def is_selected(definition: ToolDefinition, spec: ServerSpec) -> bool:
-    """Whether the spec's patterns take it."""
+    """Return whether the spec's patterns select the definition."""
     return any(fnmatchcase(definition.name, pattern) for pattern in spec.tools)

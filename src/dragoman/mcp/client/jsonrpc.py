@@ -1,4 +1,4 @@
-"""Frames: the JSON-RPC messages of a server that writes lines, and what is made of those that are none."""
+"""JSON-RPC messages of MCP servers, and the handling of lines that are not valid ones."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ JSON_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 class UnreadableMessage(msgspec.Struct, frozen=True):
-    """A line that is no message: why."""
+    """A line that is not a message, and the reason."""
 
     reason: str
 
 
 def parse_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMessage]:
-    """The messages in a line. One that answers a request but cannot be read becomes the request's error."""
+    """Yield the messages in a line. An unreadable response becomes the error of its request."""
     try:
         value = decode_json(line)
     except (ValueError, RecursionError):
@@ -48,7 +48,7 @@ def parse_message(item: Any) -> SessionMessage | UnreadableMessage:
 
 
 def error_for_unreadable(line: bytes, reason: str) -> SessionMessage | None:
-    """The error of the request that these bytes seem to answer; None when they name none."""
+    """Return the error of the request that these bytes seem to answer; None if they name none."""
     for end in (line[:ID_SEARCH_BYTES], line[-ID_SEARCH_BYTES:]):
         found = ID_PATTERN.search(end)
         if found is not None and b'"method"' not in line[:ID_SEARCH_BYTES]:
@@ -57,12 +57,12 @@ def error_for_unreadable(line: bytes, reason: str) -> SessionMessage | None:
 
 
 def error_message(id: int | str, reason: str, *, code: int = PARSE_ERROR) -> SessionMessage:
-    """What a request gets for its answer when there is none that can be read."""
+    """Return the error that a request gets when its response cannot be read."""
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=Failure(code=code, message=reason)))
 
 
 def decode_json(data: bytes) -> Any:
-    """The JSON value; what is nested too deep for any reader becomes null."""
+    """Decode a JSON value; what is nested too deeply becomes null."""
     try:
         return msgspec.json.decode(data)
     except RecursionError:
@@ -70,7 +70,7 @@ def decode_json(data: bytes) -> Any:
 
 
 def prune_depth(data: bytes, max_depth: int = MAX_DEPTH) -> bytes:
-    """The JSON text with null for all that is nested deeper."""
+    """Replace what is nested deeper with null in a JSON text."""
     parts: list[bytes] = []
     depth = start = 0
     for token in JSON_TOKEN.finditer(data):

@@ -1,4 +1,4 @@
-"""Offers: what of a server is in the registry, what waits for approval, and what was left out."""
+"""The tools that one server offers: those in the registry, those that wait for approval, those left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ YIELD_EVERY = 25  # operations that are made at a time: their schemas are compil
 
 
 class OfferedTools:
-    """One server's definitions, held against the pins, and the operations that they become."""
+    """One server's definitions, checked against the pins, and their operations."""
 
     def __init__(
         self,
@@ -63,18 +63,18 @@ class OfferedTools:
         return bool(self._pins)
 
     def is_current(self, definition: ToolDefinition) -> bool:
-        """Whether this very definition may be called now."""
+        """Return whether this definition may be called now."""
         entry = self._operations.get(definition.name)
         return entry is not None and entry[0] == definition.hash
 
     async def restore_pinned(self) -> None:
-        """Put those into the registry that were approved before, without asking the server."""
+        """Register the operations that were approved before, without a request to the server."""
         async with self._lock:
             self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
             await self._sync_registry(pinned_definitions(self._pins.values()), ())
 
     async def update(self, definition_list: DefinitionList) -> None:
-        """What the server offers now takes the place of what it offered before."""
+        """Replace what the server offered before."""
         async with self._lock:
             verdict = check_pins(definition_list.definitions, self._pins, trust=self._spec.trust)
             await self._pin(verdict.newly_pinned, by=f"trust: {self._spec.trust}")
@@ -82,7 +82,7 @@ class OfferedTools:
             await self._sync_registry(verdict.approved, definition_list.problems)
 
     async def approve(self, names: Sequence[str] | Mapping[str, str] | None, *, by: str) -> tuple[str, ...]:
-        """Approve of what waits: those names, or all. With hashes, only of what was shown under them.
+        """Approve pending definitions: these names, or all. With hashes, only those that were shown.
 
         NotFound when nothing of such a name waits, Conflict when it changed since it was shown.
         """
@@ -98,12 +98,12 @@ class OfferedTools:
         return tuple(each.name for each in chosen)
 
     def changes(self) -> Iterable[DefinitionChange]:
-        """What waits, beside what was approved."""
+        """Yield the pending definitions beside the approved ones."""
         for name, definition in sorted(self._pending.items()):
             yield definition_change(definition, self._pins.get(name), server=self._spec.name)
 
     def clear(self) -> None:
-        """Take all operations out of the registry."""
+        """Remove all operations from the registry."""
         for name in list(self._operations):
             self._remove_operation(name)
 
@@ -143,7 +143,7 @@ class OfferedTools:
             self._pins |= {pin.name: pin for pin in pins}
 
     async def _sync_registry(self, definitions: Sequence[ToolDefinition], problems: Sequence[str]) -> None:
-        """Have exactly these in the registry, and say of which that failed. What must go goes first."""
+        """Make the registry hold exactly these, removals first; collect the problems of those that fail."""
         wanted = {each.name: each for each in definitions if is_selected(each, self._spec)}
         for name, (hash, _) in list(self._operations.items()):
             if name not in wanted or wanted[name].hash != hash:

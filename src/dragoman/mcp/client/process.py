@@ -1,4 +1,4 @@
-"""Children: MCP servers that the hub starts; of each, and of all that it started, nothing is left behind.
+"""MCP servers as child processes. They, and all processes that they started, end with the connection.
 
 Each has a process group that is ended whole, and a mark in its environment, by which that is found which has
 left the group.
@@ -38,7 +38,7 @@ MARK_VARIABLE = "DRAGOMAN_MCP_SERVER"
 
 
 class McpServerProcess:
-    """A server's process. What it writes to its error output goes into the log, without secrets."""
+    """A server's process. Its error output goes to the log, with secrets removed."""
 
     def __init__(
         self, process: Process, name: str, *, mark: str, redactor: Redactor, watchdog: Watchdog
@@ -57,7 +57,7 @@ class McpServerProcess:
     async def start(
         cls, spec: ServerSpec, environ: Mapping[str, str], *, redactor: Redactor, watchdog: Watchdog
     ) -> McpServerProcess:
-        """Start it, without a shell. ConfigError when there is no such program or folder."""
+        """Start the process without a shell. Raises ConfigError if there is no such program or folder."""
         id = new_id("mcp")
         try:
             process = await asyncio.create_subprocess_exec(
@@ -81,7 +81,7 @@ class McpServerProcess:
         return cls(process, spec.name, mark=mark, redactor=redactor, watchdog=watchdog)
 
     async def exit_report(self) -> str:
-        """How it ended, with its last words; for a message."""
+        """Describe how the process ended, with its last lines of error output."""
         await wait_for_exit(self.process, EXIT_WAIT_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_WAIT_SECONDS):
@@ -92,7 +92,7 @@ class McpServerProcess:
         return f"its process {how}{f', and said last: {words}' if words else ''}"
 
     async def stop(self) -> None:
-        """Close its input and give it a moment; then end its whole group, and what has left that."""
+        """Close its input and wait a moment; then end its process group and what has left it."""
         self.writer.close()
         ended = await wait_for_exit(self.process, GRACE_SECONDS)
         if not ended:
@@ -119,7 +119,7 @@ class McpServerProcess:
 
 
 def process_environment(spec: ServerSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the server gets: those few that any program needs, and those that its spec names."""
+    """Return the server's environment: a few common variables, and those of its spec."""
     named = {name: environ[name] for name in (*INHERITED_VARIABLES, *spec.env_from) if name in environ}
     return {**named, **spec.env, **spec.secrets}
 

@@ -1,4 +1,4 @@
-"""The blot: secrets that a server was given are taken out of all that it says."""
+"""Redaction of the secrets that a server was given from everything that it sends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET_NAME = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECAS
 
 
 class Redactor:
-    """Takes these values out of texts; longer ones first, for one may lie in another."""
+    """Replaces secrets in texts; longer ones first, because one may contain another."""
 
     def __init__(self, *values: str) -> None:
         secrets = sorted({value for value in values if len(value) >= MIN_SECRET_CHARS}, key=len, reverse=True)
@@ -28,7 +28,7 @@ class Redactor:
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
 
     def redact_json(self, value: Any, *, depth: int = MAX_DEPTH) -> Any:
-        """The JSON value without secrets in its strings, however it is nested."""
+        """Redact all strings of a JSON value, at any depth."""
         if self._pattern is None:
             return value
         if isinstance(value, str):
@@ -43,7 +43,7 @@ class Redactor:
 
 
 def redactor_for(spec: ServerSpec, environ: Mapping[str, str]) -> Redactor:
-    """The blot for what this server is given: its secrets, its headers, and variables that sound secret."""
+    """Return the redactor for a server's secrets, headers, and variables whose names sound secret."""
     return Redactor(*secrets_of(spec, environ))
 
 

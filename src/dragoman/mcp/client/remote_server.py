@@ -1,4 +1,4 @@
-"""Remotes: one server each, kept connected by one task that opens, follows and closes its connection."""
+"""One MCP server and the task that opens, follows and reopens its connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STARTS_PER_CORE = 2  # processes that start at a time on one core as fast as alo
 
 
 class StartTimeouts:
-    """Counts those that start. The more, the slower their time runs: they share the machine."""
+    """Start timeouts that stretch when many servers start at once and share the machine's cores."""
 
     def __init__(self, cores: int | None = None) -> None:
         self._capacity = STARTS_PER_CORE * (cores or os.cpu_count() or 1)
@@ -43,7 +43,7 @@ class StartTimeouts:
 
     @asynccontextmanager
     async def timeout(self, seconds: float) -> AsyncIterator[None]:
-        """TimeoutError after so many seconds, as if no more were starting than the machine starts at ease."""
+        """Raise TimeoutError after `seconds` of this server's share of the machine."""
         self._starting += 1
         async with asyncio.timeout(None) as limit:
             watching = asyncio.create_task(self._watch(limit, seconds))
@@ -121,13 +121,13 @@ class RemoteServer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, after: asyncio.Task[None] | None = None) -> None:
-        """Begin to connect, in the background, `after` another has ended. A disabled server is left alone."""
+        """Start to connect in the background, `after` a task has ended. A disabled server is not started."""
         self._shared.registry.add_supplier(self.spec.name, self)
         if self.spec.enabled:
             self._task = asyncio.create_task(self._run(after), name=f"mcp {self.spec.name}")
 
     async def stop(self) -> None:
-        """Close the connection, end the process, take the operations out."""
+        """Close the connection, end the process, remove the operations."""
         self._shared.registry.remove_supplier(self.spec.name, self)
         self.offered_tools.clear()
         self._stopping = True
@@ -152,7 +152,7 @@ class RemoteServer:
         )
 
     def reconnect(self) -> None:
-        """Drop the connection, and open another at once."""
+        """Close the connection and open another at once."""
         self._reconnect_requested = True
         self._changed.set()
         self._request_connection()
@@ -165,18 +165,18 @@ class RemoteServer:
             await self._state_changed.wait()
 
     async def wait_until_ready(self) -> None:
-        """Wait while it starts. One that has failed is tried again, and not waited for."""
+        """Wait while it starts. A failed server is retried, and not waited for."""
         if self._state == "failed":
             self._wake.set()
         await self.wait_until_started()
 
     def unavailable_reason(self) -> str | None:
-        """Why it has no operations; None when it is not to blame."""
+        """Return why its operations are missing; None if the server is not the reason."""
         gone = self._state in ("starting", "failed", "disabled")
         return f"the MCP server {self.spec.name!r} is {STATE_TEXTS[self._state]}" if gone else None
 
     async def call(self, request: RemoteCall, context: Context) -> Any:
-        """What the server gives. One that was lost is asked once more, when that cannot do a thing twice."""
+        """Return the server's result. A lost call is repeated once, if that cannot act twice."""
         try:
             return await self._call_once(request, context)
         except Unavailable:
@@ -204,7 +204,7 @@ class RemoteServer:
             raise self._unavailable(error.message) from error
 
     async def _ready_connection(self) -> McpConnection:
-        """The connection; waits while it is being made. CallError, transient, when the server has failed."""
+        """Return the connection, once open. Raises a transient CallError if the server has failed."""
         self._request_connection()
         if self._state == "failed":
             raise self._unavailable(self._error or "it has failed")
@@ -238,7 +238,7 @@ class RemoteServer:
         moved.set()
 
     async def _run(self, after: asyncio.Task[None] | None) -> None:
-        """Recall, connect, follow, and again; until it is cancelled. The first time again is at once."""
+        """Restore, connect, follow, and retry until cancelled. The first retry is immediate."""
         if after is not None:
             await asyncio.wait([after])
         loop = asyncio.get_running_loop()
@@ -275,7 +275,7 @@ class RemoteServer:
         return True
 
     async def _wait_if_lazy(self) -> None:
-        """A lazy server whose tools are known waits here until it is wanted."""
+        """Wait until a lazy server with known tools is needed."""
         if self._needed or not (self.offered_tools.has_pins or self._definitions_read):
             return
         self._set_state("lazy")
@@ -284,7 +284,7 @@ class RemoteServer:
         self._set_state("starting")
 
     async def _wait_before_retry(self, seconds: float) -> None:
-        """Wait before the next attempt; less when it is wanted meanwhile."""
+        """Wait before the next attempt; less if a call needs it meanwhile."""
         self._wake.clear()
         await asyncio.sleep(MIN_RETRY_GAP)
         if self._waiting_callers:
@@ -296,7 +296,7 @@ class RemoteServer:
             return
 
     async def _run_connection(self) -> None:
-        """One connection, from its opening until it is closed."""
+        """Run one connection from its opening to its end."""
         self._attempts += 1
         self._changed.clear()
         await self._shared.sdk_loader.load()
@@ -328,7 +328,7 @@ class RemoteServer:
         )
 
     async def _follow_changes(self, connection: McpConnection) -> None:
-        """Keep the operations as the server's lists are, until the connection ends or is given up."""
+        """Keep the operations in step with the server's lists until the connection ends."""
         listening = asyncio.create_task(connection.watch_changes())
         ended = asyncio.create_task(connection.closed.wait())
         ended.add_done_callback(lambda _: self._changed.set())
@@ -342,7 +342,7 @@ class RemoteServer:
             await asyncio.wait([listening, ended])
 
     async def _refresh(self, connection: McpConnection) -> None:
-        """List again. When that fails, all stays as it was approved."""
+        """List again. On failure the approved operations stay."""
         try:
             async with asyncio.timeout(self.spec.connect_timeout):
                 await self.offered_tools.update(await connection.definitions())
@@ -351,7 +351,7 @@ class RemoteServer:
         await asyncio.sleep(REFRESH_GAP)
 
     async def _wait_for_change(self) -> bool:
-        """Wait for a reason to list again; False when it is a reason to stop."""
+        """Wait for a reason to list again; False if it is a reason to stop."""
         try:
             async with asyncio.timeout(REFRESH_SECONDS):
                 await self._changed.wait()
@@ -376,7 +376,7 @@ class RemoteServer:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error that says most in a group of those that came of one."""
+    """Return the most specific error of a group."""
     found = list(leaf_errors(error))
     return next((each for each in found if isinstance(each, DragomanError)), found[0])
 

@@ -1,4 +1,4 @@
-"""Results: what a server answered, as an operation's result; files stay MCP's content blocks."""
+"""MCP results as results of operations; files stay MCP content blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ FETCHABLE_SCHEMES = ("https://", "http://", "data:")
 
 
 def tool_value(raw: Mapping[str, Any]) -> Any:
-    """What a tool gave. Structured content goes before texts; one text is a string, several are a list.
+    """Return the value of a tool result. Structured content takes precedence over text; one text is a string,
+    several are a list.
 
     With files among it, it is `{"content": [...]}`. CallError when the tool says that it failed.
     """
@@ -37,7 +38,7 @@ def text_value(blocks: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def resource_value(contents: Sequence[Mapping[str, Any]]) -> Any:
-    """What a resource holds: a text, or `{"content": [...]}`."""
+    """Return the value of a resource: a text, or `{"content": [...]}`."""
     blocks = [resource_block(each) for each in contents]
     if all(block["type"] == "text" for block in blocks):
         return text_value(blocks)
@@ -45,7 +46,7 @@ def resource_value(contents: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def prompt_value(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """A prompt's description and messages."""
+    """Return a prompt's description and messages."""
     messages = [
         {"role": each.get("role"), "content": blocks[0] if len(blocks) == 1 else blocks}
         for each in prompt.get("messages", [])
@@ -55,7 +56,7 @@ def prompt_value(prompt: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def content_blocks(block: Any) -> list[dict[str, Any]]:
-    """A content block with its known fields only; one of no known kind becomes a text that says so."""
+    """Return a content block with its known fields; an unknown kind becomes a text that says so."""
     kind = block.get("type") if isinstance(block, dict) else None
     match block:
         case {"type": "text", "text": str(text)}:
@@ -84,7 +85,9 @@ def resource_block(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def link_block(uri: str, media: Any) -> dict[str, Any]:
-    """A link that a model's provider could follow; any other is a text, to be read by resources.read."""
+    """Return a link that a model's provider can fetch; any other becomes a text, to be read with
+    resources.read.
+    """
     if not uri.startswith(FETCHABLE_SCHEMES):
         return text_block(f"(a resource: {sanitize_text(uri, PREVIEW_CHARS)})")
     return {"type": "resource_link", "uri": uri, **({"mimeType": media} if isinstance(media, str) else {})}
@@ -101,7 +104,7 @@ def joined_text(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_question(method: str, params: Any) -> str:
-    """What a server asked for, in words."""
+    """Describe what a server requested."""
     message = params.get("message") if isinstance(params, Mapping) else None
     if method == "elicitation/create":
         return f"input: {sanitize_text(message, PREVIEW_CHARS)!r}" if isinstance(message, str) else "input"
@@ -109,7 +112,7 @@ def describe_question(method: str, params: Any) -> str:
 
 
 def question_error(questions: Sequence[str]) -> CallError:
-    """The error of a call whose server asked instead of answering."""
+    """Return the error of a call whose server requested input instead of answering."""
     return CallError(
         f"the server asked for {'; '.join(questions)}, and nobody can be asked in the middle of a call",
         hint="give what it asks for in the tool's input, if the tool takes it",

@@ -1,4 +1,4 @@
-"""The filter: stands between a server and the SDK, so that one bad tool or answer breaks nothing else.
+"""A filter between an MCP server and the SDK, so that one invalid tool or result breaks nothing else.
 
 The SDK refuses a whole `tools/list` for one tool that is wrong, and every later call with it. So the contents
 of lists and results travel past its checks, under a key of our own in `_meta`, and are judged one by one.
@@ -26,8 +26,8 @@ METHOD_NOT_FOUND = -32601  # JSON-RPC's method not found
 
 
 class Sanitizer:
-    """What of a connection's messages passes. `on_question` and `on_change` hear of what a server asks and
-    of lists that changed.
+    """Sanitizes the messages of a connection. `on_question` and `on_change` are called for requests of the
+    server and changed lists.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class Sanitizer:
 
     @asynccontextmanager
     async def wrap(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-        """The transport's two streams, filtered. Writing never waits: a server that does not read must not
-        hold up who calls it, or aborts.
+        """Wrap a transport's two streams. Writing never waits: a server that does not read must not block
+        callers or aborts.
         """
         async with transport as (incoming, outgoing), asyncio.TaskGroup() as group:
             to_server, leaving = anyio.create_memory_object_stream[SessionMessage](math.inf)
@@ -60,7 +60,7 @@ class Sanitizer:
                     cancel_all(pumps)
 
     def _close(self, pumps: list[asyncio.Task[None]], to_client: Any) -> None:
-        """One way is closed, so the connection is over."""
+        """Mark the connection as closed: one direction has ended."""
         self.closed.set()
         to_client.close()
         cancel_all(pumps)
@@ -92,7 +92,7 @@ class Sanitizer:
             await to_client.send(message)
 
     def _sanitize(self, message: Any) -> JSONRPCError | None:
-        """Make a message fit to pass; or the answer that it gets instead."""
+        """Sanitize a message in place, or return the response that it gets instead."""
         match message:
             case JSONRPCRequest(method=method) if method in CLIENT_METHODS:
                 self._on_question(method, self._redactor.redact_json(message.params))
@@ -118,7 +118,7 @@ def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """The result as the SDK takes it: with what it would refuse the whole for laid aside under `RAW_KEY`."""
+    """Return the result in a form that the SDK accepts; what it would reject is kept under `RAW_KEY`."""
     if method == "tools/call" and result.get("resultType") != "input_required":
         raw = {key: result.get(key) for key in ("content", "structuredContent", "isError")}
         return {"content": [], "resultType": "complete", "_meta": {RAW_KEY: raw}}

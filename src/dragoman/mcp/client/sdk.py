@@ -1,4 +1,4 @@
-"""The SDK: what speaks MCP, loaded in a thread when it is first needed, for it takes long."""
+"""Lazy loading of the SDK-based connection module, in a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SdkLoader:
-    """Opens connections. Shared by all servers, so that they wait for one thread that loads."""
+    """Opens connections. All servers share it, so that one thread loads the SDK for all."""
 
     def __init__(self) -> None:
         self._load_lock = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""SSE: the transport of older servers: one stream brings all answers, and requests are posted."""
+"""The SSE transport of older MCP servers: one stream carries all responses, requests are posted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 async def connect_sse(
     url: str, headers: dict[str, str], *, limit: int
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """The streams of a server's messages. ConfigError when it is no such server."""
+    """Open the streams of a server's messages. Raises ConfigError if it is not such a server."""
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     accept = {"accept": "text/event-stream", "cache-control": "no-store"}
@@ -58,7 +58,7 @@ async def connect_sse(
 
 
 async def status_problem(response: httpx2.Response) -> str:
-    """Why there are no events: what the transport says of a server that it did not reach, or the status."""
+    """Describe why there are no events: the transport's reason, or the HTTP status."""
     problem = f"it answers {response.status_code} where its events should be"
     if response.status_code != 502:
         return problem
@@ -71,7 +71,7 @@ async def status_problem(response: httpx2.Response) -> str:
 async def read_events(
     source: httpx2.EventSource, url: str, *, incoming: IncomingSender, endpoint: asyncio.Future[str]
 ) -> None:
-    """Take in events until the stream ends. The first says where to post to, on the same server."""
+    """Read events until the stream ends. The first names the URL to post to, on the same server."""
     async with incoming:
         try:
             async for event in source:
@@ -115,7 +115,7 @@ async def post_messages(
     outgoing: MemoryObjectReceiveStream[SessionMessage],
     incoming: IncomingSender,
 ) -> None:
-    """Post messages in their order; a request that cannot be posted fails at once."""
+    """Post messages in order; a request that cannot be posted fails at once."""
     where = await asyncio.shield(endpoint)
     async with outgoing:
         async for message in outgoing:

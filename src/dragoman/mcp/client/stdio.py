@@ -1,4 +1,6 @@
-"""Stdio: messages to and from a child process, one JSON a line. Junk between them is dropped and reported."""
+"""The stdio transport: JSON-RPC messages to and from a child process, one a line. Other lines are dropped and
+logged.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 
 
 class LineBuffer:
-    """The line that is being read: its bytes up to the limit, and whether there were more."""
+    """The line that is being read, up to a limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -45,7 +47,7 @@ class LineBuffer:
             self._chunks.append(chunk)
 
     def take(self) -> bytes:
-        """The bytes; of a line that is over the limit only its beginning and its end."""
+        """Return the bytes; of a line over the limit, its start and its end."""
         whole = b"".join(self._chunks)
         self._chunks, self._size = [], 0
         return whole
@@ -55,7 +57,7 @@ class LineBuffer:
 async def connect_stdio(
     process: McpServerProcess, *, limit: int, redactor: Redactor
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """The streams of a child's messages; the child is stopped in the end. Lines over `limit` are refused."""
+    """Open the streams of a process's messages; stop the process at the end. Longer lines are refused."""
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     try:
@@ -89,7 +91,7 @@ async def read_messages(
 
 
 class JunkLog:
-    """Logs what is no message: the first lines, for a server that chats on its output would fill the log."""
+    """Logs the first lines that are not messages; a server that prints to its output would fill the log."""
 
     def __init__(self, name: str, redactor: Redactor) -> None:
         self._name = name
@@ -116,7 +118,7 @@ async def read_lines(reader: StreamReader, *, limit: int) -> AsyncIterator[LineB
 
 
 def parse_line(line: LineBuffer, limit: int) -> list[SessionMessage | str]:
-    """What a line says: messages, and what of it is none."""
+    """Return the messages of a line, and descriptions of what is not one."""
     data = line.take()
     if line.too_long:
         reason = f"its answer has more than {limit:,} bytes, and that is the most that is taken"

@@ -1,4 +1,4 @@
-"""Asking: how an MCP client is asked for an approval or an answer, and what it said."""
+"""Elicitation: asking the user of an MCP client for an approval or an answer, and reading the reply."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ APPROVAL_SCHEMA: Mapping[str, Any] = {
 
 
 class ElicitationReply(msgspec.Struct, frozen=True):
-    """What was said: `nothing` where it was neither yes nor no; `answer` is that to a question."""
+    """The reply: `nothing` if neither accepted nor declined; `answer` if a question was answered."""
 
     decision: Literal["yes", "no", "nothing"]
     answer: str | None = None
@@ -49,7 +49,7 @@ NO_REPLY = ElicitationReply("nothing")
 
 
 class RequestClaim(msgspec.Struct, frozen=True, array_like=True):
-    """What a state stands for: an approval, whose it is, and of which request."""
+    """The content of a request state: an approval, its owner, and the request that it belongs to."""
 
     approval_id: str
     owner: str
@@ -58,18 +58,18 @@ class RequestClaim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StateSigner:
-    """Makes states that only this hub can make, until it ends; clients keep them, and bring them back."""
+    """Signs request states, which clients keep and send back. Valid as long as the process."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def sign(self, claim: RequestClaim) -> str:
-        """The claim as a text that nobody else can make."""
+        """Return the claim as a signed text."""
         raw = msgspec.json.encode(claim)
         return base64.urlsafe_b64encode(self._signature(raw) + raw).decode()
 
     def verify(self, state: str) -> RequestClaim:
-        """The claim in a state. BadRequest when this hub has not made it."""
+        """Return the claim of a state. Raises BadRequest if this hub did not sign it."""
         try:
             raw = base64.urlsafe_b64decode(state.encode())
             if not hmac.compare_digest(raw[:SIGNATURE_BYTES], self._signature(raw[SIGNATURE_BYTES:])):
@@ -83,12 +83,12 @@ class StateSigner:
 
 
 def make_claim(approval_id: str, owner: str, *, tool: str, input: Mapping[str, Any]) -> RequestClaim:
-    """The claim of a request for a tool with this input."""
+    """Return the claim of a request."""
     return RequestClaim(approval_id, owner, tool, hash_input(input))
 
 
 def elicitation_form(approval: ApprovalRequest) -> dict[str, Any]:
-    """The parameters of `elicitation/create` that ask for an approval, or for the answer to a question."""
+    """Return the parameters of `elicitation/create` for an approval, or for a question."""
     question = approval.question
     if question is not None:
         message = "\n".join([question.text, *agent_lines(approval.items[0])])
@@ -102,12 +102,12 @@ def elicitation_form(approval: ApprovalRequest) -> dict[str, Any]:
 
 
 def agent_lines(item: ApprovalItem) -> list[str]:
-    """Whose model asks, where that is a sub-agent."""
+    """Name the sub-agent whose model requests the call, if it is one."""
     return [f"(asked by the agent {item.agent})"] if item.agent else []
 
 
 def answer_schema(question: Question) -> dict[str, Any]:
-    """The schema of an answer. Forms know no list to which one can add: `other` takes what is not in it."""
+    """Return the schema of an answer. Forms have no open lists, so `other` takes what is not an option."""
     text = {"type": "string", "minLength": 1, "maxLength": MAX_ANSWER_LENGTH}
     if not question.options:
         answer = {**text, "title": "Answer", "description": "What you answer."}
@@ -123,14 +123,14 @@ def answer_schema(question: Question) -> dict[str, Any]:
 
 
 def input_preview(input: Any) -> str:
-    """An input as JSON; of a long one the beginning, and how much is left out."""
+    """Return an input as JSON, shortened, with how much is left out."""
     text = msgspec.json.encode(input).decode()
     over = len(text) - INPUT_PREVIEW_CHARS
     return text if over <= 0 else f"{text[:INPUT_PREVIEW_CHARS]}… ({over} more characters)"
 
 
 def parse_reply(response: Any, approval: ApprovalRequest) -> ElicitationReply:
-    """What an answer to the form says; `nothing` where it says neither, as when it was dismissed.
+    """Parse a reply to the form; `nothing` if it says neither, as when it was dismissed.
 
     BadRequest when it is too long.
     """
@@ -150,7 +150,7 @@ def parse_reply(response: Any, approval: ApprovalRequest) -> ElicitationReply:
 
 
 def parse_answer(content: Mapping[str, Any]) -> ElicitationReply:
-    """The answer to a question: the one that somebody wrote, or else the one that was picked."""
+    """Parse the answer to a question: the written one, else the picked one."""
     for name in ("other", "answer"):
         value = content.get(name)
         if isinstance(value, str) and value.strip():

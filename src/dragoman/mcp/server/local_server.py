@@ -1,4 +1,4 @@
-"""A booth: tools served over MCP at a port of the loopback while a block runs, to whoever has its token."""
+"""Tools served over MCP on a loopback port, with a token, while a block runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BACKLOG = 16
 
 
 class LocalMcpServer(NamedTuple):
-    """Where it is, and the token that opens it: `Authorization: Bearer TOKEN`."""
+    """The URL of the server and the token for `Authorization: Bearer TOKEN`."""
 
     url: str
     token: str
@@ -31,7 +31,7 @@ class LocalMcpServer(NamedTuple):
 
 @asynccontextmanager
 async def serve_locally(tool_server: ToolServer) -> AsyncIterator[LocalMcpServer]:
-    """Serve the tools while the block runs; what is under way at its end is aborted."""
+    """Serve the tools while the block runs; calls in flight at its end are aborted."""
     token = secrets.token_urlsafe(32)
 
     async def identify(headers: Mapping[str, str]) -> Identity:
@@ -50,7 +50,7 @@ async def serve_locally(tool_server: ToolServer) -> AsyncIterator[LocalMcpServer
 
 @asynccontextmanager
 async def serve_on_loopback(app: ASGIApp) -> AsyncIterator[int]:
-    """Serve an app at a free port; at the end its connections are closed at once."""
+    """Serve an app on a free port; at the end its connections are closed at once."""
     with socket.create_server((HOST, 0), backlog=BACKLOG) as listener:
         server = make_uvicorn(app)
         await server.startup(sockets=[listener])
@@ -68,7 +68,7 @@ async def serve_on_loopback(app: ASGIApp) -> AsyncIterator[int]:
 
 
 def make_uvicorn(app: ASGIApp) -> uvicorn.Server:
-    """uvicorn for this app, ready to start. Its `serve()` would take the program's signals."""
+    """Return a uvicorn server for this app. Its `serve()` would install signal handlers."""
     settings = uvicorn.Config(
         app, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
     )

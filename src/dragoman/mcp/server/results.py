@@ -1,4 +1,4 @@
-"""Answers: what comes of a call, as the result of an MCP tool."""
+"""Outcomes of calls as results of MCP tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRESS_LIMIT = 1_000
 
 
 def tool_result(outcome: CallOutcome) -> dict[str, Any]:
-    """The result of a tool: the text that a model reads, and the same as a value.
+    """Return the result of a tool: as text for the model and as structured content.
 
     A value that is no object stands in one, as `result`. A batch of which every call failed is an error.
     """
@@ -35,12 +35,12 @@ def tool_result(outcome: CallOutcome) -> dict[str, Any]:
 
 
 def error_result(error: DragomanError) -> dict[str, Any]:
-    """The result of a tool that was not called."""
+    """Return the result of a tool that was not called."""
     return failure_result(to_failure(error))
 
 
 def failure_result(failure: CallFailure, *, approval_id: str | None = None) -> dict[str, Any]:
-    """The result of a tool that failed: `{success: false, error}` as text; it need not fit the schema."""
+    """Return the result of a failed tool: `{success: false, error}` as text; it need not match the schema."""
     error = failure.to_json()
     if approval_id is not None:
         error["approvalId"] = approval_id
@@ -49,17 +49,17 @@ def failure_result(failure: CallFailure, *, approval_id: str | None = None) -> d
 
 
 def text_of(value: Any) -> str:
-    """A value as text: a string as it is, all else as JSON."""
+    """Return a value as text: a string as it is, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def all_failed(entries: Any) -> bool:
-    """Whether no call of a batch succeeded."""
+    """Return whether no call of a batch succeeded."""
     return isinstance(entries, list) and not any(entry.get("success") for entry in entries)
 
 
 def progress_text(value: Any) -> str:
-    """Preliminary output in a line; of a batch, what each of its calls says."""
+    """Return preliminary output as one line; of a batch, the progress of each call."""
     if isinstance(value, list) and value and all(is_batch_entry(each) for each in value):
         texts = [batch_entry_text(each, is_only=len(value) == 1) for each in value]
         return "; ".join(each for each in texts if each)[:PROGRESS_LIMIT]
@@ -71,7 +71,7 @@ def is_batch_entry(value: Any) -> bool:
 
 
 def batch_entry_text(entry: Mapping[str, Any], *, is_only: bool) -> str:
-    """What one call of a batch says."""
+    """Describe the progress of one call of a batch."""
     if "success" in entry:
         text = "done" if entry["success"] else "failed"
     elif "progress" in entry:

@@ -1,4 +1,4 @@
-"""The hub as an MCP server: the four meta-tools and pinned operations, whatever they come through."""
+"""The hub as an MCP server: the four meta-tools and pinned operations, independent of the transport."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Target: TypeAlias = str | Operation
 
 
 class UnknownTool(NotFound):
-    """No tool of this name: an error of the protocol, not of a tool."""
+    """No tool of this name: a protocol error, not a tool error."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for a tool.
+    """A request to call a tool.
 
     `elicit` asks the client at once; `can_resume` says that the client takes a question as the answer, and
     brings its `responses` and the `state` with the next request. Neither: nobody is there to be asked.
@@ -60,32 +60,32 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolServer(Protocol):
-    """What can be served over MCP; `McpServer` is one."""
+    """Tools that can be served over MCP; `McpServer` is the hub's."""
 
     @property
     def version(self) -> str:
-        """What it says of itself; empty: nothing."""
+        """The version that the server reports; may be empty."""
         ...
 
     async def tools(self, identity: Identity) -> list[dict[str, Any]]:
-        """The tools as `tools/list` tells them."""
+        """Return the tools in the form of `tools/list`."""
         ...
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """The input schema of a tool some of whose parameters may stand in headers; None otherwise."""
+        """Return the schema of a tool whose parameters may be repeated in headers; else None."""
         ...
 
     def instructions(self, identity: Identity) -> str:
-        """What it says of itself to this caller."""
+        """Return the server's instructions for this caller."""
         ...
 
     async def call(self, request: ToolCall) -> dict[str, Any]:
-        """The result of a tool. UnknownTool, BadRequest."""
+        """Return the result of a tool. Raises UnknownTool, BadRequest."""
         ...
 
 
 class McpServer:
-    """Serves tools over what a registry holds. The SDK of the protocol is not needed for that.
+    """Serves the operations of a registry as tools. Does not need the MCP SDK.
 
     `pinned` are operations that are listed as tools of their own: ids, or patterns such as `time.*`.
     """
@@ -106,21 +106,21 @@ class McpServer:
         self._signer = StateSigner()
 
     async def tools(self, identity: Identity) -> list[dict[str, Any]]:
-        """The tools as `tools/list` tells them: the same for the same caller and the same policy."""
+        """Return the tools in the form of `tools/list`: the same for the same caller and policy."""
         await self._wait_for_pinned()
         return self._tool_list.tools(Context(identity=identity))
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """The input schema of a pinned operation: other people's may want parameters repeated in headers."""
+        """Return the schema of a pinned operation, whose parameters may have to be repeated in headers."""
         found = None if meta_tool_id(name) else self._tool_list.find_pinned(name, Context())
         return None if found is None else found.input_schema
 
     def instructions(self, identity: Identity) -> str:
-        """What the server says of itself to this caller."""
+        """Return the server's instructions for this caller."""
         return self._tool_list.instructions(Context(identity=identity))
 
     async def call(self, request: ToolCall) -> dict[str, Any]:
-        """The result of a tool, or the question that has to be answered before there is one.
+        """Return the result of a tool, or the question that must be answered first.
 
         UnknownTool; BadRequest when it brings a state that is not of this request. All else that can go wrong
         is told in the result.
@@ -149,7 +149,7 @@ class McpServer:
         return target
 
     async def _wait_for_pinned(self) -> None:
-        """Wait a little for pinned operations that are on their way: clients ask once what there is."""
+        """Wait briefly for pinned operations of servers that are starting: clients list tools once."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PINNED_WAIT_SECONDS):
                 await self._calls.wait_for_operations(self._tool_list.pinned, Context())
@@ -165,7 +165,7 @@ class McpServer:
     async def _resolve_approvals(
         self, request: ToolCall, target: Target, *, outcome: CallOutcome
     ) -> dict[str, Any]:
-        """Ask the client, if there is a way and its user may answer; else say who to turn to.
+        """Ask the client for approvals if it can and may answer; else name who to turn to.
 
         A call that goes on may have to wait again: then it is asked once more.
         """
@@ -194,7 +194,7 @@ class McpServer:
         return make_claim(approval_id, request.identity.owner, tool=request.name, input=request.arguments)
 
     async def _resume(self, request: ToolCall, target: Target) -> CallOutcome:
-        """Go on with a request whose question was answered. BadRequest when it is not the one that asked."""
+        """Resume a request whose question was answered. Raises BadRequest if it is another request."""
         claim = self._signer.verify(request.state or "")
         if claim != self._claim(request, claim.approval_id):
             raise BadRequest(
@@ -207,7 +207,7 @@ class McpServer:
     async def _apply_reply(
         self, request: ToolCall, target: Target, *, approval: ApprovalRequest, reply: ElicitationReply
     ) -> CallOutcome:
-        """Take the answer down, and call what was approved. One that is answered elsewhere stays so.
+        """Store the reply and run the approved call. An approval that was answered elsewhere stays so.
 
         A call that was in the midst of its work goes on, whatever was said. CallDenied, Conflict.
         """
@@ -227,7 +227,7 @@ class McpServer:
 
 
 def approval_needed_error(approval: ApprovalRequest) -> DragomanError:
-    """The error of a call that nobody has answered for."""
+    """Return the error of a call whose approval is not answered."""
     error = Conflict(
         f"the call waits for approval {approval.id}",
         hint="`dragoman approvals` answers it; then make the very same call again",

@@ -1,4 +1,4 @@
-"""The pipe: MCP over this process's own stdin and stdout, where nothing else may be written."""
+"""MCP over this process's stdin and stdout, where nothing else may be written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LINE_BYTES = 64_000_000
 
 
 async def serve_stdio(server: McpServer) -> None:
-    """Serve the tools until stdin ends. What operations print goes to stderr meanwhile."""
+    """Serve the tools until stdin ends. What operations print goes to stderr."""
     built = await asyncio.to_thread(build_sdk_server, server)
     stdio = await asyncio.to_thread(import_sdk_module, "mcp.server.stdio")
     async with stdio.stdio_server() as (read, write):
@@ -24,7 +24,7 @@ async def serve_stdio(server: McpServer) -> None:
 
 
 async def read_lines() -> AsyncIterator[bytes]:
-    """The lines of stdin, until it ends."""
+    """Yield the lines of stdin until it ends."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -41,7 +41,9 @@ async def read_lines() -> AsyncIterator[bytes]:
 
 
 def stdout_writer() -> Callable[[bytes], Awaitable[None]]:
-    """What writes lines to stdout, one at a time; whatever else is printed goes to stderr from now on."""
+    """Return a function that writes lines to stdout, one at a time. All other output goes to stderr from now
+    on.
+    """
     wire = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     turn = asyncio.Lock()

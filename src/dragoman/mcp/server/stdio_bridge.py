@@ -1,4 +1,4 @@
-"""The bridge: an MCP client that speaks over stdin and stdout, and a hub that is reached over HTTP.
+"""A bridge from an MCP client on stdin and stdout to a hub over HTTP.
 
 It carries messages as they are, of whatever revision: each one from the client is a POST, and what the hub
 answers is a line. Specification: 2025-11-25 and 2026-07-28, basic/transports.
@@ -46,7 +46,7 @@ class StdioBridge:
         self._session_headers: dict[str, str] = {}
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Carry until the client has no more to say; what is under way then is aborted, the session ended."""
+        """Carry messages until the client closes stdin; then abort requests in flight and end the session."""
         try:
             async for line in lines:
                 await self._handle_line(line)
@@ -60,7 +60,7 @@ class StdioBridge:
                 await self._delete_session()
 
     async def _handle_line(self, line: bytes) -> None:
-        """One message of the client. A handshake is waited for: what follows belongs to its session."""
+        """Handle one message of the client. Waits for a handshake: what follows belongs to its session."""
         try:
             message = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -86,13 +86,13 @@ class StdioBridge:
         task.add_done_callback(lambda _: self._requests.pop(message["id"], None))
 
     def _cancel_request(self, message: JsonRpcMessage) -> None:
-        """Leave the request that is no longer wanted: the hub aborts it when its connection closes."""
+        """Close the connection of a cancelled request; the hub then aborts it."""
         task = self._requests.get((message.get("params") or {}).get("requestId"))
         if task is not None:
             task.cancel()
 
     async def _forward(self, message: JsonRpcMessage) -> None:
-        """Send a message, and hand on what comes back. Whatever fails is told as the answer."""
+        """Send a message and write the response. Failures become error responses."""
         try:
             if (
                 await self._post(message) == 404
@@ -107,7 +107,7 @@ class StdioBridge:
                 await self._write_error(message["id"], f"no hub answers at {self._url}: {error.message}")
 
     async def _post(self, message: JsonRpcMessage, *, is_final: bool = False) -> int:
-        """The status of the answer; one of 404 is handed on only when it is the `last` word."""
+        """Return the status of the response; a 404 is written only if `is_final`."""
         body = msgspec.json.encode(message)
         response = await self._transport.send("POST", self._url, headers=self._headers(message), body=body)
         async with response:
@@ -134,7 +134,7 @@ class StdioBridge:
             await self._write_error(message["id"], f"the hub answers with status {response.status}")
 
     async def _write_message(self, raw: bytes, message: JsonRpcMessage) -> None:
-        """A message of the hub, as a line. A refusal that names no request is of the one that was sent."""
+        """Write a message of the hub as a line. An error without an id belongs to the request."""
         try:
             reply = msgspec.json.decode(raw)
         except msgspec.DecodeError:
@@ -147,7 +147,7 @@ class StdioBridge:
         await self._write(msgspec.json.encode(reply))
 
     async def _reinitialize(self) -> None:
-        """Begin a new session as the client began the last: the hub was started anew, or forgot it."""
+        """Start a new session as the client started the last: the hub restarted or forgot it."""
         greeting = self._initialize_request or {}
         self._session_headers = {}
         body = msgspec.json.encode(greeting)
@@ -165,7 +165,7 @@ class StdioBridge:
             response.abort()
 
     def _headers(self, message: JsonRpcMessage) -> dict[str, str]:
-        """The headers of a message, as its revision wants them."""
+        """Return the headers of a message, as its protocol revision requires."""
         common = {
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
@@ -188,7 +188,7 @@ class StdioBridge:
 
 
 async def sse_messages(response: Response) -> AsyncGenerator[bytes, None]:
-    """The messages in a stream, as they come."""
+    """Yield the messages of a stream."""
     splitter = SSEParser(limit=MAX_MESSAGE_BYTES)
     async with aclosing(response.iter_raw()) as reads:
         async for raw in reads:
@@ -197,13 +197,13 @@ async def sse_messages(response: Response) -> AsyncGenerator[bytes, None]:
 
 
 def session_header(response: Response) -> dict[str, str]:
-    """The header of the session that an answer opens."""
+    """Return the session header of a response that opens a session."""
     id = response.headers.get("mcp-session-id")
     return {} if id is None else {"mcp-session-id": id}
 
 
 def encode_header(value: str) -> str:
-    """A name as a header may hold it: encoded, where it is more than plain text."""
+    """Return a name as a header value, encoded if it is more than plain ASCII."""
     if PLAIN_HEADER_VALUE.fullmatch(value) and not value.startswith("=?base64?"):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="

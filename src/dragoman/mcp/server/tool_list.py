@@ -1,4 +1,4 @@
-"""The menu: what an MCP client is told of the hub's tools; the same bytes each time."""
+"""The tools that an MCP client sees; the same bytes each time, so that clients can cache them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EFFECT_HINTS: Mapping[Effect, Mapping[str, bool]] = {
 
 
 def meta_tool_id(name: str) -> str | None:
-    """`hub.call` for `hub_call`, `hub.call` and `call`, and so for all four; None for any other name."""
+    """Return `hub.call` for `hub_call`, `hub.call` and `call`, and so for all four; None for another name."""
     return META_TOOL_SPELLINGS.get(name)
 
 
@@ -67,7 +67,7 @@ def meta_tool_spellings() -> Iterator[tuple[str, str]]:
 
 
 def meta_tool_entry(tool: Tool) -> dict[str, Any]:
-    """A meta-tool as `tools/list` tells it. What hub_call may do is the worst of what it can call."""
+    """Return a meta-tool in the form of `tools/list`. hub_call is as destructive as what it can call."""
     acts = tool.name == "hub_call"
     gives = OUTPUT_PROPERTIES[tool.name]
     return {
@@ -82,7 +82,7 @@ def meta_tool_entry(tool: Tool) -> dict[str, Any]:
 
 
 def pinned_tool_entry(name: str, operation: Operation) -> dict[str, Any]:
-    """A pinned operation. Without an output schema: a big result is told in part, and would not fit it."""
+    """Return a pinned operation. Without an output schema: a shortened large result would not match it."""
     return {
         "name": name,
         "description": sanitize_text(operation.description, MAX_DESCRIPTION_LENGTH) or operation.id,
@@ -97,7 +97,7 @@ META_TOOL_ENTRIES = tuple(meta_tool_entry(tool) for tool in META_TOOLS)
 
 
 class ToolList:
-    """The four meta-tools, and the pinned operations: ids or patterns such as `time.*`."""
+    """The four meta-tools and the pinned operations: ids or patterns such as `time.*`."""
 
     def __init__(self, registry: Registry, calls: Calls, *, pinned: Sequence[str] = ()) -> None:
         self._registry = registry
@@ -105,19 +105,19 @@ class ToolList:
         self.pinned = tuple(pinned)
 
     def tools(self, context: Context) -> list[dict[str, Any]]:
-        """What the caller may call, the four first and then by name."""
+        """Return the tools that the caller may call: the four first, then by name."""
         pinned = sorted(self._visible_pinned(context).items())
         return [*META_TOOL_ENTRIES, *(pinned_tool_entry(name, operation) for name, operation in pinned)]
 
     def find_pinned(self, name: str, context: Context) -> Operation | None:
-        """The pinned operation that is listed under this name, or has this id."""
+        """Return the pinned operation that has this tool name or id."""
         if not self.pinned:
             return None
         pinned = self._visible_pinned(context)
         return pinned.get(name) or next((each for each in pinned.values() if each.id == name), None)
 
     def instructions(self, context: Context) -> str:
-        """What the server says of itself: where to begin, and which namespaces there are."""
+        """Return the server's instructions: where to start, and which namespaces there are."""
         spaces = self._visible_namespaces(context)
         shown = ", ".join(spaces[:SHOWN_NAMESPACES]) or "none yet"
         more = f" and {len(spaces) - SHOWN_NAMESPACES} more" if len(spaces) > SHOWN_NAMESPACES else ""
@@ -128,7 +128,7 @@ class ToolList:
         )
 
     def _visible_namespaces(self, context: Context) -> list[str]:
-        """The namespaces in which there is something for the caller."""
+        """Return the namespaces with operations that the caller may see."""
         seen: set[str] = set()
         for operation in self._registry.list():
             if operation.namespace not in seen and self._calls.is_visible(operation, context):
@@ -136,7 +136,7 @@ class ToolList:
         return sorted(seen)
 
     def _visible_pinned(self, context: Context) -> dict[str, Operation]:
-        """The pinned operations by the names that they are listed under."""
+        """Return the pinned operations by tool name."""
         pinned: dict[str, Operation] = {}
         for operation in sorted(self._pinned_operations(), key=lambda each: each.id):
             name = tool_name(operation.id)
@@ -158,5 +158,5 @@ class ToolList:
 
 
 def tool_name(id: str) -> str:
-    """An id as every client takes it for a name: letters, digits, - and _, at most 64."""
+    """Return an id as a tool name that every client accepts: letters, digits, - and _, at most 64."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", id)[:NAME_LIMIT]

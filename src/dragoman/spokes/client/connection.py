@@ -1,4 +1,4 @@
-"""A session: one connection of a spoke to its hub, seen from the spoke."""
+"""One connection of a spoke to its hub."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLOSE_SECONDS = 2.0
 
 
 class PendingSubcall(NamedTuple):
-    """A call that the hub makes for us; None comes of it when the connection is lost."""
+    """A call that the hub runs for the spoke; its reply is None when the connection is lost."""
 
     reply: asyncio.Future[ReplyFrame | None]
     report: ProgressCallback
@@ -175,7 +175,7 @@ class HubConnection:
                 raise WireError(f"a hub does not say {frame.__struct_config__.tag!r} here")
 
     async def _heartbeat(self) -> None:
-        """Ask whether the hub is there. In the order of the answers, so that its pong confirms those."""
+        """Ping the hub, in the order of the replies, so that its pong confirms those."""
         loop = asyncio.get_running_loop()
         while self._last_frame_at + self.welcome.timeout > loop.time():
             await self._outbox.send(PingFrame(n=self._job_runner.sent_count), key="ping")
@@ -190,7 +190,7 @@ class HubConnection:
 
 
 def reply_result(operation: str, reply: ReplyFrame | None) -> Any:
-    """The result in an answer, or the error that it stands for."""
+    """Return the result of a reply, or raise its error."""
     match reply:
         case ResultFrame(result=result):
             return result

@@ -1,4 +1,4 @@
-"""Dialing: how a spoke reaches its hub, and what a refusal means."""
+"""Connecting a spoke to its hub, and the meaning of refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 def endpoint_url(hub: str) -> str:
-    """The WebSocket URL of a hub: `http://host:8000` has `ws://host:8000/api/spoke`. ConfigError for none."""
+    """Return the WebSocket URL of a hub: `ws://host:8000/api/spoke` for `http://host:8000`. Raises
+    ConfigError.
+    """
     try:
         parts = urlsplit(hub.strip())
         usable = bool(parts.hostname) and parts.scheme in WEBSOCKET_SCHEMES
@@ -53,7 +55,7 @@ def endpoint_url(hub: str) -> str:
 
 
 def is_loopback_url(url: str) -> bool:
-    """Whether it is on this machine, so that no proxy leads there."""
+    """Return whether the URL is on this machine, which no proxy serves."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True
@@ -78,13 +80,13 @@ ERRORS_BY_STATUS: Mapping[int, type[DragomanError]] = {401: Unauthorized, 403: F
 
 
 class HubErrorBody(msgspec.Struct):
-    """The body of an HTTP error of a hub."""
+    """The body of a hub's HTTP error."""
 
     error: SpokeFailure
 
 
 async def open_websocket(url: str, key: str | None) -> ClientConnection:
-    """An open WebSocket. Unavailable when it can be tried again; other errors will stay."""
+    """Open a WebSocket. Raises Unavailable if a retry may help, another error if not."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     quiet = logging.getLogger("dragoman.spokes.socket")
     quiet.setLevel(logging.WARNING)  # below, it would log the key
@@ -111,7 +113,7 @@ async def open_websocket(url: str, key: str | None) -> ClientConnection:
 
 
 async def handshake(socket: ClientConnection, hello: HelloFrame) -> WelcomeFrame:
-    """Say hello; the hub's welcome, or its refusal as an error."""
+    """Send the hello. Return the hub's welcome, or raise its refusal."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
             await socket.send(encode_frame(hello).decode())
@@ -128,7 +130,7 @@ async def handshake(socket: ClientConnection, hello: HelloFrame) -> WelcomeFrame
 
 
 def error_from_response(status: int, body: bytes | bytearray, *, url: str) -> DragomanError:
-    """The error for an HTTP answer that is no WebSocket."""
+    """Return the error for an HTTP response that is not a WebSocket."""
     try:
         failure = msgspec.json.decode(body, type=HubErrorBody).error
         message, hint = failure.message, failure.hint
@@ -141,12 +143,12 @@ def error_from_response(status: int, body: bytes | bytearray, *, url: str) -> Dr
 
 
 def error_from_code(code: str, message: str, *, hint: str | None = None) -> DragomanError:
-    """The error for what a hub says when it will have nothing to do with this spoke."""
+    """Return the error for a hub's refusal of this spoke."""
     kind = ERRORS_BY_CODE.get(code, WireError)
     return kind(message, hint=NO_KEY_HINT if kind is Unauthorized else hint)
 
 
 def backoff_delay(failures: int) -> float:
-    """How long to wait before the next attempt: longer each time, and never the same for two spokes."""
+    """Return the delay before the next attempt: exponential, with jitter."""
     longest = min(MAX_BACKOFF, MIN_BACKOFF * 2.0 ** min(failures, 16))
     return longest * random.uniform(0.3, 1.0)  # noqa: S311 - spreads load, keeps no secret

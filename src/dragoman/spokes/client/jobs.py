@@ -1,4 +1,4 @@
-"""Jobs: the calls that a spoke serves, over all its connections to the hub."""
+"""The calls that a spoke serves, across all its connections to the hub."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """Values by key; the oldest are forgotten first."""
+    """A cache bounded in entries and bytes; the oldest entries are dropped first."""
 
     def __init__(self, *, max_count: int, max_size: int) -> None:
         self._values: dict[K, tuple[V, int]] = {}
@@ -47,16 +47,16 @@ class BoundedCache(Generic[K, V]):
         self._free = max_size
 
     def keys(self) -> Sequence[K]:
-        """Those that are kept, oldest first."""
+        """Return the keys, oldest first."""
         return tuple(self._values)
 
     def get(self, key: K) -> V | None:
-        """The value of this key."""
+        """Return the value of a key, or None."""
         entry = self._values.get(key)
         return None if entry is None else entry[0]
 
     def put(self, key: K, value: V, *, size: int) -> None:
-        """Keep a value of so many bytes, in the place of older ones; one that fills it all is not kept."""
+        """Store a value of `size` bytes, dropping older ones; a value over the bound is not stored."""
         self.discard(key)
         if size > self._max_size:
             return
@@ -66,7 +66,7 @@ class BoundedCache(Generic[K, V]):
             self.discard(next(iter(self._values)))
 
     def discard(self, key: K) -> None:
-        """Forget this one."""
+        """Remove a key."""
         entry = self._values.pop(key, None)
         if entry is not None:
             self._free += entry[1]
@@ -83,7 +83,7 @@ FinalFrame: TypeAlias = ResultFrame | ErrorFrame
 
 
 class SentReply(NamedTuple):
-    """An answer; `sequence` counts those that were put on their way."""
+    """A reply; `sequence` numbers the replies in the order in which they were sent."""
 
     sequence: float
     reply: FinalFrame
@@ -91,7 +91,7 @@ class SentReply(NamedTuple):
 
 
 class Job:
-    """A call that is being served; `id` is what the hub calls it, `previous` what has to end first."""
+    """A call that is being served. `id` is the hub's; `previous` must end before it starts."""
 
     def __init__(self, call: CallFrame, key: JobKey, *, previous: Job | None) -> None:
         self.id = call.id
@@ -103,7 +103,7 @@ class Job:
         self.task: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
-        """Abort it."""
+        """Abort the job."""
         self.stopped = True
         if self.task is not None:
             self.task.cancel("the hub wants it no more")
@@ -114,7 +114,7 @@ current_job: ContextVar[Job] = ContextVar("dragoman_spoke_job")
 
 
 class JobRunner:
-    """Runs what the hub asks for, and sees to it that the answers arrive.
+    """Runs the calls of the hub and makes sure that the replies arrive.
 
     A call with an idempotency key that was served lately gets the same result, without running again. An
     answer is kept until the hub has surely got it, and sent once more over the next connection.
@@ -138,20 +138,20 @@ class JobRunner:
 
     @property
     def running_count(self) -> int:
-        """How many run."""
+        """How many jobs are running."""
         return len(self._jobs)
 
     @property
     def sent_count(self) -> int:
-        """How many answers were put on their way until now."""
+        """How many replies have been sent."""
         return self._sent_count
 
     def open_call_ids(self) -> tuple[str, ...]:
-        """The calls that are at work here, or whose answer may not have arrived."""
+        """Return the calls that run here or whose reply is not confirmed."""
         return tuple(dict.fromkeys([*self._jobs, *self._unconfirmed.keys()]))
 
     async def connect(self, outbox: Outbox, waiting: tuple[str, ...]) -> None:
-        """There is a connection, over which the hub waits for these of the held calls."""
+        """Use a new connection; `waiting` are the open calls that the hub still waits for."""
         self._outbox = outbox
         orphans = set(self._jobs) - set(waiting)
         asyncio.get_running_loop().call_later(ORPHAN_SECONDS, self._stop_all, orphans)
@@ -165,18 +165,18 @@ class JobRunner:
                 self._unconfirmed.discard(id)
 
     def disconnect(self) -> None:
-        """The connection is gone; what runs runs on."""
+        """The connection is closed; running jobs go on."""
         self._outbox = None
 
     def confirm(self, count: int) -> None:
-        """The hub has got the first so many answers."""
+        """Mark the first `count` replies as received by the hub."""
         for id in list(self._unconfirmed.keys()):
             sent = self._unconfirmed.get(id)
             if sent is not None and sent.sequence <= count:
                 self._unconfirmed.discard(id)
 
     def start(self, call: CallFrame) -> None:
-        """Serve a call."""
+        """Start a call."""
         key = (call.operation, call.owner, call.idempotency_key)
         same = self._by_key.get(key)
         if same is not None and not same.stopped:
@@ -192,7 +192,7 @@ class JobRunner:
         made.task.add_done_callback(partial(self._task_done, made))
 
     def abort(self, id: str) -> None:
-        """Stop a call; the hub hears when it has stopped."""
+        """Stop a call; the hub is told when it has stopped."""
         found = self._jobs.get(id)
         if found is not None:
             found.stop()
@@ -200,19 +200,19 @@ class JobRunner:
             self._outbox.send_urgent(AbortedFrame(id=id), key=f"aborted {id}")
 
     async def drain(self, seconds: float) -> None:
-        """Let what runs end by itself; after so many seconds it is stopped."""
+        """Wait up to `seconds` for the jobs to end, then stop the rest."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop all, and wait for their end."""
+        """Stop all jobs and wait for their end."""
         self.stop_all()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=ORPHAN_SECONDS)
 
     def stop_all(self) -> None:
-        """Stop all: nobody waits for them."""
+        """Stop all jobs without waiting."""
         self._stop_all(set(self._jobs))
 
     def _stop_all(self, ids: set[str]) -> None:
@@ -279,7 +279,7 @@ class JobRunner:
         )
 
     def _find_operation(self, id: str) -> Operation:
-        """The operation as it runs here: whether it may, the hub has found out already."""
+        """Return the operation to run. The hub has checked it already: no approval is asked."""
         found = self._registry.get(id)
         if found.id.lower() != id.lower():
             raise NotFound(f"this spoke does not serve {id!r}")
@@ -294,7 +294,7 @@ class JobRunner:
             log.debug("progress of %s is not told to the hub: %s", job.call.operation, error.message)
 
     def _task_done(self, job: Job, task: asyncio.Task[None]) -> None:
-        """The task has ended; one that was stopped, perhaps before it began, is told of."""
+        """Report a job that was stopped, perhaps before it began."""
         self._tasks.discard(task)
         self._forget_job(job)
         if task.cancelled():

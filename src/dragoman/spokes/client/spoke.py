@@ -1,4 +1,4 @@
-"""A spoke: a process that brings operations to a hub and serves their calls."""
+"""A spoke: a process that offers operations to a hub and serves their calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HubOperation: TypeAlias = Callable[[str], OperationFunction]
 
 
 class HubBackedRegistry(Registry):
-    """What operations of a spoke can call: `get` knows its own, and takes any other for one of the hub's."""
+    """The operations that a spoke's operation can call: its own, and by any other id those of the hub."""
 
     def __init__(self, own: Registry, hub_operation: HubOperation) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class HubBackedRegistry(Registry):
 
     @override
     def get(self, id: str, *, allow: OperationFilter | None = None) -> Operation:
-        """The operation of this id. NotFound when it can be none.
+        """Return the operation of this id. Raises NotFound.
 
         One of its own that wants an approval is called by way of the hub, which asks for it.
         """
@@ -98,19 +98,19 @@ DEFAULT_CAPACITY = Capacity()
 
 
 class RegistryChanges:
-    """A watcher of a registry that tells of what comes and goes."""
+    """Reports additions to and removals from a registry."""
 
     def __init__(self, send: Callable[[SpokeFrame], None]) -> None:
         self._send = send
 
     def add(self, operation: Operation) -> None:
-        """An operation has come."""
+        """Report an added operation."""
         self._send(
             RegisterFrame(id=operation.id[:128], operations=(OperationOffer.from_operation(operation),))
         )
 
     def remove(self, operation: Operation) -> None:
-        """An operation has gone."""
+        """Report a removed operation."""
         self._send(UnregisterFrame(operations=(operation.id,)))
 
 
@@ -179,7 +179,7 @@ class Spoke:
                 self._running.result()
 
     async def close(self) -> None:
-        """Take no more calls, let those under way end, and go."""
+        """Take no more calls, let running ones end, and disconnect."""
         self._closing.set()
         if self._running is not None:
             await asyncio.wait([self._running])
@@ -187,7 +187,7 @@ class Spoke:
                 self._running.result()
 
     async def run(self) -> None:
-        """Serve until close(). Comes back by itself when the connection is lost or the hub restarts.
+        """Serve until close(). Reconnects when the connection is lost or the hub restarts.
 
         Raises Unauthorized, Forbidden, Conflict, NotFound or WireError when it is no use to try again.
         """
@@ -218,7 +218,7 @@ class Spoke:
             await self._wait_unless_closing(backoff_delay(failures))
 
     async def _run_connection(self, job_runner: JobRunner) -> None:
-        """One connection, from its beginning to its end."""
+        """Run one connection."""
         socket = await open_websocket(self.url, self._key)
         try:
             hello = HelloFrame(
@@ -258,7 +258,7 @@ class Spoke:
             serving.result()
 
     def _on_registered(self, registered: RegisteredFrame) -> None:
-        """What came of a registration. The first one must have brought something."""
+        """Handle the result of a registration. The first one must have registered something."""
         refused = {each.operation: each.error for each in registered.refused}
         earlier = {} if registered.id == ALL_OPERATIONS else self.refused
         self.refused = {**earlier, **refused}
@@ -270,7 +270,7 @@ class Spoke:
         self._ready.set()
 
     def _hub_run(self, operation: str) -> OperationFunction:
-        """How an operation of the hub is run, for one that runs here."""
+        """Return a function that runs an operation of the hub for one that runs here."""
 
         async def run(input: Any, context: Context) -> Any:
             running = current_job.get(None)

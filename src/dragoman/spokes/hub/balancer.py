@@ -1,4 +1,4 @@
-"""A route: one operation and the spokes that serve it; each call goes to the one that has least to do."""
+"""Load balancing of one operation over the spokes that serve it: each call goes to the least busy one."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class SpokeBalancer:
         self._waiters: dict[SlotWaiter, None] = {}
 
     def add_spoke(self, spoke: RemoteSpoke) -> None:
-        """This spoke serves it too, from now on."""
+        """Add a spoke that serves the operation."""
         self.spokes.append(spoke)
         for waiter in self._waiters:
             spoke.enqueue(waiter)
         spoke.assign_slots()
 
     def remove_spoke(self, spoke: RemoteSpoke) -> None:
-        """This spoke serves it no more; what waits for it alone is told so."""
+        """Remove a spoke; calls that wait for it alone fail."""
         self.spokes.remove(spoke)
         for waiter in list(self._waiters):
             waiter.remove_spoke(spoke)
 
     def operation(self) -> Operation:
-        """It as an operation of the hub. ConfigError when its name or schema cannot be used."""
+        """Return the operation of the hub. Raises ConfigError for an unusable name or schema."""
         offer = self.offer
         name = self.spokes[0].name if self.spokes else "?"
         return Operation.from_schema(
@@ -54,7 +54,7 @@ class SpokeBalancer:
         )
 
     async def run(self, input: Mapping[str, Any], context: Context) -> Any:
-        """The result of a call. Unavailable, CallUncertain, or the error that the spoke tells of.
+        """Return the result of a call. Raises Unavailable, CallUncertain, or the spoke's error.
 
         When the spoke goes away, a call that it cannot have begun, or that may be repeated, is handed on.
         """
@@ -80,7 +80,7 @@ class SpokeBalancer:
                 raise Unavailable(f"spokes went away {begun} times while they ran {self.offer.id}")
 
     async def _reserve_spoke(self) -> RemoteSpoke:
-        """A spoke with a place for a call, which is taken. Waits for one as long as the caller does."""
+        """Reserve a slot at a spoke, waiting for one as long as the caller does."""
         if len(calling_spokes.get()) >= MAX_DEPTH:
             raise CallError(
                 f"{self.offer.id} was not called: calls go {MAX_DEPTH} deep through spokes already"
@@ -99,7 +99,7 @@ class SpokeBalancer:
         return remote
 
     async def _wait_for_spoke(self) -> RemoteSpoke:
-        """The spoke that has a place first."""
+        """Return the first spoke with a free slot."""
         staying = [each for each in self.spokes if not each.leaving]
         if not staying:
             raise Unavailable(f"no spoke serves {self.offer.id} any more")

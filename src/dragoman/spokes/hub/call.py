@@ -25,7 +25,7 @@ calling_spokes: ContextVar[tuple[str, ...]] = ContextVar("dragoman_spokes_above"
 
 
 class SpokeLost(msgspec.Struct, frozen=True):
-    """The spoke went away. `may_have_started`: it may have begun the call."""
+    """The spoke disconnected. `may_have_started`: the call may have started."""
 
     may_have_started: bool = True
 
@@ -34,7 +34,7 @@ SpokeOutcome: TypeAlias = ReplyFrame | SpokeLost
 
 
 class SpokeCall:
-    """A call under way at a spoke."""
+    """A call that runs at a spoke."""
 
     def __init__(self, operation: str, effect: Effect, *, context: Context) -> None:
         self.id = new_id("at")
@@ -48,12 +48,12 @@ class SpokeCall:
         self.approval: ApprovalNeeded | None = None  # what a call below it needs
 
     def set_outcome(self, outcome: SpokeOutcome) -> None:
-        """This came of it; the first word counts."""
+        """Set the outcome; the first one counts."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
     def to_frame(self, input: Mapping[str, Any]) -> CallFrame:
-        """What the spoke is told."""
+        """Return the frame that starts the call."""
         context = self.context
         return CallFrame(
             id=self.id,
@@ -70,7 +70,7 @@ class SpokeCall:
         )
 
     def error_from_reply(self, reply: ErrorFrame | AbortedFrame) -> CallError | InvalidInput:
-        """The error that a spoke's answer stands for."""
+        """Return the error for a spoke's reply."""
         if isinstance(reply, AbortedFrame):
             return CallError(f"the spoke stopped {self.operation} of its own accord")
         if reply.error.code == ApprovalNeeded.code and self.approval is not None:

@@ -1,4 +1,4 @@
-"""A line: one connection of a spoke, seen from the hub: its frames, its heartbeat, its end."""
+"""One connection of a spoke at the hub: its frames, its heartbeat, its end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CLOSE_SECONDS = 1.0
 
 
 class SocketClosed(Exception):
-    """The other side closed the connection, or it broke."""
+    """The WebSocket is closed."""
 
 
 class Socket(Protocol):
-    """A WebSocket; receive() and send() raise Gone when it is no more."""
+    """A WebSocket; receive() and send() raise SocketClosed when it is closed."""
 
     async def receive(self) -> str: ...
 
@@ -41,7 +41,7 @@ class Socket(Protocol):
 
 
 class CloseReason:
-    """Why a connection is closed: the close code, and what is said last."""
+    """The close code of a connection, and its last frame."""
 
     __slots__ = ("bye", "code")
 
@@ -54,10 +54,10 @@ OnFrame = Callable[[FrameFromSpoke], Awaitable[None]]
 
 
 class SpokeConnection:
-    """One connection."""
+    """One connection of a spoke."""
 
     def __init__(self, socket: Socket, settings: SpokeSettings, *, message_limit: int) -> None:
-        """`message`: how many bytes the spoke takes as one message."""
+        """`message_limit` is how many bytes the spoke takes as one message."""
         sizes = FrameSizes(frame=settings.frame, message=message_limit)
         self.outbox = Outbox(socket.send, sizes=sizes, limit=settings.outbox_limit)
         self.subcalls = Subcalls(self.outbox, limit=settings.subcalls)
@@ -69,12 +69,12 @@ class SpokeConnection:
         self._last_pong = asyncio.get_running_loop().time()
 
     def close(self, code: int, bye: ByeFrame) -> None:
-        """Close it; run() comes to its end. The first word counts."""
+        """Close the connection; run() returns. The first reason counts."""
         if not self._close_reason.done():
             self._close_reason.set_result(CloseReason(code, bye))
 
     async def run(self, on_frame: OnFrame) -> None:
-        """Carry frames both ways until one of the sides has enough; `hear` gets the spoke's."""
+        """Carry frames both ways until one side closes; `on_frame` gets the spoke's."""
         tasks = [
             asyncio.create_task(each) for each in (self._read(on_frame), self._write(), self._heartbeat())
         ]
@@ -122,7 +122,7 @@ class SpokeConnection:
             return
 
     async def _heartbeat(self) -> None:
-        """Ask whether it is there; give it up when it has not answered for too long."""
+        """Ping the spoke; close the connection when it does not answer in time."""
         loop, number = asyncio.get_running_loop(), 0
         while self._last_pong + self._settings.timeout > loop.time():
             number += 1
@@ -140,7 +140,7 @@ class SpokeConnection:
 
 
 async def send_and_close(socket: Socket, frame: SpokeFrame, *, code: int, reason: str) -> None:
-    """Send a last frame and close; not for longer than a moment."""
+    """Send a last frame and close, within a second."""
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await socket.send(encode_frame(frame).decode())

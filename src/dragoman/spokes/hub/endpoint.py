@@ -1,4 +1,4 @@
-"""The spokes' door: the WebSocket at `/api/spoke`, and who may come in by it."""
+"""The WebSocket endpoint `/api/spoke`, with its authentication."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class AsgiSocket:
         self._send = send
 
     async def accept(self) -> None:
-        """Take the connection. Gone when there is none any more."""
+        """Accept the connection. Raises SocketClosed if it is closed already."""
         await self._receive()
         await self._send_message({"type": "websocket.accept"})
 
     async def receive(self) -> str:
-        """The next message. WireError when it is no text."""
+        """Return the next message. Raises WireError if it is not text."""
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
             raise SocketClosed
@@ -57,11 +57,11 @@ class AsgiSocket:
         await self._send_message({"type": "websocket.send", "text": text})
 
     async def close(self, code: int, reason: str) -> None:
-        """Close it."""
+        """Close the WebSocket."""
         await self._send_message({"type": "websocket.close", "code": code, "reason": reason})
 
     async def refuse(self, status: int, error: DragomanError) -> None:
-        """Answer the request for a WebSocket with an HTTP error."""
+        """Respond to the upgrade request with an HTTP error."""
         await self._receive()
         headers = [(b"content-type", b"application/json")]
         body = msgspec.json.encode({"error": error.to_json()})
@@ -78,10 +78,10 @@ class AsgiSocket:
 
 
 class SpokeEndpoint:
-    """An ASGI app that takes WebSockets of spokes."""
+    """The ASGI app that accepts WebSockets of spokes."""
 
     def __init__(self, server: SpokeServer, *, identify: Identify) -> None:
-        """`identify` gives the identity behind headers, or raises Unauthorized or Unavailable."""
+        """`identify` returns the identity for headers, or raises Unauthorized or Unavailable."""
         self._server = server
         self._identify = identify
         self._unauthenticated = 0
@@ -104,7 +104,7 @@ class SpokeEndpoint:
             log.exception("the connection of a spoke failed")
 
     def _check_origin(self, headers: Headers) -> None:
-        """Pages of other sites can open WebSockets too; a browser says so."""
+        """Refuse pages of other sites: browsers let them open WebSockets, and send an Origin."""
         origin = headers.get("origin")
         if origin is not None and origin not in self._server.settings.origins:
             raise Forbidden(
@@ -139,7 +139,7 @@ class SpokeEndpoint:
             checking.cancel()
 
     async def _receive_hello(self, socket: Socket, unauthenticated: int) -> HelloFrame:
-        """The first message; `unknown` is 1 while nobody knows who it is."""
+        """Return the first message; `unauthenticated` is 1 while the spoke is not authenticated."""
         self._unauthenticated += unauthenticated
         try:
             async with asyncio.timeout(self._server.settings.hello_timeout):
@@ -157,7 +157,7 @@ class SpokeEndpoint:
         return hello
 
     async def _recheck_key(self, identity: Identity, headers: Headers) -> None:
-        """Let go of a spoke whose key is revoked, or has expired."""
+        """Disconnect the spoke when its key is revoked or expires."""
         while True:
             await asyncio.sleep(self._server.settings.heartbeat)
             try:
@@ -176,12 +176,12 @@ class SpokeEndpoint:
 
 
 def has_credentials(headers: Headers) -> bool:
-    """Whether they hold a key."""
+    """Return whether the headers hold a key."""
     return "authorization" in headers or "x-api-key" in headers
 
 
 async def send_refusal(socket: Socket, error: DragomanError) -> None:
-    """Say why, and close."""
+    """Send the reason and close."""
     log.info("a spoke was refused: %s", error.message)
     failure = SpokeFailure.from_call_failure(to_failure(error))
     await send_and_close(

@@ -1,4 +1,4 @@
-"""Offers: which spoke serves which operation, kept in step with the hub's registry."""
+"""The operations that connected spokes serve, kept in step with the hub's registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ YIELD_EVERY = 20  # operations taken in before others get the event loop
 
 
 class SpokeOperations:
-    """The routes of one hub."""
+    """The load balancers of all operations that spokes serve."""
 
     def __init__(self, registry: Registry, permissions: NamespacePermissions) -> None:
         self._registry = registry
@@ -41,7 +41,7 @@ class SpokeOperations:
         self._call_numbers = count(1)
 
     async def register(self, spoke: RemoteSpoke, frame: RegisterFrame) -> RegisteredFrame:
-        """Take in what a spoke offers; each operation for itself."""
+        """Register what a spoke offers, each operation on its own."""
         if frame.all:
             wanted = {offer.id.lower() for offer in frame.operations}
             self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
@@ -69,7 +69,7 @@ class SpokeOperations:
         return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
 
     def unregister(self, spoke: RemoteSpoke, ids: Iterable[str]) -> None:
-        """The spoke serves these no more; an operation that nobody serves goes."""
+        """Remove operations of a spoke; one that no spoke serves leaves the registry."""
         for id in [id.lower() for id in ids]:
             offer = spoke.offers.pop(id, None)
             if offer is None:
@@ -84,7 +84,7 @@ class SpokeOperations:
                 self._update_registry(route)
 
     def remove_spoke(self, spoke: RemoteSpoke) -> None:
-        """The spoke will not come back."""
+        """Remove a spoke that does not come back."""
         self.unregister(spoke, list(spoke.offers))
         spoke.close()
 
@@ -111,7 +111,7 @@ class SpokeOperations:
         self._count_owner(offer, spoke.owner, by=1)
 
     def _replace_offer(self, spoke: RemoteSpoke, offer: OperationOffer, *, balancer: SpokeBalancer) -> None:
-        """A spoke offers anew what it serves already."""
+        """Replace an offer of an operation that the spoke serves already."""
         if spoke.offers[offer.id.lower()] == offer:
             return
         if len(balancer.spokes) > 1:
@@ -127,7 +127,7 @@ class SpokeOperations:
         self._registry.add(made)
 
     def _update_registry(self, balancer: SpokeBalancer) -> None:
-        """The registry's operation says who serves it, or goes with the last."""
+        """Name the remaining spokes as the operation's source, or remove it with the last."""
         try:
             self._registry.remove(balancer.offer.id)
         except NotFound:
@@ -145,13 +145,13 @@ class SpokeOperations:
             del self._owners[name]
 
     def _namespace_owner(self, offer: OperationOffer, owner: str) -> str | None:
-        """Whose operations are in its namespace: another owner's, if there is one."""
+        """Return another owner with operations in the namespace, else this one, else None."""
         owners = self._owners.get(offer.namespace.lower(), Counter())
         return next((each for each in owners if each != owner), owner if owners else None)
 
 
 def require_same_definition(offer: OperationOffer, registered: OperationOffer) -> None:
-    """Conflict when the same name does not mean the same operation."""
+    """Raise Conflict if two offers with the same name define different operations."""
     names = ("id", "input_schema", "output_schema", "effect", "approval")
     differing = [name for name in names if getattr(offer, name) != getattr(registered, name)]
     if differing:

@@ -1,4 +1,4 @@
-"""Permits: which namespaces the spokes of an owner may bring operations in."""
+"""Permissions of spokes: in which namespaces the spokes of an owner may register operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANY_OWNER = "*"
 
 
 class NamespacePermissions:
-    """What the configuration allows: an owner's patterns, those of `*`, or else whatever is free.
+    """The configured namespaces of each owner: the owner's patterns, those of `*`, or all free ones.
 
     A namespace that is granted to an owner by name, or reserved, is not free to others.
     """
@@ -27,7 +27,9 @@ class NamespacePermissions:
         self._reserved = (*reserved, RESERVED_NAMESPACE)
 
     def check(self, owner: str, namespace: str, *, current_owner: str | None) -> None:
-        """Forbidden when this owner may not. `holder` is who has operations there, None for nobody."""
+        """Raise Forbidden if the owner may not use the namespace. `current_owner` is whose operations are in
+        it, None for nobody's.
+        """
         name = namespace.lower()
         if name == RESERVED_NAMESPACE:
             raise Forbidden(f"the namespace {RESERVED_NAMESPACE!r} is the hub's own; choose another")
@@ -59,5 +61,5 @@ class NamespacePermissions:
 
 
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns fits, whatever the letters' case."""
+    """Return whether a pattern matches, ignoring case."""
     return any(fnmatchcase(name, pattern.lower()) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""A remote: a spoke as the hub knows it, connected or away, with the calls that it has."""
+"""A spoke as the hub sees it, connected or away, with its calls."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ log = logging.getLogger(__name__)
 
 
 class SlotWaiter:
-    """A call that waits for one of some spokes to have a place."""
+    """A call that waits for a free slot at one of several spokes."""
 
     def __init__(self) -> None:
         self.spokes: set[RemoteSpoke] = set()
         self.slot: asyncio.Future[RemoteSpoke] = asyncio.get_running_loop().create_future()
 
     def remove_spoke(self, spoke: RemoteSpoke) -> None:
-        """This spoke will have no place for it any more."""
+        """Stop waiting for this spoke."""
         self.spokes.discard(spoke)
         if not self.spokes and not self.slot.done():
             self.slot.set_exception(Unavailable(f"the spoke {spoke.id!r}, which served it, is gone"))
 
     def cancel(self) -> None:
-        """Wait no more; a place that was just given goes to the next."""
+        """Stop waiting; a slot that was assigned already goes to the next waiter."""
         if not self.slot.done():
             self.slot.cancel()
         elif not self.slot.cancelled() and self.slot.exception() is None:
@@ -43,7 +43,7 @@ class SlotWaiter:
 
 
 class RemoteSpoke:
-    """A spoke, which stays the same over its connections."""
+    """A spoke; it stays the same object across its connections."""
 
     def __init__(self, id: str, owner: str, *, settings: SpokeSettings) -> None:
         self.id = id
@@ -63,7 +63,7 @@ class RemoteSpoke:
 
     @property
     def active_calls(self) -> int:
-        """How many places are taken."""
+        """How many slots are in use."""
         return len(self.calls) + self._reserved_slots
 
     @property
@@ -73,18 +73,18 @@ class RemoteSpoke:
 
     @property
     def available(self) -> bool:
-        """Whether a call can go there now."""
+        """Whether it can take a call now."""
         return self.connected and self.active_calls < self.window
 
     def restrict_context(self, context: Context) -> Context:
-        """The context of a call in which the spoke makes others: only those that it may make itself, too."""
+        """Return the context for calls that the spoke makes: limited to what it may call itself."""
         itself = (self.owner, self.key_id)
         if itself == (context.identity.owner, context.identity.key_id):
             return context
         return replace(context, intermediaries=(*context.intermediaries, Identity(self.owner, self.key_id)))
 
     def attach(self, connection: SpokeConnection, *, call_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """It is connected. What it does not have of its calls any more is lost; gives those that it has."""
+        """Attach a connection. Calls that the spoke no longer has fail; return those that it has."""
         if self.connection is not None:
             self.detach(self.fail_calls)
         self.connection, self.leaving = connection, False
@@ -96,7 +96,7 @@ class RemoteSpoke:
         return tuple(ticket.id for ticket in resumed)
 
     def detach(self, on_expired: Callable[[], None]) -> None:
-        """The connection is lost; `gone` is called when it did not come back within the grace."""
+        """Handle a lost connection; `on_expired` is called if the spoke stays away for the grace period."""
         line, self.connection = self.connection, None
         for ticket in list(self.calls.values()):
             unsent = line is not None and line.outbox.withdraw(ticket.id)
@@ -112,12 +112,12 @@ class RemoteSpoke:
         ]
 
     def fail_calls(self) -> None:
-        """Nobody knows what came of the calls that are left."""
+        """Fail all calls; it is not known whether they took effect."""
         for ticket in list(self.calls.values()):
             self.finish_call(ticket, SpokeLost())
 
     def close(self) -> None:
-        """It will not come back."""
+        """Fail the calls and waiters of a spoke that does not come back."""
         self._stop_timers()
         self.leaving = True
         self.fail_calls()
@@ -126,34 +126,34 @@ class RemoteSpoke:
             waiter.remove_spoke(self)
 
     def finish_call(self, call: SpokeCall, outcome: SpokeOutcome) -> None:
-        """This came of a call; its place is free."""
+        """Set the outcome of a call and free its slot."""
         call.set_outcome(outcome)
         if self.calls.pop(call.id, None) is not None:
             self.assign_slots()
 
     def receive_reply(self, reply: ReplyFrame) -> None:
-        """The spoke's word on a call; one for which nobody waits is passed over."""
+        """Handle a reply; one to a call that is no longer waited for is ignored."""
         ticket = self.calls.get(reply.id)
         if ticket is not None:
             self.finish_call(ticket, reply)
 
     def receive_progress(self, frame: ProgressFrame) -> None:
-        """How far a call is."""
+        """Report the progress of a call."""
         ticket = self.calls.get(frame.id)
         if ticket is not None and not ticket.abandoned:
             ticket.context.progress(frame.value)
 
     def reserve_slot(self) -> None:
-        """Keep a place for a call that comes at once."""
+        """Reserve a slot for a call that starts at once."""
         self._reserved_slots += 1
 
     def release_slot(self) -> None:
-        """The place is not needed."""
+        """Release a reserved slot."""
         self._reserved_slots -= 1
         self.assign_slots()
 
     def enqueue(self, waiter: SlotWaiter) -> None:
-        """Let a call wait for a place here. RateLimited when too many do."""
+        """Let a call wait for a slot. Raises RateLimited if too many wait."""
         while self._waiters and self._waiters[0].slot.done():
             self._waiters.popleft()
         if len(self._waiters) >= self.settings.queue:
@@ -165,7 +165,7 @@ class RemoteSpoke:
         self._waiters.append(waiter)
 
     def assign_slots(self) -> None:
-        """Give the free places to those who wait longest."""
+        """Assign free slots to the calls that wait longest."""
         while self._waiters and self.available:
             waiter = self._waiters.popleft()
             if self in waiter.spokes and not waiter.slot.done():
@@ -173,7 +173,7 @@ class RemoteSpoke:
                 waiter.slot.set_result(self)
 
     async def run_call(self, call: SpokeCall, input: Mapping[str, Any]) -> SpokeOutcome:
-        """Have the spoke do a call, for which a place was taken. Cancelling tells it to stop."""
+        """Run a call for which a slot was reserved. Cancelling it aborts the call at the spoke."""
         self._reserved_slots -= 1
         self.calls[call.id] = call
         line = self.connection
@@ -196,7 +196,7 @@ class RemoteSpoke:
             line.subcalls.cancel(call)
 
     async def _abort(self, call: SpokeCall, connection: SpokeConnection) -> None:
-        """Tell the spoke to stop, and wait a moment for its word; until then its place stays taken."""
+        """Abort a call and wait a moment for the reply; until then its slot stays in use."""
         connection.subcalls.cancel(call)
         was_sent = call.sent and not connection.outbox.withdraw(call.id)
         if (

@@ -1,4 +1,4 @@
-"""The switchboard: the spokes of a hub, from their first word to their last."""
+"""The hub's side of the spoke protocol: connections, registrations and calls of all spokes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class SpokeServer:
-    """Registers what spokes bring as operations of the hub, and has the spokes run them."""
+    """Registers the operations of spokes at the hub and has the spokes run them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SpokeServer:
         self._closed = False
 
     async def serve(self, socket: Socket, hello: HelloFrame, *, identity: Identity) -> None:
-        """Serve a spoke that has said hello, until it goes.
+        """Serve a spoke that has sent its hello until it disconnects.
 
         Before it is welcomed: Conflict when its id is another owner's, Unavailable while the hub ends.
         """
@@ -78,7 +78,7 @@ class SpokeServer:
                 remote.detach(partial(self._remove_spoke, remote))
 
     def status(self) -> list[dict[str, Any]]:
-        """The spokes that are known, as JSON: for people to see."""
+        """Return the known spokes as JSON values."""
         return [
             {
                 "id": remote.id,
@@ -93,11 +93,11 @@ class SpokeServer:
         ]
 
     def set_permissions(self, permissions: NamespacePermissions) -> None:
-        """Go by these permits from now on; what is registered stays."""
+        """Use these permissions for new registrations; existing ones stay."""
         self._operations.permissions = permissions
 
     def disconnect_key(self, key_id: str | None, message: str) -> None:
-        """Close the connections of a key that is good no more."""
+        """Close the connections of a key that is no longer valid."""
         for remote in self._spokes.values():
             if remote.connection is not None and remote.key_id == key_id:
                 remote.connection.close(
@@ -105,7 +105,7 @@ class SpokeServer:
                 )
 
     async def close(self) -> None:
-        """Tell all spokes that the hub ends. Calls that they have are lost."""
+        """Tell all spokes that the hub shuts down. Their calls fail."""
         self._closed = True
         for line in self._connections:
             line.close(HUB_RESTART, ByeFrame(code="restart", message="the hub ends", again=True))
@@ -167,7 +167,7 @@ class SpokeServer:
                 raise WireError(f"a spoke does not say {frame.__struct_config__.tag!r} here")
 
     def _start_leaving(self, spoke: RemoteSpoke) -> None:
-        """The spoke wants nothing more, and ends what it has."""
+        """Send the spoke no more calls; its running ones may end."""
         spoke.leaving = True
         self._operations.unregister(spoke, list(spoke.offers))
 

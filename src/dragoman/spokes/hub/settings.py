@@ -1,4 +1,4 @@
-"""Settings of the hub's end of spokes: times, sizes, counts."""
+"""Settings of the hub's side of the spoke protocol: times, sizes, counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class SpokeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hub grants its spokes. Times are in seconds, sizes in bytes.
+    """Limits that a hub sets for its spokes. Times are in seconds, sizes in bytes.
 
     `grace`: how long a spoke that went away may take to come back; `claim_timeout`: how long one call that
     must not be repeated is kept for it to claim, before it is uncertain. `heartbeat`: how often either side

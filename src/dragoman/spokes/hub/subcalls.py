@@ -1,4 +1,4 @@
-"""Subcalls: what a spoke has the hub call, below the calls that it serves."""
+"""Calls that a spoke makes at the hub, below the calls that it serves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Subcalls:
-    """Those of one connection that are under way, by the spoke's ids."""
+    """The running subcalls of one connection, by the spoke's ids."""
 
     def __init__(self, outbox: Outbox, *, limit: int) -> None:
         self._outbox = outbox
@@ -32,7 +32,7 @@ class Subcalls:
         self._tasks: dict[str, tuple[asyncio.Task[None], SpokeCall]] = {}
 
     async def start(self, subcall: SubcallFrame, parent: SpokeCall | None) -> None:
-        """Call what is asked for, as a child of the call that the ticket stands for."""
+        """Start a call as a child of `parent`."""
         if parent is None or parent.abandoned:
             await self._refuse(
                 subcall, CallError(f"the call {subcall.parent!r} has ended; it can call no more")
@@ -49,19 +49,19 @@ class Subcalls:
             task.add_done_callback(partial(self._task_done, subcall.id))
 
     def abort(self, id: str) -> None:
-        """The spoke wants this one no more."""
+        """Abort a subcall."""
         entry = self._tasks.get(id)
         if entry is not None:
             entry[0].cancel("the spoke wants it no more")
 
     def cancel(self, call: SpokeCall | None = None) -> None:
-        """Stop those below this call, or all."""
+        """Cancel the subcalls of a call, or all."""
         for task, parent in list(self._tasks.values()):
             if call is None or parent is call:
                 task.cancel("the call that made this one has ended")
 
     def _task_done(self, id: str, task: asyncio.Task[None]) -> None:
-        """The task has ended; one that was stopped, perhaps before it began, is told of."""
+        """Report a subcall that was stopped, perhaps before it began."""
         del self._tasks[id]
         if task.cancelled():
             self._outbox.send_urgent(AbortedFrame(id=id))
