@@ -111,7 +111,7 @@ async def test_pages_of_other_sites_are_kept_out_and_those_named_are_let_in() ->
 
 async def test_who_says_nothing_is_let_go() -> None:
     async with house(settings=SpokeSettings(hello_timeout=0.2)) as hub, raw(hub) as spoke:
-        assert (await spoke.hear("refused"))["error"]["message"] == "the spoke did not say hello in time"
+        assert (await spoke.hear("refused"))["error"]["message"] == "the spoke did not send its hello in time"
         assert await spoke.end() == 4400
 
 

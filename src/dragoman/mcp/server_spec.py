@@ -1,4 +1,4 @@
-"""Specs: somebody's MCP server: how it is reached, what of it is taken, and how it stands."""
+"""The configuration of an MCP server (how to start or reach it, what to use of it) and its status."""
 
 from __future__ import annotations
 

@@ -366,4 +366,4 @@ def _decode(decoder: msgspec.json.Decoder[Any], text: str | bytes) -> Any:
     try:
         return decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise WireError(f"this is no frame of the spoke protocol: {error}") from None
+        raise WireError(f"this is not a frame of the spoke protocol: {error}") from None

@@ -45,8 +45,8 @@ async def test_what_a_tool_gives_arrives_in_one_shape(
     ("tool", "said"),
     [
         ("fail", "no such city"),
-        ("garble", "MCP server 'raw': its answer is broken JSON"),
-        ("list_answer", "the server's answer does not follow MCP: its content is no list"),
+        ("garble", "MCP server 'raw': its response is not valid JSON"),
+        ("list_answer", "the server's response does not follow MCP: its content is not a list"),
     ],
 )
 async def test_a_tool_that_fails_or_answers_garbage_fails_at_once_and_says_so(

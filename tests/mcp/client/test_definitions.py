@@ -11,9 +11,9 @@ from dragoman.errors import Conflict, NotFound
 from dragoman.mcp.client.definition_pins import MemoryPinStore
 
 REASONS = {
-    "no object": "without a name is left out: it is no object",
-    "no_schema": "its input schema is no JSON Schema of an object",
-    "no_object": "its input schema is no JSON Schema of an object",
+    "no object": "without a name is left out: it is not an object",
+    "no_schema": "its input schema is not a JSON Schema of an object",
+    "no_object": "its input schema is not a JSON Schema of an object",
     "a b": "its name is not 1 to 128 letters",
     "../up": "its name is not 1 to 128 letters",
     "name": "its name is not 1 to 128 letters",
@@ -22,7 +22,7 @@ REASONS = {
     "big": "bytes, and at most 262,144 are taken",
     "deep": "nested more than 64 deep",
     "broken": "no usable JSON Schema",
-    "badhints": "its output schema or its annotations are no object",
+    "badhints": "its output schema or its annotations are not objects",
 }
 
 

@@ -143,7 +143,7 @@ class McpConnection:
             except MCPError as error:
                 if error.code in (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST):
                     return
-            except RuntimeError:  # the SDK's: not of this revision, or the stream broke off
+            except RuntimeError:  # the SDK's: not of this revision, or the stream closed early
                 if self._session.discover_result is None:
                     return
             await asyncio.sleep(RELISTEN_SECONDS)

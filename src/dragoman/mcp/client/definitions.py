@@ -74,7 +74,7 @@ def parse_tool(tool: Mapping[str, Any]) -> ToolDefinition:
 def tool_problem(tool: Any) -> str | None:
     """Return why a tool cannot be used; None if it can."""
     if not isinstance(tool, dict):
-        return "it is no object"
+        return "it is not an object"
     return name_problem(tool.get("name")) or type_problem(tool) or size_problem(tool)
 
 
@@ -87,11 +87,11 @@ def name_problem(name: Any) -> str | None:
 def type_problem(tool: Mapping[str, Any]) -> str | None:
     schema = tool.get("inputSchema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        return "its input schema is no JSON Schema of an object"
+        return "its input schema is not a JSON Schema of an object"
     if not isinstance(tool.get("description"), str | None):
-        return "its description is no text"
+        return "its description is not a string"
     if not all(isinstance(tool.get(key), dict | None) for key in ("outputSchema", "annotations")):
-        return "its output schema or its annotations are no object"
+        return "its output schema or its annotations are not objects"
     return None
 
 

@@ -74,7 +74,7 @@ FRAMING_HEADERS = ("content-length", "content-encoding", "transfer-encoding")
 
 
 def too_large_message(limit: int) -> str:
-    return f"its answer has more than {limit:,} bytes, and that is the most that is taken"
+    return f"its response has more than {limit:,} bytes, the limit"
 
 
 async def body_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:

@@ -30,7 +30,9 @@ def parse_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMessage]:
     try:
         value = decode_json(line)
     except (ValueError, RecursionError):
-        yield error_for_unreadable(line, "its answer is broken JSON") or UnreadableMessage("it is no JSON")
+        yield error_for_unreadable(line, "its response is not valid JSON") or UnreadableMessage(
+            "it is no JSON"
+        )
         return
     for item in value if isinstance(value, list) else [value]:
         yield parse_message(item)
@@ -41,10 +43,10 @@ def parse_message(item: Any) -> SessionMessage | UnreadableMessage:
         return SessionMessage(jsonrpc_message_adapter.validate_python(item, by_name=False))
     except ValidationError:
         id = item.get("id") if isinstance(item, dict) and "method" not in item else None
-        reason = "its answer is no JSON-RPC: it has neither a result nor an error that can be read"
+        reason = "its response is not valid JSON-RPC: it has no readable result or error"
         if isinstance(id, int | str) and not isinstance(id, bool):
             return error_message(id, reason)
-        return UnreadableMessage("it is JSON, but no JSON-RPC message")
+        return UnreadableMessage("it is JSON but not a JSON-RPC message")
 
 
 def error_for_unreadable(line: bytes, reason: str) -> SessionMessage | None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 from dragoman.mcp.server_spec import ServerSpec
 
 REDACTED = "***"
-MIN_SECRET_CHARS = 4  # less is no secret, and would blot out half of every text
+MIN_SECRET_CHARS = 4  # shorter values would redact half of every text
 MAX_DEPTH = 100
 SECRET_NAME = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 

@@ -21,7 +21,7 @@ def tool_value(raw: Mapping[str, Any]) -> Any:
     """
     content = raw.get("content")
     if content is not None and not isinstance(content, list):
-        raise CallError("the server's answer does not follow MCP: its content is no list")
+        raise CallError("the server's response does not follow MCP: its content is not a list")
     blocks = [block for each in content or [] for block in content_blocks(each)]
     structured = raw.get("structuredContent")
     if raw.get("isError"):
@@ -114,6 +114,6 @@ def describe_question(method: str, params: Any) -> str:
 def question_error(questions: Sequence[str]) -> CallError:
     """Return the error of a call whose server requested input instead of answering."""
     return CallError(
-        f"the server asked for {'; '.join(questions)}, and nobody can be asked in the middle of a call",
+        f"the server asked for {'; '.join(questions)}, but nobody can answer in the middle of a call",
         hint="give what it asks for in the tool's input, if the tool takes it",
     )

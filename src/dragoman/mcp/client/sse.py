@@ -77,7 +77,7 @@ async def read_events(
             async for event in source:
                 await handle_event(event, url, incoming=incoming, endpoint=endpoint)
         except (httpx2.HTTPError, httpx2.StreamError) as broken:
-            log.warning("the events of an MCP server broke off: %s", broken)
+            log.warning("an MCP server closed its event stream early: %s", broken)
         finally:
             if not endpoint.done():
                 endpoint.set_exception(ConfigError("its events do not say where to post to"))
@@ -103,7 +103,7 @@ def set_endpoint(endpoint_url: str, url: str, *, endpoint: asyncio.Future[str]) 
 async def forward_message(data: str, incoming: IncomingSender) -> None:
     for message in parse_messages(data.encode(errors="surrogatepass")):
         if isinstance(message, UnreadableMessage):
-            log.warning("an MCP server sent an event that is no message: %s", message.reason)
+            log.warning("an MCP server sent an event that is not a message: %s", message.reason)
         else:
             await incoming.send(message)
 

@@ -102,7 +102,7 @@ class JunkLog:
         self._count += 1
         if self._count <= MAX_REPORTED:
             log.warning(
-                "MCP server %s wrote what is no message to its output: %s", self._name, self._redactor(junk)
+                "MCP server %s wrote a line that is not a message: %s", self._name, self._redactor(junk)
             )
 
 
@@ -121,7 +121,7 @@ def parse_line(line: LineBuffer, limit: int) -> list[SessionMessage | str]:
     """Return the messages of a line, and descriptions of what is not one."""
     data = line.take()
     if line.too_long:
-        reason = f"its answer has more than {limit:,} bytes, and that is the most that is taken"
+        reason = f"its response has more than {limit:,} bytes, the limit"
         return [error_for_unreadable(data, reason) or f"a line of more than {limit:,} bytes"]
     if not data.strip():
         return []

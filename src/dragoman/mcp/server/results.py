@@ -17,7 +17,8 @@ PROGRESS_LIMIT = 1_000
 def tool_result(outcome: CallOutcome) -> dict[str, Any]:
     """Return the result of a tool: as text for the model and as structured content.
 
-    A value that is no object stands in one, as `result`. A batch of which every call failed is an error.
+    A value that is not an object is wrapped as `{"result": value}`. A batch is an error if all its calls
+    failed.
     """
     if outcome.error is not None:
         body = failure_result(outcome.error, approval_id=outcome.approval_id)

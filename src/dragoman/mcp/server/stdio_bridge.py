@@ -64,7 +64,7 @@ class StdioBridge:
         try:
             message = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            await self._write_error(None, "this line is no JSON", code=PARSE_ERROR)
+            await self._write_error(None, "this line is not valid JSON", code=PARSE_ERROR)
             return
         if not isinstance(message, dict):
             await self._write_error(None, "a message is an object", code=INVALID_REQUEST)
@@ -138,7 +138,7 @@ class StdioBridge:
         try:
             reply = msgspec.json.decode(raw)
         except msgspec.DecodeError:
-            await self._write_error(message.get("id"), "the hub's answer is no JSON")
+            await self._write_error(message.get("id"), "the hub's response is not valid JSON")
             return
         if isinstance(reply, dict) and "error" in reply and reply.get("id") is None:
             reply["id"] = message.get("id")

@@ -144,7 +144,7 @@ class HubConnection:
                 if frame is not None:
                     self._handle_call_frame(frame)
         except WireError as error:
-            log.warning("the hub said what cannot be understood: %s", error.message)
+            log.warning("the hub sent an invalid frame: %s", error.message)
 
     def _handle_call_frame(self, frame: FrameFromHub) -> None:
         match frame:
@@ -180,7 +180,7 @@ class HubConnection:
         while self._last_frame_at + self.welcome.timeout > loop.time():
             await self._outbox.send(PingFrame(n=self._job_runner.sent_count), key="ping")
             await asyncio.sleep(self.welcome.heartbeat)
-        log.warning("the hub was not heard of for %g seconds", self.welcome.timeout)
+        log.warning("the hub has not answered for %g seconds", self.welcome.timeout)
 
     def _fail_subcalls(self) -> None:
         self._closed = True

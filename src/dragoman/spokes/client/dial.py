@@ -49,7 +49,7 @@ def endpoint_url(hub: str) -> str:
     except ValueError:
         parts, usable = urlsplit(""), False
     if not usable:
-        raise ConfigError(f"{hub!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
+        raise ConfigError(f"{hub!r} is not the URL of a hub", hint="write it like http://127.0.0.1:8000")
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((WEBSOCKET_SCHEMES[parts.scheme], parts.netloc, path, "", ""))
 
@@ -104,7 +104,7 @@ async def open_websocket(url: str, key: str | None) -> ClientConnection:
             logger=quiet,
         )
     except InvalidURI as error:
-        raise ConfigError(f"{url!r} is no address of a hub: {error}") from None
+        raise ConfigError(f"{url!r} is not the URL of a hub: {error}") from None
     except InvalidStatus as error:
         raise error_from_response(error.response.status_code, error.response.body or b"", url=url) from None
     except (OSError, TimeoutError, InvalidHandshake) as error:
@@ -119,7 +119,7 @@ async def handshake(socket: ClientConnection, hello: HelloFrame) -> WelcomeFrame
             await socket.send(encode_frame(hello).decode())
             answer = decode_from_hub(await socket.recv())
     except (ConnectionClosed, TimeoutError):
-        raise Unavailable("the hub closed the connection before it said welcome") from None
+        raise Unavailable("the hub closed the connection before its welcome") from None
     match answer:
         case WelcomeFrame():
             return answer
@@ -138,7 +138,7 @@ def error_from_response(status: int, body: bytes | bytearray, *, url: str) -> Dr
         message, hint = f"{url} answers with status {status}", None
     kind = ERRORS_BY_STATUS.get(status, Unavailable)
     if kind is NotFound:
-        return NotFound(f"there is no door for spokes at {url}", hint="is this the hub's address?")
+        return NotFound(f"no hub accepts spokes at {url}", hint="check the URL of the hub")
     return kind(message, hint=NO_KEY_HINT if kind is Unauthorized else hint)
 
 

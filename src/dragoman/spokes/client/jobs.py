@@ -106,7 +106,7 @@ class Job:
         """Abort the job."""
         self.stopped = True
         if self.task is not None:
-            self.task.cancel("the hub wants it no more")
+            self.task.cancel("aborted by the hub")
 
 
 current_job: ContextVar[Job] = ContextVar("dragoman_spoke_job")
@@ -255,9 +255,7 @@ class JobRunner:
     async def _run(self, job: Job) -> CallOutcome:
         call = job.call
         if len(self._jobs) > self._limit:
-            raise RateLimited(
-                f"this spoke takes {self._limit} calls at a time, and has them", retry_after=1.0
-            )
+            raise RateLimited(f"this spoke already runs {self._limit} calls, its limit", retry_after=1.0)
         deadline = None
         if call.remaining is not None:
             deadline = asyncio.get_running_loop().time() + call.remaining
@@ -291,7 +289,7 @@ class JobRunner:
         try:
             self._outbox.send_progress(ProgressFrame(id=job.id, value=to_jsonable(value)))
         except DragomanError as error:
-            log.debug("progress of %s is not told to the hub: %s", job.call.operation, error.message)
+            log.debug("cannot send the progress of %s to the hub: %s", job.call.operation, error.message)
 
     def _task_done(self, job: Job, task: asyncio.Task[None]) -> None:
         """Report a job that was stopped, perhaps before it began."""

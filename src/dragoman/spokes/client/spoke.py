@@ -189,7 +189,7 @@ class Spoke:
     async def run(self) -> None:
         """Serve until close(). Reconnects when the connection is lost or the hub restarts.
 
-        Raises Unauthorized, Forbidden, Conflict, NotFound or WireError when it is no use to try again.
+        Raises Unauthorized, Forbidden, Conflict, NotFound or WireError when a retry cannot help.
         """
         calls = Calls(
             HubBackedRegistry(self._registry, self._hub_run),
@@ -211,7 +211,7 @@ class Spoke:
                 await self._run_connection(job_runner)
                 failures = 0
                 if not self._closing.is_set():
-                    log.warning("the connection to the hub at %s is lost; coming back", self.url)
+                    log.warning("the connection to the hub at %s is lost; reconnecting", self.url)
             except Unavailable as error:
                 failures += 1
                 log.warning("%s; trying again", error.message)

@@ -114,7 +114,7 @@ class SpokeEndpoint:
         if self._unauthenticated >= self._server.settings.max_unauthenticated and not has_credentials(
             headers
         ):
-            raise Unavailable("too many connections have not said who they are; try again later")
+            raise Unavailable("too many unauthenticated connections; try again later")
 
     async def _authenticate(self, headers: Headers) -> Identity:
         identity = await self._identify(headers)
@@ -145,7 +145,7 @@ class SpokeEndpoint:
             async with asyncio.timeout(self._server.settings.hello_timeout):
                 text = await socket.receive()
         except TimeoutError:
-            raise WireError("the spoke did not say hello in time") from None
+            raise WireError("the spoke did not send its hello in time") from None
         finally:
             self._unauthenticated -= unauthenticated
         if len(text) > HELLO_BYTES:
@@ -153,7 +153,7 @@ class SpokeEndpoint:
         check_version(text)
         hello = decode_from_spoke(text)
         if not isinstance(hello, HelloFrame):
-            raise WireError("the first message of a spoke is its hello")
+            raise WireError("the first message of a spoke must be its hello")
         return hello
 
     async def _recheck_key(self, identity: Identity, headers: Headers) -> None:

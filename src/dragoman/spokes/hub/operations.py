@@ -91,7 +91,7 @@ class SpokeOperations:
     def _add_offer(self, spoke: RemoteSpoke, offer: OperationOffer) -> None:
         key = offer.id.lower()
         if len(spoke.offers) >= spoke.settings.operations and key not in spoke.offers:
-            raise TooLarge(f"a spoke may have {spoke.settings.operations} operations, and has them")
+            raise TooLarge(f"a spoke may register at most {spoke.settings.operations} operations")
         size = len(msgspec.json.encode(offer))
         if size > SCHEMA_BYTES:
             raise TooLarge(f"{offer.id} is described in {size} bytes, {SCHEMA_BYTES} are allowed")

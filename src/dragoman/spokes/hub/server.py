@@ -116,7 +116,7 @@ class SpokeServer:
 
     def _spoke_for(self, hello: HelloFrame, identity: Identity) -> RemoteSpoke:
         if self._closed:
-            raise Unavailable("the hub is ending; come back in a moment")
+            raise Unavailable("the hub is shutting down; reconnect in a moment")
         existing = self._spokes.get(hello.id)
         if existing is not None and existing.owner != identity.owner:
             raise Conflict(f"there is a spoke {hello.id!r} of another owner; choose another id")

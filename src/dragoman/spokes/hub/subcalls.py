@@ -52,7 +52,7 @@ class Subcalls:
         """Abort a subcall."""
         entry = self._tasks.get(id)
         if entry is not None:
-            entry[0].cancel("the spoke wants it no more")
+            entry[0].cancel("aborted by the spoke")
 
     def cancel(self, call: SpokeCall | None = None) -> None:
         """Cancel the subcalls of a call, or all."""
@@ -98,4 +98,4 @@ class Subcalls:
         try:
             self._outbox.send_progress(ProgressFrame(id=id, value=to_jsonable(value)))
         except DragomanError as error:
-            log.debug("progress of %s is not told to the spoke: %s", id, error.message)
+            log.debug("cannot send the progress of %s to the spoke: %s", id, error.message)
