@@ -222,15 +222,15 @@ async def test_they_are_listed_by_status_and_by_whom_they_concern(
 async def test_of_twenty_uses_and_of_twenty_answers_at_once_one_passes(approvals: ApprovalStore) -> None:
     await approvals.create(asking())
     answers = (approvals.answer("a", approved=number % 2 == 0, by=ANN) for number in range(20))
-    said = await asyncio.gather(*answers, return_exceptions=True)
-    assert sorted(type(each).__name__ for each in said) == ["Approval"] + ["Conflict"] * 19
-    winner = next(each for each in said if isinstance(each, ApprovalRequest))
+    outcomes = await asyncio.gather(*answers, return_exceptions=True)
+    assert sorted(type(each).__name__ for each in outcomes) == ["ApprovalRequest"] + ["Conflict"] * 19
+    winner = next(each for each in outcomes if isinstance(each, ApprovalRequest))
     assert await approvals.get("a") == winner
     await approvals.create(asking("b", input_hash="h2"))
     await approvals.answer("b", approved=True, by=ANN)
     uses = (approvals.use("b", **{**CALL, "input_hash": "h2"}) for _ in range(20))
-    said = await asyncio.gather(*uses, return_exceptions=True)
-    assert sorted(type(each).__name__ for each in said) == ["Approval"] + ["Conflict"] * 19
+    outcomes = await asyncio.gather(*uses, return_exceptions=True)
+    assert sorted(type(each).__name__ for each in outcomes) == ["ApprovalRequest"] + ["Conflict"] * 19
 
 
 async def test_twenty_asks_of_the_same_call_at_once_make_one_request(approvals: ApprovalStore) -> None:

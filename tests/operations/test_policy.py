@@ -206,7 +206,7 @@ def test_an_operation_that_changes_is_decided_about_anew() -> None:
 
 
 def test_it_forgets_before_it_grows_and_still_decides_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CALLERS", "TABLES", "VERDICTS"):
+    for name in ("MAX_CALLERS", "MAX_TABLES", "MAX_VERDICTS"):
         monkeypatch.setattr(f"dragoman.operations.permission.policy.{name}", 3)
     rules = [rule("deny", f"n{number}", identities=(f"o{number}",)) for number in range(10)]
     policy = Policy(rules)
@@ -214,8 +214,8 @@ def test_it_forgets_before_it_grows_and_still_decides_the_same(monkeypatch: pyte
         for owner, space in itertools.product(range(10), range(10)):
             seen = policy.is_visible(op(f"n{space}.x"), identity=Identity(f"o{owner}"))
             assert seen is (owner != space)
-    held = [getattr(policy, name) for name in ("_callers", "_tables", "_verdicts")]
-    assert max(map(len, held)) <= 3
+    caches = [getattr(policy, name) for name in ("_tables_by_caller", "_tables", "_verdicts")]
+    assert max(map(len, caches)) <= 3
 
 
 def test_a_hundred_thousand_operations_are_decided_about_in_a_moment() -> None:

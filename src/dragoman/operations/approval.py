@@ -1,4 +1,4 @@
-"""Approvals: what somebody has to allow before it runs; bound to its arguments, good for one use."""
+"""Approval requests: calls that need a person's consent, bound to their arguments and valid for one use."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dragoman.identity import Identity
 from dragoman.operations.access import require_owner
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
-OWNER = "owner"  # in `answerers`: whoever the call is for
-DEFAULT_ANSWER = "yes"  # the answer to a question that was approved without a word
+OWNER = "owner"  # in `answerers`: the call's own owner
+DEFAULT_ANSWER = "yes"  # the answer to a question that was approved without a text
 EXPIRED_REASON = "nobody answered in time"
 MAX_ANSWER_LENGTH = 10_000  # characters of an answer, or of a reason
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What a person is asked, and the answers that suggest themselves; others may be given too."""
+    """A question to a person, with suggested answers; other answers are accepted too."""
 
     text: str
     options: tuple[str, ...] = ()
 
 
 class ApprovalItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An operation that wants approval, with the arguments that it would get, and what the rule says.
+    """One operation that needs approval: its arguments, and what the matching rule says.
 
-    With a `question` it is an answer that is wanted. `agent` is whose model asks, where that is another
-    agent than the one that the person talks to.
+    With a `question`, an answer is requested instead of consent. `agent` names the agent whose model asks,
+    if it is not the agent that the person talks to.
     """
 
     operation: str
@@ -44,7 +44,7 @@ class ApprovalItem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SuspendedCall(msgspec.Struct, frozen=True):
-    """A call within another one that waits for somebody's word, and what it had come to until then."""
+    """A nested call that waits for an approval, with the state it resumes from."""
 
     call_id: str
     items: tuple[ApprovalItem, ...]
@@ -52,13 +52,13 @@ class SuspendedCall(msgspec.Struct, frozen=True):
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request for approval: of a call as a whole, that is of all `items` in it that want one.
+    """One request for approval of a call, covering all `items` in the call that need it.
 
-    `operation`, `input` and `input_hash` are those of the call that was made (`hub.call`, or a pinned
-    operation), `key_id` is the key that it was made with. `answerers` are the owners who may answer; the word
-    `owner` stands for the call's own, and whoever has the scope `admin` always may. Times are unix seconds.
-    `reason` is what was said to it; to a question, that is the answer. `state` is how far the call had come
-    when it had to wait: it goes on from there, also when the answer is no.
+    `operation`, `input` and `input_hash` describe the call itself (`hub.call`, or a pinned operation);
+    `key_id` is the key that made it. `answerers` are the owners who may answer: `owner` stands for the
+    call's own, and an identity with the scope `admin` always may. Times are unix seconds. `reason` is the
+    text of the answer. `state` is what a call resumes from that was suspended while it ran; it resumes
+    after a denial too.
     """
 
     id: str
@@ -84,39 +84,39 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def question(self) -> Question | None:
-        """What is asked, where it is no yes or no that is wanted."""
+        """The question of the request; None if it asks for consent only."""
         return self.items[0].question if self.items else None
 
     @property
     def answer(self) -> str | None:
-        """What was answered to the question, None where nothing was, or where there is none."""
+        """The answer to the question; None without an answer or a question."""
         if self.question is None or self.status not in ("approved", "used"):
             return None
         return self.reason or DEFAULT_ANSWER
 
     @property
     def request_key(self) -> tuple[Any, ...]:
-        """What makes it the same request as another one."""
+        """What two requests for the same approval have in common."""
         call = (self.owner, self.operation, self.input_hash, self.run_id, self.tool_call_id)
         return (*call, self.items, self.answerers)
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be answered or used."""
+        """Whether the request can still be answered or used."""
         return self.status in ("pending", "approved")
 
     def as_of(self, now: float) -> ApprovalRequest:
-        """As it is now: what was not answered, or not used, in time has expired."""
+        """Return the request as of `now`: expired if it was not answered, or not used, in time."""
         if self.is_open and now >= self.expires_at:
             return msgspec.structs.replace(self, status="expired")
         return self
 
 
 class Grant:
-    """What was said to a call that waited, until it is taken: each of its items once.
+    """The answer that a waiting call gets; it covers each approved item once.
 
-    `text` is the reason that was given, or the answer to a question. With a `state` the call goes on from
-    there, also when it was not `approved`. `call_id` is that of a call within another one.
+    `text` is the reason, or the answer to a question. With a `state` the call resumes from there, even if
+    it was not `approved`. `call_id` names the nested call that the grant is for.
     """
 
     def __init__(
@@ -132,18 +132,18 @@ class Grant:
         self.text = text
         self.state = state
         self.call_id = call_id
-        given = items if approved and state is None else ()
-        self._unused = Counter((item.operation.lower(), item.input_hash) for item in given)
+        approved_items = items if approved and state is None else ()
+        self._unused = Counter((item.operation.lower(), item.input_hash) for item in approved_items)
 
     @classmethod
     def from_approval(cls, approval: ApprovalRequest) -> Grant:
-        """What an approval that was answered, or was not in time, stands for."""
+        """Return the grant that an answered or expired request amounts to."""
         approved = approval.status in ("approved", "used")
         said = EXPIRED_REASON if approval.status == "expired" else approval.reason
         return cls(approval.items, approved=approved, text=said, state=approval.state)
 
     def for_nested_call(self, nested: SuspendedCall) -> Grant:
-        """The same word for the call within, for whose sake the one above had to wait."""
+        """Return the same answer for the nested call that suspended its caller."""
         return Grant(
             nested.items,
             approved=self.approved,
@@ -153,9 +153,9 @@ class Grant:
         )
 
     def consume(self, operation: str, input_hash: str) -> bool:
-        """Whether this call was approved; a second one like it was not."""
+        """Return whether this call is approved, and use the approval up."""
         if self.state is not None:
-            return True  # it has begun already
+            return True  # a suspended call was approved before it started
         key = (operation.lower(), input_hash)
         if not self._unused[key]:
             return False
@@ -163,12 +163,12 @@ class Grant:
         return True
 
     def covers(self, operation: str, input_hash: str) -> bool:
-        """Whether take() would give it."""
+        """Return whether consume() would succeed."""
         return self.state is not None or bool(self._unused[operation.lower(), input_hash])
 
 
 class ApprovalUse(msgspec.Struct, frozen=True):
-    """Who wants to use an approval up, and for which call."""
+    """The call that wants to use an approval."""
 
     owner: str
     operation: str
@@ -177,105 +177,108 @@ class ApprovalUse(msgspec.Struct, frozen=True):
 
 
 class ApprovalStore(Protocol):
-    """Where approvals are kept."""
+    """Stores approval requests."""
 
     async def create(self, approval: ApprovalRequest) -> ApprovalRequest:
-        """Keep a request, and give back the one that is kept: where one `is_same_request` as it waits
-        already, that one.
+        """Store a request and return it, or return the pending request for the same call.
 
-        Conflict when its id is taken.
+        Raises Conflict if the id exists.
         """
         ...
 
     async def get(self, id: str) -> ApprovalRequest:
-        """The approval as it is now. NotFound."""
+        """Return the request as of now. Raises NotFound."""
         ...
 
     async def list(
         self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
     ) -> Sequence[ApprovalRequest]:
-        """Approvals, the newest first: of all, or an owner's own and those that he may answer."""
+        """List requests, newest first; with `owner`, those of the owner and those the owner may answer."""
         ...
 
     async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
-        """The newest approval that was given for this very call and can be used, None without any.
+        """Return the newest unused approval of exactly this call, or None.
 
-        For calls that belong to no run: what was approved in a run's tool call is for that one only.
+        Only for calls outside runs: an approval of a run's tool call is valid for that tool call only.
         """
         ...
 
     async def answer(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
-        """Answer one. NotFound; Forbidden for who may not; Conflict when it is answered or has expired."""
+        """Answer a request.
+
+        Raises NotFound, Forbidden if `by` may not answer, Conflict if it was answered or has expired.
+        """
         ...
 
     async def use(
         self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
     ) -> ApprovalRequest:
-        """Use an approval up: once, by whom it was given to, for the very same call.
+        """Use an approval up, once, for exactly the approved call.
 
-        NotFound; Forbidden for another owner; Conflict for other arguments, for another tool call where both
-        are known, or when it is not approved. One with a `state` is used up also when the answer was no, or
-        none came in time.
+        Raises NotFound; Forbidden for another owner; Conflict for other arguments, for another tool call if
+        both are known, or if it is not approved. A request with a `state` is used up after a denial or its
+        expiry too.
         """
         ...
 
     async def purge(self, older_than: float) -> int:
-        """Forget those of so many seconds ago that can be neither answered nor used any more; how many."""
+        """Delete closed requests older than `older_than` seconds; return how many."""
         ...
 
 
 def validate_answer(answer: str) -> str:
-    """An answer that can be given to a question. BadRequest when it says nothing, or too much."""
+    """Return the answer to a question. Raises BadRequest if it is empty or too long."""
     if not answer.strip():
-        raise BadRequest("the answer is empty", field="answer", hint="say something, or decline")
+        raise BadRequest("The answer is empty.", field="answer", hint="Write an answer, or decline.")
     if len(answer) > MAX_ANSWER_LENGTH:
-        said = f"an answer has {MAX_ANSWER_LENGTH:,} characters at most, this one {len(answer):,}"
-        raise BadRequest(said, field="answer")
+        message = f"The answer has {len(answer):,} characters; the limit is {MAX_ANSWER_LENGTH:,}."
+        raise BadRequest(message, field="answer")
     return answer
 
 
 def validate_reason(reason: str | None) -> str | None:
-    """A reason, None where it says nothing. BadRequest when it is too long."""
+    """Return the reason, None if it is blank. Raises BadRequest if it is too long."""
     if reason is None or not reason.strip():
         return None
     if len(reason) > MAX_ANSWER_LENGTH:
-        raise BadRequest(f"a reason has {MAX_ANSWER_LENGTH:,} characters at most, this one {len(reason):,}")
+        raise BadRequest(f"The reason has {len(reason):,} characters; the limit is {MAX_ANSWER_LENGTH:,}.")
     return reason
 
 
 def may_answer(approval: ApprovalRequest, by: Identity) -> bool:
-    """Whether an identity may answer an approval. A key that is only for calling operations may not, whatever
-    the door: it would approve its own calls.
+    """Return whether an identity may answer a request.
+
+    A key that may only call operations may not: it would approve its own calls.
     """
     if by.scopes and "admin" in by.scopes:
         return True
     if not by.may("chat"):
         return False
-    named = {approval.owner if name == OWNER else name for name in approval.answerers}
-    return by.owner in named
+    owners = {approval.owner if name == OWNER else name for name in approval.answerers}
+    return by.owner in owners
 
 
 def is_same_request(first: ApprovalRequest, second: ApprovalRequest) -> bool:
-    """Whether they ask the same people for the same call, of the same owner, run and tool call."""
+    """Return whether both ask the same people about the same call of the same owner, run and tool call."""
     return first.request_key == second.request_key
 
 
 def involves_owner(approval: ApprovalRequest, owner: str) -> bool:
-    """Whether it is for a call of this owner's, or names him among those who may answer."""
+    """Return whether the owner made the call or may answer the request."""
     return owner == approval.owner or may_answer(approval, Identity(owner))
 
 
 def apply_answer(
     approval: ApprovalRequest, *, approved: bool, by: Identity, reason: str | None, now: float
 ) -> ApprovalRequest:
-    """The approval with its answer. Forbidden, Conflict."""
+    """Return the request with its answer. Raises Forbidden, Conflict."""
     current = approval.as_of(now)
     if not may_answer(approval, by):
-        raise Forbidden(f"approval {approval.id!r} is not yours to answer")
+        raise Forbidden(f"You may not answer approval {approval.id!r}.")
     if current.status != "pending":
-        raise Conflict(f"approval {approval.id!r} is {current.status} already; it takes one answer")
+        raise Conflict(f"Approval {approval.id!r} is already {current.status}; it takes one answer.")
     return msgspec.structs.replace(
         current,
         status="approved" if approved else "denied",
@@ -286,22 +289,22 @@ def apply_answer(
 
 
 def apply_use(approval: ApprovalRequest, use: ApprovalUse, *, now: float) -> ApprovalRequest:
-    """The approval, used up. Forbidden, Conflict."""
+    """Return the request after its use. Raises Forbidden, Conflict."""
     current = approval.as_of(now)
     require_owner(use.owner, current.owner, resource=f"approval {approval.id!r}")
     if (current.operation, current.input_hash) != (use.operation, use.input_hash):
-        raise Conflict(f"approval {approval.id!r} is for another call, or for other arguments")
+        raise Conflict(f"Approval {approval.id!r} is for another operation, or for other arguments.")
     if None not in (use.tool_call_id, current.tool_call_id) and use.tool_call_id != current.tool_call_id:
-        raise Conflict(f"approval {approval.id!r} is for another tool call")
+        raise Conflict(f"Approval {approval.id!r} is for another tool call.")
     if current.status in ("denied", "expired") and current.state is not None:
         return msgspec.structs.replace(approval, state=None)
     if current.status != "approved":
-        raise Conflict(f"approval {approval.id!r} is {current.status}; it cannot be used")
+        raise Conflict(f"Approval {approval.id!r} is {current.status}; it cannot be used.")
     return msgspec.structs.replace(current, status="used", state=None)
 
 
 class MemoryApprovalStore:
-    """Approvals that are forgotten with the process. `clock` gives unix seconds."""
+    """Approvals in memory, for library use and tests. `clock` returns unix seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -309,50 +312,60 @@ class MemoryApprovalStore:
 
     async def create(self, approval: ApprovalRequest) -> ApprovalRequest:
         if approval.id in self._approvals:
-            raise Conflict(f"there is an approval {approval.id!r} already")
-        for waiting in await self.list(status="pending", limit=len(self._approvals)):
-            if is_same_request(waiting, approval):
-                return waiting
+            raise Conflict(f"An approval {approval.id!r} already exists.")
+        for pending in await self.list(status="pending", limit=len(self._approvals)):
+            if is_same_request(pending, approval):
+                return pending
         self._approvals[approval.id] = approval
         return approval
 
     async def get(self, id: str) -> ApprovalRequest:
-        found = self._approvals.get(id)
-        if found is None:
-            raise NotFound(f"no approval {id!r}")
-        return found.as_of(self._clock())
+        request = self._approvals.get(id)
+        if request is None:
+            raise NotFound(f"There is no approval {id!r}.")
+        return request.as_of(self._clock())
 
     async def list(
         self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
     ) -> Sequence[ApprovalRequest]:
         now = self._clock()
-        held = [each.as_of(now) for each in reversed(self._approvals.values())]
-        kept = [e for e in held if status in (None, e.status) and (owner is None or involves_owner(e, owner))]
-        return kept[:limit]
+        requests = [each.as_of(now) for each in reversed(self._approvals.values())]
+        matching = [
+            request
+            for request in requests
+            if status in (None, request.status) and (owner is None or involves_owner(request, owner))
+        ]
+        return matching[:limit]
 
     async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
-        wanted = (owner, operation, input_hash, None, None)
-        given = await self.list(owner=owner, status="approved", limit=len(self._approvals))
-        return next((each for each in given if each.request_key[: len(wanted)] == wanted), None)
+        request_key = (owner, operation, input_hash, None, None)
+        approved = await self.list(owner=owner, status="approved", limit=len(self._approvals))
+        return next(
+            (request for request in approved if request.request_key[: len(request_key)] == request_key), None
+        )
 
     async def answer(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
-        found = apply_answer(await self.get(id), approved=approved, by=by, reason=reason, now=self._clock())
-        self._approvals[id] = found
-        return found
+        request = apply_answer(await self.get(id), approved=approved, by=by, reason=reason, now=self._clock())
+        self._approvals[id] = request
+        return request
 
     async def use(
         self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
     ) -> ApprovalRequest:
         use = ApprovalUse(owner, operation, input_hash, tool_call_id)
-        found = self._approvals[id] = apply_use(await self.get(id), use, now=self._clock())
-        return found
+        request = self._approvals[id] = apply_use(await self.get(id), use, now=self._clock())
+        return request
 
     async def purge(self, older_than: float) -> int:
         now = self._clock()
-        held = {id: each.as_of(now) for id, each in self._approvals.items()}
-        gone = [id for id, each in held.items() if not each.is_open and each.created_at < now - older_than]
-        for id in gone:
+        requests = {id: request.as_of(now) for id, request in self._approvals.items()}
+        closed = [
+            id
+            for id, request in requests.items()
+            if not request.is_open and request.created_at < now - older_than
+        ]
+        for id in closed:
             del self._approvals[id]
-        return len(gone)
+        return len(closed)

@@ -1,4 +1,4 @@
-"""Artifacts: results that are too big to be told whole; kept, and read piece by piece."""
+"""Artifacts: stored results that are too big for a model, readable in pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.errors import BadRequest, NotFound
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a kept result; `size` is in bytes, `created_at` in unix seconds."""
+    """A stored result; `size` is in bytes, `created_at` in unix seconds."""
 
     id: str
     owner: str
@@ -26,33 +26,36 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactStore(Protocol):
-    """Where artifacts are kept."""
+    """Stores artifacts."""
 
     async def save(self, artifact: Artifact, body: bytes) -> None:
-        """Keep one."""
+        """Store one artifact."""
         ...
 
     async def get(self, id: str, *, owner: str) -> Artifact:
-        """One of the owner's. NotFound, also for another's."""
+        """Return an artifact of the owner. Raises NotFound, also for another owner's."""
         ...
 
     async def read(self, id: str, *, owner: str, offset: int = 0, limit: int | None = None) -> bytes:
-        """A piece of its bytes: none past its end. NotFound; BadRequest for a negative offset or limit."""
+        """Return a range of its bytes, empty past its end.
+
+        Raises NotFound; BadRequest for a negative offset or limit.
+        """
         ...
 
     async def purge(self, older_than: float) -> int:
-        """Forget those that were kept so many seconds ago, or longer; how many."""
+        """Delete artifacts stored at least `older_than` seconds ago; return how many."""
         ...
 
 
 def validate_range(offset: int, limit: int | None) -> None:
-    """BadRequest for a piece that cannot be."""
+    """Raise BadRequest for a negative offset or limit."""
     if offset < 0 or (limit is not None and limit < 0):
-        raise BadRequest("the offset and the limit of a piece are 0 bytes or more")
+        raise BadRequest("`offset` and `limit` must be 0 or more bytes.")
 
 
 class MemoryArtifactStore:
-    """Artifacts that are forgotten with the process, and the oldest past `keep`."""
+    """Artifacts in memory; the oldest are dropped past `max_count`."""
 
     def __init__(self, *, max_count: int = 100, clock: Callable[[], float] = time.time) -> None:
         self._artifacts: dict[str, tuple[Artifact, bytes]] = {}
@@ -74,13 +77,13 @@ class MemoryArtifactStore:
 
     async def purge(self, older_than: float) -> int:
         since = self._clock() - older_than
-        gone = [id for id, (artifact, _) in self._artifacts.items() if artifact.created_at < since]
-        for id in gone:
+        expired = [id for id, (artifact, _) in self._artifacts.items() if artifact.created_at < since]
+        for id in expired:
             del self._artifacts[id]
-        return len(gone)
+        return len(expired)
 
     def _get_owned(self, id: str, owner: str) -> tuple[Artifact, bytes]:
-        held = self._artifacts.get(id)
-        if held is None or held[0].owner != owner:
-            raise NotFound(f"no artifact {id!r}")
-        return held
+        entry = self._artifacts.get(id)
+        if entry is None or entry[0].owner != owner:
+            raise NotFound(f"There is no artifact {id!r}.")
+        return entry

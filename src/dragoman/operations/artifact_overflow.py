@@ -1,4 +1,4 @@
-"""Spilling: a result that is too big for a model is kept as an artifact, and told by head and tail."""
+"""Artifact overflow: a result that is too big for a model becomes an artifact with a head and a tail."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ READER_OPERATIONS = (
     "artifacts.search",
     "history.read",
     "history.search",
-)  # what they give is a piece already
+)  # their results are pieces already
 
 
 class ArtifactOverflow:
-    """Keeps results over `limit` bytes in `artifacts`, up to `largest`."""
+    """Stores results over `limit` bytes in `artifacts`, if they have at most `max_size` bytes."""
 
     def __init__(self, artifacts: ArtifactStore, *, limit: int = 24_000, max_size: int = 32_000_000) -> None:
         self.artifacts = artifacts
@@ -36,7 +36,10 @@ class ArtifactOverflow:
         self._max_size = max_size
 
     async def shorten(self, result: Any, record: CallRecord, *, now: float, worker: LargeValueWorker) -> Any:
-        """The result, or what stands for it: head, tail, and how to read the rest. It may be a Raw."""
+        """Return the result, or its head and tail with a hint how to read the rest.
+
+        `result` may be a `msgspec.Raw`.
+        """
         if isinstance(result, str) and len(result) * 4 <= self._limit:
             return result
         body = await worker.run(encode_result, result)
@@ -47,20 +50,21 @@ class ArtifactOverflow:
         ):
             return msgspec.json.decode(body) if isinstance(result, msgspec.Raw) else result
         if len(body) > self._max_size:
-            hint = f"the rest is lost: only results up to {self._max_size} bytes are kept; ask for less"
+            hint = f"The rest is lost: only results up to {self._max_size} bytes are stored. Request less."
             return {"size": len(body), **self._head_and_tail(body), "hint": hint}
         media_type = "text/plain" if isinstance(result, str) else "application/json"
         return await self._save_artifact(body, record, media_type=media_type, now=now)
 
     def _fits_model(self, body: bytes) -> bool:
-        """Whether a model is told few bytes of it."""
+        """Return whether a model reads few bytes of it, as of a picture."""
         return size_for_model(msgspec.json.decode(body), len(body)) <= self._limit
 
     async def _save_artifact(
         self, body: bytes, record: CallRecord, *, media_type: str, now: float
     ) -> dict[str, Any]:
-        """Keep a result, and say where the rest is. One that cannot be kept is told all the same: the work
-        has been done.
+        """Store a result and return its head, its tail and its artifact.
+
+        A result that cannot be stored is returned all the same, for the operation has run.
         """
         artifact = Artifact(
             id=new_id("art"),
@@ -76,15 +80,15 @@ class ArtifactOverflow:
         try:
             await self.artifacts.save(artifact, body)
         except (StoreError, Unavailable) as error:
-            log.warning("the result of call %s could not be kept: %s", record.id, error.message)
-            hint = "the rest is lost: it could not be written down; ask for less"
+            log.warning("The result of call %s could not be stored: %s", record.id, error.message)
+            hint = "The rest is lost: it could not be stored. Request less."
             return {"size": len(body), **self._head_and_tail(body), "hint": hint}
         hint = (
-            f"this is the beginning and the end of {len(body)} bytes; read more with artifacts.read"
+            f"These are the first and the last of {len(body)} bytes. Read more with artifacts.read"
             f' {{"id": "{artifact.id}", "offset": …}}, or find lines with artifacts.search'
         )
-        told = {"artifact": artifact.id, "size": len(body), "mediaType": media_type}
-        return {**told, **self._head_and_tail(body), "hint": hint}
+        summary = {"artifact": artifact.id, "size": len(body), "mediaType": media_type}
+        return {**summary, **self._head_and_tail(body), "hint": hint}
 
     def _head_and_tail(self, body: bytes) -> dict[str, str]:
         head, tail = int(self._limit * HEAD_SHARE), int(self._limit * TAIL_SHARE)
@@ -92,35 +96,37 @@ class ArtifactOverflow:
 
 
 def encode_result(result: Any) -> bytes:
-    """The bytes that are kept of a result."""
+    """Return the bytes of a result that are stored."""
     if isinstance(result, msgspec.Raw):
         return bytes(result)
     return result.encode(errors="replace") if isinstance(result, str) else msgspec.json.encode(result)
 
 
 def may_contain_media(body: bytes) -> bool:
-    """Whether it may be a result with pictures or sound in it."""
+    """Return whether the JSON may be a result with images or audio in it."""
     return body.startswith(b"{") and b'"content":[' in body
 
 
 def size_for_model(result: Any, size: int) -> int:
-    """The bytes of a result of this size as a model counts them: pictures and sound are no text."""
+    """Return the size of a result in bytes of text; images and audio count nothing."""
     blocks = result.get("content") if isinstance(result, Mapping) else None
     if not isinstance(blocks, list):
         return size
-    shown = [without_media(block) for block in blocks]
-    return len(msgspec.json.encode({**result, "content": shown}))
+    text_blocks = [without_media(block) for block in blocks]
+    return len(msgspec.json.encode({**result, "content": text_blocks}))
 
 
 def without_media(block: Any) -> Any:
-    """A block without what no model reads as text: the bytes of pictures, sound and files."""
+    """Return a content block without the bytes of images, audio and files."""
     if not isinstance(block, Mapping):
         return block
     if block.get("type") in MEDIA_TYPES:
         return {**block, "data": ""}
     if str(block.get("uri", "")).startswith("data:"):
         return {**block, "uri": ""}
-    held = block.get("resource")
+    resource = block.get("resource")
     return (
-        {**block, "resource": {**held, "blob": ""}} if isinstance(held, Mapping) and "blob" in held else block
+        {**block, "resource": {**resource, "blob": ""}}
+        if isinstance(resource, Mapping) and "blob" in resource
+        else block
     )

@@ -1,4 +1,4 @@
-"""Hooks at a call: what is asked before a model's call runs, and what may become of its end."""
+"""Hooks around a model's call: what may stop or change it before it runs, and its result afterwards."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dragoman.operations.outcome import CallFailure, CallStatus
 
 
 class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as hooks see it. `input` is a copy: what is changed in it changes nothing.
+    """A call as hooks see it. `input` is a copy: changing it has no effect.
 
-    `call_id` is None where the call is only looked at before it is made (in a batch).
+    `call_id` is None while a batch is checked before it runs.
     """
 
     operation: str
@@ -31,7 +31,7 @@ class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended: `result` when it is `done`, else the `failure`; `duration` in seconds."""
+    """The end of a call: `result` if it is `done`, else `failure`; `duration` in seconds."""
 
     status: CallStatus
     result: Any = None
@@ -40,10 +40,10 @@ class CallEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks say of a call before it runs.
+    """What hooks decide before a call runs.
 
-    `block` is why it must not run, `ask` why somebody has to approve it first, `input` what it gets
-    instead of its own. `notes` are kept with the call, and told to the model.
+    `block` is why it must not run, `ask` why it needs approval, `input` replaces its input. `notes` are
+    stored with the call and shown to the model.
     """
 
     input: Mapping[str, Any] | None = None
@@ -53,7 +53,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call's end becomes: the result and the failure that the model is told, and notes."""
+    """The result or failure that the model gets instead, and notes."""
 
     result: Any = None
     failure: CallFailure | None = None
@@ -61,31 +61,30 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallHooks(Protocol):
-    """What is asked about the calls that models make; neither method raises for a hook that fails."""
+    """Hooks around the calls of models. Neither method raises if a hook fails."""
 
     async def before(self, call: HookedCall) -> Ruling:
-        """Whether the call may run, and with which input."""
+        """Decide whether the call may run, and with which input."""
         ...
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
-        """What the model is told instead; None when it is told what came out."""
+        """Return what the model gets instead; None to leave it as it is."""
         ...
 
 
 class StackedHooks:
-    """The hooks of whoever has the call made, and within them those of whoever makes it: both have a say."""
+    """Hooks of a caller around the hooks of an inner caller; both apply."""
 
     def __init__(self, outer: CallHooks, inner: CallHooks) -> None:
         self._outer = outer
         self._inner = inner
 
     async def before(self, call: HookedCall) -> Ruling:
-        """See `CallHooks.before`."""
         first = await self._outer.before(call)
         if first.block is not None:
             return first
-        given = call if first.input is None else replace(call, input=first.input)
-        second = await self._inner.before(given)
+        inner_call = call if first.input is None else replace(call, input=first.input)
+        second = await self._inner.before(inner_call)
         return Ruling(
             input=first.input if second.input is None else second.input,
             block=second.block,
@@ -94,7 +93,6 @@ class StackedHooks:
         )
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
-        """See `CallHooks.after`."""
         first = await self._inner.after(call, end)
         if first is not None:
             end = replace(end, result=first.result, failure=first.failure)
@@ -105,7 +103,7 @@ class StackedHooks:
 
 
 def stack_hooks(outer: CallHooks | None, inner: CallHooks | None) -> CallHooks | None:
-    """Both, as far as they are there and not the same."""
+    """Return both as one; one of them if the other is None or the same."""
     if outer is None or inner is None or outer is inner:
         return outer or inner
     return StackedHooks(outer, inner)

@@ -1,4 +1,4 @@
-"""A gate: how many calls pass at a time, and how often. Operations may share one."""
+"""Limits on how many calls run at a time and how often they start. Operations may share a limiter."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ PERIOD_ALIASES = {"s": "second", "min": "minute", "h": "hour", "d": "day"}
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """At most so many `calls` within any `seconds`."""
+    """At most `calls` calls in any `seconds` seconds."""
 
     calls: int
     seconds: float = 60.0
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """The rate in `60/minute`, `5/s`, `1000 per day`. ConfigError when it is none."""
-        found = RATE_PATTERN.fullmatch(text.strip().lower())
-        if found is None or int(found[1]) < 1:
-            raise ConfigError(f"{text!r} is no rate", hint="one reads like 60/minute")
-        return cls(int(found[1]), PERIODS[PERIOD_ALIASES.get(found[2], found[2])])
+        """Parse `60/minute`, `5/s` or `1000 per day`. Raises ConfigError."""
+        match = RATE_PATTERN.fullmatch(text.strip().lower())
+        if match is None or int(match[1]) < 1:
+            raise ConfigError(f"{text!r} is not a valid rate", hint="write it like 60/minute")
+        return cls(int(match[1]), PERIODS[PERIOD_ALIASES.get(match[2], match[2])])
 
 
 class CallLimiter:
-    """Lets `concurrency` calls through at a time, and refuses those above the rate. None: as many as come."""
+    """Runs at most `concurrency` calls at a time and refuses calls above the rate; None means no limit."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class CallLimiter:
         clock: Callable[[], float] | None = None,
     ) -> None:
         if concurrency is not None and concurrency < 1:
-            raise ConfigError(f"a concurrency is at least 1, got {concurrency}")
+            raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
         self._semaphore = None if concurrency is None else asyncio.Semaphore(concurrency)
         self._rate = rate
         self._clock = clock
@@ -51,7 +51,7 @@ class CallLimiter:
 
     @asynccontextmanager
     async def acquire(self, name: str) -> AsyncIterator[None]:
-        """Wait for a place, and hold it. RateLimited when `name` was called too often already."""
+        """Wait for a free slot and occupy it. Raises RateLimited if `name` was called too often."""
         self._check_rate(name)
         if self._semaphore is None:
             yield
@@ -69,8 +69,8 @@ class CallLimiter:
         if len(self._recent_calls) >= rate.calls:
             wait = round(self._recent_calls[0] + rate.seconds - now, 3)
             raise RateLimited(
-                f"{name} takes {rate.calls} calls in {rate.seconds:g} seconds, and had them",
+                f"{name} is limited to {rate.calls} calls in {rate.seconds:g} seconds.",
                 retry_after=wait,
-                hint=f"try again in {wait:g} seconds",
+                hint=f"Retry in {wait:g} seconds.",
             )
         self._recent_calls.append(now)

@@ -1,4 +1,8 @@
-"""Calls: the one way in to every operation, with identity, policy, deadline, record and abort."""
+"""Calls: the one entry point to every operation.
+
+Identity, policy, approvals, hooks, deadline, ledger and abort are applied here and not in the adapters
+(HTTP, MCP, spokes, the agent loop), so every door behaves alike.
+"""
 
 from __future__ import annotations
 
@@ -41,19 +45,21 @@ from dragoman.operations.repeated_failures import RepeatedFailureLimiter
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RECORD_TIMEOUT = 5.0  # how long writing down an aborted call may hold its end up
+RECORD_TIMEOUT = 5.0  # how long recording an aborted call may delay its end
 MAX_NAME_LENGTH = 200
 
-ABORTED = CallFailure(code="aborted", message="the call was stopped")
+ABORTED = CallFailure(code="aborted", message="The call was aborted.")
 NOT_RECORDED = CallFailure(
-    code=Unavailable.code, message="the call was not run: it could not be written down", transient=True
+    code=Unavailable.code, message="The call did not run: it could not be recorded.", transient=True
 )
-APPROVAL_UNAVAILABLE_HINT = "it was not run: it needs an approval, and nobody could be asked"
+APPROVAL_UNAVAILABLE_HINT = "The call needs approval, and the request could not be stored."
 
 
 class CallSettings(msgspec.Struct, frozen=True):
-    """Sync functions share `threads` threads; `tracer` sees each call; a call that failed `max_failures`
-    times for a run is not run again unchanged.
+    """Settings of `Calls`.
+
+    Sync functions share `threads` threads; `tracer` sees each call; a call that failed `max_failures` times
+    in a run does not run again unchanged.
     """
 
     threads: int = 16
@@ -66,11 +72,11 @@ DEFAULT_SETTINGS = CallSettings()
 
 
 class Calls:
-    """Calls operations, and writes each call down.
+    """Calls operations and records each call.
 
-    `access_control` decides who may call what, and asks for approval; without one all may be called but
-    what wants an approval by itself. `overflow` keeps what is too big for a model. `clock` gives unix
-    seconds. Use it with `async with`, or close() it.
+    `access_control` decides who may call what and requests approvals; the default allows everything except
+    operations that need approval by themselves. `overflow` stores results that are too big for a model.
+    `clock` returns unix seconds. Use with `async with`, or call close().
     """
 
     def __init__(
@@ -106,7 +112,7 @@ class Calls:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for what is still being written down; let the threads go, without waiting for busy ones."""
+        """Wait for records that are being written; release the threads without waiting for busy ones."""
         if self._end_tasks:
             await asyncio.wait(self._end_tasks, timeout=RECORD_TIMEOUT)
         self._threads.close()
@@ -120,17 +126,17 @@ class Calls:
         context: Context,
         on_progress: ProgressCallback | None = None,
     ) -> CallOutcome:
-        """Call an operation, by its id or itself, and say what came of it.
+        """Call an operation and return its outcome.
 
-        The call is written down before it runs; when that fails it does not run. It ends by the earlier of
-        `context.deadline` and its own timeout. Cancelling the task that awaits it aborts it with all that it
-        called, and raises CancelledError; everything else that can go wrong is told in the outcome. One that
-        wants an approval is not run: the outcome is `pending`, with the id of what to answer.
+        The call is recorded before it runs; if that fails, it does not run. It ends at the earlier of
+        `context.deadline` and the operation's timeout. Cancelling the awaiting task aborts the call with
+        all calls below it and raises CancelledError; every other failure is in the outcome. A call that
+        needs approval does not run: its outcome is `pending` and has the approval's id.
         """
-        above = context.node
-        call_id = (context.grant.call_id if context.grant and above else None) or new_id("call")
+        parent = context.node
+        call_id = (context.grant.call_id if context.grant and parent else None) or new_id("call")
         try:
-            index = 0 if above is None else above.add_child(call_id)
+            index = 0 if parent is None else parent.add_child(call_id)
         except CallError as error:
             failure = to_failure(error)
             return CallOutcome(
@@ -141,38 +147,38 @@ class Calls:
                 await self.wait_for_operations([operation], context)
             key = make_idempotency_key(context, index) or call_id
             hooks = context.hooks or self._hooks
-            inside = replace(context, on_progress=on_progress, idempotency_key=key, hooks=hooks)
+            call_context = replace(context, on_progress=on_progress, idempotency_key=key, hooks=hooks)
             return await self._record_and_run(
-                self._prepare(operation, input, call_id=call_id, context=inside)
+                self._prepare(operation, input, call_id=call_id, context=call_context)
             )
         finally:
-            if above is not None:
-                above.remove_child(call_id)
+            if parent is not None:
+                parent.remove_child(call_id)
 
     def abort(self, call_id: str, reason: str = "it was stopped") -> bool:
-        """Stop a call that is under way, with all below it; whoever made it is told. False when it is not."""
-        live = self._running.get(call_id)
-        return live is not None and live.stop(reason)
+        """Abort a running call with all calls below it. Return False if it does not run."""
+        running = self._running.get(call_id)
+        return running is not None and running.stop(reason)
 
     def is_visible(self, operation: Operation, context: Context) -> bool:
-        """Whether the caller may know of an operation: not, when the policy denies it."""
+        """Return whether the caller may see an operation: unless the policy denies it."""
         return self.access_control.evaluate(operation, context).decision != "deny"
 
     async def wait_for_operations(self, ids: Sequence[str], context: Context) -> None:
-        """Wait, up to the deadline, for operations that are not here while somebody brings them."""
+        """Wait, up to the deadline, for operations that a supplier is still registering."""
         await self._registry.wait_for(ids, deadline=context.deadline)
 
     def get_operation(self, operation: str, context: Context) -> Operation:
-        """The operation of this id. NotFound, also for one that the caller may not call."""
-        found = self._registry.get(operation, allow=lambda each: self.is_visible(each, context))
-        if not self.is_visible(found, context):
-            raise NotFound(f"no operation {operation[:MAX_NAME_LENGTH]!r}")
-        return found
+        """Return the operation of this id. Raises NotFound, also if the caller may not call it."""
+        target = self._registry.get(operation, allow=lambda candidate: self.is_visible(candidate, context))
+        if not self.is_visible(target, context):
+            raise NotFound(f"There is no operation {operation[:MAX_NAME_LENGTH]!r}.")
+        return target
 
     async def review(self, operation: str, input: Mapping[str, Any], *, context: Context) -> CallReview:
-        """What hooks say of this call, and what somebody would have to approve before it.
+        """Return what hooks decide about a call and which approval it needs, without running it.
 
-        Nothing, when nobody has to or it cannot run. The ruling is to be handed on with the call itself.
+        Empty if it needs none or cannot run. Pass the ruling on with the call itself.
         """
         attempt = self._prepare(operation, input, call_id="", context=context)
         try:
@@ -183,17 +189,17 @@ class Calls:
             return CallReview()
 
     def decide(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> Verdict:
-        """What the policy says of a call."""
+        """Return the policy's verdict on a call."""
         return self.access_control.policy.decide(operation, identity=identity, agent=agent)
 
     async def answer_approval(
         self, approval_id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
-        """Answer a request for approval; see `Consent.answer`."""
+        """Answer an approval request; see `ApprovalFlow.answer`."""
         return await self.approval_flow.answer(approval_id, approved=approved, by=by, reason=reason)
 
     async def offload(self, function: Callable[[], T]) -> T:
-        """What a blocking function returns, run in a thread. Cancelling drops the result, not the thread."""
+        """Run a blocking function in a thread. Cancelling drops the result; the thread runs on."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
             self._threads.pool, copy_context().run, convert_exit_exceptions, function
@@ -202,20 +208,24 @@ class Calls:
     def _prepare(
         self, operation: str | Operation, input: Any, *, call_id: str, context: Context
     ) -> PreparedCall:
-        target, kept, digest = self._resolve_target(operation, context), {} if input is None else input, ""
+        target, arguments, digest = (
+            self._resolve_target(operation, context),
+            {} if input is None else input,
+            "",
+        )
         try:
-            digest = hash_input(kept)
+            digest = hash_input(arguments)
         except (TypeError, ValueError, RecursionError) as error:
-            target, kept = invalid_input([make_problem((), f"JSON ({error})")]), None
-        if not isinstance(kept, Mapping) and isinstance(target, Operation):
-            target = invalid_input([make_problem((), "an object", got=kept)])
-        meant = operation if isinstance(target, DragomanError) else target
+            target, arguments = invalid_input([make_problem((), f"JSON ({error})")]), None
+        if not isinstance(arguments, Mapping) and isinstance(target, Operation):
+            target = invalid_input([make_problem((), "an object", got=arguments)])
+        called = operation if isinstance(target, DragomanError) else target
         record = CallRecord(
             id=call_id,
-            operation=operation_name(meant),
-            effect="read" if isinstance(meant, str) else meant.effect,
+            operation=operation_name(called),
+            effect="read" if isinstance(called, str) else called.effect,
             owner=context.identity.owner,
-            input=kept,
+            input=arguments,
             input_hash=digest,
             idempotency_key=context.idempotency_key or call_id,
             started_at=self._clock(),
@@ -232,21 +242,24 @@ class Calls:
         if isinstance(operation, Operation):
             return operation
         try:
-            return self._registry.get(operation, allow=lambda each: self.is_visible(each, context))
+            return self._registry.get(operation, allow=lambda candidate: self.is_visible(candidate, context))
         except NotFound as error:
             return error
 
     async def _record_and_run(self, attempt: PreparedCall) -> CallOutcome:
-        """Take up what was approved, then intent, attempt, end; the end also when it is cancelled."""
+        """Apply an approval, record the start, run, record the end.
+
+        The end is recorded on cancellation too.
+        """
         try:
             attempt = await self.approval_flow.resume_approved(attempt)
-            held = await self.approval_flow.find_pending(attempt)
-            if held is not None:
-                return to_outcome(replace(attempt.record, id=held.call_id or ""), pending_result(held))
+            pending = await self.approval_flow.find_pending(attempt)
+            if pending is not None:
+                return to_outcome(replace(attempt.record, id=pending.call_id or ""), pending_result(pending))
         except DragomanError as error:
             attempt = PreparedCall(error, attempt.record, attempt.context)
         record = attempt.record
-        live = self._running[record.id] = CancellableCall()
+        running = self._running[record.id] = CancellableCall()
         ending: ExecutionResult | None = None
         try:
             if await self._record_start(attempt):
@@ -255,14 +268,14 @@ class Calls:
             else:
                 ending = ExecutionResult("failed", error=NOT_RECORDED)
         except asyncio.CancelledError:
-            ending = ending or ExecutionResult("aborted", error=replace(ABORTED, hint=live.stop_reason))
+            ending = ending or ExecutionResult("aborted", error=replace(ABORTED, hint=running.stop_reason))
             await self._record_end_shielded(record, ending)
-            if live.stop_reason is None:
+            if running.stop_reason is None:
                 raise
         finally:
             del self._running[record.id]
-            others = live.finish()
-        if others:
+            cancelled_by_caller = running.finish()
+        if cancelled_by_caller:
             raise asyncio.CancelledError
         return to_outcome(record, ending)
 
@@ -275,16 +288,16 @@ class Calls:
             else:
                 await self._ledger.record_start(record, wait=wait)
         except (StoreError, Unavailable) as error:
-            log.error("call %s of %s is not run: %s", record.id, record.operation, error)
+            log.error("Call %s of %s did not run: %s", record.id, record.operation, error)
             return False
         except Exception:
-            log.exception("call %s of %s is not run", record.id, record.operation)
+            log.exception("Call %s of %s did not run", record.id, record.operation)
             return False
         return True
 
     async def _record_end(self, record: CallRecord, ending: ExecutionResult) -> None:
-        """Write the end down. A result is not kept back because that fails: the work has been done."""
-        ended = CallCompletion(
+        """Record the end. If that fails the result is still returned, for the operation has run."""
+        completion = CallCompletion(
             status=ending.status,
             ended_at=None if ending.status == "pending" else self._clock(),
             result=ending.result,
@@ -293,13 +306,13 @@ class Calls:
             attempts=ending.attempts,
             notes=ending.notes,
         )
-        wait = record.parent_id is None  # a child's end is kept before its parent's
+        wait = record.parent_id is None  # children are recorded before their parent, which waits for the disk
         try:
-            await self._ledger.record_end(record.id, ended, wait=wait)
+            await self._ledger.record_end(record.id, completion, wait=wait)
         except (StoreError, Unavailable) as error:
-            log.error("the end of call %s of %s is not written: %s", record.id, record.operation, error)
+            log.error("The end of call %s of %s was not recorded: %s", record.id, record.operation, error)
         except Exception:
-            log.exception("the end of call %s of %s is not written", record.id, record.operation)
+            log.exception("The end of call %s of %s was not recorded", record.id, record.operation)
 
     async def _record_end_shielded(self, record: CallRecord, ending: ExecutionResult) -> None:
         task = asyncio.create_task(self._record_end(record, ending))
@@ -310,67 +323,69 @@ class Calls:
     async def _run_traced(self, attempt: PreparedCall) -> ExecutionResult:
         if self._tracer is None:
             return await self._run(attempt)
-        with self._tracer.call(attempt.record) as watch:
+        with self._tracer.call(attempt.record) as span:
             ending = await self._run(attempt)
-            watch.set_outcome(ending.result, ending.error)
+            span.set_outcome(ending.result, ending.error)
             return ending
 
     async def _run(self, attempt: PreparedCall) -> ExecutionResult:
-        """Run it, unless it failed too often or somebody has to approve it first."""
+        """Run the call, unless it failed too often or needs approval first."""
         record, context = attempt.record, attempt.context
-        counted = context.for_model and not is_meta_call(record)
+        is_counted = context.for_model and not is_meta_call(record)
         try:
-            if counted:
+            if is_counted:
                 self._failure_limiter.check(record, context)
             ending = await Execution(
                 self, attempt, check=self.access_control.check, worker=self._worker
             ).run()
         except CallError as error:
             return await self._handle_refusal(attempt, error)
-        if counted and ending.status in ("done", "failed"):
+        if is_counted and ending.status in ("done", "failed"):
             ending = replace(
                 ending, error=self._failure_limiter.record_result(record, context, failure=ending.error)
             )
-        if counted and ending.status == "done":
-            fitting = self.overflow.shorten(ending.result, record, now=self._clock(), worker=self._worker)
-            ending = replace(ending, result=await fitting)
+        if is_counted and ending.status == "done":
+            shortened = self.overflow.shorten(ending.result, record, now=self._clock(), worker=self._worker)
+            ending = replace(ending, result=await shortened)
         return ending
 
     async def _handle_refusal(self, attempt: PreparedCall, error: CallError) -> ExecutionResult:
-        """What becomes of a call that was refused: it waits, if it can be approved and that be kept."""
+        """Return the result of a refused call: `pending` if approval can be requested, else failed."""
         if not isinstance(error, ApprovalNeeded):
             return ExecutionResult("failed", error=to_failure(error))
         try:
             return await self._wait_for_approval(attempt, error)
         except (StoreError, Unavailable) as problem:
-            log.warning("nobody could be asked to approve call %s: %s", attempt.record.id, problem.message)
+            log.warning(
+                "The approval of call %s could not be requested: %s", attempt.record.id, problem.message
+            )
             return ExecutionResult(
                 "failed", error=replace(to_failure(problem), hint=APPROVAL_UNAVAILABLE_HINT)
             )
 
     async def _wait_for_approval(self, attempt: PreparedCall, error: ApprovalNeeded) -> ExecutionResult:
-        """Use an approval that was given meanwhile, or ask for one."""
+        """Use an approval given in the meantime, or request one."""
         context = attempt.context
         if context.node is not None and not context.may_wait:
-            hint = "it is called from within another operation: allow it there by a rule of the policy"
+            hint = "Another operation called it, so it cannot wait for approval: allow it by a policy rule."
             return ExecutionResult("denied", error=replace(to_failure(error), hint=hint))
         failure = replace(to_failure(error), hint=APPROVAL_HINT)
         if context.node is not None:
-            waiting = SuspendedCall(attempt.record.id, error.items, error.state)
-            return ExecutionResult("pending", error=failure, suspended_call=waiting)
-        granted = await self.approval_flow.use_approval(attempt)
-        if granted is not None:
-            return await self._run(granted)
+            suspended = SuspendedCall(attempt.record.id, error.items, error.state)
+            return ExecutionResult("pending", error=failure, suspended_call=suspended)
+        approved = await self.approval_flow.use_approval(attempt)
+        if approved is not None:
+            return await self._run(approved)
         return pending_result(await self.approval_flow.request_approval(attempt, error), failure)
 
 
 def pending_result(approval: ApprovalRequest, failure: CallFailure | None = None) -> ExecutionResult:
-    """How a call ends that waits for this approval."""
+    """Return the result of a call that waits for this approval."""
     error = failure or CallFailure(
-        code=ApprovalNeeded.code, message="it waits for somebody's word already", hint=APPROVAL_HINT
+        code=ApprovalNeeded.code, message="The call already waits for approval.", hint=APPROVAL_HINT
     )
-    waiting = SuspendedCall(approval.call_id or "", approval.items)
-    return ExecutionResult("pending", error=error, approval_id=approval.id, suspended_call=waiting)
+    suspended = SuspendedCall(approval.call_id or "", approval.items)
+    return ExecutionResult("pending", error=error, approval_id=approval.id, suspended_call=suspended)
 
 
 def to_outcome(record: CallRecord, ending: ExecutionResult) -> CallOutcome:
@@ -388,7 +403,7 @@ def to_outcome(record: CallRecord, ending: ExecutionResult) -> CallOutcome:
 
 
 def is_resumed(attempt: PreparedCall) -> bool:
-    """Whether it is a call that waited, and goes on."""
+    """Return whether a suspended call resumes."""
     grant = attempt.context.grant
     if grant is None:
         return False
@@ -400,7 +415,10 @@ def operation_name(operation: str | Operation) -> str:
 
 
 def make_idempotency_key(context: Context, index: int) -> str | None:
-    """The idempotency key: the same when a step of a run is done again. None for a call of no run."""
+    """Return the idempotency key: the same when a step of a run is repeated.
+
+    None for a call outside runs.
+    """
     if context.node is not None:
         return f"{context.idempotency_key}:{index}"
     if context.idempotency_key is None and context.run_id and context.tool_call_id:
@@ -409,8 +427,8 @@ def make_idempotency_key(context: Context, index: int) -> str | None:
 
 
 def convert_exit_exceptions(function: Callable[[], T]) -> T:
-    """What the function returns; what a future cannot carry out of a thread becomes a CallError."""
+    """Call a function; exceptions that a future cannot carry out of a thread become CallError."""
     try:
         return function()
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
-        raise CallError(f"the operation raised {type(error).__name__}") from error
+        raise CallError(f"The operation raised {type(error).__name__}.") from error

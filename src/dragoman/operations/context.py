@@ -1,4 +1,4 @@
-"""Context: for whom a call is made, what it stands under, and by when it must end."""
+"""The context of a call: identity, position in the call tree, deadline, budget and hooks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from dragoman.operations.outcome import CallOutcome, to_jsonable
 T = TypeVar("T")
 ProgressCallback: TypeAlias = Callable[[Any], None]
 
-CHILD_CANCEL_SECONDS = 5.0  # how long children may take to end once they are cancelled
+CHILD_CANCEL_SECONDS = 5.0  # how long cancelled children may take to end
 
 
 class PolicyDecider(Protocol):
-    """What says who may call what: the policy's Verdict of an Operation."""
+    """Decides who may call what: returns the policy's Verdict on an Operation."""
 
     def decide(self, operation: Any, *, identity: Identity, agent: str | None = None) -> Any: ...
 
 
 class ParentAgent(msgspec.Struct, frozen=True):
-    """An agent that has another one work for it: what that may do, this one has to be allowed, too."""
+    """An agent that another agent works for; the policy has to allow a call to both."""
 
     agent: str | None
     decider: PolicyDecider
 
 
 class OperationCaller(PolicyDecider, Protocol):
-    """What makes calls."""
+    """Calls operations."""
 
     async def call(
         self,
@@ -51,7 +51,7 @@ class OperationCaller(PolicyDecider, Protocol):
 
 
 class CallNode:
-    """A call under way: those that it makes are its children, and none outlives it. `deadline` stops it."""
+    """A running call in the call tree. No child outlives it. It is stopped at `deadline`."""
 
     __slots__ = ("_child_count", "_children", "_closed", "caller", "cost", "deadline", "id")
 
@@ -59,52 +59,52 @@ class CallNode:
         self.caller = caller
         self.id = id
         self.cost = 0.0  # US dollars
-        self.deadline: float | None = None  # by the loop's clock
+        self.deadline: float | None = None  # in the event loop's time
         self._children: dict[str, asyncio.Task[Any] | None] = {}
         self._child_count = 0
         self._closed = False
 
     def add_child(self, call_id: str) -> int:
-        """Take on a child that this task makes; gives its index. CallError once the call has ended."""
+        """Add a child that the current task calls; return its index. Raises CallError after the end."""
         if self._closed:
-            raise CallError(f"call {self.id} has ended; it can make no further calls")
+            raise CallError(f"Call {self.id} has ended; it cannot make further calls.")
         self._children[call_id] = asyncio.current_task()
         self._child_count += 1
         return self._child_count - 1
 
     def remove_child(self, call_id: str) -> None:
-        """A child has ended."""
+        """Remove a child that has ended."""
         self._children.pop(call_id, None)
 
     async def close(self) -> None:
-        """Cancel the tasks of the children that are left, and wait for them."""
+        """Cancel the tasks of the remaining children and wait for them."""
         self._closed = True
-        left = {task for task in self._children.values() if task is not None} - {asyncio.current_task()}
-        for task in left:
-            task.cancel("the call that made this one has ended")
-        if left:
-            await asyncio.wait(left, timeout=CHILD_CANCEL_SECONDS)
+        tasks = {task for task in self._children.values() if task is not None} - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel("the parent call has ended")
+        if tasks:
+            await asyncio.wait(tasks, timeout=CHILD_CANCEL_SECONDS)
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call knows of its surroundings.
+    """The surroundings of a call.
 
-    Whoever begins a call says who asks, and what the call belongs to; `deadline` is in seconds of the loop's
-    clock. The function that runs gets a context of its own: there `call_id` is the call itself,
+    A caller sets who makes the call and what it belongs to; `deadline` is in seconds of the event loop's
+    clock. The function that runs gets its own context: there `call_id` is the call itself,
     `idempotency_key` stays the same when the call is repeated after a crash, and `call()` calls further
     operations below it.
 
-    `agent` is whose model asks, for the policy. `approval` is an answered approval that the call uses up.
-    `for_model` is True where the result goes to a model: a big one is kept as an artifact, and told in part.
-    `budget` is shared by all that is called below. `on_progress` hears of progress. `step` counts the model
-    calls of a run, `grant` is what was approved of this call, `notes` what was mended of its input already.
-    `intermediaries` are others who make the call for `identity`, as spokes do: they have to be allowed it,
-    too. So have the agents in `parent_agents`, for each of which the next one works.
-    `hooks` are asked about the calls that a model makes, `ruling` is what they said of this one already.
+    `agent` is the agent whose model makes the call, for the policy. `approval` is an answered approval that
+    the call uses up. `for_model` is True if the result goes to a model: a large one is stored as an
+    artifact. `budget` is shared by all calls below. `on_progress` receives progress. `step` counts the
+    model calls of a run, `grant` is the approval of this call, `notes` are repairs of its input.
+    `intermediaries` make the call for `identity`, as spokes do, and `parent_agents` are the agents that
+    this one works for: the call has to be allowed to all of them.
 
-    `answer` is what a person said to the question that the call is. `may_wait` is True where a call that is
-    made in here may wait for somebody's word; whoever makes it then raises ApprovalNeeded, and is run again
-    with the `state` that it gave along, and the `grant`.
+    `hooks` run around the calls of a model, `ruling` is what they decided about this call. `answer` is the
+    person's answer to a question. `may_wait` is True if a nested call may be suspended for an approval: the
+    calling operation then raises ApprovalNeeded, and runs again with the `state` that it passed along and
+    the `grant`.
     """
 
     identity: Identity = LOCAL
@@ -139,23 +139,25 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         *,
         on_progress: ProgressCallback | None = None,
     ) -> Any:
-        """The result of another operation, called as a child of this call and cancelled with it.
+        """Call another operation as a child of this call and return its result.
 
-        `on_progress` hears what it says meanwhile. Raises CallError with the child's own code and message
-        when it fails.
+        It is cancelled with this call. `on_progress` receives its progress. Raises CallError with the
+        child's code and message if it fails.
         """
         outcome = await self._caller().call(operation, input, context=self, on_progress=on_progress)
         return outcome.unwrap()
 
     def progress(self, value: Any) -> None:
-        """Say how far it is: a JSON-able value, shown as preliminary output; the newest takes the place of
-        those before. It is no error when nobody listens.
+        """Report progress.
+
+        A JSON-able value, shown as preliminary output. The latest replaces those before. Without a listener
+        it is ignored.
         """
         if self.on_progress is not None:
             self.on_progress(to_jsonable(value))
 
     def spend(self, usd: float) -> None:
-        """Account for what this call costs, in US dollars. BudgetExhausted when the tree has no more."""
+        """Record what this call costs, in US dollars. Raises BudgetExhausted if the budget is exceeded."""
         if self.node is not None:
             self.node.cost += usd
         if self.budget is not None:
@@ -163,18 +165,18 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the deadline, None without one; to be handed on to whoever does the work."""
+        """Seconds until the deadline; None without one. Pass it on to whatever does the work."""
         return None if self.deadline is None else self.deadline - asyncio.get_running_loop().time()
 
     async def offload(self, function: Callable[[], T]) -> T:
-        """What blocking code returns, run in the hub's bounded threads, off the event loop."""
+        """Run blocking code in the hub's bounded threads, off the event loop, and return its result."""
         return await self._caller().offload(function)
 
     def _caller(self) -> OperationCaller:
         if self.node is None:
             raise CallError(
-                "this context is not inside a call",
-                hint="operations are called with Calls.call(), which gives one",
+                "This context does not belong to a running call.",
+                hint="Call operations with Calls.call(), which creates the context.",
             )
         return self.node.caller
 
@@ -183,8 +185,8 @@ current_context: ContextVar[Context] = ContextVar("dragoman_call")
 
 
 def current() -> Context:
-    """The context of the call that runs here, for code that was not handed it. CallError outside of any."""
+    """Return the context of the running call. Raises CallError outside of a call."""
     context = current_context.get(None)
     if context is None:
-        raise CallError("no operation is running here")
+        raise CallError("No operation is running here.")
     return context

@@ -1,4 +1,4 @@
-"""Execution: one call of an operation, from the check of its input to its end, whatever that is."""
+"""The execution of one call: checks, hooks, argument repair, deadline, retries, result."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from dragoman.operations.outcome import CallFailure, CallStatus, to_failure, to_
 
 log = logging.getLogger(__name__)
 
-META_PREFIX = "hub."  # how the meta-tools' ids begin
+META_PREFIX = "hub."  # of the ids of the meta-tools
 FIRST_RETRY_DELAY = 0.1  # seconds before the first retry; each further one is twice as long
 MAX_RETRY_DELAY = 5.0
 CallTarget: TypeAlias = Operation | DragomanError
 
-SELF_CANCELLED = CallFailure(code=CallError.code, message="the operation cancelled its own work")
+SELF_CANCELLED = CallFailure(code=CallError.code, message="The operation cancelled its own task.")
 
 
 class ExecutionResult(msgspec.Struct, frozen=True):
-    """How a call ended."""
+    """How an execution ended."""
 
     status: CallStatus
     result: Any = None
@@ -55,7 +55,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
 
 
 class PreparedCall(msgspec.Struct, frozen=True):
-    """A call to be made: the operation that is meant, or why there is none."""
+    """A call before it runs: its operation, or the error that stands for it."""
 
     target: CallTarget
     record: CallRecord
@@ -63,13 +63,13 @@ class PreparedCall(msgspec.Struct, frozen=True):
 
 
 class AccessCheck(Protocol):
-    """Whether a call may be made: raises CallDenied or ApprovalNeeded when not."""
+    """Checks whether a call may be made. Raises CallDenied or ApprovalNeeded if not."""
 
     def __call__(self, operation: Operation, record: CallRecord, *, context: Context) -> None: ...
 
 
 class CallReview(msgspec.Struct, frozen=True):
-    """A call looked at before it is made: what hooks said of it, and what somebody has to approve first."""
+    """A call checked before it runs: the hooks' ruling and the approval it needs."""
 
     ruling: Ruling | None = None
     item: ApprovalItem | None = None
@@ -82,8 +82,8 @@ class Execution:
         self, caller: OperationCaller, prepared: PreparedCall, *, check: AccessCheck, worker: LargeValueWorker
     ) -> None:
         self._prepared = prepared
-        self._record = prepared.record  # as it runs: hooks may change its input
-        self._effective_input: Any = prepared.record.input  # as it was mended
+        self._record = prepared.record  # hooks may change its input
+        self._effective_input: Any = prepared.record.input  # after repair
         self._hooks = applicable_hooks(prepared)
         self._check = check
         self._worker = worker
@@ -92,22 +92,22 @@ class Execution:
         self._attempts = 0
 
     async def run(self) -> ExecutionResult:
-        """Run it; whatever is raised becomes a failure, but for the caller's cancelling.
+        """Run the call. Every exception becomes a failure, except the caller's cancellation.
 
-        ApprovalNeeded is raised when nobody has approved it. A big result for a model is a `msgspec.Raw`.
+        Raises ApprovalNeeded if approval is missing. A large result for a model is a `msgspec.Raw`.
         """
-        target, began = self._prepared.target, monotonic()
+        target, started_at = self._prepared.target, monotonic()
         if isinstance(target, DragomanError):
             return ExecutionResult("failed", error=to_failure(target))
-        ending = await self._run_to_end(target)
+        result = await self._run_to_end(target)
         if self._hooks is None:
-            return ending
-        return await self._revise(ending, self._hooks, seconds=monotonic() - began)
+            return result
+        return await self._revise(result, self._hooks, seconds=monotonic() - started_at)
 
     async def review(self) -> CallReview:
-        """Look at it without running it. The check must take nothing of what was approved.
+        """Check the call without running it, and without using up approvals.
 
-        CallDenied when it must not run; ApprovalNeeded is told in the review.
+        Raises CallDenied if it must not run; a missing approval is in the review.
         """
         target = self._prepared.target
         if isinstance(target, DragomanError):
@@ -120,7 +120,7 @@ class Execution:
                 self._check_not_denied(target)
                 self._parse_input(target)
                 ruling = await self._ask_hooks(self._hooks)
-                self._apply(target, ruling)
+                self._apply_ruling(target, ruling)
                 self._check_ruling(target, ruling, consume=False)
         except ApprovalNeeded as error:
             return CallReview(ruling, error.items[0])
@@ -130,12 +130,12 @@ class Execution:
         return CallReview(ruling)
 
     async def _run_to_end(self, target: Operation) -> ExecutionResult:
-        """How it ends, as far as it is the operation's doing."""
+        """Run the operation and return its result, before hooks revise it."""
         record = self._prepared.record
         try:
             value = await self._check_and_run(target)
-            told = self._prepared.context.for_model and not is_meta_call(record) and self._hooks is None
-            result = await self._worker.run(to_jsonable_or_raw if told else to_jsonable, value)
+            is_bounded = self._prepared.context.for_model and not is_meta_call(record) and self._hooks is None
+            result = await self._worker.run(to_jsonable_or_raw if is_bounded else to_jsonable, value)
             return self._make_result("done", result=result)
         except ApprovalNeeded:
             raise
@@ -148,8 +148,8 @@ class Execution:
             return self._make_result("failed", error=SELF_CANCELLED)
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # foreign code raises such, too
-            log.warning("call %s of %s failed", record.id, record.operation, exc_info=error)
+        except BaseException as error:  # operations are foreign code, which may raise anything
+            log.warning("Call %s of %s failed", record.id, record.operation, exc_info=error)
             return self._make_result("failed", error=to_failure(error))
 
     def _make_result(
@@ -165,34 +165,36 @@ class Execution:
         )
 
     async def _check_and_run(self, operation: Operation) -> Any:
-        """Check, parse, run by the deadline; the children that are left are ended with it."""
+        """Check, parse and run by the deadline; end the remaining children with the call."""
         record, context = self._prepared.record, self._prepared.context
         if self._hooks is None:
             self._check(operation, record, context=context)
-            given = None
+            hooked_arguments = None
         else:
-            given = await self._apply_hooks(operation, self._hooks)
+            hooked_arguments = await self._apply_hooks(operation, self._hooks)
         if context.budget is not None and not is_meta_call(record):
             context.budget.count_call()
-        arguments = self._parse_input(operation) if given is None else given
-        inside = function_context(self._prepared, self._node, operation=operation)
-        above, self._node.deadline = context.node, inside.deadline
-        is_above = above is not None and above.deadline == inside.deadline  # then the caller is stopped by it
-        limit = asyncio.timeout_at(None if is_above else inside.deadline)
-        token = current_context.set(inside)
+        arguments = self._parse_input(operation) if hooked_arguments is None else hooked_arguments
+        context_inside = function_context(self._prepared, self._node, operation=operation)
+        parent, self._node.deadline = context.node, context_inside.deadline
+        is_parent_deadline = (
+            parent is not None and parent.deadline == context_inside.deadline
+        )  # then the parent call times out
+        limit = asyncio.timeout_at(None if is_parent_deadline else context_inside.deadline)
+        token = current_context.set(context_inside)
         try:
             async with limit:
-                return await self._run_limited(operation, arguments, inside=inside)
+                return await self._run_limited(operation, arguments, context=context_inside)
         except TimeoutError:
             if limit.expired():
-                raise CallTimeout(f"{operation.id} was stopped: it did not end by its deadline") from None
+                raise CallTimeout(f"{operation.id} timed out: it did not end by its deadline.") from None
             raise
         finally:
             current_context.reset(token)
             await self._node.close()
 
     async def _apply_hooks(self, operation: Operation, hooks: CallHooks) -> Any:
-        """The arguments that it runs with, once policy and hooks let it pass."""
+        """Return the arguments to run with, once policy and hooks allow the call."""
         self._check_not_denied(operation)
         arguments = self._parse_input(operation)
         ruling = self._prepared.context.ruling
@@ -200,80 +202,80 @@ class Execution:
             ruling = await self._ask_hooks(hooks)
         self._notes += ruling.notes
         if ruling.input is not None:
-            arguments = self._apply(operation, ruling)
+            arguments = self._apply_ruling(operation, ruling)
         self._check_ruling(operation, ruling, consume=True)
         return arguments
 
     def _check_not_denied(self, operation: Operation) -> None:
-        """CallDenied where the policy says so, whatever was approved: hooks then need not know of it."""
+        """Raise CallDenied if the policy denies it whatever was approved; hooks then never see it."""
         with suppress(ApprovalNeeded):
             self._check(operation, self._record, context=replace(self._prepared.context, grant=None))
 
     async def _ask_hooks(self, hooks: CallHooks) -> Ruling:
-        """What the hooks say, by the caller's deadline."""
+        """Return the hooks' ruling, by the caller's deadline."""
         try:
             async with asyncio.timeout_at(self._prepared.context.deadline):
                 return await hooks.before(self._hooked_call())
         except TimeoutError:
             operation = self._record.operation
-            raise CallTimeout(f"{operation} was not started: its hooks took until the deadline") from None
+            raise CallTimeout(f"{operation} was not started: its hooks ran past the deadline.") from None
 
-    def _apply(self, operation: Operation, ruling: Ruling) -> Any:
-        """Go by the input that the hooks gave, if they gave one; the arguments that it stands for."""
+    def _apply_ruling(self, operation: Operation, ruling: Ruling) -> Any:
+        """Take over the input that hooks set, if any, and return the arguments parsed from it."""
         if ruling.input is None:
             return None
-        changed = hash_input(ruling.input)
-        self._record = replace(self._record, input=ruling.input, input_hash=changed)
+        input_hash = hash_input(ruling.input)
+        self._record = replace(self._record, input=ruling.input, input_hash=input_hash)
         self._effective_input = ruling.input
         try:
             return operation.parse(ruling.input)
         except InvalidInput as error:
-            said = f"a hook changed the input to what {operation.id} does not take: {error.message}"
-            raise CallError(said) from None
+            message = f"A hook set an input that {operation.id} does not accept: {error.message}"
+            raise CallError(message) from None
 
     def _check_ruling(self, operation: Operation, ruling: Ruling, *, consume: bool) -> None:
-        """Let it pass as it is now. CallDenied or ApprovalNeeded, by the hooks and by the policy."""
+        """Raise CallDenied or ApprovalNeeded if the ruling or the policy says so."""
         record, context = self._record, self._prepared.context
         if ruling.block is not None:
             raise CallDenied(f"{operation.id} was blocked: {ruling.block}")
         if ruling.ask is not None:
             item = ApprovalItem(operation.id, record.input, record.input_hash, reason=ruling.ask)
             grant = context.grant
-            look = None if grant is None else grant.consume if consume else grant.covers
-            if look is None or not look(operation.id, record.input_hash):
+            is_granted = None if grant is None else grant.consume if consume else grant.covers
+            if is_granted is None or not is_granted(operation.id, record.input_hash):
                 self._check(
                     operation, record, context=context
-                )  # a rule says who may answer, so it goes first
-                said = f"{operation.id} needs somebody's approval: {ruling.ask}"
-                raise ApprovalNeeded(said, items=[item])
+                )  # a rule of the policy names who may answer, so it goes first
+                message = f"{operation.id} needs approval: {ruling.ask}"
+                raise ApprovalNeeded(message, items=[item])
             context = replace(context, grant=Grant([item]))
         self._check(operation, record, context=context)
 
-    async def _revise(self, ending: ExecutionResult, hooks: CallHooks, *, seconds: float) -> ExecutionResult:
-        """The end as hooks change it."""
-        end = CallEnd(status=ending.status, result=ending.result, failure=ending.error, duration=seconds)
+    async def _revise(self, result: ExecutionResult, hooks: CallHooks, *, seconds: float) -> ExecutionResult:
+        """Return the result as hooks revise it."""
+        end = CallEnd(status=result.status, result=result.result, failure=result.error, duration=seconds)
         try:
             revision = await hooks.after(self._hooked_call(), end)
         except Exception:
-            log.exception("the hooks after call %s of %s failed", self._record.id, self._record.operation)
-            return ending
+            log.exception("The hooks after call %s of %s failed", self._record.id, self._record.operation)
+            return result
         if revision is None:
-            return ending
-        withheld = ending.error is None and revision.failure is not None
+            return result
+        is_withheld = result.error is None and revision.failure is not None
         return replace(
-            ending,
-            status="failed" if withheld else ending.status,
+            result,
+            status="failed" if is_withheld else result.status,
             result=revision.result,
             error=revision.failure,
-            notes=ending.notes + revision.notes,
+            notes=result.notes + revision.notes,
         )
 
     def _hooked_call(self) -> HookedCall:
-        """The call as hooks see it: with the input that it runs with."""
-        record, given = self._record, self._effective_input
+        """Return the call as hooks see it: with the input that it runs with."""
+        record, effective_input = self._record, self._effective_input
         return HookedCall(
             operation=record.operation,
-            input=given if isinstance(given, Mapping) else {},
+            input=effective_input if isinstance(effective_input, Mapping) else {},
             effect=record.effect,
             owner=record.owner,
             key_id=self._prepared.context.identity.key_id,
@@ -286,35 +288,35 @@ class Execution:
         )
 
     def _parse_input(self, operation: Operation) -> Any:
-        """The arguments. What a model wrote nearly right is mended, once."""
-        given = self._prepared.record.input
+        """Return the arguments. The input of a model is repaired once if it nearly fits."""
+        input = self._prepared.record.input
         try:
-            return operation.parse(given)
+            return operation.parse(input)
         except InvalidInput as error:
             if not self._prepared.context.for_model or is_meta_call(self._prepared.record):
                 raise
-            mended = repair_arguments(given, operation.input_schema)
-            if mended is None or not mended.notes:
+            repaired = repair_arguments(input, operation.input_schema)
+            if repaired is None or not repaired.notes:
                 raise
             try:
-                arguments = operation.parse(mended.value)
+                arguments = operation.parse(repaired.value)
             except InvalidInput:
                 raise error from None
-            self._notes += tuple(mended.notes)
-            self._effective_input = mended.value
+            self._notes += tuple(repaired.notes)
+            self._effective_input = repaired.value
             return arguments
 
-    async def _run_limited(self, operation: Operation, arguments: Any, *, inside: Context) -> Any:
-        """Run it inside its gate, and again where a failure may pass."""
+    async def _run_limited(self, operation: Operation, arguments: Any, *, context: Context) -> Any:
+        """Run within the operation's call limiter, and retry transient failures."""
         if operation.gate is None:
-            return await self._run_with_retries(operation, arguments, inside=inside)
+            return await self._run_with_retries(operation, arguments, context=context)
         async with operation.gate.acquire(operation.id):
-            return await self._run_with_retries(operation, arguments, inside=inside)
+            return await self._run_with_retries(operation, arguments, context=context)
 
-    async def _run_with_retries(self, operation: Operation, arguments: Any, *, inside: Context) -> Any:
+    async def _run_with_retries(self, operation: Operation, arguments: Any, *, context: Context) -> Any:
         while True:
             self._attempts += 1
-            work = operation.run(arguments, inside)
+            work = operation.run(arguments, context)
             try:
                 return await (
                     work if is_meta_call(self._prepared.record) else run_detached(work, operation.id)
@@ -322,19 +324,19 @@ class Execution:
             except (DragomanError, ConnectionError) as error:
                 if self._attempts > operation.retries or not is_retryable(error):
                     raise
-                wait = retry_delay(error, self._attempts)
-                log.info("call %s of %s is tried again: %s", inside.call_id, operation.id, error)
-            await asyncio.sleep(wait)
+                delay = retry_delay(error, self._attempts)
+                log.info("Call %s of %s is retried: %s", context.call_id, operation.id, error)
+            await asyncio.sleep(delay)
 
 
-def applicable_hooks(attempt: PreparedCall) -> CallHooks | None:
-    """What is asked about the call: nobody but for those that a model makes, and not for meta-tools."""
-    context = attempt.context
-    return context.hooks if context.for_model and not is_meta_call(attempt.record) else None
+def applicable_hooks(prepared: PreparedCall) -> CallHooks | None:
+    """Return the hooks of the call: only for a model's calls, and not for meta-tools."""
+    context = prepared.context
+    return context.hooks if context.for_model and not is_meta_call(prepared.record) else None
 
 
 def status_for_error(error: DragomanError) -> CallStatus:
-    """How a call ends that raised an error of the hub's."""
+    """Return the status of a call that raised this error."""
     match error:
         case CallDenied():
             return "denied"
@@ -345,41 +347,50 @@ def status_for_error(error: DragomanError) -> CallStatus:
 
 
 def is_meta_call(record: CallRecord) -> bool:
-    """Whether the call does nothing itself: what it calls is written down for sure before it runs."""
+    """Return whether this is a call of a meta-tool.
+
+    It does nothing itself: the calls that it makes are recorded before they run.
+    """
     return record.operation.startswith(META_PREFIX)
 
 
 def is_retryable(error: Exception) -> bool:
-    """Whether another attempt can help."""
+    """Return whether another attempt can succeed."""
     return isinstance(error, ConnectionError) or (isinstance(error, DragomanError) and error.transient)
 
 
 def retry_delay(error: Exception, attempt: int) -> float:
-    """Seconds before the next attempt: as the error asks, or longer each time, with chance in it."""
-    asked = error.retry_after if isinstance(error, DragomanError) else None
-    chance = random.uniform(0.5, 1.0)  # noqa: S311 - it spreads retries, nothing secret
+    """Return the seconds before the next attempt: as the error asks, else doubling, with jitter."""
+    retry_after = error.retry_after if isinstance(error, DragomanError) else None
+    jitter = random.uniform(0.5, 1.0)  # noqa: S311 - it spreads retries, nothing secret
     return (
-        asked
-        if asked is not None
-        else min(FIRST_RETRY_DELAY * 2.0 ** (attempt - 1), MAX_RETRY_DELAY) * chance
+        retry_after
+        if retry_after is not None
+        else min(FIRST_RETRY_DELAY * 2.0 ** (attempt - 1), MAX_RETRY_DELAY) * jitter
     )
 
 
 def earliest_deadline(operation: Operation, context: Context) -> float | None:
-    """The earlier of the caller's deadline and the operation's own. CallTimeout when it has passed."""
+    """Return the earlier of the caller's and the operation's deadline.
+
+    Raises CallTimeout if it has passed.
+    """
     now = asyncio.get_running_loop().time()
     if context.deadline is not None and context.deadline <= now:
-        raise CallTimeout(f"{operation.id} was not started: the deadline has passed")
+        raise CallTimeout(f"{operation.id} was not started: the deadline has passed.")
     if operation.timeout is None:
         return context.deadline
-    own = now + operation.timeout
-    return own if context.deadline is None else min(own, context.deadline)
+    deadline = now + operation.timeout
+    return deadline if context.deadline is None else min(deadline, context.deadline)
 
 
-def function_context(attempt: PreparedCall, node: CallNode, *, operation: Operation) -> Context:
-    """The context that the call's function gets. What only the call itself is for ends here. CallTimeout."""
-    record, context, grant = attempt.record, attempt.context, attempt.context.grant
-    meta = is_meta_call(record)
+def function_context(prepared: PreparedCall, node: CallNode, *, operation: Operation) -> Context:
+    """Return the context that the operation's function gets; what only the call itself needs is removed.
+
+    Raises CallTimeout if the deadline has passed.
+    """
+    record, context, grant = prepared.record, prepared.context, prepared.context.grant
+    is_meta = is_meta_call(record)
     return replace(
         context,
         parent_id=record.parent_id,
@@ -390,8 +401,8 @@ def function_context(attempt: PreparedCall, node: CallNode, *, operation: Operat
         approval=None,
         notes=(),
         ruling=None,
-        for_model=context.for_model and meta,
-        grant=grant if meta or operation.resumes else None,
+        for_model=context.for_model and is_meta,
+        grant=grant if is_meta or operation.resumes else None,
         answer=None if grant is None or operation.make_question is None else grant.text or DEFAULT_ANSWER,
         state=None if grant is None else grant.state,
         may_wait=operation.resumes and (context.node is None or context.may_wait),
@@ -399,6 +410,6 @@ def function_context(attempt: PreparedCall, node: CallNode, *, operation: Operat
 
 
 def is_task_cancelled() -> bool:
-    """Whether somebody cancels the task that this is."""
+    """Return whether the current task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

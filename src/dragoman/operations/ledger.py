@@ -1,4 +1,4 @@
-"""The ledger of calls: each is written down before it runs, and again when it has ended."""
+"""The call ledger: each call is recorded before it runs and again when it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.operations.outcome import CallFailure, CallStatus
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The intent of a call; `input_hash` is hash_input(input), `started_at` in unix seconds."""
+    """The start of a call; `input_hash` is hash_input(input), `started_at` is in unix seconds."""
 
     id: str
     operation: str
@@ -33,10 +33,11 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended: `result` when `done`, else the failure; `ended_at` in unix seconds, `cost` in USD.
+    """The end of a call.
 
-    `attempts` counts how often it was tried, `notes` say what was mended in its input. A `pending` call
-    waits for an answer, and has no end yet.
+    `result` if `done`, else `error`; `ended_at` in unix seconds, `cost` in US dollars. `attempts` counts
+    the attempts, `notes` list repairs of its input. A `pending` call waits for an approval and has not
+    ended.
     """
 
     status: CallStatus
@@ -49,36 +50,36 @@ class CallCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(Protocol):
-    """Where calls are written down."""
+    """Records calls."""
 
     async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
-        """Keep the intent. When this raises, the call does not run.
+        """Record the start. If this raises, the call does not run.
 
-        Without `wait` it need not be certain on return, only sure to be kept before whatever comes later.
+        Without `wait` the record need not be durable on return; it becomes durable before any later one.
         """
         ...
 
     async def record_resume(self, record: CallRecord) -> None:
-        """Keep that a call which waited for an approval runs now, for the run and step that it is made in."""
+        """Record that a call which waited for approval runs now, in the run and step of `record`."""
         ...
 
     async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
-        """Keep that a call which waits is not waited for any more, nor those below it that do.
+        """Record the end of a pending call, and of the pending calls below it.
 
-        Does nothing for a call that does not wait, or not any more.
+        Does nothing for a call that is not pending.
         """
         ...
 
     async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
-        """Keep how it ended.
+        """Record the end.
 
-        May be told twice, and of a call whose begin() was cut short: neither is an error. `wait` as above.
+        Idempotent; also accepts a call whose record_start() was cancelled. `wait` as in record_start().
         """
         ...
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as it is known; `ended_at` is None while it runs."""
+    """A call in the ledger; `ended_at` is None while it runs."""
 
     record: CallRecord
     status: CallStatus = "running"
@@ -91,7 +92,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryLedger:
-    """A ledger that forgets with the process, and the oldest calls past `keep`: for library use and tests."""
+    """A ledger in memory for library use and tests; drops the oldest calls past `max_calls`."""
 
     def __init__(self, *, max_calls: int = 10_000) -> None:
         self._entries: dict[str, LedgerEntry] = {}
@@ -106,47 +107,47 @@ class MemoryLedger:
         await self.record_start(record)
 
     async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
-        known = self._entries.get(call_id)
-        if known is not None:
-            self._entries[call_id] = LedgerEntry(record=known.record, **msgspec.structs.asdict(completion))
+        entry = self._entries.get(call_id)
+        if entry is not None:
+            self._entries[call_id] = LedgerEntry(record=entry.record, **msgspec.structs.asdict(completion))
 
     async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
-        known = self._entries.get(call_id)
-        if known is None or known.status != "pending":
+        entry = self._entries.get(call_id)
+        if entry is None or entry.status != "pending":
             return
         await self.record_end(call_id, completion)
-        for each in self.children(call_id):
-            await self.close_pending(each.record.id, completion)
+        for child in self.children(call_id):
+            await self.close_pending(child.record.id, completion)
 
     def get(self, call_id: str) -> LedgerEntry:
-        """The call of this id, or NotFound."""
+        """Return the call of this id. Raises NotFound."""
         entry = self._entries.get(call_id)
         if entry is None:
-            raise NotFound(f"no call {call_id!r}")
+            raise NotFound(f"There is no call {call_id!r}.")
         return entry
 
     def children(self, call_id: str | None) -> tuple[LedgerEntry, ...]:
-        """The calls made below this one, oldest first; those without a parent for None."""
+        """Return the calls directly below this one, oldest first; for None the root calls."""
         return tuple(entry for entry in self._entries.values() if entry.record.parent_id == call_id)
 
 
 def hash_input(input: object) -> str:
-    """The SHA-256 of the input's JSON with sorted keys. TypeError or ValueError when it is no JSON."""
+    """Return the SHA-256 of the input's JSON with sorted keys.
+
+    Raises TypeError or ValueError if it is not JSON.
+    """
     return hashlib.sha256(msgspec.json.encode(input, order="sorted")).hexdigest()
 
 
-# ---- Tracers: whoever wants to see each call from its beginning to its end.
-
-
 class CallSpan(Protocol):
-    """One call that is being watched."""
+    """The span of one call."""
 
     def set_outcome(self, result: Any, error: CallFailure | None) -> None:
-        """What came of it."""
+        """Set the result, or the failure."""
         ...
 
 
 class CallTracer(Protocol):
-    """Sees calls: what it gives is entered before a call runs, and left when the call is over."""
+    """Traces calls: `call()` is entered before a call runs and left when it has ended."""
 
     def call(self, record: CallRecord) -> AbstractContextManager[CallSpan]: ...

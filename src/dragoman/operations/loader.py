@@ -1,4 +1,4 @@
-"""Loading: operations out of a Python file or an importable module."""
+"""Loading operations from a Python file or an importable module."""
 
 from __future__ import annotations
 
@@ -17,42 +17,41 @@ from dragoman.operations.registry import OperationSource, Registry, operations_i
 
 
 def load_operations(reference: str | Path) -> list[Operation]:
-    """The operations in `path/to/file.py`, in `package.module`, or of one name there: `module:name`.
+    """Return the operations in `path/to/file.py` or `package.module`, or those of one name.
 
-    The code of the file or module is run. ConfigError when it cannot be found, fails, or has no operations.
+    `module:name`. Runs the code of the file or module. Raises ConfigError if it cannot be found, fails, or
+    has no operations.
     """
     text = str(reference)
-    place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
-    is_file = place.endswith(".py") or "/" in place
-    module = load_file(Path(place)) if is_file else load_module(place)
+    location, _, name = text.rpartition(":") if ":" in text else (text, "", "")
+    is_file = location.endswith(".py") or "/" in location
+    module = load_file(Path(location)) if is_file else load_module(location)
     if not name:
         return list(operations_in(module))
-    thing = getattr(module, name, None)
-    if thing is None:
-        raise ConfigError(
-            f"{place} has no {name!r}; {text!r} names an operation, a registry or a list of them"
-        )
-    return list(operations_of(thing))
+    value = getattr(module, name, None)
+    if value is None:
+        raise ConfigError(f"{location} has no {name!r}; name an operation, a registry or a list of them")
+    return list(operations_of(value))
 
 
 def load_object(reference: str, expected_kind: str = "function") -> Any:
-    """What `path/to/file.py:name` or `module:name` names; it is to be a `what`. ConfigError."""
-    place, _, name = reference.rpartition(":")
-    is_file = place.endswith(".py") or "/" in place
-    thing: Any = load_file(Path(place)) if is_file else load_module(place)
-    for step in name.split("."):
-        thing = getattr(thing, step, None)
-    if thing is None:
-        raise ConfigError(f"{place} has no {expected_kind} {name!r}")
-    return thing
+    """Return the object that `path/to/file.py:name` or `module:name` names. Raises ConfigError."""
+    location, _, name = reference.rpartition(":")
+    is_file = location.endswith(".py") or "/" in location
+    value: Any = load_file(Path(location)) if is_file else load_module(location)
+    for attribute in name.split("."):
+        value = getattr(value, attribute, None)
+    if value is None:
+        raise ConfigError(f"{location} has no {expected_kind} {name!r}")
+    return value
 
 
 def operations_of(value: Registry | OperationSource | Sequence[OperationSource]) -> list[Operation]:
-    """The operations that one name of a module stands for."""
+    """Return the operations that one name of a module stands for."""
     if isinstance(value, Registry):
         return list(value.list())
-    things = value if isinstance(value, Sequence) else [value]
-    return [operation for each in things for operation in operations_in(each)]
+    sources = value if isinstance(value, Sequence) else [value]
+    return [operation for source in sources for operation in operations_in(source)]
 
 
 def load_module(name: str) -> ModuleType:
@@ -61,7 +60,7 @@ def load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise ConfigError(
-                f"there is no module {name!r}; a file is given by its path, like ./{name}.py"
+                f"There is no module {name!r}; to load a file, give its path, like ./{name}.py."
             ) from None
         raise ConfigError(f"{name} cannot be loaded: {error}") from error
     except Exception as error:
@@ -69,16 +68,16 @@ def load_module(name: str) -> ModuleType:
 
 
 def load_file(path: Path) -> ModuleType:
-    """The file's module, run anew; its directory is not put on the import path."""
+    """Load a file as a new module; its folder is not added to the import path."""
     if not path.is_file():
-        raise ConfigError(f"there is no file {str(path)!r}")
+        raise ConfigError(f"There is no file {str(path)!r}.")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     name = f"dragoman_operations_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file")
+        raise ConfigError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and type hints look for their module
+    sys.modules[name] = module  # dataclasses and type hints look their module up here
     try:
         spec.loader.exec_module(module)
     except ConfigError as error:

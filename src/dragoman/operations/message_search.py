@@ -1,4 +1,4 @@
-"""History: what was said in sessions, to be found again and read; also what no model is shown any more."""
+"""Message search: finding and reading earlier messages of sessions, also those a model no longer sees."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dragoman.messages import Message, Role
 from dragoman.operations.plain_text import part_text
 
 MatchKind: TypeAlias = Literal["all", "some", "text"]
-"""What was found holds all the words; some of them, as nothing holds all; or the text as it was asked for."""
+"""The hits contain all words; only some, as no message has all; or the query as literal text."""
 
 
 class SnippetPiece(msgspec.Struct, frozen=True):
-    """A piece of what was said; `hit` is True for what was looked for."""
+    """A piece of a snippet; `hit` is True for matching text."""
 
     text: str
     hit: bool = False
 
 
 class Passage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A place where it was said: the message, when it began (unix seconds), and some words around the hit."""
+    """A matching message: its time (unix seconds) and the text around the hit."""
 
     session_id: str
     title: str | None
@@ -34,14 +34,14 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class IndexingProgress(msgspec.Struct, frozen=True):
-    """How far it is with what was said and not looked at yet, in messages; more is done at each search."""
+    """The progress of the search index, in messages; each search indexes more."""
 
     done: int
     left: int
 
 
 class MessageSearchResult(msgspec.Struct, frozen=True):
-    """What was found, the best first; each message once. With `indexing` it is not all that there is."""
+    """The matches, best first, each message once. With `indexing` the result is incomplete."""
 
     matched: MatchKind
     passages: tuple[Passage, ...] = ()
@@ -49,7 +49,7 @@ class MessageSearchResult(msgspec.Struct, frozen=True):
 
 
 class MessageText(msgspec.Struct, frozen=True):
-    """A whole message in words."""
+    """A message as plain text."""
 
     role: Role
     created_at: float
@@ -57,7 +57,7 @@ class MessageText(msgspec.Struct, frozen=True):
 
 
 class MessageSearch(Protocol):
-    """Where what was said is kept."""
+    """Searches and reads the messages of sessions."""
 
     async def search(
         self,
@@ -68,20 +68,20 @@ class MessageSearch(Protocol):
         truncated_only: bool = False,
         limit: int = 20,
     ) -> MessageSearchResult:
-        """What was said in the owner's sessions, or in that one of them.
+        """Search all sessions of the owner, or one.
 
-        `unseen`: only what the model of that session is not shown any more; before a context policy dropped
-        something, all that was said before the last question.
+        `truncated_only`: only messages that the session's model no longer sees; before any truncation,
+        those before the last question.
         """
         ...
 
     async def read(self, session_id: str, message_id: str, *, owner: str) -> MessageText:
-        """A message of one of the owner's sessions. NotFound, also for another's."""
+        """Return a message of one of the owner's sessions. Raises NotFound, also for another owner's."""
         ...
 
 
 class MemoryMessageSearch:
-    """What was said in one session of one owner, while it is told; the words must stand there just so."""
+    """The messages of one session in memory, searched for literal text."""
 
     def __init__(
         self, messages: Sequence[Message] = (), *, owner: str = "local", session_id: str = "s"
@@ -98,17 +98,21 @@ class MemoryMessageSearch:
         truncated_only: bool = False,
         limit: int = 20,
     ) -> MessageSearchResult:
-        last = max((at for at, said in enumerate(self._messages) if said.role == "user"), default=0)
-        held = self._session_messages(owner, session_id)[: last if truncated_only else None]
-        found = [(message, text) for message in held for text in [message_text(message)] if query in text]
-        passages = [self._make_passage(message, text, query=query) for message, text in found[:limit]]
+        last = max(
+            (index for index, message in enumerate(self._messages) if message.role == "user"), default=0
+        )
+        messages = self._session_messages(owner, session_id)[: last if truncated_only else None]
+        matches = [
+            (message, text) for message in messages for text in [message_text(message)] if query in text
+        ]
+        passages = [self._make_passage(message, text, query=query) for message, text in matches[:limit]]
         return MessageSearchResult("text", tuple(passages))
 
     async def read(self, session_id: str, message_id: str, *, owner: str) -> MessageText:
         for message in self._session_messages(owner, session_id):
             if message.id == message_id:
                 return MessageText(message.role, 0.0, message_text(message))
-        raise NotFound(f"there is no message {message_id!r} in this session")
+        raise NotFound(f"There is no message {message_id!r} in this session.")
 
     def _session_messages(self, owner: str, session_id: str | None) -> Sequence[Message]:
         return (
@@ -130,5 +134,5 @@ class MemoryMessageSearch:
 
 
 def message_text(message: Message) -> str:
-    """A message in words."""
+    """Return a message as plain text."""
     return "\n\n".join(text for part in message.parts if (text := part_text(part)))

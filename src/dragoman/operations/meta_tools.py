@@ -1,4 +1,7 @@
-"""The four meta-tools: how a model finds operations and calls them. Their bytes never change."""
+"""The four meta-tools by which a model finds and calls operations.
+
+Their bytes never change, so that prompt caches hold however many operations there are.
+"""
 
 from __future__ import annotations
 
@@ -100,13 +103,13 @@ META_TOOLS_BY_ID = {tool.name.replace("_", ".", 1): tool for tool in META_TOOLS}
 
 
 def meta_tool_id(name: str) -> str | None:
-    """`hub.call` for `hub.call` and `hub_call`, and so for all four; None for any other name."""
+    """Return `hub.call` for `hub.call` and `hub_call`, likewise for the others; None for any other name."""
     dotted = name.replace("_", ".", 1)
     return dotted if dotted in META_TOOLS_BY_ID and name in (dotted, META_TOOLS_BY_ID[dotted].name) else None
 
 
 class MetaTools:
-    """Runs the meta-tools over a registry. Each is a call in the tree, with what it calls below it."""
+    """Runs the meta-tools over a registry. Each is a call in the tree, with the calls it makes below it."""
 
     def __init__(self, registry: Registry, calls: Calls, *, search: OperationSearch | None = None) -> None:
         self._registry = registry
@@ -129,10 +132,12 @@ class MetaTools:
         context: Context,
         on_progress: ProgressCallback | None = None,
     ) -> CallOutcome:
-        """What a meta-tool says; `name` in either spelling. NotFound for a name that is none of them."""
+        """Run a meta-tool; `name` in either spelling. Raises NotFound for any other name."""
         canonical = meta_tool_id(name)
         if canonical is None:
-            raise NotFound(f"no meta-tool {name!r}", hint=f"there are {', '.join(META_TOOLS_BY_ID)}")
+            raise NotFound(
+                f"There is no meta-tool {name!r}.", hint=f"The meta-tools are {', '.join(META_TOOLS_BY_ID)}"
+            )
         operation = self._operations[canonical]
         return await self._calls.call(operation, input, context=context, on_progress=on_progress)
 
@@ -140,23 +145,30 @@ class MetaTools:
         namespace = input.get("namespace")
         operations = self.visible_operations(context, namespace)
         if namespace is not None and not operations:
-            spaces = count_by_namespace(self.visible_operations(context))
-            raise NotFound(f"no namespace {namespace!r}", hint=f"there are {', '.join(spaces) or 'none'}")
+            namespaces = count_by_namespace(self.visible_operations(context))
+            raise NotFound(
+                f"There is no namespace {namespace!r}.",
+                hint=f"The namespaces are {', '.join(namespaces) or 'none'}.",
+            )
         tools: list[dict[str, str]] = []
-        left = MAX_LIST_BYTES
+        bytes_left = MAX_LIST_BYTES
         for operation in operations:
-            said = {"tool": operation.id, "summary": summarise(operation)}
-            left -= len(msgspec.json.encode(said))
-            if left < 0:
+            item = {"tool": operation.id, "summary": summarise(operation)}
+            bytes_left -= len(msgspec.json.encode(item))
+            if bytes_left < 0:
                 break
-            tools.append(said)
+            tools.append(item)
         more = len(operations) - len(tools)
         hint = {"hint": f"{more} more: pass a namespace, or find them with hub_search."} if more else {}
         return {"namespaces": count_by_namespace(operations), "tools": tools, "more": more, **hint}
 
     def visible_operations(self, context: Context, namespace: str | None = None) -> Sequence[Operation]:
-        """The operations that the caller may call; by id."""
-        return [each for each in self._registry.list(namespace) if self._calls.is_visible(each, context)]
+        """Return the operations that the caller may call, by id."""
+        return [
+            operation
+            for operation in self._registry.list(namespace)
+            if self._calls.is_visible(operation, context)
+        ]
 
     async def _search_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         answer = self._search.search(
@@ -178,36 +190,41 @@ class MetaTools:
         }
 
     async def _call_batch(self, entries: tuple[BatchEntry, ...], context: Context) -> list[dict[str, Any]]:
-        """Call them all at once; or none, as long as somebody has to approve one of them.
+        """Run all calls at once; or none, while one of them needs approval.
 
-        Where one has to wait in the midst of its work, the others end first, and it goes on by itself later.
+        If a call is suspended while it runs, the others end first, and it resumes later by itself.
         """
         await self._calls.wait_for_operations([entry.tool for entry in entries if not entry.failure], context)
-        inside = [context for _ in entries]
+        contexts = [context for _ in entries]
         if context.state is None:
-            inside = await self._review_batch(entries, context)
+            contexts = await self._review_batch(entries, context)
         bundle = RunningBatch.start_or_resume(entries, context)
-        if len(entries) == 1:  # most are, and it saves a task
-            await self._call_entry(entries[0], bundle.call_context(inside[0], 0), batch=bundle, index=0)
+        if len(entries) == 1:  # the common case: saves a task
+            await self._call_entry(entries[0], bundle.call_context(contexts[0], 0), batch=bundle, index=0)
             return bundle.results()
         async with asyncio.TaskGroup() as group:
-            for at in bundle.pending_indexes():
-                own = bundle.call_context(inside[at], at)
-                group.create_task(self._call_entry(entries[at], own, batch=bundle, index=at))
+            for index in bundle.pending_indexes():
+                call_context = bundle.call_context(contexts[index], index)
+                group.create_task(self._call_entry(entries[index], call_context, batch=bundle, index=index))
         return bundle.results()
 
     async def _review_batch(self, entries: tuple[BatchEntry, ...], context: Context) -> list[Context]:
-        """The context of each call of a batch. ApprovalNeeded as long as somebody has to approve one."""
+        """Return the context of each call. Raises ApprovalNeeded while one needs approval."""
         reviews = [await self._review_entry(entry, context) for entry in entries]
         if items := [review.item for review in reviews if review.item is not None]:
             if len(items) > 1 and any(item.question is not None for item in items):
-                raise CallError("a question is asked by itself", hint="call the others in another batch")
+                raise CallError(
+                    "A question must be the only call of its batch.",
+                    hint="Make the other calls in another batch.",
+                )
             names = ", ".join(dict.fromkeys(item.operation for item in items))
-            raise ApprovalNeeded(f"{names}: somebody has to approve this first", items=items)
-        return [context if not each.ruling else replace(context, ruling=each.ruling) for each in reviews]
+            raise ApprovalNeeded(f"{names}: needs approval first.", items=items)
+        return [
+            context if not review.ruling else replace(context, ruling=review.ruling) for review in reviews
+        ]
 
     async def _review_entry(self, entry: BatchEntry, context: Context) -> CallReview:
-        """What stands in the way of a call of a batch."""
+        """Return what a call of a batch needs before it may run."""
         if entry.failure is not None or meta_tool_failure(entry.tool) is not None:
             return CallReview()
         return await self._calls.review(entry.tool, entry.input, context=context)
@@ -231,17 +248,17 @@ class MetaTools:
         if outcome.suspended_call is not None:
             return batch.suspend(index, outcome.suspended_call)
         notes = [*entry.notes, *outcome.notes]
-        said = outcome.to_json()
-        return batch.finish(index, {**said, "notes": notes} if notes else said)
+        result = outcome.to_json()
+        return batch.finish(index, {**result, "notes": notes} if notes else result)
 
 
 def meta_tool_failure(tool: str) -> CallFailure | None:
-    """The failure of calling a meta-tool through `hub.call`; None for anything else."""
+    """Return the failure of calling a meta-tool through `hub.call`; None for any other name."""
     if meta_tool_id(tool) is None:
         return None
-    wire = META_TOOLS_BY_ID[meta_tool_id(tool) or ""].name
+    tool_name = META_TOOLS_BY_ID[meta_tool_id(tool) or ""].name
     return to_failure(
-        BadRequest(f"{tool} cannot be called through hub_call", hint=f"use the tool {wire} itself")
+        BadRequest(f"{tool} cannot be called through hub_call.", hint=f"Use the tool {tool_name} itself.")
     )
 
 
@@ -253,7 +270,7 @@ def make_operation(
     effect: Effect = "read",
     resumes: bool = False,
 ) -> Operation:
-    """A meta-tool as an operation."""
+    """Return a meta-tool as an operation."""
     return Operation(
         namespace=RESERVED_NAMESPACE,
         name=tool.name.removeprefix("hub_"),

@@ -1,4 +1,4 @@
-"""An operation: anything that can be called, with its name, its JSON Schemas, its effect and its function."""
+"""Operations: anything callable, with a name, JSON Schemas, an effect and a function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_DESCRIPTION_LENGTH = 4_000
 
 
 class OperationDetails(TypedDict, total=False):
-    """What may be said of an operation beside its schema and its function."""
+    """Optional fields of `Operation.from_schema`."""
 
     namespace: Required[str]
     name: Required[str]
@@ -42,15 +42,15 @@ class OperationDetails(TypedDict, total=False):
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Anything that can be called.
 
-    `parse` turns JSON input into what `run` takes, or raises InvalidInput. `effect` says what a repetition
-    does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`). `timeout` is in seconds.
-    `retries` are further attempts after a transient failure, which only a `read` or `idempotent` one has.
-    `gate` is what bounds how many calls run at a time and how often; operations may share one. `source` says
-    where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
+    `parse` turns JSON input into what `run` takes, or raises InvalidInput. `effect` says what a repeated
+    call does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`). `timeout` is in
+    seconds. `retries` are further attempts after a transient failure, for `read` and `idempotent`
+    operations only. `gate` limits how many calls run at a time and how often; operations may share one.
+    `source` says where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
 
-    `make_question` makes of the input what a person is asked: the call waits for the answer, which its
-    context brings. One that `resumes` may have to wait in the midst of its work: it raises ApprovalNeeded
-    with a state.
+    `make_question` turns the input into a question to a person: the call waits for the answer, which its
+    context has. A `resumable` operation may be suspended while it runs: it raises ApprovalNeeded with a
+    state.
     """
 
     namespace: str
@@ -72,30 +72,32 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def __post_init__(self) -> None:
         if not NAMESPACE_PATTERN.fullmatch(self.namespace):
             raise ConfigError(
-                f"namespace {self.namespace!r} of {self.name!r} must be 1 to 64 letters, digits, - or _"
+                f"The namespace {self.namespace!r} of {self.name!r} must be 1 to 64 letters, digits, - or _."
             )
         if not NAME_PATTERN.fullmatch(self.name):
             raise ConfigError(
-                f"name {self.name!r} in {self.namespace!r} must be 1 to 128 letters, digits, - _ . or /"
+                f"The name {self.name!r} in {self.namespace!r} must be 1 to 128 letters, digits, - _ . or /."
             )
         if self.timeout is not None and self.timeout <= 0:
-            raise ConfigError(f"timeout of {self.id} must be above 0 seconds, got {self.timeout!r}")
+            raise ConfigError(f"The timeout of {self.id} must be above 0 seconds, got {self.timeout!r}.")
         if self.retries and self.effect == "once":
-            raise ConfigError(f"{self.id} acts again each time (`once`), so it cannot have retries")
+            raise ConfigError(
+                f"{self.id} cannot have retries: its effect is `once`. Use `read` or `idempotent`."
+            )
 
     @property
     def id(self) -> str:
-        """`namespace.name`: how it is called."""
+        """`namespace.name`, by which it is called."""
         return f"{self.namespace}.{self.name}"
 
     @classmethod
     def from_schema(
         cls, run: OperationFunction, input_schema: Mapping[str, Any], **details: Unpack[OperationDetails]
     ) -> Operation:
-        """An operation that is no Python function: its input is checked against a JSON Schema.
+        """Create an operation whose input is checked against a JSON Schema, not against type hints.
 
-        Text in the schema and the description comes from elsewhere, so it is cleaned. ConfigError when the
-        schema is none, or points to other documents.
+        The description and the texts of the schema come from elsewhere and are sanitized. Raises
+        ConfigError if the schema is invalid or refers to other documents.
         """
         schema = sanitize_schema(input_schema)
         details["description"] = sanitize_text(details.get("description", ""), MAX_DESCRIPTION_LENGTH)

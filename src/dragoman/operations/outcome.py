@@ -1,4 +1,4 @@
-"""Outcome: what came of a call, a JSON-able result or a failure that says what to mend."""
+"""Call outcomes: a JSON-able result, or a failure that says what to correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CallStatus = Literal["pending", "running", "done", "failed", "aborted", "denied"
 
 
 class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a call failed, in the caller's words. Wrong input brings the problems and the whole schema."""
+    """Why a call failed. Invalid input has the problems and the whole schema."""
 
     code: str
     message: str
@@ -41,11 +41,11 @@ class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one call: `result` when `ok`, else `error`.
+    """The outcome of one call: `result` if `ok`, else `error`.
 
-    A call that waits for an answer has the status `pending`, an `error` that says so, and the `approval_id`;
-    or `suspended_call`, where it is a call within another one, which has to wait with it. `notes` say what
-    was mended in its input.
+    A call that waits for approval has the status `pending`, an `error` that says so and the `approval_id`;
+    a nested one has `suspended_call` instead, and its caller waits with it. `notes` list repairs of its
+    input.
     """
 
     call_id: str
@@ -59,13 +59,13 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """`{success: true, result}` or `{success: false, error: {...}}`."""
+        """Return `{success: true, result}` or `{success: false, error: {...}}`."""
         if self.error is None:
             return {"success": True, "result": self.result}
         return {"success": False, "error": self.error.to_json()}
 
     def unwrap(self) -> Any:
-        """The result; CallError with the failure's code and message when there is none."""
+        """Return the result. Raises CallError with the failure's code and message."""
         if self.error is None:
             return self.result
         error = CallError(self.error.message, hint=self.error.hint)
@@ -74,7 +74,7 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_failure(error: BaseException, *, input_schema: Mapping[str, Any] | None = None) -> CallFailure:
-    """The failure that an exception is: a DragomanError keeps its code, others give class and message."""
+    """Return the failure for an exception: a DragomanError keeps its code, others get class and message."""
     if isinstance(error, DragomanError):
         return CallFailure(
             code=error.code,
@@ -90,20 +90,21 @@ def to_failure(error: BaseException, *, input_schema: Mapping[str, Any] | None =
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception's class and message; those of its members for a group."""
+    """Return an exception's class and message; for a group those of its members."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(describe_exception(member) for member in error.exceptions)
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-MAX_DECODED_BYTES = 100_000  # bytes of a result that are read back without a thought
+MAX_DECODED_BYTES = 100_000  # bytes of a result that are decoded again; more is slow
 SCALAR_TYPES = (bool, int, float, type(None))
 
 
 def to_jsonable(value: Any) -> Any:
-    """The value as JSON keeps it: dicts, lists, strings, numbers. CallError says what cannot be kept.
+    """Return the value as JSON types.
 
-    Knows dataclasses, msgspec structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths.
+    Dicts, lists, strings, numbers. Raises CallError if that is impossible. Supports dataclasses, msgspec
+    structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths.
     """
     if type(value) in SCALAR_TYPES and value == value:
         return value
@@ -111,9 +112,9 @@ def to_jsonable(value: Any) -> Any:
 
 
 def to_jsonable_or_raw(value: Any) -> Any:
-    """The same, but what has more than LOOSE bytes stays the bytes of its JSON, as `msgspec.Raw`.
+    """Like to_jsonable(), but leave more than MAX_DECODED_BYTES bytes encoded, as `msgspec.Raw`.
 
-    For whoever tells a part of it only: reading it back would cost more than all else.
+    For a caller that uses only a part of it: decoding would cost more than everything else.
     """
     if isinstance(value, str) or type(value) in SCALAR_TYPES:
         return to_jsonable(value)
@@ -122,12 +123,12 @@ def to_jsonable_or_raw(value: Any) -> Any:
 
 
 def encode_result(value: Any) -> bytes:
-    """The value's JSON. CallError says what has none."""
+    """Encode a result as JSON. Raises CallError if it has no JSON form."""
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise CallError(
-            f"the result, a value of type {type(value).__name__}, cannot be JSON: {error}"
+            f"The result, a value of type {type(value).__name__}, cannot be encoded as JSON: {error}"
         ) from error
 
 
@@ -138,7 +139,7 @@ def _encode_other(value: Any) -> Any:
         return str(value)
     if isinstance(value, BaseException):
         return describe_exception(value)
-    raise TypeError(f"no JSON for objects of type {type(value).__name__}")
+    raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)

@@ -1,4 +1,7 @@
-"""Findings: what the validator found wrong, in words that a model can mend its arguments by."""
+"""Argument problems.
+
+What the JSON Schema validator reports, in words that a model can correct its input by.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ REGEX_FAILURES = (Kind.BacktrackLimitExceeded, Kind.RegexEngineFailure)
 
 
 class ArgumentProblem(msgspec.Struct, frozen=True):
-    """What is wrong in one place; `got` is the value there, or ABSENT."""
+    """One problem; `got` is the value at the path, or ABSENT."""
 
     path: tuple[str | int, ...]
     expected: str
@@ -45,7 +48,7 @@ class ArgumentProblem(msgspec.Struct, frozen=True):
 
 
 def explain_error(error: SchemaError, root: Schema) -> Iterator[ArgumentProblem]:
-    """The findings that one error of the validator stands for; `root` is the whole schema."""
+    """Return the problems that one validator error amounts to; `root` is the whole schema."""
     here = tuple(error.instance_path)
     match error.kind:
         case Kind.Required(property=name):
@@ -54,10 +57,12 @@ def explain_error(error: SchemaError, root: Schema) -> Iterator[ArgumentProblem]
                 (*here, name), words + expected_type(name, parent_schema(error, root), root=root)
             )
         case Kind.AdditionalProperties(unexpected=names) | Kind.UnevaluatedProperties(unexpected=names):
-            known = get_mapping(parent_schema(error, root), "properties")
+            properties = get_mapping(parent_schema(error, root), "properties")
             for name in names:
                 got = error.instance.get(name, ABSENT) if isinstance(error.instance, dict) else ABSENT
-                yield ArgumentProblem((*here, name), f"no field of this name{suggest_name(name, known)}", got)
+                yield ArgumentProblem(
+                    (*here, name), f"no field of this name{suggest_name(name, properties)}", got
+                )
         case Kind.AnyOf(context=branches) | Kind.OneOfNotValid(context=branches):
             yield from explain_alternatives(error, branches, root=root)
         case _:
@@ -65,7 +70,7 @@ def explain_error(error: SchemaError, root: Schema) -> Iterator[ArgumentProblem]
 
 
 def describe_rule(error: SchemaError, root: Schema) -> str:
-    """What a rule asks for, when it is of one place and no choice between others."""
+    """Describe what a rule requires of one value."""
     match error.kind:
         case Kind.Type(types=types):
             return " or ".join(sorted(types))
@@ -91,7 +96,7 @@ def describe_limit(error: SchemaError) -> str | None:
 
 
 def describe_collection_rule(error: SchemaError, root: Schema) -> str:
-    """What a rule over the whole of a list or an object asks for."""
+    """Describe what a rule over a list or an object requires."""
     match error.kind:
         case Kind.UniqueItems():
             return f"items that all differ{duplicate_items(error.instance)}"
@@ -122,55 +127,67 @@ def describe_contains(error: SchemaError, root: Schema) -> str:
 def explain_alternatives(
     error: SchemaError, branches: Sequence[Sequence[SchemaError]], *, root: Schema
 ) -> Iterator[ArgumentProblem]:
-    """What is wrong with the form that was probably meant; where none stands out, what each one wants."""
+    """Return the problems of the alternative that was probably meant.
+
+    If none stands out, describe what each requires.
+    """
     here = tuple(error.instance_path)
-    meant = [branch for branch in branches if branch]
-    same_sort = [branch for branch in meant if not any(is_type_mismatch(each, here) for each in branch)]
-    if not same_sort:
+    failing = [branch for branch in branches if branch]
+    same_type = [branch for branch in failing if not any(is_type_mismatch(each, here) for each in branch)]
+    if not same_type:
         words = [
-            describe_rule(each, root) for branch in meant for each in branch if is_type_mismatch(each, here)
+            describe_rule(each, root) for branch in failing for each in branch if is_type_mismatch(each, here)
         ]
         yield ArgumentProblem(here, " or ".join(dict.fromkeys(words)) or "one of its forms", error.instance)
         return
-    marks = [[each for each in branch if is_discriminator(each, here)] for branch in same_sort]
-    if all(marks) and len({tuple(mark[0].instance_path) for mark in marks}) == 1:
-        words = [describe_rule(mark[0], root).removeprefix("one of ") for mark in marks]
+    discriminators = [[each for each in branch if is_discriminator(each, here)] for branch in same_type]
+    if (
+        all(discriminators)
+        and len({tuple(discriminator[0].instance_path) for discriminator in discriminators}) == 1
+    ):
+        words = [
+            describe_rule(discriminator[0], root).removeprefix("one of ") for discriminator in discriminators
+        ]
         yield ArgumentProblem(
-            tuple(marks[0][0].instance_path), " or ".join(dict.fromkeys(words)), marks[0][0].instance
+            tuple(discriminators[0][0].instance_path),
+            " or ".join(dict.fromkeys(words)),
+            discriminators[0][0].instance,
         )
         return
-    told_apart = [branch for branch in same_sort if not any(is_discriminator(each, here) for each in branch)]
-    left = told_apart or same_sort
-    fewest = min(map(len, left))
-    close = [branch for branch in left if len(branch) == fewest]
-    if len(close) == 1:
-        for each in close[0]:
+    undetermined = [
+        branch for branch in same_type if not any(is_discriminator(each, here) for each in branch)
+    ]
+    remaining = undetermined or same_type
+    fewest = min(map(len, remaining))
+    closest = [branch for branch in remaining if len(branch) == fewest]
+    if len(closest) == 1:
+        for each in closest[0]:
             yield from explain_error(each, root)
         return
-    words = [describe_branch(branch, here, root=root) for branch in close]
+    words = [describe_branch(branch, here, root=root) for branch in closest]
     yield ArgumentProblem(here, " or ".join(dict.fromkeys(words[:MAX_BRANCHES])), error.instance)
 
 
 def is_type_mismatch(error: SchemaError, path: ValuePath) -> bool:
-    """Whether an error is that the value is of another type altogether."""
+    """Return whether the value has another type than the alternative."""
     return isinstance(error.kind, Kind.Type) and tuple(error.instance_path) == tuple(path)
 
 
 def is_discriminator(error: SchemaError, path: ValuePath) -> bool:
-    """Whether an error is that a field says that another form is meant (`kind: "circle"`)."""
+    """Return whether a field selects another alternative (`kind: "circle"`)."""
     direct = len(error.instance_path) == len(path) + 1
     return direct and isinstance(error.kind, Kind.Constant | Kind.Enum)
 
 
 def describe_branch(branch: Sequence[SchemaError], base_path: tuple[str | int, ...], *, root: Schema) -> str:
-    """What one form wants, in short."""
-    found = [each for error in branch[:MAX_NAMES] for each in explain_error(error, root)]
-    said = [(dotted_path(each.path[len(base_path) :]), each.expected) for each in found]
-    return " and ".join(f"`{path}`: {words}" if path else words for path, words in said[:MAX_BRANCHES])
+    """Describe what one alternative requires, in short."""
+    problems = [each for error in branch[:MAX_NAMES] for each in explain_error(error, root)]
+    described = [(dotted_path(each.path[len(base_path) :]), each.expected) for each in problems]
+    return " and ".join(f"`{path}`: {words}" if path else words for path, words in described[:MAX_BRANCHES])
 
 
 def dependency_reason(error: SchemaError, root: Schema) -> str:
-    """Why a rule holds here, when that depends on other fields."""
+    """Return why a rule applies if that depends on other fields."""
     path = list(error.schema_path)
     for number, step in enumerate(path):
         if step in DEPENDENT_KEYWORDS:
@@ -187,14 +204,16 @@ def dependency_reason(error: SchemaError, root: Schema) -> str:
 
 
 def dependency_triggers(error: SchemaError, root: Schema, *, path: ValuePath) -> list[str]:
-    """The fields whose presence asks for the one that lacks."""
+    """Return the fields whose presence requires the missing one."""
     rules, name = schema_at(root, path), error.kind.property  # type: ignore[attr-defined]  # a Required
-    given = error.instance if isinstance(error.instance, Mapping) else {}
-    return [key for key, wanted in get_mapping({"r": rules}, "r").items() if key in given and name in wanted]
+    present = error.instance if isinstance(error.instance, Mapping) else {}
+    return [
+        key for key, required in get_mapping({"r": rules}, "r").items() if key in present and name in required
+    ]
 
 
 def expected_type(name: str, schema: Schema, *, root: Schema) -> str:
-    """What a missing field should be, as far as one word can say it."""
+    """Return what a missing field should be, in a word."""
     rules = resolve_ref(root, get_mapping(schema, "properties").get(name, {}))
     kinds = rules.get("type")
     if "enum" in rules:
@@ -203,7 +222,7 @@ def expected_type(name: str, schema: Schema, *, root: Schema) -> str:
 
 
 def suggest_name(name: str, known_names: Schema) -> str:
-    """The name that was probably meant, or those that there are."""
+    """Suggest the similar field name, or list the existing ones."""
     close = difflib.get_close_matches(name[:MAX_FRAGMENT_LENGTH], known_names, n=1)
     if close:
         return f"; did you mean `{close[0]}`?"
@@ -213,14 +232,14 @@ def suggest_name(name: str, known_names: Schema) -> str:
 
 
 def parent_schema(error: SchemaError, root: Schema) -> Schema:
-    """The schema whose keyword is broken; of a dependency, the one that it is part of."""
+    """Return the schema whose keyword failed; for a dependency the schema it is part of."""
     path = list(error.schema_path)[:-1]
-    found = schema_at(root, path)
-    return found if isinstance(found, Mapping) else {}
+    schema = schema_at(root, path)
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def duplicate_items(items: Any) -> str:
-    """Which two items are the same."""
+    """Return which two items are equal."""
     seen: dict[bytes, int] = {}
     for index, item in enumerate(items if isinstance(items, list) else ()):
         key = msgspec.json.encode(item, order="sorted")
@@ -231,7 +250,7 @@ def duplicate_items(items: Any) -> str:
 
 
 def ordinals(numbers: Sequence[int]) -> str:
-    """The numbers of forms, as `the 1st and 3rd`."""
+    """Return the numbers of alternatives as `the 1st and 3rd`."""
     names = [
         f"{n}{'th' if 10 < n % 100 < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}" for n in numbers
     ]
@@ -239,12 +258,12 @@ def ordinals(numbers: Sequence[int]) -> str:
 
 
 def quote_json(value: Any) -> str:
-    """A value of the schema as JSON, cut short."""
+    """Return a schema value as JSON, shortened."""
     text = msgspec.json.encode(value, enc_hook=str).decode()
     return text if len(text) <= MAX_FRAGMENT_LENGTH else text[: MAX_FRAGMENT_LENGTH - 1] + "…"
 
 
 def dotted_path(path: ValuePath) -> str:
-    """The path as `a.b[0].c`."""
+    """Return the path as `a.b[0].c`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")

@@ -1,4 +1,4 @@
-"""Mending: arguments that nearly fit their schema, taken as what was meant; each change is told in words."""
+"""Argument repair: arguments that nearly fit their schema are corrected, with a note for each change."""
 
 from __future__ import annotations
 
@@ -28,45 +28,49 @@ from dragoman.operations.arguments.validation import REGEX_OPTIONS, is_too_deep
 ROOT_URI = "urn:dragoman:arguments"
 WRAPPERS = ("arguments", "input", "parameters", "args", "kwargs")
 MAX_NOTES = 20
-MAX_VISITED_VALUES = 20_000  # values that are looked at
+MAX_VISITED_VALUES = 20_000  # values visited before it gives up
 NON_ALPHANUMERIC = re.compile(r"[^0-9a-z]+")
 PathTuple = tuple[str | int, ...]
 
 
 class RepairedArguments(msgspec.Struct, frozen=True):
-    """Arguments that fit, and what was changed in them; a value that fitted before has no notes."""
+    """Arguments that fit, and notes on what was changed; no notes if nothing was."""
 
     value: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
 def repair_arguments(input: Any, schema: Mapping[str, Any]) -> RepairedArguments | None:
-    """The arguments as they were meant, or None when they cannot be made to fit without guessing.
+    """Return the arguments corrected to fit the schema, or None if that takes guessing.
 
-    Changes only what does not fit: text that is JSON, a number or a truth value, and the other way round; a
-    single value for a list; null for a field that may be left out; an option or a name written otherwise; an
-    object wrapped into another. Makes nothing up, and drops nothing but nulls.
+    Changes only what does not fit: text that is JSON, a number or a boolean, and the reverse; a single
+    value for a list; null for an optional field; an option or a field name in another spelling; an object
+    wrapped into another. Adds nothing, and drops nothing but nulls.
     """
-    given = repair_json(input) if isinstance(input, str) else input
-    notes = [] if given is input else ["the arguments were text; taken as the object in it"]
-    if not isinstance(given, dict) or is_too_deep(given) or estimate_cost(schema, given) != "light":
+    arguments = repair_json(input) if isinstance(input, str) else input
+    notes = [] if arguments is input else ["the arguments were text; taken as the object in it"]
+    if (
+        not isinstance(arguments, dict)
+        or is_too_deep(arguments)
+        or estimate_cost(schema, arguments) != "light"
+    ):
         return None
     try:
         fitter = ArgumentRepairer(dict(schema))
-        return fitter.repair(given, notes)
+        return fitter.repair(arguments, notes)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, RecursionError):
         return None
 
 
 class RepairAttempt(msgspec.Struct, frozen=True):
-    """A value changed so that it may fit, and what was done to it."""
+    """A changed value that may fit, and notes on the changes."""
 
     value: Any
     notes: tuple[str, ...] = ()
 
 
 class ArgumentRepairer:
-    """Fits values to the parts of one schema."""
+    """Repairs values against the parts of one schema."""
 
     def __init__(self, root_schema: dict[str, Any]) -> None:
         self._root_schema = root_schema
@@ -77,34 +81,36 @@ class ArgumentRepairer:
         self._validators: dict[int, tuple[Schema, jsonschema_rs.Validator]] = {}
 
     def repair(self, arguments: dict[str, Any], notes: Sequence[str]) -> RepairedArguments | None:
-        """The object as it fits the whole schema."""
+        """Return the object corrected to fit the whole schema, or None."""
         if self._validator.is_valid(arguments):
             return RepairedArguments(arguments, tuple(notes))
         for attempt in self._candidates(arguments):
             if isinstance(attempt.value, dict) and self._validator.is_valid(attempt.value):
-                told = [*notes, *attempt.notes]
-                more = [f"and {len(told) - MAX_NOTES} more changes"] if len(told) > MAX_NOTES else []
-                return RepairedArguments(attempt.value, (*told[:MAX_NOTES], *more))
+                all_notes = [*notes, *attempt.notes]
+                more = (
+                    [f"and {len(all_notes) - MAX_NOTES} more changes"] if len(all_notes) > MAX_NOTES else []
+                )
+                return RepairedArguments(attempt.value, (*all_notes[:MAX_NOTES], *more))
         return None
 
     def _candidates(self, arguments: dict[str, Any]) -> list[RepairAttempt]:
-        found = [self._repair_value(arguments, self._root_schema, path=())]
-        known = get_mapping(resolve_ref(self._root_schema, self._root_schema), "properties")
-        (name, *others) = arguments or ("",)
-        if name in WRAPPERS and not others and name not in known:
+        candidates = [self._repair_value(arguments, self._root_schema, path=())]
+        properties = get_mapping(resolve_ref(self._root_schema, self._root_schema), "properties")
+        (name, *more_fields) = arguments or ("",)
+        if name in WRAPPERS and not more_fields and name not in properties:
             inner = arguments[name]
-            held = repair_json(inner) if isinstance(inner, str) else inner
-            if isinstance(held, dict):
-                fitted = self._repair_value(held, self._root_schema, path=())
+            wrapped = repair_json(inner) if isinstance(inner, str) else inner
+            if isinstance(wrapped, dict):
+                attempt = self._repair_value(wrapped, self._root_schema, path=())
                 note = f"the arguments were wrapped in `{name}`; taken out of it"
-                found.append(RepairAttempt(fitted.value, (note, *fitted.notes)))
-        return found
+                candidates.append(RepairAttempt(attempt.value, (note, *attempt.notes)))
+        return candidates
 
     def _repair_value(self, value: Any, schema: Any, *, path: PathTuple) -> RepairAttempt:
-        """The value as it fits a part of the schema, as nearly as can be said for sure."""
+        """Return the value corrected as far as a part of the schema determines it."""
         self._remaining_visits -= 1
         if self._remaining_visits < 0:
-            raise ValueError("there is more to mend than anybody can follow")
+            raise ValueError("the value is too large to repair")
         if not is_schema(schema) or self._is_valid(value, schema):
             return RepairAttempt(value)
         rules = resolve_ref(self._root_schema, schema)
@@ -123,24 +129,26 @@ class ArgumentRepairer:
     def _repair_any_of(
         self, before: RepairAttempt, branches: Sequence[Schema], *, path: PathTuple
     ) -> RepairAttempt:
-        """The value as it fits one of several forms, unless it could be made to fit them in several ways."""
+        """Return the value corrected to fit one alternative; unchanged if it can fit in several ways."""
         if any(self._is_valid(before.value, branch) for branch in branches):
             return before
-        tried = [(branch, self._repair_value(before.value, branch, path=path)) for branch in branches]
-        fitting = [attempt for branch, attempt in tried if self._is_valid(attempt.value, branch)]
-        ways = {msgspec.json.encode(attempt.value, order="sorted"): attempt for attempt in reversed(fitting)}
-        if len(ways) != 1:
+        attempts = [(branch, self._repair_value(before.value, branch, path=path)) for branch in branches]
+        fitting = [attempt for branch, attempt in attempts if self._is_valid(attempt.value, branch)]
+        results = {
+            msgspec.json.encode(attempt.value, order="sorted"): attempt for attempt in reversed(fitting)
+        }
+        if len(results) != 1:
             return before
-        (after,) = ways.values()
+        (after,) = results.values()
         return RepairAttempt(after.value, before.notes + after.notes)
 
     def _coerce(self, value: Any, rules: Schema, *, path: PathTuple) -> RepairAttempt:
-        """The value as one of the options, or of one of the types, that are named."""
+        """Return the value as one of the options or types of the schema."""
         options = [rules["const"]] if "const" in rules else get_list(rules, "enum")
-        wanted = schema_types(rules)
+        types = schema_types(rules)
         change = match_option(value, options) if options else None
-        if change is None and not options and wanted and not has_type(value, wanted):
-            change = coerce(value, wanted)
+        if change is None and not options and types and not has_type(value, types):
+            change = coerce(value, types)
         return (
             RepairAttempt(value)
             if change is None
@@ -148,7 +156,7 @@ class ArgumentRepairer:
         )
 
     def _repair_children(self, attempt: RepairAttempt, rules: Schema, *, path: PathTuple) -> RepairAttempt:
-        """The value with all that is in it fitted."""
+        """Return the value with everything in it corrected."""
         value, notes = attempt.value, list(attempt.notes)
         if isinstance(value, dict):
             value = self._rename_fields(value, rules, path=path, notes=notes)
@@ -160,63 +168,63 @@ class ArgumentRepairer:
             return attempt
         for step in steps:
             for part in child_rules(rules, step):
-                inner = self._repair_value(value[step], part, path=(*path, step))
-                value[step] = inner.value
-                notes += inner.notes
+                child = self._repair_value(value[step], part, path=(*path, step))
+                value[step] = child.value
+                notes += child.notes
         return RepairAttempt(value, tuple(notes))
 
     def _rename_fields(
         self, value: dict[str, Any], rules: Schema, *, path: PathTuple, notes: list[str]
     ) -> dict[str, Any]:
-        """The object with names as the schema writes them, where no two could be meant."""
-        known = get_mapping(rules, "properties")
-        strange = [name for name in value if not child_schemas({**rules, **CLOSED_OBJECT}, name)]
-        free = [name for name in known if name not in value and self._accepts_rename(name, rules)]
-        meant = {normalise_name(name): name for name in free}
-        clashing = [key for key, count in Counter(map(normalise_name, [*free])).items() if count > 1]
-        clashing += [key for key, count in Counter(map(normalise_name, strange)).items() if count > 1]
-        changed = {
-            name: meant[normalise_name(name)]
-            for name in strange
-            if normalise_name(name) in meant and normalise_name(name) not in clashing
+        """Return the object with field names in the schema's spelling, where they are unambiguous."""
+        properties = get_mapping(rules, "properties")
+        unknown = [name for name in value if not child_schemas({**rules, **CLOSED_OBJECT}, name)]
+        missing = [name for name in properties if name not in value and self._accepts_rename(name, rules)]
+        by_normalised_name = {normalise_name(name): name for name in missing}
+        ambiguous = [key for key, count in Counter(map(normalise_name, [*missing])).items() if count > 1]
+        ambiguous += [key for key, count in Counter(map(normalise_name, unknown)).items() if count > 1]
+        renamed = {
+            name: by_normalised_name[normalise_name(name)]
+            for name in unknown
+            if normalise_name(name) in by_normalised_name and normalise_name(name) not in ambiguous
         }
         notes += [
-            f"{quote_path((*path, old))} was taken as `{new}`, its name" for old, new in changed.items()
+            f"{quote_path((*path, old))} was taken as `{new}`, its name" for old, new in renamed.items()
         ]
-        return {changed.get(name, name): held for name, held in value.items()}
+        return {renamed.get(name, name): field_value for name, field_value in value.items()}
 
     def _accepts_rename(self, name: str, rules: Schema) -> bool:
-        """Whether a field is missed, or another of its name would not be let in."""
+        """Return whether a field is required, or no unknown field is allowed beside it."""
         is_closed = rules.get("additionalProperties") is False or rules.get("unevaluatedProperties") is False
         return is_closed or name in get_list(rules, "required")
 
     def _drop_nulls(
         self, value: dict[str, Any], rules: Schema, *, path: PathTuple, notes: list[str]
     ) -> dict[str, Any]:
-        """The object without nulls in fields that may be left out and take no null."""
-        known, required = get_mapping(rules, "properties"), get_list(rules, "required")
-        empty = [
+        """Return the object without nulls in optional fields that do not accept null."""
+        properties, required = get_mapping(rules, "properties"), get_list(rules, "required")
+        null_fields = [
             name
-            for name, held in value.items()
-            if held is None
-            and name in known
+            for name, field_value in value.items()
+            if field_value is None
+            and name in properties
             and name not in required
-            and not self._is_valid(None, known[name])
+            and not self._is_valid(None, properties[name])
         ]
-        notes += [f"{quote_path((*path, name))} was null; left out" for name in empty]
-        return {name: held for name, held in value.items() if name not in empty}
+        notes += [f"{quote_path((*path, name))} was null; left out" for name in null_fields]
+        return {name: field_value for name, field_value in value.items() if name not in null_fields}
 
     def _is_valid(self, value: Any, schema: Any) -> bool:
-        """Whether a value fits a part of the schema."""
+        """Return whether a value is valid against a part of the schema."""
         if not isinstance(schema, Mapping):
             return schema is not False
-        known = self._validators.get(id(schema))
-        if known is None:
-            known = self._validators[id(schema)] = (
+        cached = self._validators.get(id(schema))
+        if cached is None:
+            cached = self._validators[id(schema)] = (
                 schema,
                 self._compile({**self._draft, **absolute_refs(schema)}),
             )
-        return known[1].is_valid(value)
+        return cached[1].is_valid(value)
 
     def _compile(self, schema: Any) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(
@@ -232,27 +240,27 @@ CLOSED_OBJECT: Schema = {"additionalProperties": None, "unevaluatedProperties": 
 
 
 def child_rules(rules: Schema, step: str | int) -> list[Schema]:
-    """The rules for what is at a key or index, but for those that only some of the items have to follow."""
+    """Return the schemas for a key or index, except those that only some items have to match."""
     return child_schemas({name: rule for name, rule in rules.items() if name != "contains"}, step)
 
 
 def absolute_refs(schema: Any) -> Any:
-    """A part of the schema that still points into the whole one."""
+    """Return a part of the schema with references into the whole one."""
     if isinstance(schema, list):
-        return [absolute_refs(each) for each in schema]
+        return [absolute_refs(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     return {
-        key: f"{ROOT_URI}{held}"
-        if key == "$ref" and isinstance(held, str) and held.startswith("#")
-        else absolute_refs(held)
-        for key, held in schema.items()
+        key: f"{ROOT_URI}{value}"
+        if key == "$ref" and isinstance(value, str) and value.startswith("#")
+        else absolute_refs(value)
+        for key, value in schema.items()
         if key not in ("$id", "$anchor", "$dynamicAnchor")
     }
 
 
 def schema_types(rules: Schema) -> frozenset[str]:
-    """The types that a schema names, or those that its rules are for."""
+    """Return the types that a schema names or implies."""
     kinds = rules.get("type")
     if kinds is not None:
         return frozenset([kinds] if isinstance(kinds, str) else kinds)
@@ -262,7 +270,7 @@ def schema_types(rules: Schema) -> frozenset[str]:
 
 
 def has_type(value: Any, types: Collection[str]) -> bool:
-    """Whether a value is of one of these types."""
+    """Return whether a value has one of these types."""
     return any(kind in types for kind in value_types(value))
 
 
@@ -285,7 +293,7 @@ def value_types(value: Any) -> tuple[str, ...]:
 
 
 def normalise_name(name: str) -> str:
-    """A name without what case and word breaks add to it."""
+    """Return a name without case and word separators."""
     return NON_ALPHANUMERIC.sub("", name.lower())
 
 

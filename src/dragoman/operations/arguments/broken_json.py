@@ -1,4 +1,4 @@
-"""Repair: broken JSON of a call's arguments, read as what was meant, when nothing is lost or made up."""
+"""Broken JSON: reading malformed arguments of a call where nothing is lost or invented."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 MAX_LENGTH = 1_000_000
-MAX_GUESS_LENGTH = 4_000  # characters: the time that guessing takes grows with their square
+MAX_GUESS_LENGTH = 4_000  # characters: tolerant parsing takes quadratic time
 MAX_DEPTH = 50
 CODE_FENCE = re.compile(r"\A```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d_]+")
@@ -25,80 +25,80 @@ COMPLETE_ENDINGS = ("}", "]", '"', "'", "”")
 
 
 def repair_json(text: str, *, truncated: bool = False) -> dict[str, Any] | None:
-    """The object that a text was meant to be; None when that cannot be said for sure.
+    """Return the object that a text was meant to be; None if that is uncertain.
 
-    Mends code fences, line breaks in strings, commas too many, single quotes, Python's words, names without
-    quotes and lacking brackets at the end. `cut`: the text is known to have broken off, so that only one
-    that is whole counts. Every word and number of the text is in the result, and nothing else is.
+    Repairs code fences, line breaks in strings, superfluous commas, single quotes, Python literals,
+    unquoted names and missing closing brackets. With `truncated` the text is known to be cut off, so only
+    complete JSON counts. Every word and number of the text is in the result, and no others.
     """
     if len(text) > MAX_LENGTH:
         return None
-    bare = strip_code_fence(text.strip())
-    found = parse_strict(bare)
-    if found is None and not truncated:
-        found = parse_lenient(bare)
-    if found is None and not truncated and bare.endswith(COMPLETE_ENDINGS):
-        found = parse_tolerant(bare)
-    return found
+    stripped = strip_code_fence(text.strip())
+    parsed = parse_strict(stripped)
+    if parsed is None and not truncated:
+        parsed = parse_lenient(stripped)
+    if parsed is None and not truncated and stripped.endswith(COMPLETE_ENDINGS):
+        parsed = parse_tolerant(stripped)
+    return parsed
 
 
 def strip_code_fence(text: str) -> str:
-    fenced = CODE_FENCE.match(text)
-    return fenced[1].strip() if fenced else text
+    match = CODE_FENCE.match(text)
+    return match[1].strip() if match else text
 
 
 def parse_strict(text: str) -> dict[str, Any] | None:
     try:
-        found = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+        parsed = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def parse_lenient(text: str) -> dict[str, Any] | None:
-    """JSON but for control characters in its strings."""
+    """Parse JSON that may have control characters in its strings."""
     try:
-        found = json.loads(text, strict=False)
+        parsed = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and preserves_words(text, found) else None
+    return parsed if isinstance(parsed, dict) and preserves_words(text, parsed) else None
 
 
 def parse_tolerant(text: str) -> dict[str, Any] | None:
-    """What a tolerant reader makes of it, when that is faithful."""
+    """Parse with the json-repair package, if the result preserves every word."""
     if len(text) > MAX_GUESS_LENGTH or is_too_deep(text):
         return None
-    import json_repair  # late: most calls never need it
+    import json_repair  # imported late: most calls never need it
 
     try:
-        found = json_repair.loads(text, skip_json_loads=True)
+        parsed = json_repair.loads(text, skip_json_loads=True)
     except (ValueError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, dict) and preserves_words(text, found) else None
+    return parsed if isinstance(parsed, dict) and preserves_words(text, parsed) else None
 
 
 def is_too_deep(text: str) -> bool:
-    """Whether brackets may be nested deeper than any arguments are."""
+    """Return whether brackets may be nested deeper than in any real arguments."""
     depth = 0
-    for sign in text:
-        depth += (sign in OPENING) - (sign in CLOSING)
+    for character in text:
+        depth += (character in OPENING) - (character in CLOSING)
         if depth > MAX_DEPTH:
             return True
     return False
 
 
 def preserves_words(text: str, parsed: dict[str, Any]) -> bool:
-    """Whether the words and numbers of a text are those of the object, each as often."""
+    """Return whether the text and the object have the same words and numbers, equally often."""
     try:
-        held = Counter(word for leaf in leaf_texts(parsed) for word in normalised_words(leaf))
+        counts = Counter(word for leaf in leaf_texts(parsed) for word in normalised_words(leaf))
     except ValueError:
         return False
-    return Counter(normalised_words(ESCAPE.sub(unescape_match, text))) == held
+    return Counter(normalised_words(ESCAPE.sub(unescape_match, text))) == counts
 
 
 def unescape_match(escape: re.Match[str]) -> str:
-    code, sign = escape.groups()
-    return chr(int(code, 16)) if code else ESCAPED_BLANKS.get(sign, sign)
+    code, character = escape.groups()
+    return chr(int(code, 16)) if code else ESCAPED_BLANKS.get(character, character)
 
 
 def normalised_words(text: str) -> Iterator[str]:
@@ -107,22 +107,22 @@ def normalised_words(text: str) -> Iterator[str]:
 
 
 def normalise_number(word: str) -> str:
-    """A number spelled in one way, so that 1.50 is 1.5; zeros at its beginning mean something."""
+    """Return a number in one spelling, so that 1.50 is 1.5; leading zeros are significant."""
     if word.startswith("0") and word[1:2].isdecimal():
         return word
     return str(Decimal(word).normalize())
 
 
 def leaf_texts(value: Any) -> Iterator[str]:
-    """The texts of all names and values. ValueError for what JSON cannot hold."""
+    """Return the texts of all names and values. Raises ValueError for what JSON cannot express."""
     if isinstance(value, dict):
-        for name, held in value.items():
+        for name, child in value.items():
             yield str(name)
-            yield from leaf_texts(held)
+            yield from leaf_texts(child)
     elif isinstance(value, list | tuple):
-        for held in value:
-            yield from leaf_texts(held)
+        for child in value:
+            yield from leaf_texts(child)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("no JSON number")
+        raise ValueError("not a JSON number")
     else:
         yield value if isinstance(value, str) else "null" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Lossless changes of one value into another type: text that is a number, a number that should be text."""
+"""Lossless coercion between JSON types: text that is a number, a number that should be text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from dragoman.operations.arguments.broken_json import repair_json
 
 NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,30})(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?")
 MAX_TEXT_LENGTH = 1_000_000
-TYPE_NAMES = {"integer": "whole number", "boolean": "true or false", "array": "list", "null": "null"}
 Coercion = tuple[Any, str]
 
 
 def coerce(value: Any, types: Set[str]) -> Coercion | None:
-    """The value as one of the wanted types, and in words what was done; None when it is not sure.
+    """Return the value as one of the types and a note on the change; None if that is ambiguous.
 
-    Nothing for a value that is of such a type already.
+    The value must not have one of the types already.
     """
     if isinstance(value, str):
         return coerce_text(value, types)
@@ -33,34 +32,34 @@ def coerce(value: Any, types: Set[str]) -> Coercion | None:
 
 
 def coerce_text(text: str, types: Set[str]) -> Coercion | None:
-    """What a text says, when a text is not what is wanted."""
+    """Return what a text stands for if text is not accepted."""
     if len(text) > MAX_TEXT_LENGTH:
         return None
-    bare = text.strip()
-    if types & {"integer", "number"} and (number := parse_number(bare, types)) is not None:
+    stripped = text.strip()
+    if types & {"integer", "number"} and (number := parse_number(stripped, types)) is not None:
         return number, f"was text; taken as the number {msgspec.json.encode(number).decode()}"
-    if "boolean" in types and bare.lower() in ("true", "false"):
-        return bare.lower() == "true", f"was text; taken as {bare.lower()}"
-    if "null" in types and bare.lower() in ("null", "none"):
+    if "boolean" in types and stripped.lower() in ("true", "false"):
+        return stripped.lower() == "true", f"was text; taken as {stripped.lower()}"
+    if "null" in types and stripped.lower() in ("null", "none"):
         return None, "was text; taken as null"
-    if "object" in types and bare[:1] in "{`" and (found := repair_json(bare)) is not None:
-        return found, "was JSON in a text; taken as the object in it"
+    if "object" in types and stripped[:1] in "{`" and (parsed := repair_json(stripped)) is not None:
+        return parsed, "was JSON in a text; taken as the object in it"
     if "array" in types:
-        return coerce_text_to_list(text, bare)
+        return coerce_text_to_list(text, stripped)
     return None
 
 
 def coerce_text_to_list(text: str, stripped: str) -> Coercion | None:
     if stripped.startswith("["):
-        inside = repair_json(f'{{"list": {stripped}}}')
-        if inside is not None and isinstance(inside.get("list"), list):
-            return inside["list"], "was JSON in a text; taken as the list in it"
+        parsed = repair_json(f'{{"list": {stripped}}}')
+        if parsed is not None and isinstance(parsed.get("list"), list):
+            return parsed["list"], "was JSON in a text; taken as the list in it"
         return None
     return [text], "was a single value; taken as a list of that one"
 
 
 def parse_number(text: str, types: Set[str]) -> int | float | None:
-    """The number that a text spells, when no digit of it is lost."""
+    """Return the number that a text spells, if no digit is lost."""
     if not NUMBER.fullmatch(text):
         return None
     exact = Decimal(text)
@@ -73,16 +72,20 @@ def parse_number(text: str, types: Set[str]) -> int | float | None:
 
 
 def match_option(value: Any, options: Sequence[Any]) -> Coercion | None:
-    """The one option that differs from a text in case or blanks only, or is the number or word it spells."""
+    """Return the one option that equals the value but for case, blanks or type."""
     if isinstance(value, str):
-        same = [each for each in options if isinstance(each, str) and fold_case(each) == fold_case(value)]
-        if len(same) == 1:
-            return same[0], f"was {value.strip()!r}; taken as {same[0]!r}"
-        spelled = [
-            each for each in options if not isinstance(each, str) and spells_option(value.strip(), each)
+        matching = [
+            option for option in options if isinstance(option, str) and fold_case(option) == fold_case(value)
         ]
-        if not same and len(spelled) == 1:
-            return spelled[0], f"was text; taken as {msgspec.json.encode(spelled[0]).decode()}"
+        if len(matching) == 1:
+            return matching[0], f"was {value.strip()!r}; taken as {matching[0]!r}"
+        equivalent = [
+            option
+            for option in options
+            if not isinstance(option, str) and spells_option(value.strip(), option)
+        ]
+        if not matching and len(equivalent) == 1:
+            return equivalent[0], f"was text; taken as {msgspec.json.encode(equivalent[0]).decode()}"
         return None
     if isinstance(value, bool | int | float):
         text = msgspec.json.encode(value).decode()
@@ -101,4 +104,4 @@ def spells_option(text: str, option: Any) -> bool:
 
 
 def type_label(value: Any) -> str:
-    return "truth value" if isinstance(value, bool) else "number"
+    return "boolean" if isinstance(value, bool) else "number"

@@ -1,4 +1,4 @@
-"""Docstrings: what they say of a function, and of its parameters, in Google's, numpy's or Sphinx' manner."""
+"""Docstrings in Google, NumPy and Sphinx style: the description and the text of each parameter."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ SPHINX_PARAMETER = re.compile(r"^:param (?:\S+ )*?(\w+):[ ]*(.*(?:\n[ \t]+\S.*)*
 
 
 class ParsedDocstring(msgspec.Struct, frozen=True):
-    """What a docstring says without its parameter section, and what it says of each parameter."""
+    """A docstring without its parameter section, and the text of each parameter."""
 
     description: str
     parameters: Mapping[str, str]
 
 
 def parse_docstring(function: Callable[..., Any]) -> ParsedDocstring:
-    """What the function's own docstring says; nothing when it has none."""
+    """Parse the function's own docstring; empty without one."""
     text = inspect.cleandoc(function.__doc__ or "")
-    parameters = {name: collapse_whitespace(said) for name, said in SPHINX_PARAMETER.findall(text)}
+    parameters = {
+        name: collapse_whitespace(description) for name, description in SPHINX_PARAMETER.findall(text)
+    }
     lines = SPHINX_PARAMETER.sub("", text).splitlines()
     for index, line in enumerate(lines):
         numpy = line == "Parameters" and bool(UNDERLINE.fullmatch("".join(lines[index + 1 : index + 2])))
@@ -40,28 +42,28 @@ def parse_docstring(function: Callable[..., Any]) -> ParsedDocstring:
 
 
 def google_body(lines: list[str]) -> Iterator[str]:
-    """The indented lines that follow."""
+    """Return the indented lines of a section."""
     return takewhile(lambda line: not line.strip() or line.startswith((" ", "\t")), lines)
 
 
 def numpy_body(lines: list[str]) -> Iterator[str]:
-    """The lines up to the next underlined title."""
-    for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        if UNDERLINE.fullmatch(below):
+    """Return the lines up to the next underlined title."""
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+        if UNDERLINE.fullmatch(next_line):
             return
         yield line
 
 
 def parse_entries(body: list[str], *, typed: bool) -> dict[str, str]:
-    """Each parameter's text. What stands behind the colon is its type when `typed`, else its text."""
-    found: dict[str, list[str]] = {}
-    said: list[str] = []
+    """Return each parameter's text. After the colon stands its type if `typed`, else its text."""
+    texts_by_name: dict[str, list[str]] = {}
+    current: list[str] = []
     for line in textwrap.dedent("\n".join(body)).splitlines():
         entry = PARAMETER_ENTRY.fullmatch(line)
         if entry is not None:
-            said = found.setdefault(entry[1], [])
-        said.append("" if entry and typed else entry[2] or "" if entry else line)
-    return {name: collapse_whitespace(" ".join(texts)) for name, texts in found.items()}
+            current = texts_by_name.setdefault(entry[1], [])
+        current.append("" if entry and typed else entry[2] or "" if entry else line)
+    return {name: collapse_whitespace(" ".join(texts)) for name, texts in texts_by_name.items()}
 
 
 def collapse_whitespace(text: str) -> str:

@@ -1,4 +1,7 @@
-"""Parameters of a Python function: their JSON Schema, and the check of an input against their type hints."""
+"""Parameters of a Python function.
+
+Their JSON Schema, and the validation of input against their type hints.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,25 @@ UNSUPPORTED_KINDS = {
 
 
 class FunctionParameters:
-    """What a function takes: `names` from the caller, `context_names` from the hub."""
+    """The parameters of a function: `names` come from the caller, `context_names` get the context."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function_name = getattr(function, "__qualname__", repr(function))
         self.type_hints = resolve_type_hints(function, self.function_name)
-        taken = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
         self.context_names = tuple(
-            each.name for each in taken if is_context_hint(self.type_hints.get(each.name))
+            parameter.name for parameter in parameters if is_context_hint(self.type_hints.get(parameter.name))
         )
-        self.names = tuple(each.name for each in taken if each.name not in self.context_names)
+        self.names = tuple(
+            parameter.name for parameter in parameters if parameter.name not in self.context_names
+        )
         fields = {
-            f"p{index}": self._field(each) for index, each in enumerate(taken) if each.name in self.names
+            f"p{index}": self._field(parameter)
+            for index, parameter in enumerate(parameters)
+            if parameter.name in self.names
         }
         try:
-            # Fields have made-up names and the true ones as aliases: `json` or `_x` are no names for a field.
+            # Fields are numbered, with the parameter names as aliases: pydantic rejects `json` or `_x` as names.
             self._model = pydantic.create_model("Input", __config__={"extra": "forbid"}, **fields)  # type: ignore[call-overload]
             self._schema = strip_titles(self._model.model_json_schema())
         except (PydanticUserError, TypeError) as error:
@@ -46,7 +53,7 @@ class FunctionParameters:
         self._aliases = dict(zip(fields, self.names, strict=True))
 
     def schema(self, descriptions: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON Schema, with descriptions for the parameters whose hint has none."""
+        """Return the JSON Schema; `descriptions` are for parameters whose hint has none."""
         properties = {
             name: {"description": descriptions[name]} | rules if name in descriptions else rules
             for name, rules in self._schema["properties"].items()
@@ -54,7 +61,7 @@ class FunctionParameters:
         return {"type": "object", **self._schema, "properties": properties}
 
     def parse(self, input: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments that an input stands for. Raises InvalidInput that names each wrong field."""
+        """Return the keyword arguments for an input. Raises InvalidInput, with every wrong field."""
         try:
             values = self._model.model_validate(input).__dict__
         except pydantic.ValidationError as error:
@@ -65,23 +72,23 @@ class FunctionParameters:
         where = f"{self.function_name}: parameter {parameter.name!r}"
         if parameter.kind in UNSUPPORTED_KINDS:
             raise ConfigError(
-                f"{where} {UNSUPPORTED_KINDS[parameter.kind]}; an operation's parameters have names"
+                f"{where} {UNSUPPORTED_KINDS[parameter.kind]}; operations take named parameters only"
             )
         if parameter.name not in self.type_hints:
-            raise ConfigError(f"{where} has no type hint; its JSON Schema is made from it")
+            raise ConfigError(f"{where} has no type hint; add one, its JSON Schema is made from it")
         default = ... if parameter.default is parameter.empty else parameter.default
         return Annotated[self.type_hints[parameter.name], pydantic.Field(alias=parameter.name)], default
 
 
 def resolve_type_hints(function: Callable[..., Any], function_name: str) -> dict[str, Any]:
-    """The function's type hints, resolved."""
+    """Return the function's type hints, resolved. Raises ConfigError."""
     target = function if hasattr(function, "__annotations__") else type(function).__call__
     try:
         hints = get_type_hints(target, include_extras=True)
     except NameError as error:
         raise ConfigError(
             f"{function_name}: a type hint cannot be resolved ("
-            f"{error}); types in hints belong at module level"
+            f"{error}); define the types of hints at module level"
         ) from None
     return (
         {name: to_pydantic_hint(hint) for name, hint in hints.items()}
@@ -91,12 +98,12 @@ def resolve_type_hints(function: Callable[..., Any], function_name: str) -> dict
 
 
 def is_context_hint(hint: Any) -> bool:
-    """Whether a hint is Context, or Context or None."""
+    """Return whether a hint is Context or an optional Context."""
     return hint is Context or (get_origin(hint) in (Union, UnionType) and Context in get_args(hint))
 
 
 def to_pydantic_hint(hint: Any, *, outer_types: tuple[Any, ...] = ()) -> Any:
-    """The hint with each TypedDict in the form that pydantic can read before Python 3.12."""
+    """Return the hint with TypedDicts that pydantic can read before Python 3.12."""
     if typing_extensions.is_typeddict(hint):
         return dict[str, Any] if hint in outer_types else to_pydantic_typed_dict(hint, (*outer_types, hint))
     origin, args = get_origin(hint), get_args(hint)
@@ -112,12 +119,12 @@ def to_pydantic_hint(hint: Any, *, outer_types: tuple[Any, ...] = ()) -> Any:
 
 
 def to_pydantic_typed_dict(hint: Any, outer_types: tuple[Any, ...]) -> Any:
-    """A TypedDict rebuilt, key for key."""
+    """Rebuild a TypedDict with typing_extensions."""
     keys: dict[str, Any] = {}
-    for key, old in get_type_hints(hint, include_extras=True).items():
-        value = to_pydantic_hint(old, outer_types=outer_types)
-        said = get_origin(value) in (Required, NotRequired)
-        keys[key] = value if said or key in hint.__required_keys__ else NotRequired[value]
+    for key, hint_of_key in get_type_hints(hint, include_extras=True).items():
+        value = to_pydantic_hint(hint_of_key, outer_types=outer_types)
+        is_qualified = get_origin(value) in (Required, NotRequired)
+        keys[key] = value if is_qualified or key in hint.__required_keys__ else NotRequired[value]
     rebuilt = typing_extensions.TypedDict(hint.__name__, keys)  # type: ignore[misc]  # a name only known now
     rebuilt.__doc__ = hint.__doc__
     return rebuilt

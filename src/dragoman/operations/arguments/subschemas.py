@@ -1,4 +1,4 @@
-"""Subschemas: which parts of a JSON Schema speak of which parts of a value."""
+"""Subschemas: which parts of a JSON Schema apply to which parts of a value."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ SAME_VALUE_KEYWORDS = ("if", "then", "else", "not", "propertyNames")
 
 
 def estimate_cost(root: Schema, value: Any) -> CheckCost:
-    """How much there is to check: `heavy` when the value is big, `tangled` when rules multiply on one spot.
+    """Estimate the cost of listing all errors.
 
-    To list all that is wrong costs memory and time in that measure, and the schema may be somebody else's.
+    `heavy` for a large value, `tangled` if rules multiply on one value. The schema may be a stranger's, and
+    the validator's time and memory grow with this cost.
     """
     total = 0
-    waiting: list[tuple[Any, list[Schema]]] = [(value, [root])]
-    while waiting:
-        here, rules = waiting.pop()
-        if not expand_rules(root, rules, value=here):
+    pending: list[tuple[Any, list[Schema]]] = [(value, [root])]
+    while pending:
+        current, rules = pending.pop()
+        if not expand_rules(root, rules, value=current):
             return "tangled"
         total += len(rules)
         if total > MAX_CHECKS:
             return "heavy"
-        for step, child in child_values(here):
-            if told := [each for rule in rules for each in child_schemas(rule, step)]:
-                waiting.append((child, told))
+        for key, child in child_values(current):
+            if child_rules := [schema for rule in rules for schema in child_schemas(rule, key)]:
+                pending.append((child, child_rules))
     return "light"
 
 
 def expand_rules(root: Schema, rules: list[Schema], *, value: Any) -> bool:
-    """Add to the rules all that speak of the same value; False when they are too many."""
+    """Add all schemas that apply to the same value; return False if they are too many."""
     for rule in rules:
         rules.extend(same_value_schemas(root, rule))
         if isinstance(value, Mapping):
@@ -52,7 +53,7 @@ def expand_rules(root: Schema, rules: list[Schema], *, value: Any) -> bool:
 
 
 def same_value_schemas(root: Schema, schema: Schema) -> Iterator[Schema]:
-    """The subschemas that speak of the same value."""
+    """Return the subschemas that apply to the same value."""
     if "$ref" in schema:
         yield ref_target(root, schema["$ref"])
     for name in ("allOf", *ALTERNATIVES):
@@ -63,25 +64,28 @@ def same_value_schemas(root: Schema, schema: Schema) -> Iterator[Schema]:
 
 
 def child_schemas(schema: Schema, step: str | int) -> list[Schema]:
-    """The subschemas that speak of what is at this key or index."""
-    found: list[Any] = []
+    """Return the subschemas that apply to the value at a key or index."""
+    candidates: list[Any] = []
     if isinstance(step, int):
-        first = get_list(schema, "prefixItems")
-        found = [first[step] if step < len(first) else schema.get("items"), schema.get("contains")]
-        found.append(schema.get("unevaluatedItems"))
-        return [each for each in found if is_schema(each)]
-    found = [get_mapping(schema, "properties").get(step)]
-    found += [
+        prefix_items = get_list(schema, "prefixItems")
+        candidates = [
+            prefix_items[step] if step < len(prefix_items) else schema.get("items"),
+            schema.get("contains"),
+        ]
+        candidates.append(schema.get("unevaluatedItems"))
+        return [each for each in candidates if is_schema(each)]
+    candidates = [get_mapping(schema, "properties").get(step)]
+    candidates += [
         rule for pattern, rule in get_mapping(schema, "patternProperties").items() if may_match(pattern, step)
     ]
-    known = any(each is not None for each in found)
-    if not known:
-        found += [schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
-    return [each for each in found if is_schema(each)]
+    is_named = any(each is not None for each in candidates)
+    if not is_named:
+        candidates += [schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
+    return [each for each in candidates if is_schema(each)]
 
 
 def child_values(value: Any) -> Iterator[tuple[str | int, Any]]:
-    """The keys or indices of a value, with what is there."""
+    """Return the keys or indexes of a value with their values."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, list | tuple):
@@ -89,13 +93,13 @@ def child_values(value: Any) -> Iterator[tuple[str | int, Any]]:
 
 
 def may_match(pattern: str, name: str) -> bool:
-    """Whether a pattern of `patternProperties` may speak of a name: sure only for plain beginnings."""
-    plain = re.fullmatch(r"\^([A-Za-z0-9_-]+)", pattern)
-    return plain is None or name.startswith(plain[1])
+    """Return whether a pattern of `patternProperties` may match a name; exact only for plain prefixes."""
+    literal_prefix = re.fullmatch(r"\^([A-Za-z0-9_-]+)", pattern)
+    return literal_prefix is None or name.startswith(literal_prefix[1])
 
 
 def resolve_ref(root: Schema, schema: Any) -> Schema:
-    """The schema itself, or what its `$ref` leads to within the same document; ANY where that is nothing."""
+    """Return the schema, or what its `$ref` points to in the document; ANY_SCHEMA if that is nothing."""
     for _ in range(MAX_REF_CHAIN):
         if not is_schema(schema):
             return ANY_SCHEMA
@@ -107,25 +111,25 @@ def resolve_ref(root: Schema, schema: Any) -> Schema:
 
 
 def ref_target(root: Schema, reference: Any) -> Schema:
-    """What a reference within the document leads to; ANY for another one."""
+    """Return what a reference within the document points to; ANY_SCHEMA for any other."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return ANY_SCHEMA
     steps = [unquote(step).replace("~1", "/").replace("~0", "~") for step in reference[1:].split("/")[1:]]
-    found = schema_at(root, steps)
-    return found if is_schema(found) else ANY_SCHEMA
+    schema = schema_at(root, steps)
+    return schema if is_schema(schema) else ANY_SCHEMA
 
 
 def schema_at(root: Any, path: Sequence[str | int]) -> Any:
-    """What is at a path in the schema; None when nothing is."""
-    here = root
+    """Return what is at a path of the schema; None if nothing is."""
+    current = root
     for step in path:
-        if isinstance(here, Mapping):
-            here = here.get(str(step))
-        elif isinstance(here, list) and str(step).isdigit() and int(step) < len(here):
-            here = here[int(step)]
+        if isinstance(current, Mapping):
+            current = current.get(str(step))
+        elif isinstance(current, list) and str(step).isdigit() and int(step) < len(current):
+            current = current[int(step)]
         else:
             return None
-    return here
+    return current
 
 
 def is_schema(schema: Any) -> bool:
@@ -133,10 +137,10 @@ def is_schema(schema: Any) -> bool:
 
 
 def get_mapping(schema: Schema, keyword: str) -> Schema:
-    found = schema.get(keyword)
-    return found if isinstance(found, Mapping) else ANY_SCHEMA
+    value = schema.get(keyword)
+    return value if isinstance(value, Mapping) else ANY_SCHEMA
 
 
 def get_list(schema: Schema, keyword: str) -> Sequence[Any]:
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else ()
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else ()

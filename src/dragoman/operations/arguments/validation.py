@@ -1,4 +1,4 @@
-"""Schemas: what an operation takes and gives as JSON Schema, and the check of an input against it."""
+"""Validation of operation input against JSON Schemas, with problems that a model can correct."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ SCHEMA_MAPS = ("properties", "$defs", "patternProperties")
 
 
 def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> InputParser:
-    """A check of input against a JSON Schema (draft 2020-12 unless it says otherwise); gives the input back.
+    """Return a function that checks input against a JSON Schema and returns it (draft 2020-12 by default).
 
-    Raises ConfigError when the schema is none, or refers to another document.
+    Raises ConfigError if the schema is invalid or refers to another document.
     """
     rules = dict(schema)
     try:
         validator = compile_schema(rules)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        raise ConfigError(f"the {label} is no usable JSON Schema: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"The {label} is not a valid JSON Schema: {str(error).splitlines()[0]}") from None
 
     def check(input: Mapping[str, Any]) -> Mapping[str, Any]:
         if is_too_deep(input):
@@ -65,9 +65,10 @@ def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Input
 
 
 def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
-    """The validator of a schema. `format` is a hint and not checked: whoever runs the call knows best.
+    """Compile a schema.
 
-    Patterns run without backtracking where they can, else within a bound.
+    `format` is not validated: the operation that runs the call knows its formats best. Patterns run without
+    backtracking where possible, else within a limit.
     """
     return jsonschema_rs.validator_for(
         schema, offline=True, validate_formats=False, pattern_options=REGEX_OPTIONS
@@ -77,15 +78,15 @@ def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
 def find_problems(
     validator: jsonschema_rs.Validator, schema: Mapping[str, Any], *, input: Mapping[str, Any]
 ) -> list[ArgumentProblem]:
-    """What is wrong with an input: all of it, or only the first where all would cost too much."""
+    """Return the problems of an input: all, or only the first if all would cost too much."""
     weight = estimate_cost(schema, input)
     if weight == "tangled":
         return [ArgumentProblem((), "what its schema says (it is too tangled to say where)", input)]
     if weight == "heavy":
         return find_first_problem(validator, schema, input=input)
-    found = [each for error in validator.iter_errors(input) for each in explain_error(error, schema)]
-    known = {(each.path, each.expected): each for each in found}
-    return list(known.values())
+    problems = [each for error in validator.iter_errors(input) for each in explain_error(error, schema)]
+    unique = {(each.path, each.expected): each for each in problems}
+    return list(unique.values())
 
 
 def find_first_problem(
@@ -99,7 +100,7 @@ def find_first_problem(
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than anything that has a meaning; the validator cannot stand that."""
+    """Return whether a value is nested deeper than the validator can handle."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -114,54 +115,62 @@ def is_too_deep(value: Any) -> bool:
 
 
 def pydantic_problems(error: pydantic.ValidationError, input: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What pydantic found wrong, one problem a field; the branches of a union are joined."""
-    found: dict[str, dict[str, Any]] = {}
-    for each in error.errors(include_url=False, include_context=False):
-        missing, extra = each["type"] == "missing", each["type"] == "extra_forbidden"
-        path = input_path(each["loc"], input, missing=missing)
-        wanted = (
+    """Return pydantic's errors as problems, one a field; branches of a union are joined."""
+    problems: dict[str, dict[str, Any]] = {}
+    for detail in error.errors(include_url=False, include_context=False):
+        missing, extra = detail["type"] == "missing", detail["type"] == "extra_forbidden"
+        path = input_path(detail["loc"], input, missing=missing)
+        expected = (
             "a value (required)"
             if missing
             else "no field of this name"
             if extra
-            else expectation(each["msg"])
+            else expectation(detail["msg"])
         )
-        here = make_problem(path, wanted) if missing else make_problem(path, wanted, got=each["input"])
-        known = found.setdefault(here["path"], here)
-        if known is not here and wanted not in known["expected"]:
-            known["expected"] += f" or {wanted}"
-    return list(found.values())
+        field_problem = (
+            make_problem(path, expected) if missing else make_problem(path, expected, got=detail["input"])
+        )
+        existing = problems.setdefault(field_problem["path"], field_problem)
+        if existing is not field_problem and expected not in existing["expected"]:
+            existing["expected"] += f" or {expected}"
+    return list(problems.values())
 
 
 def input_path(location: ValuePath, input: Any, *, missing: bool) -> list[str | int]:
-    """The steps of a location that lead through the input; the others name branches of unions."""
+    """Return the steps of a location that exist in the input; the others name branches of unions."""
     path: list[str | int] = []
-    here = input
+    current = input
     for step in location:
-        inside = range(len(here)) if isinstance(here, list) else here if isinstance(here, Mapping) else ()
-        if step in inside:
-            here = here[step]
+        keys = (
+            range(len(current))
+            if isinstance(current, list)
+            else current
+            if isinstance(current, Mapping)
+            else ()
+        )
+        if step in keys:
+            current = current[step]
             path.append(step)
     return [*path, location[-1]] if missing else path
 
 
 def expectation(message: str) -> str:
-    """What a message of pydantic's asks for."""
-    wanted = message.removeprefix("Input should be ").removeprefix("Value error, ")
-    return wanted.split(", unable to parse")[0]
+    """Return what a pydantic message requires."""
+    text = message.removeprefix("Input should be ").removeprefix("Value error, ")
+    return text.split(", unable to parse")[0]
 
 
 def make_problem(path: ValuePath, expected: str, *, got: Any = ABSENT) -> dict[str, Any]:
-    """What is wrong in one place; of what may be a secret it says only the size."""
+    """Return one problem as JSON. For a field that may be a secret it shows only the size."""
     if got is not ABSENT and path and is_secret_name(path[-1]):
-        said = describe_secret(got)
+        shown = describe_secret(got)
     else:
-        said = "nothing" if got is ABSENT else show_value(got)
-    return {"path": dotted_path(path), "expected": expected, "got": said}
+        shown = "nothing" if got is ABSENT else show_value(got)
+    return {"path": dotted_path(path), "expected": expected, "got": shown}
 
 
 def show_value(value: Any) -> str:
-    """A value as JSON, cut short, without what may be a secret."""
+    """Return a value as JSON, shortened, without what may be a secret."""
     try:
         text = msgspec.json.encode(excerpt_value(value), enc_hook=str).decode()
     except (TypeError, ValueError, RecursionError):
@@ -170,7 +179,7 @@ def show_value(value: Any) -> str:
 
 
 def excerpt_value(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
-    """As much of a value as can be shown."""
+    """Return as much of a value as can be shown."""
     if isinstance(value, str):
         return value[: 2 * MAX_SHOWN_LENGTH]
     if not isinstance(value, Mapping | list | tuple):
@@ -178,49 +187,51 @@ def excerpt_value(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        first = list(value.items())[:MAX_SHOWN_ITEMS]
+        shown = list(value.items())[:MAX_SHOWN_ITEMS]
         return {
-            key: describe_secret(held) if is_secret_name(key) else excerpt_value(held, depth - 1)
-            for key, held in first
+            key: describe_secret(item) if is_secret_name(key) else excerpt_value(item, depth - 1)
+            for key, item in shown
         }
-    return [excerpt_value(held, depth - 1) for held in value[:MAX_SHOWN_ITEMS]]
+    return [excerpt_value(item, depth - 1) for item in value[:MAX_SHOWN_ITEMS]]
 
 
 def is_secret_name(name: str | int) -> bool:
-    """Whether a field of this name may hold a secret."""
+    """Return whether a field of this name may contain a secret."""
     return isinstance(name, str) and bool(SECRET_NAME.search(name)) and not TOKEN_COUNT_NAME.search(name)
 
 
 def describe_secret(value: Any) -> str:
-    """What can be said of a secret."""
+    """Return a secret's type or length."""
     return f"text of {len(value)} characters" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def invalid_input(problems: Sequence[dict[str, Any]]) -> InvalidInput:
-    """The error that says these problems, the first of them in its message."""
-    said = [f"{each['path'] or 'input'}: expected {each['expected']}, got {each['got']}" for each in problems]
-    if len(said) > MAX_LISTED_PROBLEMS:
-        said[MAX_LISTED_PROBLEMS:] = [f"and {len(said) - MAX_LISTED_PROBLEMS} more"]
-    return InvalidInput("; ".join(said), problems=list(problems[:MAX_PROBLEMS]))
+    """Return the error with these problems; its message shows the first."""
+    texts = [
+        f"{each['path'] or 'input'}: expected {each['expected']}, got {each['got']}" for each in problems
+    ]
+    if len(texts) > MAX_LISTED_PROBLEMS:
+        texts[MAX_LISTED_PROBLEMS:] = [f"and {len(texts) - MAX_LISTED_PROBLEMS} more"]
+    return InvalidInput("; ".join(texts), problems=list(problems[:MAX_PROBLEMS]))
 
 
 def strip_titles(schema: Any) -> Any:
-    """The schema without the titles that pydantic makes up from names."""
+    """Return the schema without the titles that pydantic derives from names."""
     if isinstance(schema, list):
         return [strip_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if key != "title" or not isinstance(value, str)}
-    for key, value in kept.items():
+    stripped = {key: value for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    for key, value in stripped.items():
         if key in SCHEMA_MAPS:
-            kept[key] = {name: strip_titles(item) for name, item in value.items()}
+            stripped[key] = {name: strip_titles(item) for name, item in value.items()}
         elif key not in ("default", "const", "enum", "examples"):
-            kept[key] = strip_titles(value)
-    return kept
+            stripped[key] = strip_titles(value)
+    return stripped
 
 
 def result_schema(hint: Any) -> dict[str, Any] | None:
-    """The JSON Schema of what a type looks like as a result; None when it has none."""
+    """Return the JSON Schema of a type as a result; None if it has none."""
     try:
         return dict(strip_titles(pydantic.TypeAdapter(hint).json_schema(mode="serialization")))
     except (pydantic.errors.PydanticUserError, TypeError):

@@ -1,4 +1,4 @@
-"""The guard: what the policy says of a call, and the approvals that some calls want."""
+"""Access control: the policy's verdict on a call, and the approvals that some calls need."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from dragoman.operations.outcome import CallFailure
 from dragoman.operations.permission.policy import STRICTNESS, Policy, Verdict
 
 DEFAULT_APPROVAL_SECONDS = 86_400.0
-APPROVAL_HINT = "`dragoman approvals` shows what waits; once it is approved, make the very same call again"
+APPROVAL_HINT = "`dragoman approvals` lists the requests; once it is approved, make the same call again"
 
 
 class AccessControl:
-    """Decides by a policy, and asks where that says so; `seconds` is how long an answer is waited for."""
+    """Applies a policy and requests approvals.
+
+    `approval_seconds` is how long a request is valid unless its rule says otherwise.
+    """
 
     def __init__(
         self,
@@ -41,28 +44,33 @@ class AccessControl:
         approval_seconds: float = DEFAULT_APPROVAL_SECONDS,
     ) -> None:
         self.policy = policy
-        """May be replaced: calls go by the new one from then on."""
+        """May be replaced; later calls use the new one."""
         self.approvals = approvals
         self._clock = clock
         self._approval_seconds = approval_seconds
 
     def evaluate(self, operation: Operation, context: Context) -> Verdict:
-        """What the policy says of a call: the strictest word, where it is made through others."""
-        said = self.policy.decide(operation, identity=context.identity, agent=context.agent)
-        for other in context.intermediaries:
-            theirs = self.policy.decide(operation, identity=other, agent=context.agent)
-            said = max(said, theirs, key=strictness)
-        for above in context.parent_agents:
-            found: Verdict = above.decider.decide(operation, identity=context.identity, agent=above.agent)
-            said = max(said, found, key=strictness)
-        return said
+        """Return the strictest verdict for everybody who makes the call.
+
+        Intermediaries and parent agents too.
+        """
+        verdict = self.policy.decide(operation, identity=context.identity, agent=context.agent)
+        for intermediary in context.intermediaries:
+            other_verdict = self.policy.decide(operation, identity=intermediary, agent=context.agent)
+            verdict = max(verdict, other_verdict, key=strictness)
+        for parent in context.parent_agents:
+            parent_verdict: Verdict = parent.decider.decide(
+                operation, identity=context.identity, agent=parent.agent
+            )
+            verdict = max(verdict, parent_verdict, key=strictness)
+        return verdict
 
     def check(self, operation: Operation, record: CallRecord, *, context: Context) -> None:
-        """Let the call pass. CallDenied, or ApprovalNeeded where nobody approved it yet."""
+        """Allow the call. Raises CallDenied, or ApprovalNeeded if it is not approved."""
         self._check(operation, record, context=context, consume=True)
 
     def preview(self, operation: Operation, record: CallRecord, *, context: Context) -> None:
-        """What check() will say, without taking anything of what was approved."""
+        """Like check(), without using up approvals."""
         self._check(operation, record, context=context, consume=False)
 
     def _check(self, operation: Operation, record: CallRecord, *, context: Context, consume: bool) -> None:
@@ -72,38 +80,37 @@ class AccessControl:
         if verdict.decision == "allow" and operation.make_question is None:
             return
         grant = context.grant
-        look = None if grant is None else grant.consume if consume else grant.covers
-        if look is None or not look(operation.id, record.input_hash):
+        is_granted = None if grant is None else grant.consume if consume else grant.covers
+        if is_granted is None or not is_granted(operation.id, record.input_hash):
             raise approval_error(operation, record, verdict=verdict, context=context)
 
     async def seconds_left(self, approval_id: str) -> float:
-        """How long this approval may still be given. NotFound."""
+        """Return how long this request can still be answered. Raises NotFound."""
         return (await self.approvals.get(approval_id)).expires_at - self._clock()
 
     async def redeem_approval(self, record: CallRecord, context: Context) -> ApprovalRequest:
-        """The approval that the caller brings, as it was until now: it is used up.
+        """Use up the approval that the caller passed and return it as it was before.
 
-        NotFound, Forbidden, Conflict. What was approved in a session is for that session only, whatever the
-        door.
+        Raises NotFound, Forbidden, Conflict. An approval of a session's call is valid in that session only.
         """
         id = context.approval or ""
-        found = await self.approvals.get(id)
-        if found.owner == record.owner and found.session_id != record.session_id:
-            raise Conflict(f"approval {id!r} is for a call of another session")
+        approval = await self.approvals.get(id)
+        if approval.owner == record.owner and approval.session_id != record.session_id:
+            raise Conflict(f"Approval {id!r} is for a call of another session.")
         await self._use_approval(id, record)
-        return found
+        return approval
 
     async def use_approved(self, record: CallRecord) -> ApprovalRequest | None:
-        """An approval that was given meanwhile for this very call, now used up; None when there is none."""
-        found = await self.approvals.find_approved(
+        """Return an approval of exactly this call, now used up; None without one."""
+        approval = await self.approvals.find_approved(
             owner=record.owner, operation=record.operation, input_hash=record.input_hash
         )
-        if found is None or found.run_id != record.run_id:
+        if approval is None or approval.run_id != record.run_id:
             return None
         try:
-            await self._use_approval(found.id, record)
-            return found
-        except Conflict:  # another call like this one was faster
+            await self._use_approval(approval.id, record)
+            return approval
+        except Conflict:  # an equal call used it first
             return None
 
     async def _use_approval(self, id: str, record: CallRecord) -> None:
@@ -123,10 +130,10 @@ class AccessControl:
         items: Sequence[ApprovalItem],
         state: bytes | None = None,
     ) -> ApprovalRequest:
-        """Ask for approval of a call, for the sake of these items; the request that is kept."""
+        """Store a request for approval of a call because of these items, and return it."""
         now = self._clock()
-        wanted = [set(item.answerers) for item in items if item.answerers]
-        answerers = set.intersection(*wanted) if wanted else {OWNER}
+        restrictions = [set(item.answerers) for item in items if item.answerers]
+        answerers = set.intersection(*restrictions) if restrictions else {OWNER}
         seconds = min(
             [item.expires for item in items if item.expires is not None], default=self._approval_seconds
         )
@@ -153,9 +160,9 @@ class AccessControl:
 
 
 def denied_error(operation: Operation, verdict: Verdict) -> CallDenied:
-    """The error of a call that the policy forbids."""
+    """Return the error of a call that the policy denies."""
     reason = verdict.rule.reason if verdict.rule is not None else None
-    return CallDenied(f"you may not call {operation.id}" + (f": {reason}" if reason else ""))
+    return CallDenied(f"You may not call {operation.id}" + (f": {reason}" if reason else ""))
 
 
 def strictness(verdict: Verdict) -> int:
@@ -165,20 +172,18 @@ def strictness(verdict: Verdict) -> int:
 def approval_error(
     operation: Operation, record: CallRecord, *, verdict: Verdict, context: Context
 ) -> ApprovalNeeded:
-    """The error of a call that waits for somebody's word. InvalidInput where a question is none."""
+    """Return the error of a call that needs approval. Raises InvalidInput for an invalid question."""
     item = make_item(operation, record, verdict=verdict)
     if context.parent_agents:
         item = replace(item, agent=context.agent)
     if operation.make_question is None:
-        return ApprovalNeeded(f"{operation.id} needs somebody's approval", items=[item])
+        return ApprovalNeeded(f"{operation.id} needs approval.", items=[item])
     question = operation.make_question(record.input)
-    return ApprovalNeeded(
-        "somebody was asked, and has not answered", items=[replace(item, question=question)]
-    )
+    return ApprovalNeeded("The question has not been answered.", items=[replace(item, question=question)])
 
 
 def make_item(operation: Operation, record: CallRecord, *, verdict: Verdict) -> ApprovalItem:
-    """What somebody is asked about."""
+    """Return the item to approve."""
     rule = verdict.rule
     if rule is None:
         return ApprovalItem(operation.id, record.input, record.input_hash)
@@ -192,14 +197,14 @@ def make_item(operation: Operation, record: CallRecord, *, verdict: Verdict) -> 
     )
 
 
-# ---- Consent: calls that wait for somebody's word; it is asked for, taken down, and used when they go on.
+# Requesting, answering and using approvals
 
-MAX_PENDING = 500  # requests that are looked through
+MAX_PENDING = 500  # pending requests that are searched
 DECLINED = CallFailure(code="call_denied", message="the call was not approved")
 
 
 class ApprovalFlow:
-    """What becomes of calls that somebody has to approve. `clock` gives unix seconds."""
+    """Requests and applies the approvals of calls. `clock` returns unix seconds."""
 
     def __init__(self, access_control: AccessControl, ledger: Ledger, *, clock: Callable[[], float]) -> None:
         self._access_control = access_control
@@ -207,7 +212,7 @@ class ApprovalFlow:
         self._clock = clock
 
     async def request_approval(self, attempt: PreparedCall, error: ApprovalNeeded) -> ApprovalRequest:
-        """Ask for a call; the request that is kept."""
+        """Request approval of a call; return the stored request."""
         return await self._access_control.request_approval(
             attempt.record, attempt.context, items=error.items, state=error.state
         )
@@ -215,9 +220,9 @@ class ApprovalFlow:
     async def answer(
         self, approval_id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
-        """Answer a request for approval; see `Approvals.answer`.
+        """Answer a request; see `ApprovalStore.answer`.
 
-        A call that is declined has ended, unless it was in the midst of its work: it goes on, knowing that.
+        A denied call has ended, unless it was suspended while it ran: then it resumes and sees the denial.
         """
         approval = await self._access_control.approvals.answer(
             approval_id, approved=approved, by=by, reason=reason
@@ -227,36 +232,36 @@ class ApprovalFlow:
         return approval
 
     async def expire_if_due(self, approval_id: str) -> ApprovalRequest:
-        """The approval as it is now. Its call has ended, if nobody answered in time. NotFound."""
+        """Return the request as of now; if it has expired, its call ends. Raises NotFound."""
         approval = await self._access_control.approvals.get(approval_id)
         if approval.status == "expired" and approval.call_id is not None and approval.state is None:
             await self.decline_call(approval.call_id, EXPIRED_REASON)
         return approval
 
     async def decline_call(self, call_id: str, reason: str | None) -> None:
-        """A call that waited is not made: somebody said no, or nobody said anything in time."""
-        ended = CallCompletion(status="denied", ended_at=self._clock(), error=denied_failure(reason))
-        await self._ledger.close_pending(call_id, ended)
+        """End a pending call: it was denied, or nobody answered in time."""
+        completion = CallCompletion(status="denied", ended_at=self._clock(), error=denied_failure(reason))
+        await self._ledger.close_pending(call_id, completion)
 
     async def abandon(self, approval: ApprovalRequest) -> None:
-        """Nobody makes use of this approval any more: a call in the midst of its work does not go on."""
+        """Use up a request that nobody will resume: its suspended call ends."""
         if approval.state is None or approval.call_id is None:
             return
-        with suppress(Conflict, NotFound):  # somebody makes use of it just now
+        with suppress(Conflict, NotFound):  # it is being used concurrently
             await self._access_control.approvals.use(
                 approval.id,
                 owner=approval.owner,
                 operation=approval.operation,
                 input_hash=approval.input_hash,
             )
-            said = EXPIRED_REASON if approval.status == "expired" else approval.reason
-            await self.decline_call(approval.call_id, said)
+            reason = EXPIRED_REASON if approval.status == "expired" else approval.reason
+            await self.decline_call(approval.call_id, reason)
 
     async def resume_approved(self, attempt: PreparedCall) -> PreparedCall:
-        """The attempt; where the caller brings an approval, that of the call which asked for it.
+        """Return the call with its approval applied; it continues the call that requested it.
 
-        One that had begun before it was asked for goes on, also when its caller brings nothing. NotFound,
-        Forbidden, Conflict.
+        A suspended call outside runs is found by its arguments, if the caller passes no approval. Raises
+        NotFound, Forbidden, Conflict.
         """
         record, context = attempt.record, attempt.context
         if context.node is not None:
@@ -264,47 +269,49 @@ class ApprovalFlow:
         if context.approval is not None:
             approval = await self._access_control.redeem_approval(record, context)
         else:
-            found = await self._access_control.use_approved(record) if can_resume(attempt) else None
-            if found is None:
+            approved = await self._access_control.use_approved(record) if can_resume(attempt) else None
+            if approved is None:
                 return attempt
-            approval = found
+            approval = approved
         context = replace(context, grant=Grant.from_approval(approval))
         return PreparedCall(attempt.target, replace(record, id=approval.call_id or record.id), context)
 
     async def find_pending(self, attempt: PreparedCall) -> ApprovalRequest | None:
-        """The request that the very same call waits for, in the midst of its work: it does not begin anew."""
+        """Return the request that the same suspended call waits for, so that it does not start anew."""
         record, context = attempt.record, attempt.context
         if context.node is not None or context.grant is not None or not can_resume(attempt):
             return None
-        call = (record.owner, record.operation, record.input_hash, None)
-        waiting = await self._access_control.approvals.list(
+        request_key = (record.owner, record.operation, record.input_hash, None)
+        pending = await self._access_control.approvals.list(
             owner=record.owner, status="pending", limit=MAX_PENDING
         )
-        asked = [each for each in waiting if each.state is not None]
-        return next((each for each in asked if each.request_key[: len(call)] == call), None)
+        suspended = [request for request in pending if request.state is not None]
+        return next(
+            (request for request in suspended if request.request_key[: len(request_key)] == request_key), None
+        )
 
     async def use_approval(self, attempt: PreparedCall) -> PreparedCall | None:
-        """The attempt with an approval that was given meanwhile; None when there is none."""
-        found = await self._access_control.use_approved(attempt.record)
-        if found is None:
+        """Return the call with an approval given in the meantime; None without one."""
+        approval = await self._access_control.use_approved(attempt.record)
+        if approval is None:
             return None
-        if found.call_id is not None:
+        if approval.call_id is not None:
             note = f"approved, and run as {attempt.record.id}"
-            ended = CallCompletion(status="aborted", ended_at=self._clock(), notes=(note,))
-            with suppress(StoreError, Unavailable):  # it is written later
-                await self._ledger.record_end(found.call_id, ended)
+            completion = CallCompletion(status="aborted", ended_at=self._clock(), notes=(note,))
+            with suppress(StoreError, Unavailable):  # it is recorded later
+                await self._ledger.record_end(approval.call_id, completion)
         return PreparedCall(
-            attempt.target, attempt.record, replace(attempt.context, grant=Grant.from_approval(found))
+            attempt.target, attempt.record, replace(attempt.context, grant=Grant.from_approval(approval))
         )
 
 
 def denied_failure(reason: str | None) -> CallFailure:
-    """Why a call was not made that somebody did not approve."""
+    """Return the failure of a call that was not approved."""
     return replace(DECLINED, hint=reason)
 
 
 def can_resume(attempt: PreparedCall) -> bool:
-    """Whether it may be one that began earlier, had to wait, and belongs to no run that would know of it."""
+    """Return whether the call may continue a suspended one that belongs to no run."""
     target, record = attempt.target, attempt.record
     return (
         isinstance(target, Operation)

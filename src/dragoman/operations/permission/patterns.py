@@ -1,4 +1,4 @@
-"""Patterns: which operations, agents and owners a rule means, and how closely it names them."""
+"""Patterns of policy rules: which operations, agents and owners they match, and how specifically."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 from dragoman.errors import ConfigError
 
 PATTERN_SYNTAX = re.compile(r"[a-z0-9_*?-](?:[a-z0-9_*?./-]*[a-z0-9_*?/-])?")
-NAMESPACE_GLOB = re.compile(r"[^.]*\.\*|[^.*]+\*")  # `team_*.*`, `team_*`: says nothing of names
-PATTERN_HINT = "one reads like mail.send, mail.*, *.delete_*, mail or *"
+NAMESPACE_GLOB = re.compile(r"[^.]*\.\*|[^.*]+\*")  # `team_*.*`, `team_*`: matches whole namespaces
+PATTERN_HINT = "write it like mail.send, mail.*, *.delete_*, mail or *"
 KEY_PREFIX = "key:"
 CACHE_SIZE = 1_024
 
@@ -22,7 +22,7 @@ Matcher: TypeAlias = Callable[[str], object]
 
 
 class PatternKind(IntEnum):
-    """How closely a pattern names operations: a higher kind is closer than any pattern of a lower one."""
+    """How specifically a pattern names operations; a higher kind is always more specific."""
 
     EVERYTHING = 0  # `*`
     NAMESPACES = 1  # `team_*.*`, `team_*`
@@ -32,7 +32,7 @@ class PatternKind(IntEnum):
 
 
 class OperationPattern(msgspec.Struct, frozen=True):
-    """A pattern of ids in small letters; `literals` are its characters that are no wildcards."""
+    """A pattern of lower-case ids; `literals` counts the characters that are not wildcards."""
 
     text: str
     kind: PatternKind
@@ -40,51 +40,55 @@ class OperationPattern(msgspec.Struct, frozen=True):
 
     @property
     def namespace(self) -> str:
-        """What stands before the first dot."""
+        """The part before the first dot."""
         return self.text.partition(".")[0]
 
 
 def parse_pattern(text: str) -> OperationPattern:
-    """The pattern of operations in a rule. ConfigError when no id could fit it."""
-    said = re.sub(r"\*+", "*", text.strip().lower())
-    if not PATTERN_SYNTAX.fullmatch(said):
-        raise ConfigError(f"{text!r} is no pattern of operations", hint=PATTERN_HINT)
-    if "." not in said and not has_wildcards(said):
-        said = f"{said}.*"
-    if not said.strip("*?."):
-        return OperationPattern(said, PatternKind.EVERYTHING, 0)
-    return OperationPattern(said, pattern_kind(said), len(said) - said.count("*") - said.count("?"))
+    """Parse a rule's pattern of operations. Raises ConfigError if no id can match it."""
+    pattern = re.sub(r"\*+", "*", text.strip().lower())
+    if not PATTERN_SYNTAX.fullmatch(pattern):
+        raise ConfigError(f"{text!r} is not a valid pattern of operations", hint=PATTERN_HINT)
+    if "." not in pattern and not has_wildcards(pattern):
+        pattern = f"{pattern}.*"
+    if not pattern.strip("*?."):
+        return OperationPattern(pattern, PatternKind.EVERYTHING, 0)
+    return OperationPattern(
+        pattern, pattern_kind(pattern), len(pattern) - pattern.count("*") - pattern.count("?")
+    )
 
 
 def pattern_kind(pattern: str) -> PatternKind:
     if not has_wildcards(pattern):
         return PatternKind.EXACT
-    space, _, name = pattern.partition(".")
-    if name == "*" and not has_wildcards(space):
+    namespace, _, name = pattern.partition(".")
+    if name == "*" and not has_wildcards(namespace):
         return PatternKind.NAMESPACE
     return PatternKind.NAMESPACES if NAMESPACE_GLOB.fullmatch(pattern) else PatternKind.NAMES
 
 
 def has_wildcards(text: str) -> bool:
-    """Whether there are wildcards in it."""
+    """Return whether the text has wildcards."""
     return "*" in text or "?" in text
 
 
 @lru_cache(CACHE_SIZE)
 def compile_glob(glob: str) -> Matcher:
-    """Whether a text fits: `*` stands for any characters, `?` for one; letter case counts."""
+    """Return a matcher: `*` matches any characters, `?` one; case-sensitive."""
     pieces = {"*": ".*", "?": "."}
     return re.compile("".join(pieces.get(each) or re.escape(each) for each in glob), re.DOTALL).fullmatch
 
 
 def specificity(patterns: Sequence[str], value: str | None) -> int | None:
-    """How closely one of the patterns names the value: 2 by its name, 1 by a glob, 0 by `*`, which anything
-    fits, also what has no value. None when none does; 0 without any.
+    """Return how specifically the patterns match the value: 2 by name, 1 by a glob, 0 by `*`.
+
+    `*` matches a missing value too. 0 without patterns; None if none matches.
     """
     if not patterns:
         return 0
     return max(
-        (found for each in patterns if (found := pattern_specificity(each, value)) is not None), default=None
+        (score for pattern in patterns if (score := pattern_specificity(pattern, value)) is not None),
+        default=None,
     )
 
 
@@ -99,13 +103,13 @@ def pattern_specificity(pattern: str, value: str | None) -> int | None:
 
 
 def identity_specificity(patterns: Sequence[str], owner: str, *, key_id: str | None) -> int | None:
-    """As `specificity`, for an owner or, in patterns that begin with `key:`, a key: its id counts 3."""
+    """Like specificity(), for an owner or, with the prefix `key:`, a key: its id counts 3."""
     if not patterns:
         return 0
-    owners = [each for each in patterns if not each.startswith(KEY_PREFIX)]
-    keys = [each.removeprefix(KEY_PREFIX) for each in patterns if each.startswith(KEY_PREFIX)]
-    found = [specificity(owners, owner)] if owners else []
+    owners = [pattern for pattern in patterns if not pattern.startswith(KEY_PREFIX)]
+    keys = [pattern.removeprefix(KEY_PREFIX) for pattern in patterns if pattern.startswith(KEY_PREFIX)]
+    scores = [specificity(owners, owner)] if owners else []
     if keys and key_id is not None:
         by_key = specificity(keys, key_id)
-        found.append(None if by_key is None else 3 if by_key == 2 else 1)
-    return max((each for each in found if each is not None), default=None)
+        scores.append(None if by_key is None else 3 if by_key == 2 else 1)
+    return max((pattern for pattern in scores if pattern is not None), default=None)

@@ -1,4 +1,4 @@
-"""Policy: who may call what. Rules `allow`, `ask` or `deny`; the most specific wins, `deny` wins ties."""
+"""The policy: rules that allow, ask about or deny calls. The most specific rule wins; `deny` wins ties."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ MAX_VERDICTS = 262_144
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided of the operations that match: patterns of ids (`mail.send`, `mail.*`, `*`), and, where
-    they are given, the effect, the agent and the identity (an owner, or `key:ID`), as patterns too.
+    """A decision about matching operations.
 
-    For `ask`: the seconds until the request expires, and the owners who may answer (`owner`: the call's own).
+    `operations` are patterns of ids (`mail.send`, `mail.*`, `*`). `effects`, `agents` and `identities` (an
+    owner, or `key:ID`) narrow the rule, as patterns too. For `ask`: `expires` is in seconds, `answerers`
+    are the owners who may answer (`owner`: the call's own).
     """
 
     decision: Decision
@@ -48,18 +49,18 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is decided, and by which rule; None where it is the default or the operation's own wish."""
+    """A decision and its rule; no rule if it is the default or the operation's own `approval`."""
 
     decision: Decision
     rule: Rule | None = None
 
 
 class RuleMatch(msgspec.Struct, frozen=True):
-    """A rule that fits a call, by one of its patterns; of all that fit, the one that weighs most decides.
+    """A rule that matches a call by one of its patterns; the match with the highest precedence decides.
 
-    `precedence`: the pattern's kind and literal characters, how many conditions (agent, identity, effect)
-    narrow the rule, how closely these name the caller, how strict it is, and last a place that no order of
-    the rules changes. `pattern` is None for the default.
+    `precedence` compares, in order: the pattern's kind and literal characters, the number of conditions
+    (agent, identity, effect), how specifically these name the caller, strictness, and a place that does not
+    depend on the order of the rules. `pattern` is None for the default.
     """
 
     precedence: Precedence
@@ -67,7 +68,7 @@ class RuleMatch(msgspec.Struct, frozen=True):
     pattern: OperationPattern | None = None
 
     def applies_to(self, operation: Operation) -> bool:
-        """Whether it is for operations of this effect, and, of the meta-tools, whether it names them."""
+        """Return whether it covers the effect and, for a meta-tool, names its namespace."""
         rule = self.verdict.rule
         if rule is not None and rule.effects and operation.effect not in rule.effects:
             return False
@@ -80,7 +81,7 @@ ALLOW_META_TOOLS = RuleMatch((-1, 0, 0, 0, 0, 0), Verdict("allow"))
 
 
 class RuleTable:
-    """The rules that are for one kind of caller, by what they are looked up with."""
+    """The rules for one kind of caller, indexed by pattern."""
 
     def __init__(self, matches: Sequence[RuleMatch], *, default: Decision, number: int) -> None:
         self.number = number
@@ -116,10 +117,10 @@ class RuleTable:
 
 
 class Policy:
-    """Rules, and what holds where none matches: `default`, or what an agent's own default is.
+    """Rules, and the default where none matches: `default`, or the agent's own.
 
-    ConfigError for a pattern of operations that no id could fit. The meta-tools are open to all, unless a
-    rule names them (`hub`, `hub.call`): what is called through them is decided by itself.
+    Raises ConfigError for a pattern that no id can match. The meta-tools are open to all unless a rule
+    names them (`hub`, `hub.call`): what is called through them is decided by itself.
     """
 
     def __init__(
@@ -138,26 +139,26 @@ class Policy:
         self._verdicts: dict[tuple[int, str, str, Effect, bool], Verdict] = {}
 
     def decide(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> Verdict:
-        """What is decided of a call. Cheap: it is remembered."""
+        """Return the verdict on a call. Cached."""
         table = self._table(identity, agent)
         if table.is_empty and not operation.approval and operation.namespace != RESERVED_NAMESPACE:
             return table.default.verdict
         key = (table.number, operation.namespace, operation.name, operation.effect, operation.approval)
-        known = self._verdicts.get(key)
-        if known is None:
+        verdict = self._verdicts.get(key)
+        if verdict is None:
             if len(self._verdicts) >= MAX_VERDICTS:
                 self._verdicts.clear()
-            known = self._verdicts[key] = max(table.matches_for(operation), key=precedence_of).verdict
-        return known
+            verdict = self._verdicts[key] = max(table.matches_for(operation), key=precedence_of).verdict
+        return verdict
 
     def is_visible(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> bool:
-        """Whether the caller may call it, if only when somebody approves."""
+        """Return whether the caller may call it, at least with approval."""
         return self.decide(operation, identity=identity, agent=agent).decision != "deny"
 
     def matches(
         self, operation: Operation, *, identity: Identity, agent: str | None = None
     ) -> Sequence[RuleMatch]:
-        """All that fits, for people: the first one decides, and the last one is the default."""
+        """Return all matches, the deciding one first and the default last, for display."""
         return sorted(self._table(identity, agent).matches_for(operation), key=precedence_of, reverse=True)
 
     def _table(self, identity: Identity, agent: str | None) -> RuleTable:
@@ -170,28 +171,28 @@ class Policy:
         return table
 
     def _build_table(self, identity: Identity, agent: str | None) -> RuleTable:
-        """The caller's table; those whom the same rules fit in the same way share one."""
+        """Return the caller's table; callers whom the same rules match equally share one."""
         default = self._agents.get(agent, self._default) if agent is not None else self._default
-        fitting = [rule_specificity(rule, identity, agent=agent) for rule in self._rules]
-        signature = (default, *fitting)
+        specificities = [rule_specificity(rule, identity, agent=agent) for rule in self._rules]
+        signature = (default, *specificities)
         if signature not in self._tables:
             if len(self._tables) >= MAX_TABLES:
                 self._tables.clear()
                 self._tables_by_caller.clear()
-                self._verdicts.clear()  # their numbers are given anew
-            matches = list(self._make_matches(fitting))
+                self._verdicts.clear()  # table numbers are reused
+            matches = list(self._make_matches(specificities))
             self._tables[signature] = RuleTable(matches, default=default, number=len(self._tables))
         return self._tables[signature]
 
-    def _make_matches(self, fitting: Sequence[tuple[int, int] | None]) -> Iterator[RuleMatch]:
-        for place, (rule, patterns, narrow) in enumerate(
-            zip(self._rules, self._patterns, fitting, strict=True)
+    def _make_matches(self, specificities: Sequence[tuple[int, int] | None]) -> Iterator[RuleMatch]:
+        for index, (rule, patterns, narrowness) in enumerate(
+            zip(self._rules, self._patterns, specificities, strict=True)
         ):
             verdict = Verdict(rule.decision, rule)
-            if narrow is not None:
-                for each in patterns:
-                    weight = (each.kind, each.literals, *narrow, STRICTNESS[rule.decision], place)
-                    yield RuleMatch(weight, verdict, each)
+            if narrowness is not None:
+                for pattern in patterns:
+                    weight = (pattern.kind, pattern.literals, *narrowness, STRICTNESS[rule.decision], index)
+                    yield RuleMatch(weight, verdict, pattern)
 
 
 def precedence_of(match: RuleMatch) -> Precedence:
@@ -199,7 +200,10 @@ def precedence_of(match: RuleMatch) -> Precedence:
 
 
 def rule_specificity(rule: Rule, identity: Identity, *, agent: str | None) -> tuple[int, int] | None:
-    """How many conditions narrow the rule, and how closely they name the caller; None if it is for others."""
+    """Return the number of conditions and how specifically they name the caller.
+
+    None if it does not match.
+    """
     by_agent = specificity(rule.agents, agent)
     by_identity = identity_specificity(rule.identities, identity.owner, key_id=identity.key_id)
     if by_agent is None or by_identity is None:

@@ -1,8 +1,8 @@
-"""Slices: a small number at each of many places, kept bit by bit in long ints that are worked on as a whole.
+"""Bit-sliced arithmetic: a small number for each of many slots, stored bit by bit in long ints.
 
-The slice at index n is an int; its bit p is bit n of the number at place p. Adding two of a hundred thousand
-numbers takes a few operations on ints for each bit, some microseconds together (bit-sliced arithmetic, after
-O'Neil and Quass, "Improved Query Performance with Variant Indexes", 1997).
+The slice at index n is an int; its bit p is bit n of the number in slot p. Adding two of a hundred thousand
+numbers takes a few int operations a bit, some microseconds in all (O'Neil and Quass, "Improved Query
+Performance with Variant Indexes", 1997).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ BITS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte 
 
 
 def add_slices(total: list[int], addend: Sequence[int], *, shift: int = 0) -> None:
-    """Add the addend's numbers, times two to the power of `shift`, to those of the total."""
+    """Add the addend's numbers, times 2 to the power of `shift`, to those of the total."""
     total.extend([0] * (shift + len(addend) - len(total)))
     carry = 0
     for index, bits in enumerate(addend, shift):
-        old = total[index]
-        half = old ^ bits
+        previous = total[index]
+        half = previous ^ bits
         total[index] = half ^ carry
-        carry = (old & bits) | (carry & half)
+        carry = (previous & bits) | (carry & half)
     index = shift + len(addend)
     while carry:
         total.extend([0] * (index + 1 - len(total)))
@@ -39,60 +39,60 @@ def add_multiple(total: list[int], addend: Sequence[int], *, factor: int) -> Non
 
 
 def pack_slices(numbers: Mapping[int, int]) -> list[int]:
-    """The slices of these numbers by place."""
+    """Return the slices of these numbers by slot."""
     size = (max(numbers, default=0) >> 3) + 1
     rows = [bytearray(size) for _ in range(max(numbers.values(), default=0).bit_length())]
     rows_of = {
         number: [row for index, row in enumerate(rows) if number >> index & 1]
         for number in set(numbers.values())
     }
-    for place, number in numbers.items():
-        byte, bit = place >> 3, BITS[place & 7]
+    for slot, number in numbers.items():
+        byte, bit = slot >> 3, BITS[slot & 7]
         for row in rows_of[number]:
             row[byte] |= bit
     return [int.from_bytes(row, "little") for row in rows]
 
 
 def to_mask(slots: Iterable[int]) -> int:
-    """An int that has the bits of these places."""
+    """Return an int with the bits of these slots."""
     return next(iter(pack_slices(dict.fromkeys(slots, 1))), 0)
 
 
 def mask_slots(mask: int) -> Iterator[int]:
-    """The places of an int's bits, in order."""
+    """Return the slots of a mask, in order."""
     data = mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
-    for found in NONZERO_BYTE.finditer(data):
-        first = found.start() << 3
-        for bit in BITS_OF_BYTE[data[found.start()]]:
+    for match in NONZERO_BYTE.finditer(data):
+        first = match.start() << 3
+        for bit in BITS_OF_BYTE[data[match.start()]]:
             yield first + bit
 
 
 def read_numbers(slices: Sequence[int], slots: Iterable[int]) -> dict[int, int]:
-    """The numbers at these places."""
+    """Return the numbers in these slots."""
     size = (max((bits.bit_length() for bits in slices), default=0) >> 3) + 1
     rows = [(1 << index, bits.to_bytes(size, "little")) for index, bits in enumerate(slices)]
     numbers: dict[int, int] = {}
-    for place in slots:
-        byte, bit = place >> 3, BITS[place & 7]
-        numbers[place] = sum([value for value, row in rows if row[byte] & bit]) if byte < size else 0
+    for slot in slots:
+        byte, bit = slot >> 3, BITS[slot & 7]
+        numbers[slot] = sum([value for value, row in rows if row[byte] & bit]) if byte < size else 0
     return numbers
 
 
 def top_mask(slices: Sequence[int], candidates: int, *, count: int) -> int:
-    """The places, of those among, of the `count` greatest numbers, with all that equal the least of them."""
-    sure, open = 0, candidates
+    """Return the slots of the `count` greatest numbers, with all that equal the least of them."""
+    chosen, undecided = 0, candidates
     for bits in reversed(slices):
-        greater = open & bits
-        if (sure | greater).bit_count() <= count:
-            sure |= greater
-            open ^= greater
+        greater = undecided & bits
+        if (chosen | greater).bit_count() <= count:
+            chosen |= greater
+            undecided ^= greater
         else:
-            open = greater
-    return sure if sure.bit_count() >= count else sure | open
+            undecided = greater
+    return chosen if chosen.bit_count() >= count else chosen | undecided
 
 
 def at_least_mask(slices: Sequence[int], candidates: int, *, floor: int) -> int:
-    """The places, of those among, whose number is the floor or more."""
+    """Return the slots whose number is at least `floor`."""
     if floor >> len(slices):
         return 0
     above, equal = 0, candidates

@@ -1,4 +1,4 @@
-"""Embeddings: operations and questions as vectors, an optional second opinion beside the words."""
+"""Embedders: operations and queries as vectors, an optional second ranking beside the words."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_TEXT_LENGTH = 2_000  # characters of an operation that are embedded
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of one length, so that what means the same points the same way.
+    """Turns texts into vectors of one length; similar meanings have similar directions.
 
-    For operations it is asked from a thread, for a question in the event loop: that must be quick.
+    It embeds operations in a thread, and queries on the event loop: those must be fast.
     """
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]: ...
 
 
 class HashingEmbedder:
-    """The trivial embedder: each word turns the vector one way, chosen by its hash. It knows no meanings."""
+    """A trivial embedder: each word adds to the dimension that its hash selects. Knows no meanings."""
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
@@ -42,19 +42,19 @@ class HashingEmbedder:
 
 
 def embedding_text(operation: Operation) -> str:
-    """The text of an operation that is embedded: what it is called, where it belongs, what it does."""
+    """Return the text of an operation that is embedded: name, namespace, description, parameters."""
     properties = operation.input_schema.get("properties")
-    named = " ".join(properties) if isinstance(properties, dict) else ""
+    parameter_names = " ".join(properties) if isinstance(properties, dict) else ""
     name = operation.name.replace("_", " ").replace("-", " ").replace(".", " ")
-    return f"{name} {operation.namespace}: {operation.description} ({named})"[:MAX_TEXT_LENGTH]
+    return f"{name} {operation.namespace}: {operation.description} ({parameter_names})"[:MAX_TEXT_LENGTH]
 
 
 def import_extra(module: str) -> Any:
-    """A module of the extra. ConfigError when it is not installed."""
+    """Import a module of the extra. Raises ConfigError if it is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"search by embeddings needs the package {module!r}",
-            hint="install dragoman[semantic], or set search.embeddings to none",
+            f"Semantic search needs the package {module!r}.",
+            hint="Install dragoman[semantic], or set search.embeddings to none.",
         ) from error

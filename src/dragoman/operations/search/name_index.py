@@ -1,4 +1,4 @@
-"""Names: which operations are called what is asked for, or begin with it, whatever the spelling."""
+"""The name index: operations by their exact name or its prefix, whatever the spelling."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from enum import IntEnum
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.tokenizer import normalise_name
 
-PREFIX_LENGTH = 2  # letters by which names are kept apart; a shorter word is no beginning, only a name
-MAX_PREFIX_MATCHES = 200  # names
+PREFIX_LENGTH = 2  # letters that names are bucketed by; a shorter query is not taken as a prefix
+MAX_PREFIX_MATCHES = 200  # matches of a prefix
 
 
 class NameMatch(IntEnum):
-    """How well a name fits; better ones are less."""
+    """How well a name matches; lower is better."""
 
-    ID = 0  # the id, letter for letter
-    NAME = 1  # the name or id, but for case and punctuation
+    ID = 0  # the id itself
+    NAME = 1  # the name or id, ignoring case and punctuation
     PREFIX = 2
 
 
@@ -27,44 +27,46 @@ class NameIndex:
         self._by_prefix: dict[str, list[tuple[str, str]]] = {}
 
     def add(self, operation: Operation) -> None:
-        """Take an operation's name and id in."""
+        """Add an operation's name and id."""
         for name, id in search_keys(operation):
             insort(self._by_prefix.setdefault(name[:PREFIX_LENGTH], []), (name, id))
 
     def remove(self, operation: Operation) -> None:
-        """Forget them."""
+        """Remove an operation's name and id."""
         for pair in search_keys(operation):
-            held = self._by_prefix[pair[0][:PREFIX_LENGTH]]
-            del held[bisect_left(held, pair)]
-            if not held:
+            bucket = self._by_prefix[pair[0][:PREFIX_LENGTH]]
+            del bucket[bisect_left(bucket, pair)]
+            if not bucket:
                 del self._by_prefix[pair[0][:PREFIX_LENGTH]]
 
     def match(self, q: str) -> dict[str, NameMatch]:
-        """The ids that `q` names or begins.
+        """Return the ids that `q` equals or is a prefix of.
 
-        A beginning that more than SHARED names have says nothing, and gives only those that are it.
+        A prefix of more than MAX_PREFIX_MATCHES names is not selective; then only equal names match.
         """
-        wanted = normalise_name(q)
-        held = self._by_prefix.get(wanted[:PREFIX_LENGTH], [])
-        found: dict[str, NameMatch] = {}
-        for place in range(bisect_left(held, (wanted, "")), len(held)):
-            name, id = held[place]
-            if not name.startswith(wanted):
+        normalised = normalise_name(q)
+        bucket = self._by_prefix.get(normalised[:PREFIX_LENGTH], [])
+        matches: dict[str, NameMatch] = {}
+        for index in range(bisect_left(bucket, (normalised, "")), len(bucket)):
+            name, id = bucket[index]
+            if not name.startswith(normalised):
                 break
-            found[id] = min(found.get(id, NameMatch.PREFIX), match_quality(q, id, exact=name == wanted))
-            if len(found) > MAX_PREFIX_MATCHES and name != wanted:
-                return {id: match for id, match in found.items() if match < NameMatch.PREFIX}
-        return found
+            matches[id] = min(
+                matches.get(id, NameMatch.PREFIX), match_quality(q, id, exact=name == normalised)
+            )
+            if len(matches) > MAX_PREFIX_MATCHES and name != normalised:
+                return {id: match for id, match in matches.items() if match < NameMatch.PREFIX}
+        return matches
 
 
 def match_quality(q: str, id: str, *, exact: bool) -> NameMatch:
-    """How well the words fit an operation whose spelling begins with them, or is them."""
+    """Return how well the query matches a name that starts with it or equals it."""
     if q.lower() == id.lower():
         return NameMatch.ID
     return NameMatch.NAME if exact else NameMatch.PREFIX
 
 
 def search_keys(operation: Operation) -> set[tuple[str, str]]:
-    """What an operation may be asked for by, with its id."""
+    """Return the normalised names of an operation, with its id."""
     id = operation.id
     return {(normalise_name(operation.name), id), (normalise_name(id), id)}

@@ -1,4 +1,4 @@
-"""Search: which operations fit a few words, ranked by name and by BM25, answered under a byte budget."""
+"""Operation search: ranked by name, BM25 and optionally embeddings, within a byte budget."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dragoman.operations.search.summary import signature, summarise
 from dragoman.operations.search.tokenizer import synonyms, terms
 
 MAX_HITS = 8
-MAX_RANKED = 200  # operations that are looked at, and counted, for one answer
-MAX_LISTED = 40  # operations that the listing of a namespace shows at most
-MAX_RESULT_BYTES = 6_000  # bytes of the operations in an answer
-MAX_NAMESPACES = 20  # that an answer names
+MAX_RANKED = 200  # operations that are ranked and counted for one query
+MAX_LISTED = 40  # operations in the listing of a namespace
+MAX_RESULT_BYTES = 6_000  # bytes of the operations in one result
+MAX_NAMESPACES = 20  # namespaces in one result
 MAX_QUERY_LENGTH = 400
-MIN_RELATIVE_SCORE = 0.25  # of the best score: what has less is no match
+MIN_RELATIVE_SCORE = 0.25  # of the best score: less is not a match
 SYNONYM_WEIGHT = 0.3
-MIN_COVERAGE = 0.5  # a hit that has less of the query, by rarity of its words, is a guess
+MIN_COVERAGE = 0.5  # share of the query's terms, by rarity: less is a partial match
 OperationFilter: TypeAlias = Callable[[Operation], bool]
 
 NO_MATCH_HINT = (
@@ -42,7 +42,7 @@ MORE_HINT = "There are more. Pass q as well, to find some of them."
 
 
 class OperationHit(msgspec.Struct, frozen=True):
-    """An operation that fits, in short: what it is called, does and takes."""
+    """A matching operation: id, summary and signature."""
 
     tool: str
     summary: str
@@ -51,7 +51,7 @@ class OperationHit(msgspec.Struct, frozen=True):
 
 
 class OperationSearchResult(msgspec.Struct, frozen=True):
-    """The best hits, how many more there are, how many in each namespace, and how to ask better."""
+    """The best hits, how many more match, counts by namespace, and a hint for a better query."""
 
     tools: tuple[OperationHit, ...]
     more: int
@@ -68,16 +68,16 @@ class OperationSearchResult(msgspec.Struct, frozen=True):
 
 
 class OperationSearch:
-    """Finds operations of a registry, and keeps up with it.
+    """Searches the operations of a registry and follows its changes.
 
-    With meanings it weighs those as much as the words, as soon as they are ready.
+    With a semantic index, that counts as much as the words as soon as it is ready.
     """
 
     def __init__(self, registry: Registry, *, semantic_index: SemanticIndex | None = None) -> None:
         self._slots: dict[str, int] = {}  # by id
         self._operations: list[Operation | None] = []  # by place
         self._free_slots: list[int] = []
-        self._used_mask = 0  # a mask of the places that hold one
+        self._used_mask = 0  # mask of used slots
         self._namespaces: dict[str, set[int]] = {}
         self._index = InvertedIndex()
         self._names = NameIndex()
@@ -85,133 +85,137 @@ class OperationSearch:
         registry.add_listener(self)
 
     def add(self, operation: Operation) -> None:
-        """Make an operation findable, in the place of one with its id."""
+        """Add an operation, or replace the one with its id."""
         id = operation.id
         if id in self._slots:
             self.remove(operation)
-        place = self._free_slots.pop() if self._free_slots else len(self._operations)
-        if place == len(self._operations):
+        slot = self._free_slots.pop() if self._free_slots else len(self._operations)
+        if slot == len(self._operations):
             self._operations.append(None)
-        self._operations[place] = operation
-        self._used_mask |= 1 << place
-        self._slots[id] = place
-        self._namespaces.setdefault(operation.namespace, set()).add(place)
-        self._index.add(place, operation)
+        self._operations[slot] = operation
+        self._used_mask |= 1 << slot
+        self._slots[id] = slot
+        self._namespaces.setdefault(operation.namespace, set()).add(slot)
+        self._index.add(slot, operation)
         self._names.add(operation)
         if self._semantic_index:
-            self._semantic_index.add(place, operation)
+            self._semantic_index.add(slot, operation)
 
     def remove(self, operation: Operation) -> None:
-        """Make it findable no more."""
-        place = self._slots.pop(operation.id, None)
-        if place is None:
+        """Remove an operation."""
+        slot = self._slots.pop(operation.id, None)
+        if slot is None:
             return
-        self._free_slots.append(place)
-        self._used_mask ^= 1 << place
-        space = self._namespaces[operation.namespace]
-        space.discard(place)
-        if not space:
+        self._free_slots.append(slot)
+        self._used_mask ^= 1 << slot
+        slots = self._namespaces[operation.namespace]
+        slots.discard(slot)
+        if not slots:
             del self._namespaces[operation.namespace]
-        self._index.remove(place)
+        self._index.remove(slot)
         self._names.remove(operation)
         if self._semantic_index:
-            self._semantic_index.remove(place, self._operations[place] or operation)
-        self._operations[place] = None
+            self._semantic_index.remove(slot, self._operations[slot] or operation)
+        self._operations[slot] = None
 
     def search(
         self, q: str = "", *, namespace: str | None = None, allow: OperationFilter | None = None
     ) -> OperationSearchResult:
-        """The operations that fit `q` best, of those that `allow` lets through; without `q`, the namespace.
+        """Return the operations that match `q` best and that `allow` accepts.
 
-        The best RANKED that are allowed are looked at: `more` and the counts by namespace tell of these.
-        What is not allowed has no part in the answer. `allow` is asked about what fits, in order, until there
-        are enough; about all operations only when nothing fits.
+        Without `q`, list the namespace. The best MAX_RANKED accepted ones are examined; `more` and the
+        counts are about these. Rejected operations do not affect the result. `allow` is called on matches
+        in order, until there are enough, and on all operations only if nothing matches.
         """
-        wanted = q[:MAX_QUERY_LENGTH].strip()
-        if not wanted:
+        text = q[:MAX_QUERY_LENGTH].strip()
+        if not text:
             return self._list_namespace(namespace, allow)
-        query = query_weights(wanted)
-        best = list(islice(self._rank(wanted, query, namespace=namespace, allow=allow), MAX_RANKED))
+        query = query_weights(text)
+        best = list(islice(self._rank(text, query, namespace=namespace, allow=allow), MAX_RANKED))
         if not best:
-            unknown = namespace is not None and not any(self._allowed_operations(namespace, allow))
+            is_unknown = namespace is not None and not any(self._allowed_operations(namespace, allow))
             return OperationSearchResult(
-                (), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT if unknown else NO_MATCH_HINT
+                (), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT if is_unknown else NO_MATCH_HINT
             )
         hits = make_hits(best[:MAX_HITS])
-        strong = best[0].id in self._names.match(wanted) or self._coverage(best[0], query) >= MIN_COVERAGE
+        is_strong = best[0].id in self._names.match(text) or self._coverage(best[0], query) >= MIN_COVERAGE
         return OperationSearchResult(
-            hits, len(best) - len(hits), count_by_namespace(best), None if strong else PARTIAL_MATCH_HINT
+            hits, len(best) - len(hits), count_by_namespace(best), None if is_strong else PARTIAL_MATCH_HINT
         )
 
     def rank(
         self, q: str, limit: int, *, namespace: str | None = None, allow: OperationFilter | None = None
     ) -> Sequence[Operation]:
-        """The operations that fit best, the best first.
+        """Return the best matches in order.
 
-        Ids and names that are `q` stand first, then names that begin with it, then the rest by score; equals
-        by id.
+        First ids and names that equal `q`, then names that start with it, then the rest by score; ties by
+        id.
         """
-        wanted = q[:MAX_QUERY_LENGTH].strip()
-        return list(
-            islice(self._rank(wanted, query_weights(wanted), namespace=namespace, allow=allow), limit)
-        )
+        text = q[:MAX_QUERY_LENGTH].strip()
+        return list(islice(self._rank(text, query_weights(text), namespace=namespace, allow=allow), limit))
 
     def _rank(
         self, text: str, query: Mapping[str, float], *, namespace: str | None, allow: OperationFilter | None
     ) -> Iterator[Operation]:
-        space = None if namespace is None else self._namespaces.get(namespace, set())
+        slots = None if namespace is None else self._namespaces.get(namespace, set())
         scores = self._index.score(query)
-        named = {self._slots[id]: match for id, match in self._names.match(text).items()}
-        if space is not None:
-            named = {place: match for place, match in named.items() if place in space}
-        points = read_numbers(scores, named)
-        first = sorted(named, key=lambda place: (named[place], -points[place], self._operation_at(place).id))
-        visible = self._used_mask if space is None else to_mask(space)
+        name_matches = {self._slots[id]: match for id, match in self._names.match(text).items()}
+        if slots is not None:
+            name_matches = {slot: match for slot, match in name_matches.items() if slot in slots}
+        points = read_numbers(scores, name_matches)
+        first = sorted(
+            name_matches, key=lambda slot: (name_matches[slot], -points[slot], self._operation_at(slot).id)
+        )
+        visible = self._used_mask if slots is None else to_mask(slots)
         rest = self._rank_slots(text, scores, visible=visible)
-        for place in chain(first, (place for place in rest if place not in named)):
-            operation = self._operation_at(place)
+        for slot in chain(first, (slot for slot in rest if slot not in name_matches)):
+            operation = self._operation_at(slot)
             if allow is None or allow(operation):
                 yield operation
 
     def _rank_slots(self, text: str, scores: Sequence[int], *, visible: int) -> Iterator[int]:
-        """The visible places that fit, best first, equals by id; found as far as they are asked for."""
-        near = matching_slots(scores, visible)
+        """Return the visible matching slots, best first, ties by id; computed lazily."""
+        matching = matching_slots(scores, visible)
         if self._semantic_index and self._semantic_index.ready:
             yield from self._order_ties(
-                self._semantic_index.rank(text, scores, candidates=visible, matches=near)
+                self._semantic_index.rank(text, scores, candidates=visible, matches=matching)
             )
             return
         count = MAX_RANKED
-        while near:
-            points = read_numbers(scores, mask_slots(top_mask(scores, near, count=count)))
-            yield from sorted(points, key=lambda place: (-points[place], self._operation_at(place).id))
-            near &= ~to_mask(points)
+        while matching:
+            points = read_numbers(scores, mask_slots(top_mask(scores, matching, count=count)))
+            yield from sorted(points, key=lambda slot: (-points[slot], self._operation_at(slot).id))
+            matching &= ~to_mask(points)
             count *= 4
 
     def _order_ties(self, ranked: Iterable[tuple[float, int]]) -> Iterator[int]:
-        """The places in their order, equals by id."""
+        """Return the slots in their order, ties by id."""
         for _, group in groupby(ranked, key=itemgetter(0)):
-            yield from sorted((place for _, place in group), key=lambda place: self._operation_at(place).id)
+            yield from sorted((slot for _, slot in group), key=lambda slot: self._operation_at(slot).id)
 
     def _operation_at(self, slot: int) -> Operation:
         operation = self._operations[slot]
         if operation is None:
-            raise LookupError(f"nothing is at {slot}")
+            raise LookupError(f"slot {slot} is empty")
         return operation
 
     def _allowed_operations(
         self, namespace: str | None, allow: OperationFilter | None
     ) -> Iterator[Operation]:
-        """The operations that may be found, of a namespace or of all."""
-        held = (
+        """Return the accepted operations of a namespace or of all."""
+        operations = (
             self._operations
             if namespace is None
             else map(self._operation_at, self._namespaces.get(namespace, ()))
         )
-        return (each for each in held if each is not None and (allow is None or allow(each)))
+        return (
+            operation
+            for operation in operations
+            if operation is not None and (allow is None or allow(operation))
+        )
 
     def _count_namespaces(self, allow: OperationFilter | None) -> dict[str, int]:
-        """How many operations each namespace has, as far as may be known."""
+        """Return how many accepted operations each namespace has."""
         if allow is None:
             return largest_namespaces({name: len(space) for name, space in self._namespaces.items()})
         return count_by_namespace(self._allowed_operations(None, allow))
@@ -219,57 +223,59 @@ class OperationSearch:
     def _list_namespace(self, namespace: str | None, allow: OperationFilter | None) -> OperationSearchResult:
         if namespace is None:
             return OperationSearchResult((), 0, self._count_namespaces(allow), NO_QUERY_HINT)
-        held = sorted(self._allowed_operations(namespace, allow), key=lambda each: each.id)
-        if not held:
+        operations = sorted(self._allowed_operations(namespace, allow), key=lambda operation: operation.id)
+        if not operations:
             return OperationSearchResult((), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT)
-        hits = make_hits(held[:MAX_LISTED])
-        more = len(held) - len(hits)
-        return OperationSearchResult(hits, more, {namespace: len(held)}, MORE_HINT if more else None)
+        hits = make_hits(operations[:MAX_LISTED])
+        more = len(operations) - len(hits)
+        return OperationSearchResult(hits, more, {namespace: len(operations)}, MORE_HINT if more else None)
 
     def _coverage(self, operation: Operation, query: Mapping[str, float]) -> float:
-        own = {term for term, weight in query.items() if weight == 1.0}
-        return self._index.coverage(self._slots[operation.id], own)
+        query_terms = {term for term, weight in query.items() if weight == 1.0}
+        return self._index.coverage(self._slots[operation.id], query_terms)
 
 
 def matching_slots(scores: Sequence[int], candidates: int) -> int:
-    """The places among that have a score near the best."""
-    some = 0
+    """Return the candidates whose score is near the best."""
+    scored = 0
     for bits in scores:
-        some |= bits
-    some &= candidates
+        scored |= bits
+    scored &= candidates
     best = max(
-        read_numbers(scores, islice(mask_slots(top_mask(scores, some, count=1)), 1)).values(), default=0
+        read_numbers(scores, islice(mask_slots(top_mask(scores, scored, count=1)), 1)).values(), default=0
     )
-    return at_least_mask(scores, some, floor=max(1, round(MIN_RELATIVE_SCORE * best)))
+    return at_least_mask(scores, scored, floor=max(1, round(MIN_RELATIVE_SCORE * best)))
 
 
 def query_weights(q: str) -> dict[str, float]:
-    """The terms of a query, and their synonyms at a lower weight."""
+    """Return the terms of a query, and their synonyms at a lower weight."""
     query = dict.fromkeys(terms(q), 1.0)
     for term in list(query):
-        for other in sorted(synonyms(term)):
-            query.setdefault(other, SYNONYM_WEIGHT)
+        for synonym in sorted(synonyms(term)):
+            query.setdefault(synonym, SYNONYM_WEIGHT)
     return query
 
 
 def make_hits(operations: Iterable[Operation]) -> tuple[OperationHit, ...]:
-    """The operations as hits, as many as the byte budget holds; at least one."""
+    """Return the operations as hits, as many as fit the byte budget; at least one."""
     hits: list[OperationHit] = []
-    left = MAX_RESULT_BYTES
-    for each in operations:
-        hit = OperationHit(each.id, summarise(each), signature(each.input_schema), each.namespace)
-        left -= len(msgspec.json.encode(hit))
-        if left < 0 and hits:
+    bytes_left = MAX_RESULT_BYTES
+    for operation in operations:
+        hit = OperationHit(
+            operation.id, summarise(operation), signature(operation.input_schema), operation.namespace
+        )
+        bytes_left -= len(msgspec.json.encode(hit))
+        if bytes_left < 0 and hits:
             break
         hits.append(hit)
     return tuple(hits)
 
 
 def count_by_namespace(operations: Iterable[Operation]) -> dict[str, int]:
-    """How many operations the namespaces have; the fullest namespaces only."""
+    """Return how many of the operations each namespace has; the largest namespaces only."""
     return largest_namespaces(Counter(operation.namespace for operation in operations))
 
 
 def largest_namespaces(counts: Mapping[str, int]) -> dict[str, int]:
-    """The fullest namespaces of these."""
+    """Return the largest namespaces."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMESPACES])

@@ -1,4 +1,4 @@
-"""Meanings: vectors of the operations that search holds, made in the background, fused with its scores."""
+"""The semantic index: vectors of operations, computed in the background and fused with the word scores."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from typing import Any
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.embedder import Embedder, embedding_text, import_extra
 
-BATCH_SIZE = 128  # operations that are embedded in one go
-MAX_REMOVED_VECTORS = 10_000  # vectors of operations that went, for when they come again
-MAX_QUERY_VECTORS = 256  # whose vectors are kept
-SORT_FIRST = 500  # operations that are sorted at first; the others only if all of these are not enough
+BATCH_SIZE = 128  # operations embedded in one call
+MAX_REMOVED_VECTORS = 10_000  # vectors kept of removed operations, which often come back
+MAX_QUERY_VECTORS = 256  # queries whose vectors are cached
+SORT_FIRST = 500  # sorted first; the rest only if these are not enough
 RETRY_SECONDS = 60.0  # seconds after an embedder failed
-MIN_SIMILARITY = 0.35  # a cosine below which two texts have nothing to do with each other
-SCORE_DIGITS = 5  # of a fused score that count, so that equals are equal
+MIN_SIMILARITY = 0.35  # cosine below which two texts are unrelated
+SCORE_DIGITS = 5  # of a fused score, so that ties are ties
 log = logging.getLogger(__name__)
 
 
 class SemanticIndex:
-    """A vector for each place of the index, and how near a question's vector comes to it.
+    """A vector for each slot of the search, and its similarity to a query.
 
-    Until `run` has been through all operations once, it is not `ready`; one that comes later and has no
-    vector yet stands at the average. ConfigError when numpy is not installed.
+    It is `ready` after `run` has embedded all operations once; an operation added later counts as average
+    until it has a vector. Raises ConfigError without numpy.
     """
 
     def __init__(self, embedder: Embedder, *, retry_seconds: float = RETRY_SECONDS) -> None:
         self._embedder = embedder
         self._retry_seconds = retry_seconds
         self._numpy = import_extra("numpy")
-        self._matrix: Any = None  # a row for each place
-        self._has_vector: Any = None  # which rows hold a vector
+        self._matrix: Any = None  # one row a slot
+        self._has_vector: Any = None  # rows with a vector
         self._pending: dict[int, str] = {}
         self._removed_vectors: OrderedDict[bytes, Any] = OrderedDict()
         self._query_vectors: OrderedDict[str, Any] = OrderedDict()
         self._work_available = asyncio.Event()
-        self.idle = asyncio.Event()  # nothing waits for its vector
+        self.idle = asyncio.Event()  # set while no operation waits for its vector
         self.ready = False
 
     def add(self, slot: int, operation: Operation) -> None:
-        """Have an operation embedded, or take its vector from when it was here before."""
+        """Queue an operation for embedding, or reuse its vector from before its removal."""
         text = embedding_text(operation)
         vector = self._removed_vectors.pop(text_digest(text), None)
         if vector is not None:
@@ -55,7 +55,7 @@ class SemanticIndex:
         self._work_available.set()
 
     def remove(self, slot: int, operation: Operation) -> None:
-        """Forget an operation; its vector is kept for a while."""
+        """Remove an operation; its vector is kept for a while."""
         self._pending.pop(slot, None)
         if self._contains(slot):
             self._has_vector[slot] = False
@@ -64,7 +64,7 @@ class SemanticIndex:
                 self._removed_vectors.popitem(last=False)
 
     async def run(self) -> None:
-        """Embed what waits, batch by batch in a thread, until cancelled."""
+        """Embed queued operations, batch by batch in a thread, until cancelled."""
         while True:
             batch = dict(islice(self._pending.items(), BATCH_SIZE))
             if not batch:
@@ -77,15 +77,15 @@ class SemanticIndex:
                 vectors = await asyncio.to_thread(self._embedder.embed, list(batch.values()))
                 self._store_batch(batch, vectors)
             except Exception:
-                log.exception("operations could not be embedded; search goes by words")
+                log.exception("Operations could not be embedded; search uses words only")
                 await asyncio.sleep(self._retry_seconds)
 
     def rank(
         self, query: str, scores: Sequence[int], *, candidates: int, matches: int
     ) -> Iterator[tuple[float, int]]:
-        """The places among that fit by words (`near`) or by meaning, with their scores, best first.
+        """Return the candidates that match by words (`matches`) or by meaning with their scores, best first.
 
-        The score is the sum of both z-scores over all places among. Equal scores stand together.
+        The score is the sum of both z-scores over all candidates. Equal scores are adjacent.
         """
         numpy = self._numpy
         size = max(candidates.bit_length(), 1)
@@ -94,17 +94,19 @@ class SemanticIndex:
             (self._to_bool_array(bits, size) * float(1 << n) for n, bits in enumerate(scores)),
             numpy.zeros(size),
         )
-        akin, known = self._similarities(query, size)
-        fused = z_scores(lexical, visible) + numpy.where(known, z_scores(akin, visible & known), 0.0)
-        fits = visible & (self._to_bool_array(matches, size) | (akin >= MIN_SIMILARITY))
-        wanted = numpy.flatnonzero(fits)
-        rounded = numpy.round(fused[wanted], SCORE_DIGITS)
+        similarities, has_vector = self._similarities(query, size)
+        fused = z_scores(lexical, visible) + numpy.where(
+            has_vector, z_scores(similarities, visible & has_vector), 0.0
+        )
+        is_match = visible & (self._to_bool_array(matches, size) | (similarities >= MIN_SIMILARITY))
+        slots = numpy.flatnonzero(is_match)
+        rounded = numpy.round(fused[slots], SCORE_DIGITS)
         for chosen in self._split_best(rounded):
             for index in chosen[numpy.argsort(-rounded[chosen], kind="stable")]:
-                yield float(rounded[index]), int(wanted[index])
+                yield float(rounded[index]), int(slots[index])
 
     def _split_best(self, values: Any) -> Iterator[Any]:
-        """The indexes of the greatest values, with all that equal the least of them; then the rest."""
+        """Return the indexes of the greatest values, with all that tie; then the rest."""
         if len(values) <= SORT_FIRST:
             yield self._numpy.arange(len(values))
             return
@@ -113,16 +115,16 @@ class SemanticIndex:
         yield self._numpy.flatnonzero(values < least)
 
     def _similarities(self, query: str, size: int) -> tuple[Any, Any]:
-        """The cosines of a question and all places, and at which of them there is a vector."""
-        akin, known = self._numpy.zeros(size), self._numpy.zeros(size, dtype=bool)
+        """Return the cosines of the query and all slots, and which slots have a vector."""
+        similarities, has_vector = self._numpy.zeros(size), self._numpy.zeros(size, dtype=bool)
         if self._matrix is not None:
-            held = min(size, len(self._matrix))
-            known[:held] = self._has_vector[:held]
-            akin[:held] = self._matrix[:held] @ self._query_vector(query)
-        return self._numpy.where(known, akin, 0.0), known
+            filled = min(size, len(self._matrix))
+            has_vector[:filled] = self._has_vector[:filled]
+            similarities[:filled] = self._matrix[:filled] @ self._query_vector(query)
+        return self._numpy.where(has_vector, similarities, 0.0), has_vector
 
     def _query_vector(self, query: str) -> Any:
-        """The vector of a question."""
+        """Return the vector of a query. Cached."""
         vector = self._query_vectors.pop(query, None)
         if vector is None:
             vector = self._numpy.asarray(self._embedder.embed([query])[0], dtype="float32")
@@ -132,7 +134,7 @@ class SemanticIndex:
         return vector
 
     def _to_bool_array(self, mask: int, size: int) -> Any:
-        """A mask as an array of truths."""
+        """Return a mask as a boolean array."""
         data = (mask & (1 << size) - 1).to_bytes((size + 7) >> 3, "little")
         bits = self._numpy.unpackbits(self._numpy.frombuffer(data, dtype="uint8"), bitorder="little")
         return bits[:size].astype(bool)
@@ -141,11 +143,11 @@ class SemanticIndex:
         return self._has_vector is not None and slot < len(self._has_vector) and bool(self._has_vector[slot])
 
     def _store_batch(self, batch: dict[int, str], vectors: Sequence[Sequence[float]]) -> None:
-        """Put vectors where they belong, but for operations that have gone or changed since."""
-        for (place, text), vector in zip(batch.items(), vectors, strict=True):
-            if self._pending.get(place) == text:
-                del self._pending[place]
-                self._store_vector(place, vector)
+        """Store vectors, except of operations that were removed or changed since."""
+        for (slot, text), vector in zip(batch.items(), vectors, strict=True):
+            if self._pending.get(slot) == text:
+                del self._pending[slot]
+                self._store_vector(slot, vector)
 
     def _store_vector(self, slot: int, vector: Sequence[float]) -> None:
         numpy = self._numpy
@@ -170,7 +172,7 @@ def text_digest(text: str) -> bytes:
 
 
 def z_scores(values: Any, mask: Any) -> Any:
-    """Each value as its distance from the mean of those among, in their standard deviations."""
+    """Return each value's distance from the mean of the masked ones, in standard deviations."""
     chosen = values[mask]
     spread = float(chosen.std()) if len(chosen) else 0.0
     return (values - chosen.mean()) / spread if spread else values * 0.0

@@ -1,4 +1,4 @@
-"""Summaries: an operation in one line and one signature, short enough to show many of them."""
+"""Summaries: an operation as one line and one signature."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ MAX_BRANCHES = 3
 
 
 def summarise(operation: Operation) -> str:
-    """The first paragraph of the description, on one line, at most 160 characters."""
+    """Return the description's first paragraph on one line, at most 160 characters."""
     paragraph = operation.description.strip().split("\n\n", 1)[0]
     return sanitize_text(" ".join(paragraph.split()), MAX_SUMMARY_LENGTH)
 
 
 def signature(schema: Mapping[str, Any]) -> str:
-    """A JSON Schema of an input as `(city: string, unit?: "c"|"f")`; what is required stands first."""
+    """Return an input schema as `(city: string, unit?: "c"|"f")`; required parameters first."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return "(…)"
     required = schema.get("required") or ()
-    said: list[str] = []
+    parameters: list[str] = []
     for name in sorted(properties, key=lambda name: name not in required):
         mark = "" if name in required else "?"
-        said.append(
+        parameters.append(
             f"{sanitize_text(name, MAX_NAME_LENGTH)}{mark}: "
             f"{type_label(properties[name], optional=bool(mark))}"
         )
-        if sum(len(each) + 2 for each in said) > MAX_SIGNATURE_LENGTH:
-            said[-1] = "…"
+        if sum(len(parameter) + 2 for parameter in parameters) > MAX_SIGNATURE_LENGTH:
+            parameters[-1] = "…"
             break
-    return f"({', '.join(said)})"
+    return f"({', '.join(parameters)})"
 
 
 def type_label(rules: Any, *, optional: bool = False) -> str:
-    """What a schema lets through, in a word or two."""
+    """Return what a schema accepts, in a word or two."""
     if not isinstance(rules, Mapping):
         return "any"
     if "const" in rules or "enum" in rules:

@@ -1,4 +1,4 @@
-"""Words: how text and identifiers are cut into terms for search: parts, stop words, stems, synonyms."""
+"""The tokenizer of the search: words and identifier parts, stop words, stems, synonyms."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import snowballstemmer
 # `HTTPServer_v2` -> HTTP Server v 2; a run of letters without case (CJK, Arabic) is one part.
 WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
-FIRST_UNSPACED = (
-    "\u2e80"  # from here on scripts do without spaces, mostly: a run is cut into pairs of letters
-)
-MAX_WORD_LENGTH = 48  # letters of a word; a longer one is none that anybody asks for
-MAX_CACHED_LENGTH = 64  # characters of a text that is worth remembering: names of parameters, namespaces
+FIRST_UNSPACED = "\u2e80"  # scripts from here on mostly have no spaces: runs become bigrams
+MAX_WORD_LENGTH = 48  # letters; longer words are ignored
+MAX_CACHED_LENGTH = 64  # characters of a text that is cached: parameter names, namespaces
 
 STOP_WORD_LIST = (
     "a about above after again all also am an and any are as at be because been before being between "
@@ -60,13 +58,13 @@ SYNONYMS = (
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """The English stem of a word in small letters."""
-    # One stemmer a word: it keeps state while it works, and two threads may search at once.
+    """Return the English stem of a lower-case word."""
+    # One stemmer a call: it is stateful, and two threads may search at once.
     return str(snowballstemmer.stemmer("english").stemWord(word))
 
 
 def terms(text: str) -> Iterator[str]:
-    """The stems of the text's words and of the parts of its identifiers, without stop words."""
+    """Return the stems of the text's words and identifier parts, without stop words."""
     for part in WORD_PATTERN.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
         word = part.lower()
         if word[0] >= FIRST_UNSPACED:
@@ -76,37 +74,37 @@ def terms(text: str) -> Iterator[str]:
 
 
 def bigrams(run: str) -> Iterator[str]:
-    """Each two letters that stand together; a single letter alone."""
-    yield from (run[place : place + 2] for place in range(max(1, len(run) - 1)))
+    """Return all pairs of adjacent letters; a single letter by itself."""
+    yield from (run[start : start + 2] for start in range(max(1, len(run) - 1)))
 
 
 def unique_terms(text: str) -> frozenset[str]:
-    """The different terms of a text."""
+    """Return the distinct terms of a text."""
     return cached_terms(text) if len(text) <= MAX_CACHED_LENGTH else frozenset(terms(text))
 
 
 @lru_cache(maxsize=16_384)
 def cached_terms(text: str) -> frozenset[str]:
-    """The terms of a text that many operations have."""
+    """Return the distinct terms of a text that many operations share."""
     return frozenset(terms(text))
 
 
 @lru_cache(maxsize=1)
 def synonym_groups() -> dict[str, frozenset[str]]:
-    """For each stem that has synonyms, the stems of all of them."""
-    known: dict[str, frozenset[str]] = {}
+    """Return the stems of all synonyms for each stem that has any."""
+    synonyms_by_stem: dict[str, frozenset[str]] = {}
     for line in SYNONYMS:
         group = frozenset(stem(word) for word in line.split())
         for word in group:
-            known[word] = known.get(word, frozenset()) | group
-    return known
+            synonyms_by_stem[word] = synonyms_by_stem.get(word, frozenset()) | group
+    return synonyms_by_stem
 
 
 def synonyms(term: str) -> frozenset[str]:
-    """The other stems that mean much the same."""
+    """Return the other stems of similar meaning."""
     return synonym_groups().get(term, frozenset()) - {term}
 
 
 def normalise_name(name: str) -> str:
-    """A name without case, dots, dashes and underscores."""
+    """Return a name without case, dots, dashes and underscores."""
     return re.sub(r"[\W_]+", "", name.lower())

@@ -1,4 +1,4 @@
-"""WordLlama: static word vectors out of a wheel, for search by meaning without a server and without a key."""
+"""WordLlama: static word vectors from a wheel, for semantic search without a server or a key."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ TENSOR = "embedding.weight"
 class WordLlamaEmbedder:
     """The mean of a text's token vectors, 256 numbers.
 
-    The wheel's own loader looks for its tokens in a folder that the wheel does not have, and then on the
-    network; so its two files are read here, and its code is never imported. ConfigError when one is missing.
+    The wheel's own loader looks for its tokenizer in a folder that the wheel lacks and then on the network;
+    therefore its two files are read here and its code is never imported. Raises ConfigError if one is
+    missing.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class WordLlamaEmbedder:
         self._vectors = read_tensor(folder / WEIGHTS, self._numpy)
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector of length 1 a text; all zeros for a text without words."""
+        """Return one vector of length 1 for each text; zeros for a text without words."""
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         means = self._numpy.zeros((len(encoded), self._vectors.shape[1]), dtype="float32")
         for row, each in enumerate(encoded):
@@ -47,25 +48,27 @@ class WordLlamaEmbedder:
 
 
 def package_folder() -> Path:
-    """The folder of the wheel's files."""
+    """Return the folder of the wheel's files. Raises ConfigError."""
     spec = find_spec("wordllama")
     if spec is None or spec.origin is None:
-        import_extra("wordllama")  # says what is missing
-        raise ConfigError("the package 'wordllama' has no files", hint="install it anew from its wheel")
+        import_extra("wordllama")  # raises with the hint how to install it
+        raise ConfigError("The package 'wordllama' has no files.", hint="Reinstall it from its wheel.")
     folder = Path(spec.origin).parent
     for name in (WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
             raise ConfigError(
-                f"this version of the package 'wordllama' has no {name}",
-                hint="install dragoman[semantic] anew",
+                f"This version of the package 'wordllama' has no {name}.",
+                hint="Reinstall dragoman[semantic].",
             )
     return folder
 
 
 def read_tensor(path: Path, numpy: Any) -> Any:
-    """The one matrix of a safetensors file, half precision: eight bytes of length, JSON, numbers."""
+    """Read the matrix of a half-precision safetensors file: eight bytes of length, JSON, numbers."""
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
-    head = msgspec.json.decode(data[8 : 8 + length])[TENSOR]
-    first, last = head["data_offsets"]
-    return numpy.frombuffer(data[8 + length + first : 8 + length + last], dtype="<f2").reshape(head["shape"])
+    header = msgspec.json.decode(data[8 : 8 + length])[TENSOR]
+    first, last = header["data_offsets"]
+    return numpy.frombuffer(data[8 + length + first : 8 + length + last], dtype="<f2").reshape(
+        header["shape"]
+    )
