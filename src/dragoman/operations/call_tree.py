@@ -1,4 +1,4 @@
-"""The tree of calls: a run, its model calls, what they called, and what that called, as nodes to look at."""
+"""Call trees for display: a run, its model calls, and the calls below them as nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SHOWN_LENGTH = 240
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as the store tells it for a tree: `input` and `result` are JSON text, perhaps cut off."""
+    """A call as the store returns it for a tree; `input` and `result` are JSON text, perhaps truncated."""
 
     id: str
     operation: str
@@ -46,7 +46,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A model call that has ended; `call_id` is the call that it was made in, if that is an agent's."""
+    """A finished model call; `call_id` is the call that it belongs to, if an agent made it inside one."""
 
     id: str
     name: str
@@ -62,9 +62,9 @@ class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallTreeNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One node and all below it. Times are unix seconds, durations seconds, costs US dollars.
+    """One node with all nodes below it. Times are unix seconds, durations seconds, costs US dollars.
 
-    What is under way has no `ended_at` and no `duration`. `input` and `result` are JSON text, cut short.
+    A running node has no `ended_at` and no `duration`. `input` and `result` are JSON text, truncated.
     """
 
     id: str
@@ -92,7 +92,7 @@ class CallTreeNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as the root of a tree."""
+    """A run, the root of a tree."""
 
     id: str
     name: str
@@ -106,7 +106,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallTreeBuilder:
-    """Calls by their parents, to be made into nodes."""
+    """Builds nodes from calls."""
 
     def __init__(
         self,
@@ -117,40 +117,40 @@ class CallTreeBuilder:
     ) -> None:
         self._source = source
         self._model_calls: dict[str, list[ModelCallRow]] = {}
-        for answer in model_calls:
-            if answer.call_id is not None:
-                self._model_calls.setdefault(answer.call_id, []).append(answer)
-        self._rows = {line.id: line for line in rows}
+        for model_call in model_calls:
+            if model_call.call_id is not None:
+                self._model_calls.setdefault(model_call.call_id, []).append(model_call)
+        self._rows = {row.id: row for row in rows}
         self._children: dict[str | None, list[CallRow]] = {}
-        for line in sorted(self._rows.values(), key=row_order):
-            parent = line.parent_id if line.parent_id in self._rows else None
-            self._children.setdefault(parent, []).append(line)
+        for row in sorted(self._rows.values(), key=row_order):
+            parent = row.parent_id if row.parent_id in self._rows else None
+            self._children.setdefault(parent, []).append(row)
         self._built_count = 0
 
     @property
     def omitted_count(self) -> int:
-        """How many calls are in no node that was made so far: they are too deep."""
+        """How many calls are in no node built so far, because they are too deep."""
         return len(self._rows) - self._built_count
 
     def subtree(self, id: str) -> CallTreeNode | None:
-        """The call of this id with all below it."""
-        line = self._rows.get(id)
-        return None if line is None else self._build_node(line)
+        """Return the call of this id with everything below it."""
+        row = self._rows.get(id)
+        return None if row is None else self._build_node(row)
 
     def roots(self) -> list[tuple[CallRow, CallTreeNode]]:
-        """The calls without a parent here."""
-        return [(line, self._build_node(line)) for line in self._children.get(None, ())]
+        """Return the calls without a parent among the rows."""
+        return [(row, self._build_node(row)) for row in self._children.get(None, ())]
 
     def _build_node(self, row: CallRow, depth: int = MAX_DEPTH) -> CallTreeNode:
         self._built_count += 1
-        below = self._children.get(row.id, ()) if depth else ()
-        children = [(child, self._build_node(child, depth - 1)) for child in below]
-        answers = self._model_calls.get(row.id)
+        child_rows = self._children.get(row.id, ()) if depth else ()
+        children = [(child, self._build_node(child, depth - 1)) for child in child_rows]
+        model_calls = self._model_calls.get(row.id)
         return call_node(
             row,
             source=self._source(row.operation),
             children=tuple(
-                group_by_step(answers, children, parent=row) if answers else [n for _, n in children]
+                group_by_step(model_calls, children, parent=row) if model_calls else [n for _, n in children]
             ),
         )
 
@@ -158,12 +158,12 @@ class CallTreeBuilder:
 def build_run_tree(
     run: RunRow, model_calls: Sequence[ModelCallRow], *, builder: CallTreeBuilder
 ) -> CallTreeNode:
-    """The tree of a run: its model calls by step, and below each the calls that it asked for.
+    """Return the tree of a run: its model calls by step, and below each the calls it requested.
 
-    A model call that is under way, or of which nothing is known, is there all the same, without figures.
+    A model call that is running, or has no record, is in the tree without figures.
     """
-    own = [answer for answer in model_calls if answer.call_id is None]
-    children = group_by_step(own, builder.roots(), parent=run)
+    own_calls = [model_call for model_call in model_calls if model_call.call_id is None]
+    children = group_by_step(own_calls, builder.roots(), parent=run)
     steps = sum(node.kind == "model" for node in children)
     if run.status == "running" and not any(is_open(node) for node in children):
         children.append(running_model_call(run, children, step=steps + 1))
@@ -176,63 +176,69 @@ def group_by_step(
     *,
     parent: RunRow | CallRow,
 ) -> list[CallTreeNode]:
-    """Model calls by step, below each the calls that it asked for, in the order in which they began."""
-    asked: dict[int | None, list[CallTreeNode]] = {}
-    for line, node in calls:
-        asked.setdefault(line.step or None, []).append(node)  # 0: approved before, run ahead of the first
-    told = {
+    """Return model calls by step, below each the calls it requested, in the order of their start."""
+    nodes_by_step: dict[int | None, list[CallTreeNode]] = {}
+    for row, node in calls:
+        nodes_by_step.setdefault(row.step or None, []).append(
+            node
+        )  # step 0: approved before, run ahead of the first
+    calls_by_step = {
         step: list(group)
-        for step, group in groupby(sorted(model_calls, key=model_call_order), key=lambda each: each.step)
+        for step, group in groupby(
+            sorted(model_calls, key=model_call_order), key=lambda model_call: model_call.step
+        )
     }
-    steps = sorted({step for step in (*asked, *told) if step is not None})
+    steps = sorted({step for step in (*nodes_by_step, *calls_by_step) if step is not None})
     children: list[CallTreeNode] = []
     for step in steps:
-        below = tuple(asked.get(step, ()))
-        known = [model_call_node(each) for each in told.get(step, ())] or [
-            unknown_model_call(parent, step, children=below)
+        children_of_step = tuple(nodes_by_step.get(step, ()))
+        model_nodes = [model_call_node(model_call) for model_call in calls_by_step.get(step, ())] or [
+            unknown_model_call(parent, step, children=children_of_step)
         ]
-        children += [*known[:-1], msgspec.structs.replace(known[-1], children=below)]
-    children += [model_call_node(each) for each in told.get(None, ())]
-    children += asked.get(None, ())
+        children += [*model_nodes[:-1], msgspec.structs.replace(model_nodes[-1], children=children_of_step)]
+    children += [model_call_node(model_call) for model_call in calls_by_step.get(None, ())]
+    children += nodes_by_step.get(None, ())
     return sorted(children, key=lambda node: node.started_at)
 
 
 def is_open(node: CallTreeNode) -> bool:
-    """Whether the node or something below it is under way, or waits."""
+    """Return whether the node or one below it is running or pending."""
     return node.status in ("running", "pending") or any(map(is_open, node.children))
 
 
 def is_running(node: CallTreeNode) -> bool:
-    """Whether the node or something below it is under way."""
+    """Return whether the node or one below it is running."""
     return node.status == "running" or any(map(is_running, node.children))
 
 
 def unknown_model_call(
     parent: RunRow | CallRow, step: int, *, children: Sequence[CallTreeNode]
 ) -> CallTreeNode:
-    """A model call that is known by what it asked for only."""
-    began = min(node.started_at for node in children)
+    """Return the node of a model call that is known only by the calls it requested."""
+    started_at = min(node.started_at for node in children)
     name = parent.name if isinstance(parent, RunRow) else parent.operation
-    return CallTreeNode(id=f"{parent.id}:{step}", kind="model", name=name, status="done", started_at=began)
+    return CallTreeNode(
+        id=f"{parent.id}:{step}", kind="model", name=name, status="done", started_at=started_at
+    )
 
 
 def running_model_call(run: RunRow, earlier: Sequence[CallTreeNode], *, step: int) -> CallTreeNode:
-    """The model call that must be under way, for nothing else is."""
-    began = max([run.started_at, *(latest_end(node) for node in earlier)])
+    """Return the node of the model call that must be running, as nothing else is."""
+    started_at = max([run.started_at, *(latest_end(node) for node in earlier)])
     return CallTreeNode(
-        id=f"{run.id}:{step}", kind="model", name=run.name, status="running", started_at=began
+        id=f"{run.id}:{step}", kind="model", name=run.name, status="running", started_at=started_at
     )
 
 
 def latest_end(node: CallTreeNode) -> float:
-    """When the node and all directly below it had ended."""
-    return max([node.started_at, node.ended_at or 0.0, *(each.ended_at or 0.0 for each in node.children)])
+    """Return when the node and its direct children had ended."""
+    return max([node.started_at, node.ended_at or 0.0, *(child.ended_at or 0.0 for child in node.children)])
 
 
 def run_node(run: RunRow, children: tuple[CallTreeNode, ...]) -> CallTreeNode:
     models = [node for node in children if node.kind == "model"]
     costs = [node.cost for node in models if node.cost is not None]
-    counted = [node.usage for node in models if node.usage is not None]
+    usages = [node.usage for node in models if node.usage is not None]
     return CallTreeNode(
         id=run.id,
         kind="run",
@@ -244,20 +250,20 @@ def run_node(run: RunRow, children: tuple[CallTreeNode, ...]) -> CallTreeNode:
         agent=run.agent,
         error={"code": "failed", "message": run.error} if run.error else None,
         cost=run.cost if run.cost is not None else sum(costs) if costs else None,
-        usage=run.usage or (sum(counted[1:], counted[0]) if counted else None),
+        usage=run.usage or (sum(usages[1:], usages[0]) if usages else None),
         children=children,
     )
 
 
 def model_call_node(model_call: ModelCallRow) -> CallTreeNode:
-    ended = None if model_call.duration is None else model_call.started_at + model_call.duration
+    ended_at = None if model_call.duration is None else model_call.started_at + model_call.duration
     return CallTreeNode(
         id=model_call.id,
         kind="model",
         name=model_call.name,
         status=model_call.status,
         started_at=model_call.started_at,
-        ended_at=ended,
+        ended_at=ended_at,
         duration=model_call.duration,
         first_byte=model_call.first_byte,
         error={"code": model_call.error} if model_call.error else None,
@@ -269,7 +275,7 @@ def model_call_node(model_call: ModelCallRow) -> CallTreeNode:
 def call_node(
     row: CallRow, *, source: str | None = None, children: tuple[CallTreeNode, ...] = ()
 ) -> CallTreeNode:
-    """The node of one call."""
+    """Return the node of one call."""
     return CallTreeNode(
         id=row.id,
         kind="call",
@@ -295,7 +301,7 @@ def call_node(
 
 
 def failure_json(error: CallFailure | None) -> dict[str, Any] | None:
-    """What went wrong, without the schema, which is long and the same each time."""
+    """Return the failure as JSON, without the schema, which is long and the same each time."""
     if error is None:
         return None
     return msgspec.structs.replace(error, input_schema=None).to_json()

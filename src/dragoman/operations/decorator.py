@@ -1,4 +1,4 @@
-"""Functions as operations: `@operation` on a plain sync or async Python function."""
+"""The `@operation` decorator: plain sync and async Python functions as operations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ OPERATION_ATTRIBUTE = "__dragoman_operation__"
 
 
 class DecoratorOptions(TypedDict, total=False):
-    """What may be said of an operation besides: whether somebody has to approve each call; how many run at a
-    time, how often (`60/minute`); and how often a transient failure is tried again.
+    """Options of `@operation`.
+
+    Whether each call needs approval; how many calls run at a time; the rate (`60/minute`); how often a
+    transient failure is retried.
     """
 
     approval: bool
@@ -42,18 +44,20 @@ def operation(
     timeout: float | None = None,
     **details: Unpack[DecoratorOptions],
 ) -> Callable[[F], F]:
-    """Make a function callable through the hub; for its own module it stays an ordinary function.
+    """Make a function callable through the hub. In its own module it stays an ordinary function.
 
     Name, description and JSON Schemas come from the function's name, docstring and type hints. A parameter
-    of type Context is handed the call's context and is no part of the schema. `effect` says what a repeated
-    call does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`, unless said). `timeout`
-    is in seconds. A generator says with each value how far it is, and its last one is the result.
-    ConfigError when the function does not say what it takes.
+    of type Context gets the call's context and is not in the schema. `effect` says what a repeated call
+    does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`). `timeout` is in seconds.
+    Each value of a generator is progress, and the last one is the result. Raises ConfigError if the
+    function's parameters cannot be described.
     """
 
     def mark(function: F) -> F:
-        made = from_function(function, namespace, effect=effect, name=name, timeout=timeout, **details)
-        setattr(function, OPERATION_ATTRIBUTE, made)
+        operation_of_function = from_function(
+            function, namespace, effect=effect, name=name, timeout=timeout, **details
+        )
+        setattr(function, OPERATION_ATTRIBUTE, operation_of_function)
         return function
 
     return mark
@@ -68,7 +72,7 @@ def from_function(
     timeout: float | None = None,
     **details: Unpack[DecoratorOptions],
 ) -> Operation:
-    """The operation that a function is; the function itself is left unmarked."""
+    """Return the operation for a function; the function itself is not marked."""
     parameters = FunctionParameters(function)
     documented = docstring.parse_docstring(function)
     return Operation(
@@ -88,7 +92,7 @@ def from_function(
 
 
 def make_call_limiter(details: DecoratorOptions) -> CallLimiter | None:
-    """What bounds the calls of an operation, if anything does."""
+    """Return the limiter that the options ask for, if any."""
     concurrency, rate = details.get("concurrency"), details.get("rate")
     if concurrency is None and rate is None:
         return None
@@ -96,7 +100,7 @@ def make_call_limiter(details: DecoratorOptions) -> CallLimiter | None:
 
 
 def output_schema_of(function: Function, hints: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The JSON Schema of the result; of a generator, that of its values."""
+    """Return the JSON Schema of the result; for a generator that of its values."""
     hint = hints.get("return", inspect.Parameter.empty)
     if hint is inspect.Parameter.empty:
         return None
@@ -111,7 +115,7 @@ def is_generator(function: Function) -> bool:
 
 
 def make_runner(function: Function, contexts: tuple[str, ...]) -> OperationFunction:
-    """How the function is run: on the event loop when it is async, else in the hub's threads."""
+    """Return how the function runs: on the event loop if it is async, else in a thread."""
 
     def bind(arguments: dict[str, Any], context: Context) -> Callable[[], Any]:
         return functools.partial(function, **arguments, **dict.fromkeys(contexts, context))
@@ -132,7 +136,7 @@ def make_runner(function: Function, contexts: tuple[str, ...]) -> OperationFunct
 
 
 async def consume_generator(start: Callable[[], Any], context: Context) -> Any:
-    """The last value of a generator; each is told as it comes."""
+    """Return the last value of a generator; report each as progress."""
     values = start()
     last = None
     if inspect.isasyncgen(values):
@@ -140,13 +144,13 @@ async def consume_generator(start: Callable[[], Any], context: Context) -> Any:
             async for last in values:
                 context.progress(last)
         return last
-    loop, stopped = asyncio.get_running_loop(), threading.Event()
+    loop, is_stopped = asyncio.get_running_loop(), threading.Event()
 
     def iterate() -> Any:
         last = None
         with closing(values):
             for last in values:
-                if stopped.is_set():
+                if is_stopped.is_set():
                     break
                 loop.call_soon_threadsafe(context.progress, last)
         return last
@@ -154,20 +158,20 @@ async def consume_generator(start: Callable[[], Any], context: Context) -> Any:
     try:
         return await context.offload(iterate)
     finally:
-        stopped.set()  # one that is cancelled ends at its next value
+        is_stopped.set()  # a cancelled generator ends at its next value
 
 
-def marked_operation(thing: object) -> Operation | None:
-    """The operation that a function was made into, if it was."""
-    found = getattr(thing, OPERATION_ATTRIBUTE, None)
-    return found if isinstance(found, Operation) else None
+def marked_operation(function: object) -> Operation | None:
+    """Return the operation that a function was marked with, if any."""
+    value = getattr(function, OPERATION_ATTRIBUTE, None)
+    return value if isinstance(value, Operation) else None
 
 
 def find_operations(module: ModuleType) -> Iterator[Operation]:
-    """The operations that a module defines, or names in its `__all__`; in the module's order."""
+    """Return the operations that a module defines, or names in its `__all__`, in its order."""
     public = getattr(module, "__all__", ())
     for name, value in vars(module).items():
-        found = value if isinstance(value, Operation) else marked_operation(value)
-        own = isinstance(value, Operation) or getattr(value, "__module__", None) == module.__name__
-        if found is not None and (own or name in public):
-            yield found
+        candidate = value if isinstance(value, Operation) else marked_operation(value)
+        is_own = isinstance(value, Operation) or getattr(value, "__module__", None) == module.__name__
+        if candidate is not None and (is_own or name in public):
+            yield candidate

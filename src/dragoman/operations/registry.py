@@ -1,4 +1,4 @@
-"""The registry: the operations that a hub holds, by namespace and name."""
+"""The registry of operations by namespace and name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dragoman.operations.operation import Operation
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace
 MAX_SUGGESTIONS = 3
 MAX_ID_LENGTH = 200  # characters of an id
-MAX_COMPARED = 500  # names weighed for suggestions: comparing all of 10,000 would hold the event loop up
+MAX_COMPARED = 500  # names compared for suggestions: all of 10,000 would block the event loop
 OperationSource: TypeAlias = Operation | ModuleType | Callable[..., Any]
 OperationFilter: TypeAlias = Callable[[Operation], bool]
 
 
 class RegistryListener(Protocol):
-    """Who wants to know of operations that come and go."""
+    """Is notified of operations that are added and removed."""
 
     def add(self, operation: Operation) -> None: ...
 
@@ -32,31 +32,31 @@ class RegistryListener(Protocol):
 
 
 class OperationSupplier(Protocol):
-    """Who brings the operations of a namespace, sooner or later: an MCP server, say."""
+    """Supplies the operations of a namespace, perhaps later: an MCP server, for example."""
 
     async def wait_until_ready(self) -> None:
-        """Wait while they are on their way."""
+        """Wait while the operations are being registered."""
 
     def unavailable_reason(self) -> str | None:
-        """Why they are not here; None when they are."""
+        """Return why the operations are missing; None if they are registered."""
 
 
 class Registry:
     """Operations by id; ids differ in more than letter case."""
 
     def __init__(self, *sources: OperationSource) -> None:
-        self._operations: dict[str, Operation] = {}  # by small-letter id
-        self._ids_by_underscored: dict[str, tuple[str, ...]] = {}  # `ns_name` -> small-letter ids
+        self._operations: dict[str, Operation] = {}  # by lower-case id
+        self._ids_by_underscored: dict[str, tuple[str, ...]] = {}  # `ns_name` -> lower-case ids
         self._counts: Counter[str] = Counter()
         self._listeners: tuple[RegistryListener, ...] = ()
-        self._suppliers: dict[str, OperationSupplier] = {}  # by small-letter namespace
+        self._suppliers: dict[str, OperationSupplier] = {}  # by lower-case namespace
         for thing in sources:
             self.add(thing)
 
     def add(self, source: OperationSource) -> tuple[Operation, ...]:
-        """Take in an operation, an `@operation` function, or all that a module has; on an error nothing.
+        """Add an operation, an `@operation` function, or all operations of a module.
 
-        Raises Conflict when an id is taken, ConfigError when there is no operation in it.
+        Nothing on an error. Raises Conflict if an id exists, ConfigError if the source has no operation.
         """
         added = tuple(operations_in(source))
         ids = Counter(operation.id.lower() for operation in added)
@@ -67,17 +67,17 @@ class Registry:
         return added
 
     def remove(self, id: str) -> Operation:
-        """Take an operation out, and give it back. NotFound when there is none."""
+        """Remove an operation and return it. Raises NotFound."""
         key = id.lower()
         operation = self._operations.pop(key, None)
         if operation is None:
-            raise NotFound(f"no operation {id[:MAX_ID_LENGTH]!r}")
-        spelled = to_underscores(key)
-        self._ids_by_underscored[spelled] = tuple(
-            each for each in self._ids_by_underscored[spelled] if each != key
+            raise NotFound(f"There is no operation {id[:MAX_ID_LENGTH]!r}.")
+        spelling = to_underscores(key)
+        self._ids_by_underscored[spelling] = tuple(
+            other for other in self._ids_by_underscored[spelling] if other != key
         )
-        if not self._ids_by_underscored[spelled]:
-            del self._ids_by_underscored[spelled]
+        if not self._ids_by_underscored[spelling]:
+            del self._ids_by_underscored[spelling]
         self._counts[operation.namespace] -= 1
         if not self._counts[operation.namespace]:
             del self._counts[operation.namespace]
@@ -86,131 +86,140 @@ class Registry:
         return operation
 
     def get(self, id: str, *, allow: OperationFilter | None = None) -> Operation:
-        """The operation of this id, `ns.name`; `ns_name` will do when it can mean one only.
+        """Return the operation of this id, `ns.name`, or `ns_name` if that is unambiguous.
 
-        Neither ever means one of another namespace, which somebody brought while the one that is meant is not
-        here. NotFound suggests what may have been meant, of what `allow` lets through.
+        Neither spelling resolves to another namespace while the namespace that is meant is unavailable.
+        NotFound suggests similar ids that `allow` accepts.
         """
-        found = self._operations.get(id.lower())
-        if found is not None:
-            return found
-        spelled = self._find_underscored(id.lower())
-        if len(spelled) == 1 and not self._is_other_unavailable(id, spelled[0].namespace):
-            return spelled[0]
-        near = spelled or self._suggest(id.lower())
-        meant = [each.id for each in near if allow is None or allow(each)]
-        reasons = [reason for each in self._suppliers_of(id) if (reason := each.unavailable_reason())]
-        suggestions = [f"did you mean {' or '.join(meant)}?"] if meant else []
+        operation = self._operations.get(id.lower())
+        if operation is not None:
+            return operation
+        candidates = self._find_underscored(id.lower())
+        if len(candidates) == 1 and not self._is_other_unavailable(id, candidates[0].namespace):
+            return candidates[0]
+        similar = candidates or self._suggest(id.lower())
+        ids = [candidate.id for candidate in similar if allow is None or allow(candidate)]
+        reasons = [
+            reason for candidate in self._suppliers_of(id) if (reason := candidate.unavailable_reason())
+        ]
+        suggestions = [f"did you mean {' or '.join(ids)}?"] if ids else []
         raise NotFound(
             f"no operation {id[:MAX_ID_LENGTH]!r}", hint="; ".join([*reasons, *suggestions]) or None
         )
 
     def list(self, namespace: str | None = None) -> tuple[Operation, ...]:
-        """The operations of a namespace, or all; by id."""
-        held = self._operations.values()
-        kept = held if namespace is None else [each for each in held if each.namespace == namespace]
-        return tuple(sorted(kept, key=lambda each: each.id))
+        """Return the operations of a namespace, or all, by id."""
+        operations = self._operations.values()
+        selected = (
+            operations
+            if namespace is None
+            else [operation for operation in operations if operation.namespace == namespace]
+        )
+        return tuple(sorted(selected, key=lambda operation: operation.id))
 
     def namespaces(self) -> dict[str, int]:
-        """How many operations each namespace has; by name."""
+        """Return how many operations each namespace has, by name."""
         return dict(sorted(self._counts.items()))
 
     def add_listener(self, listener: RegistryListener) -> None:
-        """Tell the watcher of every operation: those that are here now, and each that comes or goes."""
+        """Notify the listener of the present operations, and of each that is added or removed."""
         for operation in self._operations.values():
             listener.add(operation)
         self._listeners = (*self._listeners, listener)
 
     def add_supplier(self, namespace: str, supplier: OperationSupplier) -> None:
-        """Operations of this namespace may come later: who wants one that is not here waits for them."""
+        """Register a supplier of this namespace: calls of its missing operations wait for it."""
         self._suppliers[namespace.lower()] = supplier
 
     def remove_supplier(self, namespace: str, supplier: OperationSupplier) -> None:
-        """This one brings no operations of this namespace any more; another one may."""
+        """Remove this supplier; another one of the namespace stays."""
         if self._suppliers.get(namespace.lower()) is supplier:
             del self._suppliers[namespace.lower()]
 
     async def wait_for(self, ids: Iterable[str], *, deadline: float | None = None) -> None:
-        """Wait, by this deadline, for those of these operations that are not here but on their way."""
+        """Wait, up to the deadline, for missing operations that a supplier is registering."""
         if not self._suppliers:
             return
-        absent = [id for id in ids if id.lower() not in self._operations]
-        bringers = {id(each): each for name in absent for each in self._suppliers_of(name)}
+        missing = [id for id in ids if id.lower() not in self._operations]
+        bringers = {id(supplier): supplier for name in missing for supplier in self._suppliers_of(name)}
         if not bringers:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await asyncio.gather(*(each.wait_until_ready() for each in bringers.values()))
+                await asyncio.gather(*(supplier.wait_until_ready() for supplier in bringers.values()))
 
     def _find_underscored(self, id: str) -> Sequence[Operation]:
-        """The operations that this can be another spelling of; one with a dot says the namespace."""
+        """Return the operations that this may be another spelling of; a dot fixes the namespace."""
         keys = sorted(self._ids_by_underscored.get(to_underscores(id), ()))
-        space, dot, _ = id.partition(".")
-        return [self._operations[key] for key in keys if not dot or key.startswith(f"{space}.")]
+        namespace, dot, _ = id.partition(".")
+        return [self._operations[key] for key in keys if not dot or key.startswith(f"{namespace}.")]
 
     def _is_other_unavailable(self, id: str, namespace: str) -> bool:
-        """Whether it may be meant for another namespace, whose operations are not here now."""
-        here = self._suppliers.get(namespace.lower())
-        return any(each is not here and each.unavailable_reason() for each in self._suppliers_of(id))
+        """Return whether another, unavailable namespace may be meant."""
+        own_supplier = self._suppliers.get(namespace.lower())
+        return any(
+            supplier is not own_supplier and supplier.unavailable_reason()
+            for supplier in self._suppliers_of(id)
+        )
 
     def _suppliers_of(self, id: str) -> Sequence[OperationSupplier]:
-        """Who may bring this operation, in either spelling of its id."""
-        spelled = to_underscores(id.lower())
-        named = self._suppliers.items()
-        return [each for name, each in named if spelled.startswith(to_underscores(name) + "_")]
+        """Return the suppliers that may supply this operation, in either spelling of its id."""
+        spelling = to_underscores(id.lower())
+        suppliers = self._suppliers.items()
+        return [supplier for name, supplier in suppliers if spelling.startswith(to_underscores(name) + "_")]
 
     def _check_new(self, operation: Operation, *, duplicate: bool) -> None:
         if operation.namespace.lower() == RESERVED_NAMESPACE:
             raise Conflict(
-                f"{operation.id}: the namespace {RESERVED_NAMESPACE!r} is the hub's own; choose another"
+                f"{operation.id}: the namespace {RESERVED_NAMESPACE!r} is reserved; choose another."
             )
         if duplicate or operation.id.lower() in self._operations:
             raise Conflict(
-                f"there is an operation {operation.id!r} already; remove it first, or choose another name"
+                f"An operation {operation.id!r} already exists; remove it first, or choose another name."
             )
 
     def _insert(self, operation: Operation) -> None:
         key = operation.id.lower()
         self._operations[key] = operation
-        spelled = to_underscores(key)
-        self._ids_by_underscored[spelled] = (*self._ids_by_underscored.get(spelled, ()), key)
+        spelling = to_underscores(key)
+        self._ids_by_underscored[spelling] = (*self._ids_by_underscored.get(spelling, ()), key)
         self._counts[operation.namespace] += 1
         for watcher in self._listeners:
             watcher.add(operation)
 
     def _suggest(self, id: str) -> Sequence[Operation]:
-        """The operations whose ids look most like this one, among those of its namespace or its name."""
+        """Return the operations with the most similar ids in similar namespaces or of the same name."""
         if len(id) > MAX_ID_LENGTH:
             return ()
         namespace, _, name = id.rpartition(".")
-        near = set(
+        namespaces = set(
             difflib.get_close_matches(namespace, list(islice(self._counts, MAX_COMPARED)), n=MAX_SUGGESTIONS)
         )
-        likely = (
-            each.id
-            for each in self._operations.values()
-            if each.namespace in near or each.name.lower() == name or len(self._operations) <= MAX_COMPARED
+        candidates = (
+            candidate.id
+            for candidate in self._operations.values()
+            if candidate.namespace in namespaces
+            or candidate.name.lower() == name
+            or len(self._operations) <= MAX_COMPARED
         )
-        meant = difflib.get_close_matches(id, list(islice(likely, MAX_COMPARED)), n=MAX_SUGGESTIONS)
-        return [self._operations[each.lower()] for each in meant]
+        similar = difflib.get_close_matches(id, list(islice(candidates, MAX_COMPARED)), n=MAX_SUGGESTIONS)
+        return [self._operations[candidate.lower()] for candidate in similar]
 
 
 def operations_in(source: OperationSource) -> Sequence[Operation]:
-    """The operations that a thing is or holds. ConfigError when it is none and holds none."""
+    """Return the operations of a source. Raises ConfigError if it has none."""
     if isinstance(source, Operation):
         return [source]
-    found = list(find_operations(source)) if isinstance(source, ModuleType) else []
+    operations = list(find_operations(source)) if isinstance(source, ModuleType) else []
     single = marked_operation(source)
     if single is not None:
         return [single]
-    if not found:
+    if not operations:
         name = getattr(source, "__name__", repr(source))
-        raise ConfigError(
-            f"{name} is no operation and holds none; put @operation(namespace) on a function of it"
-        )
-    return found
+        raise ConfigError(f"{name} has no operations; decorate a function with @operation(namespace).")
+    return operations
 
 
 def to_underscores(id: str) -> str:
-    """The id as wires without dots spell it."""
+    """Return the id as protocols without dots spell it."""
     return id.replace(".", "_").replace("/", "_").replace("-", "_")

@@ -1,4 +1,4 @@
-"""Repeats: the same failing call, made again and again, is noticed and then refused."""
+"""Repeated failures: a model that repeats a failing call is warned, then refused."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
 
 MAX_REMEMBERED = 10_000
-OWNER_FAILURE_SECONDS = 60.0  # seconds that a failure is held against a caller who is no run
+OWNER_FAILURE_SECONDS = 60.0  # seconds that a failure counts for a caller outside a run
 FailureKey: TypeAlias = tuple[str, str, str]
 IGNORED_CODES = ("rate_limited", "unavailable", "approval_needed", "call_denied", "aborted")
 
 
 class RepeatedFailure(CallError):
-    """The very same call failed before, too often."""
+    """The same call failed too often."""
 
     code = "repeated_failure"
 
 
 class RepeatedFailureLimiter:
-    """Counts how often a call with the same input failed for the same run. `clock` gives unix seconds."""
+    """Counts how often the same call failed in the same run. `clock` returns unix seconds."""
 
     def __init__(self, limit: int, *, clock: Callable[[], float]) -> None:
         self._limit = limit
@@ -34,18 +34,18 @@ class RepeatedFailureLimiter:
         self._failures: OrderedDict[FailureKey, tuple[int, float, str]] = OrderedDict()
 
     def check(self, record: CallRecord, context: Context) -> None:
-        """RepeatedFailure when this call has failed `limit` times."""
+        """Raise RepeatedFailure if the call failed `limit` times."""
         count, _, message = self._lookup(failure_key(record, context))
         if count >= self._limit:
             raise RepeatedFailure(
-                f"not run: this very call failed {count} times, the last time with: {message}",
-                hint="change the input, use another operation, or tell the user what is in the way",
+                f"The call did not run: it failed {count} times, last with: {message}",
+                hint="Change the input, use another operation, or tell the user what the problem is.",
             )
 
     def record_result(
         self, record: CallRecord, context: Context, *, failure: CallFailure | None
     ) -> CallFailure | None:
-        """Count how a call ended; a failure that came before is told as such."""
+        """Count how a call ended; return its failure, with a hint if it is repeated."""
         key = failure_key(record, context)
         if failure is None:
             self._failures.pop(key, None)
@@ -59,19 +59,19 @@ class RepeatedFailureLimiter:
             self._failures.popitem(last=False)
         if count == 1:
             return failure
-        said = f"this very call has now failed {count} times; do not repeat it unchanged"
-        return replace(failure, hint=f"{failure.hint}; {said}" if failure.hint else said)
+        hint = f"This call has now failed {count} times; do not repeat it unchanged."
+        return replace(failure, hint=f"{failure.hint}; {hint}" if failure.hint else hint)
 
     def _lookup(self, key: FailureKey) -> tuple[int, float, str]:
-        known = self._failures.get(key)
-        if known is None or (
-            key[0].startswith("owner ") and known[1] < self._clock() - OWNER_FAILURE_SECONDS
+        entry = self._failures.get(key)
+        if entry is None or (
+            key[0].startswith("owner ") and entry[1] < self._clock() - OWNER_FAILURE_SECONDS
         ):
             return 0, 0.0, ""
-        return known
+        return entry
 
 
 def failure_key(record: CallRecord, context: Context) -> FailureKey:
-    """What makes a call the same: for whom, what, with which input."""
+    """Return what makes calls the same: the run or caller, the operation, the input."""
     caller = f"owner {context.identity.owner} {context.identity.key_id}"
     return context.run_id or caller, record.operation, record.input_hash

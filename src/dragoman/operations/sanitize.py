@@ -1,4 +1,4 @@
-"""Clean text: what others wrote, made safe to show to a model or in a terminal."""
+"""Sanitizing foreign text before a model or a terminal shows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Control characters but tab and newline, soft hyphen, zero-width and bidi marks, surrogates, variation
-# selectors and tags: nothing of it can be seen, so nothing of it may steer.
+# selectors and tags: invisible to people, so a way to hide instructions to a model.
 INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -16,13 +16,13 @@ MAX_DEPTH = 32
 
 
 def sanitize_text(text: str, limit: int) -> str:
-    """The text without characters that cannot be seen, cut to `limit` characters; the cut shows as `…`."""
-    seen = INVISIBLE.sub("", text[: 2 * limit]).strip()
-    return seen if len(seen) <= limit else seen[: limit - 1].rstrip() + "…"
+    """Return the text without invisible characters, cut to `limit` characters; a cut shows as `…`."""
+    visible = INVISIBLE.sub("", text[: 2 * limit]).strip()
+    return visible if len(visible) <= limit else visible[: limit - 1].rstrip() + "…"
 
 
 def sanitize_schema(schema: Mapping[str, Any], *, limit: int = 1_000) -> dict[str, Any]:
-    """A copy of a JSON Schema whose titles and descriptions are clean; its rules stay as they are."""
+    """Return a copy of a JSON Schema with sanitized titles and descriptions; its rules are unchanged."""
     return {key: _sanitize_value(key, value, limit=limit) for key, value in schema.items()}
 
 

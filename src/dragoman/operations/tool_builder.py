@@ -1,4 +1,4 @@
-"""The tool builder: an operation put together by hand. Source: seed 004, §1.5."""
+"""The tool builder: operations assembled by hand, without type hints. Source: seed 004, §1.5."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MISSING = object()
 
 
 class OperationSettings(TypedDict, total=False):
-    """What may be said of an operation besides; see `Operation`."""
+    """Optional fields of the operation; see `Operation`."""
 
     effect: Effect
     timeout: float | None
@@ -28,7 +28,7 @@ class OperationSettings(TypedDict, total=False):
 
 
 class ParameterOptions(TypedDict, total=False):
-    """What may be said of a parameter beside its name and its kind."""
+    """Options of a parameter besides its name and type."""
 
     required: bool
     enum: Sequence[Any]
@@ -36,7 +36,7 @@ class ParameterOptions(TypedDict, total=False):
 
 
 class ToolBuilder:
-    """An operation in the making. Each method gives a new builder with more in it."""
+    """Builds an operation. Each method returns a new builder."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class ToolBuilder:
         description: str = "",
         **options: Unpack[ParameterOptions],
     ) -> ToolBuilder:
-        """A parameter. `kind` is a JSON type, several of them, or a whole JSON Schema.
+        """Add a parameter. `kind` is a JSON type, several of them, or a whole JSON Schema.
 
-        It is required unless it has a default or `required=False`. ConfigError for what cannot be.
+        It is required unless it has a default or `required=False`. Raises ConfigError if it is invalid.
         """
         if not name or name in self._schema_parts["properties"]:
-            said = f"has two parameters {name!r}" if name else "has a parameter without a name"
-            raise ConfigError(f"the tool {self._name!r} {said}")
+            problem = f"has two parameters {name!r}" if name else "has a parameter without a name"
+            raise ConfigError(f"the tool {self._name!r} {problem}")
         schema = type_schema(kind, where=f"parameter {name!r} of the tool {self._name!r}")
         default = options.get("default", MISSING)
         extra: dict[str, Any] = {"description": description} if description else {}
@@ -85,15 +85,16 @@ class ToolBuilder:
         )
 
     def returns(self, kind: TypeSpec, *, description: str = "") -> ToolBuilder:
-        """What it gives: a JSON type, several, or a whole JSON Schema."""
+        """Set the result: a JSON type, several, or a whole JSON Schema."""
         schema = type_schema(kind, where=f"the result of the tool {self._name!r}")
         return self._copy_with(output={**schema, **({"description": description} if description else {})})
 
     def build(self, function: Callable[..., Any], **settings: Unpack[OperationSettings]) -> Operation:
-        """The operation that this function runs, sync or async.
+        """Return the operation that runs this function, sync or async.
 
-        It takes the arguments by their names, or, if it has one parameter that is no argument's name, all of
-        them as a dict; and a Context where a parameter has that type. ConfigError when they do not fit.
+        The function takes the arguments by name, or all as one dict, if it has a single parameter that is
+        not the name of an argument. A parameter of type Context gets the context. Raises ConfigError if the
+        parameters do not fit.
         """
         schema: dict[str, Any] = {
             "type": "object",
@@ -122,21 +123,22 @@ class ToolBuilder:
 
 
 def tool(name: str, description: str = "", *, namespace: str = "tools") -> ToolBuilder:
-    """Begin an operation: `tool("add", "Add two numbers").param("a", "number").build(function)`."""
+    """Start building an operation.
+
+    `tool("add", "Add two numbers").param("a", "number").build(function)`.
+    """
     return ToolBuilder(name, description, namespace=namespace)
 
 
 def type_schema(kind: TypeSpec, *, where: str) -> dict[str, Any]:
-    """The JSON Schema of a kind."""
+    """Return the JSON Schema of a type."""
     if isinstance(kind, Mapping):
         return dict(kind)
     kinds = [kind] if isinstance(kind, str) else list(kind)
-    wrong = [each for each in kinds if each not in JSON_TYPES]
-    if wrong or not kinds:
-        said = f"{wrong[0]!r} is no JSON type" if wrong else "it has no type"
-        raise ConfigError(
-            f"{where}: {said}", hint=f"there are {', '.join(JSON_TYPES)}, or give a JSON Schema"
-        )
+    invalid = [name for name in kinds if name not in JSON_TYPES]
+    if invalid or not kinds:
+        problem = f"{invalid[0]!r} is not a JSON type" if invalid else "it has no type"
+        raise ConfigError(f"{where}: {problem}", hint=f"Use {', '.join(JSON_TYPES)}, or a JSON Schema.")
     return {"type": kinds[0] if len(kinds) == 1 else kinds}
 
 
@@ -147,15 +149,17 @@ def validate_enum(enum: Sequence[Any], name: str) -> list[Any]:
 
 
 def make_runner(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> OperationFunction:
-    """How the function is run: on the event loop when it is async, else in the hub's threads."""
+    """Return how the function runs: on the event loop if it is async, else in a thread."""
     bind = make_binder(function, schema, title=title)
-    defaults = {name: said["default"] for name, said in schema["properties"].items() if "default" in said}
+    defaults = {
+        name: result["default"] for name, result in schema["properties"].items() if "default" in result
+    }
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
     async def run(arguments: Mapping[str, Any], context: Context) -> Any:
         call = bind({**defaults, **arguments}, context)
-        said = call() if is_async else await context.offload(call)
-        return await said if isinstance(said, Awaitable) else said
+        result = call() if is_async else await context.offload(call)
+        return await result if isinstance(result, Awaitable) else result
 
     return run
 
@@ -164,49 +168,59 @@ ArgumentBinder = Callable[[dict[str, Any], Context], Callable[[], Any]]
 
 
 def make_binder(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> ArgumentBinder:
-    """How the arguments are handed to the function."""
+    """Return how the arguments are passed to the function. Raises ConfigError."""
     if not callable(function):
         raise ConfigError(f"the tool {title!r} is built from a function, got {function!r:.80}")
     hints = resolve_type_hints(function, title)
-    taken = list(inspect.signature(function).parameters.values())
-    contexts = [each.name for each in taken if is_context_hint(hints.get(each.name))]
-    taken = [each for each in taken if each.name not in contexts]
-    if takes_dict(taken, tuple(schema["properties"])):
+    parameters = list(inspect.signature(function).parameters.values())
+    contexts = [parameter.name for parameter in parameters if is_context_hint(hints.get(parameter.name))]
+    parameters = [parameter for parameter in parameters if parameter.name not in contexts]
+    if takes_dict(parameters, tuple(schema["properties"])):
         return lambda arguments, context: lambda: function(arguments, **dict.fromkeys(contexts, context))
-    check_parameters(taken, schema, title=title)
+    check_parameters(parameters, schema, title=title)
     return lambda arguments, context: lambda: function(**arguments, **dict.fromkeys(contexts, context))
 
 
 def takes_dict(parameters: Sequence[inspect.Parameter], names: tuple[str, ...]) -> bool:
-    """Whether the function has one parameter, for all arguments together."""
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [each for each in parameters if each.kind in plain and each.default is each.empty]
-    return len(needed) == 1 == len(parameters) and needed[0].name not in names
+    """Return whether the function has a single parameter for all arguments."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in positional and parameter.default is parameter.empty
+    ]
+    return len(required) == 1 == len(parameters) and required[0].name not in names
 
 
 def check_parameters(
     parameters: Sequence[inspect.Parameter], schema: Mapping[str, Any], *, title: str
 ) -> None:
-    """ConfigError unless the function can be called with these arguments by name."""
-    fault = find_mismatch({each.name: each for each in parameters}, schema)
-    if fault is not None:
-        hint = "its parameters are those of the tool, by name; or it has one parameter, for a dict of all"
-        raise ConfigError(f"the function of the tool {title!r} {fault}", hint=hint)
+    """Raise ConfigError unless the function accepts these arguments by name."""
+    mismatch = find_mismatch({parameter.name: parameter for parameter in parameters}, schema)
+    if mismatch is not None:
+        hint = "Give it the tool's parameters by name, or a single parameter for a dict of all."
+        raise ConfigError(f"the function of the tool {title!r} {mismatch}", hint=hint)
 
 
 def find_mismatch(parameters: Mapping[str, inspect.Parameter], schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with a function's parameters; None when nothing is."""
-    given, always = schema["properties"], schema.get("required", ())
-    for name, each in parameters.items():
-        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+    """Return what is wrong with a function's parameters; None if nothing is."""
+    properties, required = schema["properties"], schema.get("required", ())
+    for name, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if each.kind is each.POSITIONAL_ONLY and (name in given or each.default is each.empty):
-            return f"cannot take {name!r} by its name"
-        if each.default is each.empty and name not in given:
-            return f"wants {name!r}, which is no parameter of the tool"
-        if each.default is each.empty and name not in always and "default" not in given[name]:
-            return f"has no default for {name!r}, which may be left out"
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        if parameter.kind is parameter.POSITIONAL_ONLY and (
+            name in properties or parameter.default is parameter.empty
+        ):
+            return f"cannot take {name!r} by name"
+        if parameter.default is parameter.empty and name not in properties:
+            return f"requires {name!r}, which is not a parameter of the tool"
+        if (
+            parameter.default is parameter.empty
+            and name not in required
+            and "default" not in properties[name]
+        ):
+            return f"has no default for {name!r}, which is optional"
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
-    missing = next((name for name in given if name not in parameters), None)
+    missing = next((name for name in properties if name not in parameters), None)
     return None if missing is None else f"does not take {missing!r}"

@@ -1,4 +1,4 @@
-"""Kept results to read: `artifacts.read` gives one piece by piece, `artifacts.search` finds a text in it."""
+"""`artifacts.read` and `artifacts.search`: stored results, in pieces and by text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.tools.files.file_search import find_lines
 
 DEFAULT_PIECE_BYTES = 16_384  # bytes of an artifact in one answer
 MAX_PIECE_BYTES = 65_536
-MAX_SEARCHED_BYTES = 64_000_000  # that is searched
+MAX_SEARCHED_BYTES = 64_000_000  # bytes that are searched
 DEFAULT_MATCHES = 20
 MAX_MATCHES = 100
 
@@ -35,7 +35,7 @@ class ArtifactPiece(TypedDict):
 
 
 class ArtifactLine(TypedDict):
-    """A line that holds the text, or a stretch of a long one: its number from 1, the byte, what it says."""
+    """A line that contains the text, or a part of a long one: line number from 1, byte offset, text."""
 
     line: int
     offset: int
@@ -43,7 +43,7 @@ class ArtifactLine(TypedDict):
 
 
 class ArtifactLines(TypedDict):
-    """What was found; not `complete` when there is more."""
+    """The matching lines; not `complete` if there are more."""
 
     id: str
     found: list[ArtifactLine]
@@ -51,12 +51,12 @@ class ArtifactLines(TypedDict):
 
 
 def operations(artifacts: ArtifactStore) -> list[Operation]:
-    """`artifacts.read` and `artifacts.search`: each owner's own."""
+    """Return `artifacts.read` and `artifacts.search`; each owner reads its own."""
     return [read_operation(artifacts), search_operation(artifacts)]
 
 
 def read_operation(artifacts: ArtifactStore) -> Operation:
-    """`artifacts.read`."""
+    """Return `artifacts.read`."""
 
     async def read(
         id: ArtifactId,
@@ -65,27 +65,27 @@ def read_operation(artifacts: ArtifactStore) -> Operation:
         limit: Annotated[int, Field(ge=16, le=MAX_PIECE_BYTES)] = DEFAULT_PIECE_BYTES,
         context: Context,
     ) -> ArtifactPiece:
-        """Read a piece of a result that was too big to be told whole.
+        """Read a piece of a result that was too big to be shown whole.
 
         Args:
             id: The artifact, as the result named it.
-            offset: The byte to begin at; next_offset of the piece before.
+            offset: The byte to start at; next_offset of the previous piece.
             limit: How many bytes to read at most.
         """
         owner = context.identity.owner
-        known = await get_artifact(artifacts, id, owner=owner)
-        if offset and offset >= known.size:
+        artifact = await get_artifact(artifacts, id, owner=owner)
+        if offset and offset >= artifact.size:
             raise BadRequest(
-                f"offset {offset} is beyond the end: {id!r} has {known.size} bytes", field="offset"
+                f"The offset {offset} is beyond the end: {id!r} has {artifact.size} bytes.", field="offset"
             )
         raw = await artifacts.read(id, owner=owner, offset=offset, limit=limit)
-        return make_piece(known, raw, offset=offset)
+        return make_piece(artifact, raw, offset=offset)
 
     return from_function(read, "artifacts", effect="read", timeout=30)
 
 
 def search_operation(artifacts: ArtifactStore) -> Operation:
-    """`artifacts.search`."""
+    """Return `artifacts.search`."""
 
     async def search(
         id: ArtifactId,
@@ -95,23 +95,25 @@ def search_operation(artifacts: ArtifactStore) -> Operation:
         limit: Annotated[int, Field(ge=1, le=MAX_MATCHES)] = DEFAULT_MATCHES,
         context: Context,
     ) -> ArtifactLines:
-        """Find the lines of a kept result that hold a text; artifacts.read reads on from their offset.
+        """Find the lines of a stored result that contain a text; artifacts.read reads on from their offset.
 
         Args:
             id: The artifact, as the result named it.
             pattern: The text to find, word for word.
-            exact: Whether upper and lower case differ.
-            limit: How many lines to give at most.
+            exact: Whether the search is case-sensitive.
+            limit: How many lines to return at most.
         """
         owner = context.identity.owner
-        known = await get_artifact(artifacts, id, owner=owner)
+        artifact = await get_artifact(artifacts, id, owner=owner)
         body = await artifacts.read(id, owner=owner, limit=MAX_SEARCHED_BYTES)
         matches = await context.offload(
             lambda: list(islice(find_lines(body, pattern, exact=exact), limit + 1))
         )
-        found = [ArtifactLine(line=each.line, offset=each.offset, text=each.text) for each in matches[:limit]]
+        lines = [
+            ArtifactLine(line=match.line, offset=match.offset, text=match.text) for match in matches[:limit]
+        ]
         return ArtifactLines(
-            id=id, found=found, complete=len(matches) <= limit and known.size <= MAX_SEARCHED_BYTES
+            id=id, found=lines, complete=len(matches) <= limit and artifact.size <= MAX_SEARCHED_BYTES
         )
 
     return from_function(search, "artifacts", effect="read", timeout=30)
@@ -122,12 +124,13 @@ async def get_artifact(artifacts: ArtifactStore, id: str, *, owner: str) -> Arti
         return await artifacts.get(id, owner=owner)
     except NotFound:
         raise NotFound(
-            f"there is no artifact {id!r}", hint="the result that was too big names its artifact; call again"
+            f"There is no artifact {id!r}.",
+            hint="The result that was too big names its artifact; call again.",
         ) from None
 
 
 def make_piece(artifact: Artifact, raw: bytes, *, offset: int) -> ArtifactPiece:
-    """The text of a piece, between whole characters; BadRequest when it is none."""
+    """Return a piece as text, cut between whole characters. Raises BadRequest if it is not text."""
     start = next((index for index, byte in enumerate(raw[:4]) if byte & 0xC0 != 0x80), 0) if offset else 0
     body = raw[start:]
     try:
@@ -135,15 +138,15 @@ def make_piece(artifact: Artifact, raw: bytes, *, offset: int) -> ArtifactPiece:
     except UnicodeDecodeError as error:
         is_cut = error.reason == "unexpected end of data" and offset + len(raw) < artifact.size
         if not is_cut:
-            raise BadRequest(f"{artifact.id!r} ({artifact.media_type}) is no text at this place") from None
+            raise BadRequest(f"{artifact.id!r} ({artifact.media_type}) is not text at this offset.") from None
         text = body[: error.start].decode()
-    begin = offset + start
-    end = begin + len(text.encode())
+    first_byte = offset + start
+    end = first_byte + len(text.encode())
     return ArtifactPiece(
         id=artifact.id,
         media_type=artifact.media_type,
         text=text,
-        offset=begin,
+        offset=first_byte,
         size=artifact.size,
         next_offset=end if end < artifact.size else None,
     )

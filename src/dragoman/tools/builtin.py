@@ -1,4 +1,4 @@
-"""The operations that come with the hub: time, arithmetic, questions, files, kept results, the web."""
+"""The built-in operations: time, arithmetic, questions, files, artifacts, the web."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from dragoman.operations.artifact import ArtifactStore
 from dragoman.operations.decorator import from_function
 from dragoman.operations.operation import Operation
-from dragoman.tools import artifacts as kept
-from dragoman.tools import clock as clocks
+from dragoman.tools import artifacts as artifact_operations
+from dragoman.tools import clock as clock_operations
 from dragoman.tools.calculator import calculate
-from dragoman.tools.files import operations as shown
+from dragoman.tools.files import operations as file_operations
 from dragoman.tools.question import question
-from dragoman.tools.web import operations as pages
+from dragoman.tools.web import operations as web_operations
 from dragoman.tools.web.host_policy import HostResolver, WebSettings
 
 
@@ -27,16 +27,20 @@ def builtin_operations(
     web: WebSettings | None = None,
     resolve: HostResolver | None = None,
 ) -> list[Operation]:
-    """All built-in operations that have what they need.
+    """Return all built-in operations that have what they need.
 
-    `files.*` wants folders to show: a `root`, or `files` by name; `artifacts.*` a place where results are
-    kept; `web.*` settings. `clock` gives unix seconds, `resolve` the IP addresses of a host.
+    `files.*` need folders: a `root`, or `files` by name; `artifacts.*` a store; `web.*` settings. `clock`
+    returns unix seconds, `resolve` the IP addresses of a host.
     """
-    made = [from_function(calculate, "math", effect="read", timeout=5), *clocks.operations(clock), question]
+    operations = [
+        from_function(calculate, "math", effect="read", timeout=5),
+        *clock_operations.operations(clock),
+        question,
+    ]
     if root is not None or files:
-        made += shown.operations(root, files)
+        operations += file_operations.operations(root, files)
     if artifacts is not None:
-        made += kept.operations(artifacts)
+        operations += artifact_operations.operations(artifacts)
     if web is not None:
-        made += pages.operations(web, resolve=resolve)
-    return made
+        operations += web_operations.operations(web, resolve=resolve)
+    return operations

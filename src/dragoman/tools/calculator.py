@@ -1,4 +1,4 @@
-"""The calculator: arithmetic, read as a syntax tree and never evaluated as code."""
+"""`math.calculate`: arithmetic, evaluated on a syntax tree and never as code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Number: TypeAlias = int | float
 
 MAX_LENGTH = 1_000  # characters
 MAX_DEPTH = 64
-MAX_BITS = 4_096  # of a whole number
+MAX_BITS = 4_096  # of an integer
 MAX_FACTORIAL = 500
-MAX_EXACT_INTEGER = 2**53  # beyond it, not every reader of JSON keeps whole numbers whole
+MAX_EXACT_INTEGER = 2**53  # larger integers lose digits in many JSON readers
 OPERATOR_SYMBOLS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "\n": " ", "\t": " "})  # noqa: RUF001 - typed
 
 CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
@@ -26,7 +26,7 @@ CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 def factorial(number: Number) -> int:
     if not isinstance(number, int) or not 0 <= number <= MAX_FACTORIAL:
-        raise ValueError(f"factorial takes a whole number from 0 to {MAX_FACTORIAL}")
+        raise ValueError(f"factorial takes an integer from 0 to {MAX_FACTORIAL}")
     return math.factorial(number)
 
 
@@ -37,13 +37,13 @@ def power(base: Number, exponent: Number) -> Number:
         return int(base**exponent)
     value = base**exponent
     if isinstance(value, complex):
-        raise ValueError("the power is no real number")
+        raise ValueError("the power is not a real number")
     return float(value)
 
 
 def round_number(number: Number, digits: Number = 0) -> Number:
     if not isinstance(digits, int) or abs(digits) > MAX_BITS:
-        raise ValueError("round takes a whole number of digits")
+        raise ValueError("round takes an integer number of digits")
     return round(number, digits) if digits else round(number)
 
 
@@ -91,46 +91,47 @@ UNARY: Mapping[type[ast.unaryop], Callable[[Number], Number]] = {
 
 
 def evaluate(expression: str) -> Number:
-    """The value of an arithmetic expression in Python's notation.
+    """Return the value of an arithmetic expression in Python's notation.
 
-    Knows + - * / // % **, parentheses, the names in CONSTANTS and FUNCTIONS. BadRequest names what is wrong
-    and at which character, counted from 1.
+    Supports + - * / // % **, parentheses, the names in CONSTANTS and FUNCTIONS. Raises BadRequest with the
+    problem and its character, counted from 1.
     """
     if not expression.strip() or len(expression) > MAX_LENGTH:
         raise BadRequest(
-            f"an expression has 1 to {MAX_LENGTH} characters, got {len(expression)}", field="expression"
+            f"The expression must have 1 to {MAX_LENGTH} characters, got {len(expression)}.",
+            field="expression",
         )
     text = expression.translate(OPERATOR_SYMBOLS).strip()
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
         raise expression_error(
-            f"cannot be read: {error.msg}", text, offset=error.offset - 1 if error.offset else len(text)
+            f"cannot be parsed: {error.msg}", text, offset=error.offset - 1 if error.offset else len(text)
         ) from None
     except (ValueError, RecursionError, MemoryError):
-        raise BadRequest("the expression cannot be read", field="expression") from None
+        raise BadRequest("The expression cannot be parsed.", field="expression") from None
     return ExpressionEvaluator(text).evaluate(tree.body)
 
 
 def expression_error(problem: str, text: str, *, offset: int) -> BadRequest:
-    """The error that points into the text."""
-    near = text[offset : offset + 12]
-    place = f"character {offset + 1}" + (f", at {near!r}" if near else ", the end")
-    return BadRequest(f"the expression {problem} ({place})", field="expression")
+    """Return the error for a position in the text."""
+    following = text[offset : offset + 12]
+    position = f"character {offset + 1}" + (f", at {following!r}" if following else ", the end")
+    return BadRequest(f"The expression {problem} ({position})", field="expression")
 
 
 class ExpressionEvaluator:
-    """One walk over the tree of an expression."""
+    """Evaluates the syntax tree of one expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._depth = 0
 
     def evaluate(self, node: ast.expr) -> Number:
-        """The value of a part of the tree."""
+        """Return the value of a part of the tree."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._error("is nested too deep", node)
+            raise self._error("is nested too deeply", node)
         match node:
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
                 result: Number = number
@@ -148,26 +149,28 @@ class ExpressionEvaluator:
         return self._check_bounds(node, result)
 
     def _evaluate_chain(self, node: ast.expr) -> Number:
-        """Operators from left to right, however many: `1 + 2 + 3` is nested to the left."""
+        """Evaluate operators from left to right, without recursion: `1 + 2 + 3` nests to the left."""
         chain: list[ast.BinOp] = []
         while isinstance(node, ast.BinOp):
             chain.append(node)
             node = node.left
         result = self.evaluate(node)
-        for each in reversed(chain):
-            if type(each.op) not in BINARY:
-                raise self._error(unsupported_reason(each), each)
-            result = self._apply(each, BINARY[type(each.op)], values=[result, self.evaluate(each.right)])
+        for operation in reversed(chain):
+            if type(operation.op) not in BINARY:
+                raise self._error(unsupported_reason(operation), operation)
+            result = self._apply(
+                operation, BINARY[type(operation.op)], values=[result, self.evaluate(operation.right)]
+            )
         return result
 
     def _evaluate_call(self, node: ast.Call, name: str, *, arguments: list[ast.expr]) -> Number:
         if name not in FUNCTIONS:
-            raise self._error(f"calls {name!r}; there are {', '.join(FUNCTIONS)}", node)
+            raise self._error(f"calls {name!r}; the functions are {', '.join(FUNCTIONS)}", node)
         function, least, most = FUNCTIONS[name]
         if not least <= len(arguments) <= most:
-            many = least if least == most else f"{least} to {most}"
-            raise self._error(f"gives {name} {len(arguments)} values; it takes {many}", node)
-        return self._apply(node, function, values=[self.evaluate(each) for each in arguments])
+            expected = least if least == most else f"{least} to {most}"
+            raise self._error(f"passes {len(arguments)} values to {name}; it takes {expected}", node)
+        return self._apply(node, function, values=[self.evaluate(argument) for argument in arguments])
 
     def _apply(self, node: ast.expr, function: Callable[..., Number], *, values: list[Number]) -> Number:
         try:
@@ -178,13 +181,13 @@ class ExpressionEvaluator:
 
     def _check_bounds(self, node: ast.expr, result: Number) -> Number:
         if isinstance(result, int) and result.bit_length() > MAX_BITS:
-            raise self._error("has too large a whole number here", node)
+            raise self._error("has too large an integer here", node)
         if isinstance(result, float) and not math.isfinite(result):
             raise self._error("has no finite value here", node)
         return result
 
     def _error(self, problem: str, node: ast.expr) -> BadRequest:
-        """The error at a part; of two things with a sign between them it points to the sign."""
+        """Return the error at a node; for an operator it points to the sign."""
         column = node.left.end_col_offset if isinstance(node, ast.BinOp) else node.col_offset
         offset = len(self._text.encode()[:column].decode(errors="ignore"))
         skipped = len(self._text) - offset - len(self._text[offset:].lstrip(" )"))
@@ -194,14 +197,14 @@ class ExpressionEvaluator:
 
 
 def unsupported_reason(node: ast.expr) -> str:
-    """What is wrong with a part that is no arithmetic."""
+    """Return why a node is not arithmetic."""
     match node:
         case ast.BinOp(op=ast.BitXor()):
-            return "has ^, which is no power: write **"
+            return "has ^, which is not a power: write **"
         case ast.Name(id=name):
-            return f"has the name {name!r}; there are {', '.join([*CONSTANTS, *FUNCTIONS])}"
+            return f"has the name {name!r}; the names are {', '.join([*CONSTANTS, *FUNCTIONS])}"
         case _:
-            return "has something that is no arithmetic"
+            return "has something that is not arithmetic"
 
 
 def calculate(

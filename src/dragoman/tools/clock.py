@@ -1,4 +1,4 @@
-"""The clock: what time it is, and what time that is elsewhere."""
+"""`time.now` and `time.convert`: the current time and time zones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TimezoneName = Annotated[str, Field(examples=["UTC", "Europe/Berlin"], max_lengt
 
 
 class ClockTime(TypedDict):
-    """A point in time, as a clock in one place shows it. `unix` is in seconds."""
+    """A point in time in one time zone. `unix` is in seconds."""
 
     time: str
     timezone: str
@@ -29,17 +29,17 @@ class ClockTime(TypedDict):
 
 
 def operations(clock: Callable[[], float] = time.time) -> list[Operation]:
-    """`time.now` and `time.convert`; `clock` gives unix seconds."""
+    """Return `time.now` and `time.convert`; `clock` returns unix seconds."""
 
     def now(timezone: TimezoneName = "UTC") -> ClockTime:
-        """Tell the current date and time in a time zone.
+        """Get the current date and time in a time zone.
 
         Args:
             timezone: The IANA name of the time zone.
         """
         return clock_time(datetime.fromtimestamp(clock(), UTC).astimezone(get_timezone(timezone)))
 
-    return [from_function(each, "time", effect="read", timeout=5) for each in (now, convert)]
+    return [from_function(function, "time", effect="read", timeout=5) for function in (now, convert)]
 
 
 def convert(time: str, to_timezone: TimezoneName, *, from_timezone: TimezoneName = "UTC") -> ClockTime:
@@ -51,19 +51,21 @@ def convert(time: str, to_timezone: TimezoneName, *, from_timezone: TimezoneName
         from_timezone: The IANA name of the time zone that the time is in.
     """
     try:
-        given = datetime.fromisoformat(time)
-        here = given if given.tzinfo is not None else given.replace(tzinfo=get_timezone(from_timezone))
-        there = here.astimezone(get_timezone(to_timezone))
-        back = there.astimezone(here.tzinfo)
+        parsed = datetime.fromisoformat(time)
+        source = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=get_timezone(from_timezone))
+        target = source.astimezone(get_timezone(to_timezone))
+        round_trip = target.astimezone(source.tzinfo)
     except (ValueError, OverflowError):
-        raise BadRequest(f"{time[:80]!r} is no date and time like 2026-03-29T14:30", field="time") from None
-    if back.replace(tzinfo=None) != here.replace(tzinfo=None):
-        raise BadRequest(f"{time} is skipped in {from_timezone}: clocks go forward there then", field="time")
-    return clock_time(there)
+        raise BadRequest(
+            f"{time[:80]!r} is not a valid date and time; write it like 2026-03-29T14:30.", field="time"
+        ) from None
+    if round_trip.replace(tzinfo=None) != source.replace(tzinfo=None):
+        raise BadRequest(f"{time} does not exist in {from_timezone}: clocks go forward then.", field="time")
+    return clock_time(target)
 
 
 def clock_time(value: datetime) -> ClockTime:
-    """What a clock there shows."""
+    """Return a point in time as its zone's clock shows it."""
     return ClockTime(
         time=value.isoformat(timespec="seconds"),
         timezone=str(value.tzinfo),
@@ -74,12 +76,12 @@ def clock_time(value: datetime) -> ClockTime:
 
 
 def get_timezone(name: str) -> tzinfo:
-    """The time zone of an IANA name; BadRequest suggests one when there is none."""
+    """Return the time zone of an IANA name. Raises BadRequest with suggestions."""
     if name.upper() in ("UTC", "Z"):
         return UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        near = difflib.get_close_matches(name, available_timezones(), n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "names are like Europe/Berlin"
-        raise BadRequest(f"there is no time zone {name!r}", field="timezone", hint=hint) from None
+        similar = difflib.get_close_matches(name, available_timezones(), n=3)
+        hint = f"Did you mean {' or '.join(similar)}?" if similar else "Names look like Europe/Berlin."
+        raise BadRequest(f"There is no time zone {name!r}.", field="timezone", hint=hint) from None

@@ -1,4 +1,4 @@
-"""The question: a model asks the person that it works for, and waits for the answer."""
+"""`user.question`: a model asks the person that it works for, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA: Mapping[str, Any] = {
             "type": "array",
             "items": {"type": "string", "minLength": 1, "maxLength": 500},
             "maxItems": 20,
-            "description": "Answers to choose from, if there are any. Another one may be given, too.",
+            "description": "Suggested answers, if any. The user may also give another one.",
         },
     },
     "required": ["text"],
@@ -34,18 +34,18 @@ parse = make_parser(SCHEMA)
 
 
 def parse_question(input: Mapping[str, Any]) -> Question:
-    """The question in a call's input. InvalidInput when it is none."""
-    said = parse(input)
-    text = said["text"].strip()
+    """Parse a call's input. Raises InvalidInput."""
+    fields = parse(input)
+    text = fields["text"].strip()
     if not text:
-        raise invalid_input([make_problem(("text",), "a question", got=said["text"])])
-    return Question(text, tuple(dict.fromkeys(said.get("options", ()))))
+        raise invalid_input([make_problem(("text",), "a question", got=fields["text"])])
+    return Question(text, tuple(dict.fromkeys(fields.get("options", ()))))
 
 
 async def return_answer(_: Mapping[str, Any], context: Context) -> str:
-    """What the person said."""
+    """Return the person's answer."""
     if context.answer is None:
-        raise CallError("nobody was asked: a question needs a person at the other end")
+        raise CallError("The question was not asked: there is no person at the other end.")
     return context.answer
 
 

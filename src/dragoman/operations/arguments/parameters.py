@@ -45,7 +45,7 @@ class FunctionParameters:
             if parameter.name in self.names
         }
         try:
-            # Fields are numbered, with the parameter names as aliases: pydantic rejects `json` or `_x` as names.
+            # Fields are numbered, with parameter names as aliases: pydantic rejects `json` and `_x`.
             self._model = pydantic.create_model("Input", __config__={"extra": "forbid"}, **fields)  # type: ignore[call-overload]
             self._schema = strip_titles(self._model.model_json_schema())
         except (PydanticUserError, TypeError) as error:

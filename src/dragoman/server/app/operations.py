@@ -10,7 +10,7 @@ from dragoman.operations.loader import load_operations
 from dragoman.operations.message_search import MessageSearch
 from dragoman.operations.registry import Registry
 from dragoman.operations.search.search import OperationSearch
-from dragoman.tools import history as said
+from dragoman.tools import history as history_operations
 from dragoman.tools.builtin import builtin_operations
 from dragoman.tools.web.host_policy import WebSettings
 
@@ -35,7 +35,7 @@ def build_registry(config: Config, artifacts: ArtifactStore, *, history: Message
         web=web_settings(config),
     )
     yours = (found for place in config.operations for found in load_operations(place))
-    return Registry(*built, *said.operations(history), *yours)
+    return Registry(*built, *history_operations.operations(history), *yours)
 
 
 def web_settings(config: Config) -> WebSettings | None:

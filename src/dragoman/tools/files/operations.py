@@ -1,4 +1,4 @@
-"""Files to look at: `files.list`, `read`, `search` and `info` over some folders, read-only."""
+"""`files.list`, `files.read`, `files.search` and `files.info` over some folders, read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dragoman.operations.operation import Operation
 from dragoman.tools.files.file_search import MAX_SECONDS, FileSearch
 from dragoman.tools.files.roots import Roots
 
-MAX_SHOWN_ENTRIES = 200  # entries of a folder
+MAX_SHOWN_ENTRIES = 200  # entries of a folder that are listed
 MAX_SCANNED_ENTRIES = 10_000
 DEFAULT_PIECE_BYTES = 16_384  # bytes of a file in one answer
 MAX_PIECE_BYTES = 65_536
@@ -28,7 +28,7 @@ MAX_MATCHES = 200
 
 
 class FolderEntry(TypedDict):
-    """An entry of a folder; `size` is in bytes, and given for files."""
+    """An entry of a folder; `size` is in bytes, and only for files."""
 
     name: str
     kind: Literal["file", "folder", "link", "other"]
@@ -44,7 +44,7 @@ class FolderListing(TypedDict):
 
 
 class FilePiece(TypedDict):
-    """A piece of a file; `next_offset` is where the rest begins, null at its end."""
+    """A piece of a file; `next_offset` is where the rest starts, null at its end."""
 
     path: str
     text: str
@@ -53,7 +53,7 @@ class FilePiece(TypedDict):
 
 
 class FileDetails(TypedDict):
-    """What is known of a file or folder; `modified` in UTC."""
+    """The type, size and modification time (UTC) of a file or folder."""
 
     path: str
     kind: Literal["file", "folder"]
@@ -62,7 +62,7 @@ class FileDetails(TypedDict):
 
 
 class FileMatch(TypedDict):
-    """A file that was found; with the line, the byte and the text where it holds what was sought."""
+    """A matching file; with the line, the byte offset and the text of the match."""
 
     path: str
     line: int | None
@@ -71,38 +71,38 @@ class FileMatch(TypedDict):
 
 
 class FileMatches(TypedDict):
-    """What a search found. Not `complete`: there was more than it may find or look through."""
+    """The matches. Not `complete` if there are more, or not everything was searched."""
 
     found: list[FileMatch]
     complete: bool
 
 
 def operations(root: Path | None = None, folders: Mapping[str, Path] | None = None) -> list[Operation]:
-    """`files.list`, `files.read`, `files.search` and `files.info`.
+    """Return `files.list`, `files.read`, `files.search` and `files.info`.
 
-    Paths lead down from `root`; `named` folders, and the root if there are any, are the top of the tree.
-    ConfigError when one is no folder.
+    Paths are relative to `root`; with named `folders`, these and the root are the top of the tree. Raises
+    ConfigError if one is not a folder.
     """
     roots = Roots(root, folders)
     return [*listing_operations(roots), read_operation(roots), search_operation(roots)]
 
 
 def listing_operations(roots: Roots) -> list[Operation]:
-    """`files.list` and `files.info`."""
+    """Return `files.list` and `files.info`."""
 
     def show(path: str = ".") -> FolderListing:
         """List the files of a folder, with their sizes.
 
         Args:
-            path: The folder, from the top of the files that are shown; `.` is the top itself.
+            path: The folder, relative to the top of the shared files; `.` is the top itself.
         """
         return list_files(roots, path)
 
     def info(path: str) -> FileDetails:
-        """Tell what a file or folder is, its size in bytes and when it was changed.
+        """Get the type of a file or folder, its size in bytes and when it was changed.
 
         Args:
-            path: The file or folder, from the top of the files that are shown.
+            path: The file or folder, relative to the top of the shared files.
         """
         return file_details(roots, path)
 
@@ -113,7 +113,7 @@ def listing_operations(roots: Roots) -> list[Operation]:
 
 
 def read_operation(roots: Roots) -> Operation:
-    """`files.read`."""
+    """Return `files.read`."""
 
     def read(
         path: str,
@@ -124,8 +124,8 @@ def read_operation(roots: Roots) -> Operation:
         """Read a text file, or a piece of it.
 
         Args:
-            path: The file, as files.list shows it, behind its folder: notes/today.txt.
-            offset: The byte to begin at; next_offset of the piece before.
+            path: The file as files.list shows it, after its folder: notes/today.txt.
+            offset: The byte to start at; next_offset of the previous piece.
             limit: How many bytes to read at most.
         """
         return read_file(roots, path, offset=offset, limit=limit)
@@ -134,7 +134,7 @@ def read_operation(roots: Roots) -> Operation:
 
 
 def search_operation(roots: Roots) -> Operation:
-    """`files.search`."""
+    """Return `files.search`."""
 
     def search(
         text: Annotated[str | None, Field(min_length=1, max_length=200)] = None,
@@ -147,11 +147,11 @@ def search_operation(roots: Roots) -> Operation:
         """Find files by name, and lines in them by text, in a folder and all below it.
 
         Args:
-            text: What lines must hold, word for word; without it, files are found by name alone.
-            name: What files are called, with * and ?; with a / in it, their whole path.
+            text: The text that lines must contain, literally; without it, files are found by name alone.
+            name: The file name, with * and ?; with a / in it, the whole path.
             path: The folder to search.
-            exact: Whether upper and lower case differ.
-            limit: How many findings to give at most; five lines a file.
+            exact: Whether the search is case-sensitive.
+            limit: How many matches to return at most; five lines a file.
         """
         return search_files(FileSearch(roots, name), text, path=path, exact=exact, limit=limit, roots=roots)
 
@@ -159,19 +159,21 @@ def search_operation(roots: Roots) -> Operation:
 
 
 def list_files(roots: Roots, path: str) -> FolderListing:
-    """The entries of a folder below the roots."""
-    tops = roots.top_names(path)
-    if tops is not None:
+    """Return the entries of a folder."""
+    top_names = roots.top_names(path)
+    if top_names is not None:
         return FolderListing(
-            path=path, entries=[FolderEntry(name=top, kind="folder", size=None) for top in tops], more=0
+            path=path,
+            entries=[FolderEntry(name=name, kind="folder", size=None) for name in top_names],
+            more=0,
         )
     with roots.open(path) as descriptor:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise BadRequest(f"{path!r} is a file", field="path", hint="files.read reads it")
-        with os.scandir(descriptor) as found:
+            raise BadRequest(f"{path!r} is a file.", field="path", hint="Read it with files.read.")
+        with os.scandir(descriptor) as scan:
             entries = sorted(
-                (folder_entry(entry) for entry in islice(found, MAX_SCANNED_ENTRIES)),
-                key=lambda each: each["name"],
+                (folder_entry(entry) for entry in islice(scan, MAX_SCANNED_ENTRIES)),
+                key=lambda entry: entry["name"],
             )
     return FolderListing(
         path=path, entries=entries[:MAX_SHOWN_ENTRIES], more=max(0, len(entries) - MAX_SHOWN_ENTRIES)
@@ -179,65 +181,73 @@ def list_files(roots: Roots, path: str) -> FolderListing:
 
 
 def file_details(roots: Roots, path: str) -> FileDetails:
-    """What a file or folder is."""
+    """Return the details of a file or folder."""
     with roots.open(path) as descriptor:
-        found = os.fstat(descriptor)
-    is_folder = stat.S_ISDIR(found.st_mode)
+        status = os.fstat(descriptor)
+    is_folder = stat.S_ISDIR(status.st_mode)
     return FileDetails(
         path=path,
         kind="folder" if is_folder else "file",
-        size=None if is_folder else found.st_size,
-        modified=datetime.fromtimestamp(int(found.st_mtime), UTC).isoformat(),
+        size=None if is_folder else status.st_size,
+        modified=datetime.fromtimestamp(int(status.st_mtime), UTC).isoformat(),
     )
 
 
 def search_files(
     file_search: FileSearch, text: str | None, *, path: str, exact: bool, limit: int, roots: Roots
 ) -> FileMatches:
-    """What a search finds, up to the limit."""
-    list_files(roots, path)  # says what is wrong with the path, if anything is
-    found: list[FileMatch] = []
+    """Return the matches of a search, up to the limit."""
+    list_files(roots, path)  # raises for an invalid path
+    matches_found: list[FileMatch] = []
     if text is None:
         names = file_search.find_paths(path)
-        found = [FileMatch(path=name, line=None, offset=None, text=None) for name in islice(names, limit + 1)]
+        matches_found = [
+            FileMatch(path=path_found, line=None, offset=None, text=None)
+            for path_found in islice(names, limit + 1)
+        ]
     else:
         matches = islice(file_search.find_matches(path, text, exact=exact), limit + 1)
-        found = [FileMatch(path=name, line=at.line, offset=at.offset, text=at.text) for name, at in matches]
-    return FileMatches(found=found[:limit], complete=file_search.complete and len(found) <= limit)
+        matches_found = [
+            FileMatch(path=path_found, line=match.line, offset=match.offset, text=match.text)
+            for path_found, match in matches
+        ]
+    return FileMatches(
+        found=matches_found[:limit], complete=file_search.complete and len(matches_found) <= limit
+    )
 
 
 def folder_entry(entry: os.DirEntry[str]) -> FolderEntry:
-    """What is told of an entry. Its name may hold bytes that are no text; they show as a replacement mark."""
+    """Return one entry. Bytes of its name that are not UTF-8 show as replacement characters."""
     name = os.fsencode(entry.name).decode(errors="replace")
     if entry.is_symlink():
         return FolderEntry(name=name, kind="link", size=None)
     if entry.is_dir(follow_symlinks=False):
         return FolderEntry(name=name, kind="folder", size=None)
     if entry.is_file(follow_symlinks=False):
-        with suppress(FileNotFoundError):  # it may go between two looks
+        with suppress(FileNotFoundError):  # it may be deleted meanwhile
             return FolderEntry(name=name, kind="file", size=entry.stat(follow_symlinks=False).st_size)
     return FolderEntry(name=name, kind="other", size=None)
 
 
 def read_file(roots: Roots, path: str, *, offset: int, limit: int) -> FilePiece:
-    """A piece of a file below the roots; BadRequest when it is no text in UTF-8."""
+    """Return a piece of a file. Raises BadRequest if it is not UTF-8 text."""
     with roots.open(path) as descriptor:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadRequest(f"{path!r} is a folder", field="path", hint="files.list lists it")
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadRequest(f"{path!r} is a folder.", field="path", hint="List it with files.list.")
         raw = os.pread(descriptor, limit, offset)
-    text = decode_piece(raw, path, is_last=offset + len(raw) >= found.st_size)
+    text = decode_piece(raw, path, is_last=offset + len(raw) >= status.st_size)
     end = offset + len(text.encode())
     return FilePiece(
-        path=path, text=text, size=found.st_size, next_offset=end if end < found.st_size else None
+        path=path, text=text, size=status.st_size, next_offset=end if end < status.st_size else None
     )
 
 
 def decode_piece(raw: bytes, path: str, *, is_last: bool) -> str:
-    """The text of a piece; a character that its end cuts is left for the next piece."""
+    """Decode a piece; a character that its end cuts is left for the next piece."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
         if not is_last and error.start >= len(raw) - 3 and error.reason == "unexpected end of data":
             return raw[: error.start].decode()
-        raise BadRequest(f"{path!r} is no text in UTF-8 at this place", field="path") from None
+        raise BadRequest(f"{path!r} is not UTF-8 text at this offset.", field="path") from None

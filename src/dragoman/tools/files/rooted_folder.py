@@ -1,4 +1,4 @@
-"""A folder that is looked into and not out of: paths below one root, opened without following links."""
+"""A folder that paths cannot leave: each step is opened below the last one, without following links."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ SYSTEM_FOLDERS = (
     "/proc",
     "/sys",
     "/dev",
-)  # where the system tells of itself, secrets of running programs too
+)  # the system's state, with secrets of running programs
 
 
 class RootedFolder:
     """Files below a root.
 
-    Each step of a path is opened from the folder that holds it, and no step follows a link, so that nothing
-    outside of the root is reached: neither by `..`, nor by a link, nor by one that is put there meanwhile.
+    Each step of a path is opened relative to the folder before it, and no step follows a link. So nothing
+    outside the root can be reached: neither by `..`, nor by a link, nor by one that is created meanwhile.
     """
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise ConfigError(f"there is no folder {str(root)!r} to show files from")
+            raise ConfigError(f"There is no folder {str(root)!r}.")
         self._root = root.resolve()
         self._system_devices = system_devices()
         if self._root.stat().st_dev in self._system_devices:
-            raise ConfigError(f"{str(root)!r} holds no files but the system's state, which is not shown")
+            raise ConfigError(f"{str(root)!r} contains the system's state, which may not be shared.")
 
     @contextmanager
     def open(self, path: str, *, display_path: str | None = None) -> Iterator[int]:
-        """A descriptor of the file or folder, for reading. NotFound, Forbidden or BadRequest if not.
+        """Open a file or folder for reading and yield its descriptor.
 
-        `shown` is what errors call the path.
+        Raises NotFound, Forbidden or BadRequest. `display_path` is the path in error messages.
         """
-        called = path if display_path is None else display_path
+        shown_path = path if display_path is None else display_path
         descriptor = self._open_root()
         try:
-            for step in path_parts(path):
-                inner = open_child(descriptor, step, path=called)
+            for name in path_parts(path):
+                child = open_child(descriptor, name, path=shown_path)
                 os.close(descriptor)
-                descriptor = inner
+                descriptor = child
                 if os.fstat(descriptor).st_dev in self._system_devices:
-                    raise Forbidden(f"{called!r} is part of the system's state, which is not shown")
+                    raise Forbidden(f"{shown_path!r} is part of the system's state, which may not be read.")
             yield descriptor
         finally:
             os.close(descriptor)
@@ -56,44 +56,47 @@ class RootedFolder:
         try:
             return os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            raise Forbidden(f"the folder of these files cannot be opened: {error_reason(error)}") from None
+            raise Forbidden(f"The root folder cannot be opened: {error_reason(error)}") from None
 
 
 def system_devices() -> frozenset[int]:
-    """The numbers of the file systems that hold no files, wherever they are mounted."""
-    ordinary = Path("/").stat().st_dev
-    found = {Path(place).stat().st_dev for place in SYSTEM_FOLDERS if Path(place).is_dir()}
-    return frozenset(found - {ordinary})
+    """Return the device numbers of the system's file systems, wherever they are mounted."""
+    root_device = Path("/").stat().st_dev
+    devices = {Path(folder).stat().st_dev for folder in SYSTEM_FOLDERS if Path(folder).is_dir()}
+    return frozenset(devices - {root_device})
 
 
 def path_parts(path: str) -> tuple[str, ...]:
-    """The names along a path; BadRequest when it leads out of the folder or is no path."""
+    """Return the names along a path. Raises BadRequest if it leads out of the folder or is not a path."""
     parts = PurePosixPath(path).parts
     if path.startswith(("/", "~")) or ".." in parts:
-        raise BadRequest(f"path {path[:200]!r} must lead down from the folder: no /, ~ or ..", field="path")
+        raise BadRequest(
+            f"The path {path[:200]!r} must be relative and inside the folder: no leading / or ~, and no ..",
+            field="path",
+        )
     if "\0" in path or len(path.encode(errors="replace")) > MAX_PATH_BYTES:
-        raise BadRequest("the path cannot be one of a file", field="path")
+        raise BadRequest("The path is not a valid file path.", field="path")
     return parts
 
 
 def open_child(descriptor: int, name: str, *, path: str) -> int:
-    """Open what is called `step` in an open folder. What is neither file nor folder is not even opened."""
+    """Open `name` in an open folder. Only files and folders are opened."""
     try:
         mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
-            raise Forbidden(f"{path!r} leads over a link, and links are not followed")
+            raise Forbidden(f"{path!r} contains a link; links are not followed.")
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise Forbidden(f"{path!r} is neither a file nor a folder")
-        # Not blocking, lest a pipe that has taken the file's place is waited for.
+            raise Forbidden(f"{path!r} is neither a file nor a folder.")
+        # Non-blocking: the file may have been replaced by a pipe.
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
     except FileNotFoundError:
-        raise NotFound(f"there is no {path!r}", hint="files.list shows what there is") from None
+        raise NotFound(f"There is no {path!r}.", hint="files.list shows what exists.") from None
     except NotADirectoryError:
-        raise NotFound(f"{path!r} leads through a file", hint="files.list shows what there is") from None
+        raise NotFound(f"{path!r} leads through a file.", hint="files.list shows what exists.") from None
     except (OSError, UnicodeEncodeError) as error:
         raise Forbidden(f"{path!r} cannot be opened: {error_reason(error)}") from None
 
 
 def error_reason(error: OSError | UnicodeEncodeError) -> str:
-    """Why, without the path on this machine."""
-    return error.strerror or "error" if isinstance(error, OSError) else "its name is no text"
+    """Return the reason, without the path on this machine."""
+    return error.strerror or "error" if isinstance(error, OSError) else "its name is not valid text"

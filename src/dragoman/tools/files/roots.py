@@ -1,4 +1,4 @@
-"""Roots: the folders that are shown, one as it is, several as the top folders of one tree."""
+"""The shared folders: one as it is, several as the top folders of one tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
 class Roots:
-    """Files of one folder, or of several below their names."""
+    """The files of one folder, or of several below their names."""
 
     def __init__(self, root: Path | None = None, folders: Mapping[str, Path] | None = None) -> None:
         self._single: RootedFolder | None = None
@@ -22,20 +22,23 @@ class Roots:
         if root is not None and self._by_name:
             name = root.resolve().name
             if check_name(name) in self._by_name:
-                raise ConfigError(f"two folders to show are called {name!r}", hint="name them under `files`")
+                raise ConfigError(f"Two shared folders are called {name!r}.", hint="Name them under `files`.")
             self._by_name[name] = RootedFolder(root)
         elif root is not None:
             self._single = RootedFolder(root)
 
     def top_names(self, path: str) -> list[str] | None:
-        """The names of the folders, if they are what is at the path."""
+        """Return the names of the folders if the path is the top of several; else None."""
         return None if self._single or path_parts(path) else sorted(self._by_name)
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
-        """A descriptor of the file or folder, for reading. NotFound, Forbidden or BadRequest if not."""
-        folder, inner = self._resolve(path)
-        with folder.open(inner, display_path=path) as descriptor:
+        """Open a file or folder for reading and yield its descriptor.
+
+        Raises NotFound, Forbidden or BadRequest.
+        """
+        folder, inner_path = self._resolve(path)
+        with folder.open(inner_path, display_path=path) as descriptor:
             yield descriptor
 
     def _resolve(self, path: str) -> tuple[RootedFolder, str]:
@@ -43,17 +46,17 @@ class Roots:
             return self._single, path
         parts = path_parts(path)
         if not parts:
-            raise BadRequest(f"{path!r} is a folder", field="path", hint="files.list lists it")
+            raise BadRequest(f"{path!r} is a folder.", field="path", hint="List it with files.list.")
         if parts[0] not in self._by_name:
             names = ", ".join(sorted(self._by_name))
-            raise NotFound(f"there is no {path!r}", hint=f"a path begins with one of: {names}")
+            raise NotFound(f"There is no {path!r}.", hint=f"A path starts with one of: {names}.")
         return self._by_name[parts[0]], "/".join(parts[1:]) or "."
 
 
 def check_name(name: str) -> str:
     if not FOLDER_NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a folder of files: 1 to 64 letters, digits, spaces, dots, - or _",
-            hint="name it under `files`",
+            f"{name!r} is not a valid folder name: use 1 to 64 letters, digits, spaces, dots, - or _.",
+            hint="Name it under `files`.",
         )
     return name

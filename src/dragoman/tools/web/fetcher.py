@@ -1,7 +1,8 @@
-"""Visits: one page is asked for over a connection to a checked address; redirects are checked like the first.
+"""The web fetcher: one page over a connection to a checked address, and its text.
 
-A connection serves one request, goes straight to the address that the guard gave, and never through a proxy,
-which would look the name up again. Name and certificate stay those of the URL. No cookies, no credentials.
+A connection serves one request and goes straight to an address that the host policy resolved and checked; a
+proxy would resolve the name again. Host name and certificate are those of the URL, redirects are checked
+like the first request, and no cookies or credentials are sent.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from dragoman.http.response_parser import ResponseParser
 from dragoman.tools.web.host_policy import HostPolicy
 from dragoman.tools.web.url import Url, parse_url, resolve_redirect
 
-# ---- Unpacking what arrives packed, piece by piece, and never beyond a limit.
-
-GZIP_WINDOW_BITS = 31  # zlib's word for a gzip header and a window of 32 KB
+GZIP_WINDOW_BITS = 31  # zlib's code for a gzip header and a window of 32 KB
 
 
 class BodyDecompressor:
-    """A body as it comes in; `limit` is in bytes, unpacked."""
+    """Collects a response body, decompressed; `limit` is in bytes."""
 
     def __init__(self, encoding: str, *, limit: int) -> None:
         self._is_gzip = encoding.strip().lower() in ("gzip", "x-gzip")
         if not self._is_gzip and encoding.strip().lower() not in ("", "identity"):
-            raise CallError(f"the answer is packed as {encoding[:40]!r}, which was not asked for")
+            raise CallError(
+                f"The response has the content encoding {encoding[:40]!r}, which was not requested."
+            )
         self._limit = limit
         self._body = bytearray()
         self._stream = zlib.decompressobj(GZIP_WINDOW_BITS)
         self._in_member = False  # within a member of a gzip stream
 
     def feed(self, data: bytes) -> bool:
-        """Take a piece; False when there is more in it than the limit allows."""
+        """Add data; return False if the body exceeds the limit."""
         if not self._is_gzip:
             self._body += data
         while self._is_gzip and data and len(self._body) <= self._limit:
@@ -49,30 +50,30 @@ class BodyDecompressor:
         return len(self._body) <= self._limit
 
     def finish(self) -> bytes:
-        """The whole body. CallError when its end is missing."""
+        """Return the whole body. Raises CallError if it is incomplete."""
         if self._in_member:
-            raise CallError("the answer ends in the middle of what it has packed")
+            raise CallError("The response ended before its gzip data was complete.")
         return bytes(self._body)
 
     def _decompress(self, data: bytes) -> bytes:
-        """Unpack up to the limit; gives what is left to unpack."""
+        """Decompress up to the limit; return the data that remains."""
         self._in_member = True
         try:
             self._body += self._stream.decompress(data, self._limit - len(self._body) + 1)
         except zlib.error:
-            raise CallError("the answer says that it is gzip, and is not") from None
+            raise CallError("The response is not valid gzip data.") from None
         if not self._stream.eof:
             return self._stream.unconsumed_tail
-        left = self._stream.unused_data
+        remaining = self._stream.unused_data
         self._stream, self._in_member = zlib.decompressobj(GZIP_WINDOW_BITS), False
-        return left
+        return remaining
 
 
 OpenSocket: TypeAlias = Callable[[list[AddrInfo]], Awaitable[socket.socket]]
 
 MAX_REDIRECTS = 5
 REDIRECT_STATUSES = {301, 302, 303, 307, 308}
-NO_TIMEOUTS = Timeouts(connect=None, first_byte=None, idle=None)  # the visit as a whole has a limit
+NO_TIMEOUTS = Timeouts(connect=None, first_byte=None, idle=None)  # the request as a whole has a timeout
 MEDIA_TYPE = re.compile(r"\s*([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)\s*(?:;.*)?", re.IGNORECASE | re.ASCII)
 CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([^\s\"';,]+)", re.IGNORECASE)
 TEXT_MEDIA_TYPES = {
@@ -83,7 +84,7 @@ TEXT_MEDIA_TYPES = {
 
 
 class WebResponse(msgspec.Struct, frozen=True):
-    """What was found: `url` is where the redirects ended, `media_type` what it says it is."""
+    """A response: `url` is where the redirects ended, `media_type` is its content type."""
 
     url: Url
     status: int
@@ -94,7 +95,7 @@ class WebResponse(msgspec.Struct, frozen=True):
 
 
 class WebFetcher:
-    """Asks for pages. `reach` connects to one of some checked places."""
+    """Fetches pages. `open_socket` connects to one of some checked addresses."""
 
     def __init__(
         self,
@@ -111,9 +112,10 @@ class WebFetcher:
         self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, text: str) -> WebResponse:
-        """What is at a URL, after at most five redirects.
+        """Fetch a URL, following at most five redirects.
 
-        BadRequest or Forbidden for what is not asked, TooLarge, CallTimeout, CallError for what failed.
+        Raises BadRequest or Forbidden for what is not allowed, TooLarge, CallTimeout, and CallError for
+        failures.
         """
         url = parse_url(text)
         try:
@@ -121,41 +123,41 @@ class WebFetcher:
                 return await self._fetch_following(url)
         except TimeoutError:
             raise CallTimeout(
-                f"{url.host!r} did not answer whole within {self._timeout:g} seconds",
-                hint="try another address, or this one later",
+                f"{url.host!r} did not respond completely within {self._timeout:g} seconds.",
+                hint="Try another URL, or this one later.",
             ) from None
 
     async def _fetch_following(self, url: Url) -> WebResponse:
-        places = await self._host_policy.resolve_allowed(url)
+        addresses = await self._host_policy.resolve_allowed(url)
         for redirects in range(MAX_REDIRECTS + 1):
-            found = await self._request(url, places)
-            if isinstance(found, WebResponse):
-                return msgspec.structs.replace(found, redirects=redirects)
-            url, places = await self._resolve_redirect(url, found)
-        raise CallError(f"{url.host!r} redirects more than {MAX_REDIRECTS} times")
+            response = await self._request(url, addresses)
+            if isinstance(response, WebResponse):
+                return msgspec.structs.replace(response, redirects=redirects)
+            url, addresses = await self._resolve_redirect(url, response)
+        raise CallError(f"{url.host!r} redirects more than {MAX_REDIRECTS} times.")
 
     async def _resolve_redirect(self, url: Url, location: str) -> tuple[Url, list[AddrInfo]]:
         try:
-            there = resolve_redirect(url, location)
-            if url.tls and not there.tls:
-                raise Forbidden("it leads from https to http", hint=f"if that is wanted, ask for {there}")
-            return there, await self._host_policy.resolve_allowed(there)
+            target = resolve_redirect(url, location)
+            if url.tls and not target.tls:
+                raise Forbidden("It leads from https to http.", hint=f"If that is intended, fetch {target}.")
+            return target, await self._host_policy.resolve_allowed(target)
         except (BadRequest, Forbidden) as error:
             raise Forbidden(
-                f"{url.host!r} redirects to where web.fetch does not go: {error.message}", hint=error.hint
+                f"{url.host!r} redirects to a URL that is not allowed: {error.message}", hint=error.hint
             ) from None
 
     async def _request(self, url: Url, addresses: list[AddrInfo]) -> WebResponse | str:
-        """What is there, or where it has moved to."""
+        """Return the response, or the location of a redirect."""
         try:
             connection = await self._connect(url, addresses)
         except OSError as error:
-            raise fetch_error(f"cannot connect to {url.host!r}: {describe_error(error)}") from None
+            raise fetch_error(f"Cannot connect to {url.host!r}: {describe_error(error)}") from None
         try:
             incoming = await connection.send(HttpRequest(request_head(url), b"", NO_TIMEOUTS))
-            moved = incoming.headers.get("location")
-            if incoming.status in REDIRECT_STATUSES and moved:
-                return moved.encode("latin-1").decode(errors="replace")
+            location = incoming.headers.get("location")
+            if incoming.status in REDIRECT_STATUSES and location:
+                return location.encode("latin-1").decode(errors="replace")
             return await self._read_response(url, connection, incoming=incoming)
         except ProviderError as error:
             raise fetch_error(error.message, transient=error.transient) from None
@@ -180,40 +182,40 @@ class WebFetcher:
     async def _read_response(
         self, url: Url, connection: HttpConnection, *, incoming: ResponseParser
     ) -> WebResponse:
-        said = incoming.headers.get("content-type", "")
-        media = MEDIA_TYPE.fullmatch(said)
+        content_type = incoming.headers.get("content-type", "")
+        media = MEDIA_TYPE.fullmatch(content_type)
         media_type = media[1].lower() if media else None
         length = incoming.headers.get("content-length", "")
         if media_type and not is_text_type(media_type) and length != "0":
             raise CallError(
-                f"{url.host!r} answers {incoming.status} with {media_type}, and web.fetch reads text",
-                hint="it reads HTML, plain text, JSON and XML; look for the same thing as one of these",
+                f"{url.host!r} responded {incoming.status} with {media_type}; web.fetch reads text only.",
+                hint="It reads HTML, plain text, JSON and XML; look for the same content in one of these.",
             )
         body = await self._read_body(url, connection, incoming=incoming)
-        charset = CHARSET.search(said)
+        charset = CHARSET.search(content_type)
         return WebResponse(url, incoming.status, media_type, charset[1] if charset else None, body)
 
     async def _read_body(self, url: Url, connection: HttpConnection, *, incoming: ResponseParser) -> bytes:
-        """The answer's body, unpacked and never more than the limit."""
+        """Return the response body, decompressed and within the limit."""
         length = incoming.headers.get("content-length", "")
         if length.isdecimal() and len(length) < 20 and int(length) > self._max_bytes:
             raise self._too_large(url)
         inflate = BodyDecompressor(incoming.headers.get("content-encoding", ""), limit=self._max_bytes)
-        packed = 0
+        received = 0
         while data := await connection.receive(incoming):
-            packed += len(data)
-            if packed > self._max_bytes or not inflate.feed(data):
+            received += len(data)
+            if received > self._max_bytes or not inflate.feed(data):
                 raise self._too_large(url)
         return inflate.finish()
 
     def _too_large(self, url: Url) -> TooLarge:
         return TooLarge(
-            f"what {url.host!r} sends is longer than {self._max_bytes} bytes",
-            hint="ask for a smaller page, or a part of it if the site offers parts",
+            f"The response of {url.host!r} is larger than {self._max_bytes} bytes.",
+            hint="Fetch a smaller page, or a part of it if the site offers parts.",
         )
 
     async def _tls_context(self) -> ssl.SSLContext:
-        """The system's certificates, read once and off the loop."""
+        """Return the TLS context with the system's certificates, loaded once and off the event loop."""
         if self._tls is None:
             context = await asyncio.to_thread(ssl.create_default_context)
             context.set_alpn_protocols(["http/1.1"])
@@ -222,12 +224,12 @@ class WebFetcher:
 
 
 async def connect_first(addresses: list[AddrInfo]) -> socket.socket:
-    """A socket connected to the first of the places that answers."""
+    """Return a socket connected to the first address that accepts."""
     return await race_connect(interleave_families(addresses))
 
 
 def request_head(url: Url) -> bytes:
-    """The request; the same for everybody, and with nothing of the hub's in it."""
+    """Return the request; the same for everybody, with nothing of the hub's in it."""
     lines = (
         f"GET {url.target} HTTP/1.1",
         f"host: {url.authority}",
@@ -248,17 +250,17 @@ def is_text_type(media_type: str) -> bool:
 
 
 def fetch_error(message: str, *, transient: bool = True) -> CallError:
-    error = CallError(message, hint="see whether the URL is right, or try later")
+    error = CallError(message, hint="Check the URL, or try later.")
     error.transient = transient
     return error
 
 
-# ---- Characters: bytes of the web as text, by what their sender, their first bytes or the page itself says.
-# Source: WHATWG Encoding, as far as its names go. Only known names are taken, never any codec of Python's.
+# Decoding: by the response's charset, a byte order mark, or the page's own declaration.
+# Source: WHATWG Encoding, for the names. Only these names are used, never any other codec of Python's.
 
-SNIFFED_BYTES = 2_048  # bytes in which a page says its encoding
-MAX_UNREADABLE_SHARE = 0.1  # of the text that may be unreadable
-ALLOWED_UNREADABLE = 4  # characters that may be, however short it is
+SNIFFED_BYTES = 2_048  # bytes in which a page declares its encoding
+MAX_UNREADABLE_SHARE = 0.1  # share of the text that may be unreadable
+ALLOWED_UNREADABLE = 4  # unreadable characters that are always allowed
 CHARSET_DECLARATION = re.compile(
     rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w-]+)|<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w-]+)",
     re.IGNORECASE,
@@ -280,27 +282,27 @@ CODECS = {
 
 
 def decode_text(body: bytes, charset: str | None = None) -> str:
-    """The text of a body. CallError when it is none; characters that cannot be read show as `�`."""
-    mark = next((codec for start, codec in BYTE_ORDER_MARKS if body.startswith(start)), None)
-    said = CODECS.get((charset or "").lower())
-    codec = mark or said or declared_codec(body) or guess_codec(body)
+    """Decode a body. Raises CallError if it is not text; undecodable characters show as `�`."""
+    bom_codec = next((codec for start, codec in BYTE_ORDER_MARKS if body.startswith(start)), None)
+    charset_codec = CODECS.get((charset or "").lower())
+    codec = bom_codec or charset_codec or declared_codec(body) or guess_codec(body)
     text = body.decode(codec, errors="replace").removeprefix("\ufeff")
     unreadable = sum(len(run) for run in UNREADABLE.findall(text))
     if unreadable > max(ALLOWED_UNREADABLE, MAX_UNREADABLE_SHARE * len(text)) or "\0" in text[:SNIFFED_BYTES]:
-        raise CallError("what came is no text", hint="web.fetch reads HTML, plain text, JSON and XML")
+        raise CallError("The response is not text.", hint="web.fetch reads HTML, plain text, JSON and XML.")
     return text
 
 
 def declared_codec(body: bytes) -> str | None:
-    """The encoding that the first bytes of a page name; one that they could not be read in is a mistake."""
-    found = CHARSET_DECLARATION.search(body[:SNIFFED_BYTES])
-    name = (found[1] or found[2]).decode("ascii", errors="replace").lower() if found else ""
+    """Return the codec that the first bytes of a page declare; UTF-16 there is a mistake for UTF-8."""
+    match = CHARSET_DECLARATION.search(body[:SNIFFED_BYTES])
+    name = (match[1] or match[2]).decode("ascii", errors="replace").lower() if match else ""
     codec = CODECS.get(name)
     return "utf-8" if codec is not None and codec.startswith("utf-16") else codec
 
 
 def guess_codec(body: bytes) -> str:
-    """The encoding of what does not say: UTF-8 if most of it can be that, else Windows' Western one."""
+    """Guess the codec of an undeclared text: UTF-8 if most of it is valid, else Windows-1252."""
     text = body.decode(errors="replace")
-    foreign = len(text) - len(text.encode("ascii", errors="ignore"))
-    return "cp1252" if 2 * text.count("\ufffd") > foreign else "utf-8"
+    non_ascii = len(text) - len(text.encode("ascii", errors="ignore"))
+    return "cp1252" if 2 * text.count("\ufffd") > non_ascii else "utf-8"

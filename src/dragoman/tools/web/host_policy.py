@@ -1,4 +1,4 @@
-"""The guard of the web: which hosts, ports and addresses may be asked, decided before any is."""
+"""The host policy: which hosts, ports and addresses web.fetch may connect to, checked before it does."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from dragoman.tools.web.url import Url
 
 HostResolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
-MAX_ADDRESSES = 64  # that one name may have
+MAX_ADDRESSES = 64  # addresses of one name
 LOCAL_DOMAINS = (
     "localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "svc",
     "home.arpa", "in-addr.arpa", "ip6.arpa", "onion", "alt", "test", "invalid",
 )  # fmt: skip
-ALLOW_HINT = "whoever runs the hub may allow it: web.{} in dragoman.yaml"
+ALLOW_HINT = "the hub's operator can allow it with web.{} in dragoman.yaml"
 
 
 class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `web.fetch` may ask, and how much it takes.
+    """What `web.fetch` may connect to, and its limits.
 
-    Hosts are exact names, `*.example.com` for all below one, or `*`. `allow_networks` are asked although they
-    are not public. `max_bytes` is of an answer, unpacked; `timeout` is in seconds, redirects included.
+    Hosts are exact names, `*.example.com` for all below one, or `*`. `allow_networks` are allowed although
+    they are not public. `max_bytes` limits a decompressed response; `timeout` is in seconds, including
+    redirects.
     """
 
     allow_hosts: tuple[str, ...] = ()
@@ -41,11 +42,11 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPolicy:
-    """Says where a URL may be asked: at addresses of which each was looked up once, and checked."""
+    """Resolves the host of a URL once and checks every address."""
 
     def __init__(self, settings: WebSettings, resolve: HostResolver | None = None) -> None:
         if not settings.ports:
-            raise ConfigError("web.ports names no port", hint="80 and 443 are those of the web")
+            raise ConfigError("web.ports is empty.", hint="The ports of the web are 80 and 443.")
         self._allowed = tuple(pattern.lower() for pattern in settings.allow_hosts)
         self._denied = tuple(pattern.lower() for pattern in settings.deny_hosts)
         self._networks = parse_networks(settings.allow_networks)
@@ -53,44 +54,48 @@ class HostPolicy:
         self._resolve = resolve or resolve_host
 
     async def resolve_allowed(self, url: Url) -> list[AddrInfo]:
-        """The places to connect to. Forbidden unless every one of them may be asked; CallError for none."""
+        """Return the addresses to connect to.
+
+        Raises Forbidden unless all of them are allowed; CallError if there are none.
+        """
         self.check_host(url)
         addresses = [url.address] if url.address else await self._resolve_addresses(url)
         for address in addresses:
             special = special_purpose(address)
             if special is not None and not in_networks(address, self._networks):
                 raise Forbidden(
-                    f"{url.host!r} is not on the public internet (an address that is {special}), "
-                    "so it is not asked",
-                    hint=f"ask a public address, or {ALLOW_HINT.format('allow_networks')}",
+                    f"{url.host!r} is not on the public internet (its address is {special}), "
+                    "so it is not allowed.",
+                    hint=f"Use a public address, or {ALLOW_HINT.format('allow_networks')}.",
                 )
         return [socket_address(address, url.port) for address in dict.fromkeys(addresses)]
 
     def check_host(self, url: Url) -> None:
-        """Forbidden when the URL's port or name is enough to say so."""
+        """Raise Forbidden if the URL's port or host name is not allowed."""
         if url.port not in self._ports:
             ports = ", ".join(map(str, self._ports))
             raise Forbidden(
-                f"port {url.port} is not asked, only {ports}", hint=f"or {ALLOW_HINT.format('ports')}"
+                f"Port {url.port} is not allowed; web.fetch connects to ports {ports}.",
+                hint=f"Or {ALLOW_HINT.format('ports')}.",
             )
-        named = url.host in self._allowed
+        is_named = url.host in self._allowed
         if any(matches_host(pattern, url.host) for pattern in self._denied):
-            raise Forbidden(f"{url.host!r} must not be asked (web.deny_hosts)")
+            raise Forbidden(f"{url.host!r} is denied by web.deny_hosts.")
         if self._allowed and not any(matches_host(pattern, url.host) for pattern in self._allowed):
             raise Forbidden(
-                f"{url.host!r} is not among the hosts that may be asked",
-                hint=f"they are {', '.join(self._allowed[:20])}",
+                f"{url.host!r} is not one of the allowed hosts.",
+                hint=f"They are {', '.join(self._allowed[:20])}.",
             )
-        if url.address is None and not named and is_local_name(url.host):
+        if url.address is None and not is_named and is_local_name(url.host):
             raise Forbidden(
-                f"{url.host!r} is a name of a local network, so it is not asked",
-                hint=f"ask a public name, or {ALLOW_HINT.format('allow_hosts')}",
+                f"{url.host!r} is a local network name, so it is not allowed.",
+                hint=f"Use a public name, or {ALLOW_HINT.format('allow_hosts')}.",
             )
 
     async def _resolve_addresses(self, url: Url) -> list[IpAddress]:
         try:
-            found = await self._resolve(url.host, url.port)
-            addresses = [ip_address(each) for each in found]
+            texts = await self._resolve(url.host, url.port)
+            addresses = [ip_address(text) for text in texts]
         except socket.gaierror as error:
             raise unresolved_error(url.host, transient=error.errno == socket.EAI_AGAIN) from None
         except (OSError, ValueError):
@@ -101,31 +106,31 @@ class HostPolicy:
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """The addresses that the system knows for a name."""
-    found = await asyncio.to_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    """Return the addresses that the system resolves a name to."""
+    entries = await asyncio.to_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in entries]
 
 
 def unresolved_error(host: str, *, transient: bool) -> CallError:
-    error = CallError(f"no address was found for the host {host!r}", hint="see whether it is spelled right")
+    error = CallError(f"The host {host!r} could not be resolved.", hint="Check its spelling.")
     error.transient = transient
     return error
 
 
 def socket_address(address: IpAddress, port: int) -> AddrInfo:
-    """An address as sockets take it; nothing is left to look up."""
+    """Return an address as sockets take it, without anything left to resolve."""
     if isinstance(address, IPv6Address):
         return (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(address), port, 0, 0))
     return (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(address), port))
 
 
 def matches_host(pattern: str, host: str) -> bool:
-    """Whether a pattern names the host."""
+    """Return whether a pattern matches the host."""
     if pattern.startswith("*."):
         return host.endswith(pattern[1:])
     return pattern in ("*", host)
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a name means something in a local network only."""
+    """Return whether a name is meaningful in a local network only."""
     return "." not in host or any(host.endswith(f".{name}") for name in LOCAL_DOMAINS)

@@ -1,4 +1,9 @@
-"""Pages: the text of an HTML page, with as much Markdown as shows its shape."""
+"""The text of an HTML page, with as much Markdown as shows its structure.
+
+The tokenizer makes one pass and builds no tree: a parser that repairs errors as HTML 5 prescribes turns
+some pages of a few kilobytes into gigabytes, and the tags alone tell a reader of text enough about the
+structure.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +28,11 @@ RAW_TEXT_ELEMENTS = {"script", "style", "iframe", "noembed", "noframes", "xmp", 
 RAW_TEXT_END = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE | re.ASCII) for name in RAW_TEXT_ELEMENTS
 }
-HUGE_REFERENCE = re.compile(r"&#[0-9]{9,};?")  # Python reads no number that long
+HUGE_REFERENCE = re.compile(r"&#[0-9]{9,};?")  # too long for Python's int()
 
 
 class StartTag(msgspec.Struct, frozen=True):
-    """The beginning of an element; `raw` is all that stands between its ends, where no tags are read."""
+    """The start of an element; `raw` is the text up to its end where no tags are parsed."""
 
     name: str
     attributes: str = ""
@@ -44,32 +49,32 @@ Token: TypeAlias = str | StartTag | EndTag
 
 
 def tokenize(html: str) -> Iterator[Token]:
-    """The texts and tags of a page, in order; comments are left out, entities in texts are resolved."""
-    at = 0
-    while opener := MARKUP_START.search(html, at):
-        if opener.start() > at:
-            yield unescape_entities(html[at : opener.start()])
-        tag = TAG.match(html, opener.start())
+    """Return the texts and tags of a page, in order, without comments and with entities resolved."""
+    position = 0
+    while markup := MARKUP_START.search(html, position):
+        if markup.start() > position:
+            yield unescape_entities(html[position : markup.start()])
+        tag = TAG.match(html, markup.start())
         if tag is None:
-            at = skip_markup(html, opener.start())
+            position = skip_markup(html, markup.start())
             continue
         name = tag[2].lower()
-        at = tag.end()
+        position = tag.end()
         if tag[1]:
             yield EndTag(name)
         elif name in RAW_TEXT_ELEMENTS:
-            end = RAW_TEXT_END[name].search(html, at)
+            end = RAW_TEXT_END[name].search(html, position)
             stop = end.start() if end else len(html)
-            yield StartTag(name, tag[3], raw=html[at:stop])
-            at = stop
+            yield StartTag(name, tag[3], raw=html[position:stop])
+            position = stop
         else:
             yield StartTag(name, tag[3])
-    if at < len(html):
-        yield unescape_entities(html[at:])
+    if position < len(html):
+        yield unescape_entities(html[position:])
 
 
 def skip_markup(html: str, start: int) -> int:
-    """Where the page goes on after a comment or a declaration; its end if that is never closed."""
+    """Return the position after a comment or declaration; the end if it is not closed."""
     closing = (
         "-->" if html.startswith("<!--", start) else "]]>" if html.startswith("<![CDATA[", start) else ">"
     )
@@ -78,22 +83,22 @@ def skip_markup(html: str, start: int) -> int:
 
 
 def unescape_entities(text: str) -> str:
-    """Text with its entities resolved."""
+    """Return text with its entities resolved."""
     return unescape(HUGE_REFERENCE.sub("\ufffd", text)) if "&" in text else text
 
 
 def parse_attributes(raw: str) -> dict[str, str]:
-    """The attributes of a tag; of two with one name the first counts."""
-    found: dict[str, str] = {}
-    for each in ATTRIBUTES.finditer(raw):
-        found.setdefault(each[1].lower(), unescape_entities((each[2] or "").strip("\"'")))
-    return found
+    """Return the attributes of a tag; of duplicates the first counts."""
+    attributes: dict[str, str] = {}
+    for match in ATTRIBUTES.finditer(raw):
+        attributes.setdefault(match[1].lower(), unescape_entities((match[2] or "").strip("\"'")))
+    return attributes
 
 
 WHITESPACE = re.compile(r"[\s\xa0]+")
 HIDDEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 BLANK_LINES = re.compile(r"\n{3,}")
-MAX_LIST_DEPTH = 6  # of a list's indentation
+MAX_LIST_DEPTH = 6  # levels of list indentation
 MAX_LINK_LENGTH = 2_000
 HIDDEN_ELEMENTS = {"template", "svg", "math", "object", "audio", "video", "canvas", "select", "datalist"}
 OPTIONAL_END_TAGS = {
@@ -127,14 +132,17 @@ HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
 class WebPage(msgspec.Struct, frozen=True):
-    """What a page says."""
+    """The title and text of a page."""
 
     title: str | None
     text: str
 
 
 def parse_page(html: str, *, url: str, markdown: bool) -> WebPage:
-    """The text of a page; `markdown` marks headings, code and links, which are made whole with `url`."""
+    """Return the text of a page.
+
+    `markdown` marks headings, code and links; links are made absolute with `url`.
+    """
     writer = PageTextWriter(url, markdown=markdown)
     for token in visible_tokens(tokenize(html)):
         writer.write(token)
@@ -142,7 +150,7 @@ def parse_page(html: str, *, url: str, markdown: bool) -> WebPage:
 
 
 def visible_tokens(stream: Iterable[Token]) -> Iterable[Token]:
-    """The tokens without those of elements that nobody sees."""
+    """Return the tokens without those of invisible elements."""
     hidden, depth = "", 0
     for token in stream:
         if depth:
@@ -158,19 +166,19 @@ def visible_tokens(stream: Iterable[Token]) -> Iterable[Token]:
 
 
 def is_hidden(token: StartTag) -> bool:
-    """Whether an element is not to be seen; only one that is sure to be closed can hide what follows."""
+    """Return whether an element is invisible; only one that must be closed can hide what follows."""
     if token.name in OPTIONAL_END_TAGS or token.raw is not None or token.attributes.endswith("/"):
         return False
     if token.name in HIDDEN_ELEMENTS:
         return True
     if "hidden" not in token.attributes.lower() and "none" not in token.attributes.lower():
         return False
-    said = parse_attributes(token.attributes)
-    return "hidden" in said or HIDDEN_STYLE.search(said.get("style", "")) is not None
+    attributes = parse_attributes(token.attributes)
+    return "hidden" in attributes or HIDDEN_STYLE.search(attributes.get("style", "")) is not None
 
 
 class PageTextWriter:
-    """A page as it is written down, token by token."""
+    """Writes a page as text, token by token."""
 
     def __init__(self, url: str, *, markdown: bool) -> None:
         self._url = url
@@ -178,11 +186,11 @@ class PageTextWriter:
         self._title: str | None = None
         self._output: list[str] = []
         self._line: list[str] = []
-        self._has_text = False  # the line has more than white space
+        self._has_text = False  # the line has more than whitespace
         self._prefix = ""
-        self._lists: list[int] = []  # the number of the last item; -1 where items have none
-        self._link: tuple[int, str] | None = None  # where its text begins in the line, and where it leads
-        self._preformatted_depth = 0  # depth of elements whose white space counts
+        self._lists: list[int] = []  # the number of the last item; -1 in unordered lists
+        self._link: tuple[int, str] | None = None  # index of its text in the line, and its target
+        self._preformatted_depth = 0  # depth of elements with significant whitespace
 
     def write(self, token: Token) -> None:
         match token:
@@ -195,7 +203,7 @@ class PageTextWriter:
                 self._has_text = self._has_text or not text.isspace()
 
     def finish(self) -> WebPage:
-        """All that was written."""
+        """Return the page."""
         self._end_line(1)
         return WebPage(self._title, BLANK_LINES.sub("\n\n", "".join(self._output)).strip())
 
@@ -224,7 +232,7 @@ class PageTextWriter:
             self._line.append(text)
 
     def _open_block(self, name: str) -> None:
-        """What stands before the text of a block."""
+        """Write what stands before the text of a block."""
         match name:
             case "ul" | "menu" | "ol":
                 self._lists.append(0 if name == "ol" else -1)
@@ -240,7 +248,7 @@ class PageTextWriter:
             case _ if name in HEADINGS and self._markdown:
                 self._prefix = HEADINGS[name]
             case _:
-                pass  # its text begins the line
+                pass  # no prefix
 
     def _list_prefix(self) -> str:
         indent = "  " * min(len(self._lists) - 1, MAX_LIST_DEPTH)
@@ -250,7 +258,7 @@ class PageTextWriter:
         return f"{indent}{self._lists[-1]}. "
 
     def _open_inline(self, token: StartTag) -> None:
-        """What Markdown has for an element within a line."""
+        """Write the Markdown of an element within a line."""
         match token.name:
             case "a":
                 self._end_link()
@@ -263,7 +271,7 @@ class PageTextWriter:
             case "code" | "kbd" | "samp" if not self._preformatted_depth:
                 self._line.append("`")
             case _:
-                pass  # nothing
+                pass  # no Markdown for it
 
     def _close_element(self, name: str) -> None:
         match name:
@@ -288,18 +296,18 @@ class PageTextWriter:
             self._prefix = ""
 
     def _end_link(self) -> None:
-        """Put the link's target behind its text; a link without text is none."""
+        """Write the link's target after its text; a link without text is dropped."""
         if self._link is None:
             return
-        begin, target = self._link
+        start, target = self._link
         self._link = None
-        text = "".join(self._line[begin:])
+        text = "".join(self._line[start:])
         if text.strip():
             space = " " if text[0].isspace() else ""
-            self._line[begin:] = [f"{space}[{text.strip()}]({target}){' ' if text[-1].isspace() else ''}"]
+            self._line[start:] = [f"{space}[{text.strip()}]({target}){' ' if text[-1].isspace() else ''}"]
 
     def _end_line(self, lines: int) -> None:
-        """End the line, if anything is on it; a link around blocks goes on with the first one's text."""
+        """End the line if it has text; a link around blocks continues with the first block's text."""
         if self._has_text:
             self._end_link()
         elif self._link is not None:
@@ -317,10 +325,10 @@ class PageTextWriter:
             self._output.append("\n")
 
     def _absolute_url(self, href: str) -> str | None:
-        """Where a link leads, None when that is no place in the web."""
+        """Return the absolute http(s) URL of a link, else None."""
         try:
             target = urljoin(self._url, "".join(href.split()))
         except ValueError:
             return None
-        is_place = target.startswith(("http://", "https://")) and len(target) <= MAX_LINK_LENGTH
-        return target.replace(")", "%29").replace("(", "%28") if is_place else None
+        is_web_url = target.startswith(("http://", "https://")) and len(target) <= MAX_LINK_LENGTH
+        return target.replace(")", "%29").replace("(", "%28") if is_web_url else None

@@ -1,7 +1,7 @@
-"""Ranges: which IP addresses are not the public internet, and what they are instead.
+"""Special-purpose IP addresses: which are not on the public internet, and what they are.
 
-Sources: the IANA registries of special-purpose addresses for IPv4 and IPv6 (RFC 6890), RFC 4291, RFC 6052
-(NAT64), RFC 3056 (6to4), RFC 4380 (Teredo), RFC 5214 (ISATAP); the addresses at which clouds tell secrets.
+Sources: the IANA special-purpose address registries for IPv4 and IPv6 (RFC 6890), RFC 4291, RFC 6052
+(NAT64), RFC 3056 (6to4), RFC 4380 (Teredo), RFC 5214 (ISATAP); the metadata addresses of clouds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dragoman.errors import ConfigError
 IpAddress: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-# The first that fits names the address.
+# The first matching network names the address.
 SPECIAL_IPV4: tuple[tuple[IPv4Network, str], ...] = tuple(
-    (IPv4Network(network), what)
-    for network, what in (
+    (IPv4Network(network), purpose)
+    for network, purpose in (
         ("169.254.169.254/32", "a cloud's metadata"),
         ("100.100.100.200/32", "a cloud's metadata"),
         ("168.63.129.16/32", "a cloud's metadata"),
@@ -44,8 +44,8 @@ SPECIAL_IPV4: tuple[tuple[IPv4Network, str], ...] = tuple(
     )
 )
 SPECIAL_IPV6: tuple[tuple[IPv6Network, str], ...] = tuple(
-    (IPv6Network(network), what)
-    for network, what in (
+    (IPv6Network(network), purpose)
+    for network, purpose in (
         ("::/128", "unspecified"),
         ("::1/128", "loopback"),
         ("fd00:ec2::/32", "a cloud's metadata"),
@@ -73,28 +73,28 @@ ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def special_purpose(address: IpAddress) -> str | None:
-    """What an address is that is not public; None for one that is."""
+    """Return what a non-public address is; None for a public one."""
     if isinstance(address, IPv4Address):
-        special = next((what for network, what in SPECIAL_IPV4 if address in network), None)
+        purpose_found = next((purpose for network, purpose in SPECIAL_IPV4 if address in network), None)
     else:
-        special = next(
-            (what for network, what in SPECIAL_IPV6 if address in network), None
+        purpose_found = next(
+            (purpose for network, purpose in SPECIAL_IPV6 if address in network), None
         ) or ipv6_special_purpose(address)
-    return special or (None if address.is_global else "reserved")
+    return purpose_found or (None if address.is_global else "reserved")
 
 
 def ipv6_special_purpose(address: IPv6Address) -> str | None:
-    """What an IPv6 address is by its shape."""
+    """Return what an IPv6 address is by its form."""
     if address.scope_id is not None:
         return "of one link"
     if address not in GLOBAL_V6:
         return "reserved"
-    within = int(address) >> 32 & 0xFFFF_FFFF
-    return "an IPv4 address in disguise (ISATAP)" if within in ISATAP else None
+    interface_prefix = int(address) >> 32 & 0xFFFF_FFFF
+    return "an IPv4 address in disguise (ISATAP)" if interface_prefix in ISATAP else None
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """The networks that a configuration names. ConfigError for what is none."""
+    """Parse the networks of a configuration. Raises ConfigError."""
     return tuple(parse_network(text) for text in texts)
 
 
@@ -103,11 +103,12 @@ def parse_network(text: str) -> Network:
         return ip_network(text)
     except ValueError as error:
         raise ConfigError(
-            f"{text!r} is no network: {error}", hint="one reads like 192.168.1.0/24, 192.168.1.7 or fd00::/8"
+            f"{text!r} is not a valid network: {error}",
+            hint="write it like 192.168.1.0/24, 192.168.1.7 or fd00::/8",
         ) from None
 
 
 def in_networks(address: IpAddress, networks: Iterable[Network]) -> bool:
-    """Whether one of the networks holds the address, spelled as it is."""
-    scoped = isinstance(address, IPv6Address) and address.scope_id is not None
-    return not scoped and any(address in network for network in networks)
+    """Return whether one of the networks contains the address, in the form it was written in."""
+    is_scoped = isinstance(address, IPv6Address) and address.scope_id is not None
+    return not is_scoped and any(address in network for network in networks)
