@@ -73,7 +73,7 @@ async def test_a_changed_input_is_what_runs_and_the_ledger_says_so(post: Post) -
 async def test_a_changed_input_is_checked_against_the_schema(post: Post) -> None:
     outcome = await post.call(Hooks().on("pre_tool_use", lambda _: Modify({"to": "bob", "count": "many"})))
     assert outcome.error is not None
-    assert "a hook changed the input to what mail.send does not take: count" in outcome.error.message
+    assert "A hook set an input that mail.send does not accept: count" in outcome.error.message
     assert (outcome.status, post.sent) == ("failed", [])
 
 

@@ -91,7 +91,7 @@ async def test_a_call_that_wants_an_approval_is_not_made_and_the_model_told_why(
     result = await run.result
     [output] = outputs(run)
     assert result.exit_reason == "success"
-    assert "needs somebody's approval" in output
+    assert "needs approval" in output
     assert "approvals are not possible while Claude Code works" in output
 
 
@@ -99,7 +99,7 @@ async def test_a_call_that_wants_an_approval_is_not_made_and_the_model_told_why(
 async def test_a_limit_of_calls_holds_for_what_is_lent(model: Model) -> None:
     run = Agent(model, operations=[add], limits=RunLimits(max_calls=0)).spawn("2 + 2?")
     await run.result
-    assert outputs(run) == ["the budget of 0 calls is used up"]
+    assert outputs(run) == ["The budget of 0 calls is used up."]
 
 
 async def test_what_runs_outside_is_not_lent_and_a_notice_says_so(model: Model) -> None:

@@ -86,7 +86,7 @@ async def test_the_policy_can_forbid_to_ask() -> None:
     agent, model = asker("Then not.", policy=Policy([Rule(decision="deny", operations=("user.*",))]))
     async with agent:
         _, result = await driven(agent.spawn("Travel."))
-    assert outputs(model.requests[1]) == ["you may not call user.question"]
+    assert outputs(model.requests[1]) == ["You may not call user.question"]
     assert asked(result) == []
 
 

@@ -202,7 +202,9 @@ async def test_a_tool_that_is_not_allowed_does_not_run_when_a_model_calls_it_all
     run = agent.spawn("hi", disallowed_tools=["math_add"])
     result = await run.result
     [call] = [part for part in result.messages[-1].parts if isinstance(part, ToolPart)]
-    assert "no tool 'math_add'" in (call.error_text or "") or "no operation 'math.add'" in str(call.output)
+    assert "no tool 'math_add'" in (call.error_text or "") or "There is no operation 'math.add'" in str(
+        call.output
+    )
 
 
 async def test_many_operations_are_shown_as_the_four_meta_tools() -> None:

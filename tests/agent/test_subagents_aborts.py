@@ -140,7 +140,7 @@ async def test_an_agents_own_deadline_ends_only_that() -> None:
     async with agent:
         _, result = await driven(agent.spawn("Wait."))
     assert result.exit_reason == "success"
-    assert outputs(model.requests[1]) == ["agents.worker was stopped: it did not end by its deadline"]
+    assert outputs(model.requests[1]) == ["agents.worker timed out: it did not end by its deadline."]
 
 
 def spenders(count: int, *, seed: int) -> tuple[list[Operation], list[ScriptedModel]]:

@@ -54,7 +54,7 @@ async def test_the_stricter_of_both_policies_counts(
     assert (result.exit_reason, told(events)) == ("success", ["Over."])
     assert [isinstance(event, e.ToolApprovalRequest) for event in events].count(True) == requests
     assert letters.noted == (["x"] if ran else [])
-    assert outputs(inner.requests[1]) == ["noted x" if ran else "you may not call mail.note"]
+    assert outputs(inner.requests[1]) == ["noted x" if ran else "You may not call mail.note"]
 
 
 async def test_the_policy_of_the_uppermost_counts_two_levels_down() -> None:
@@ -64,7 +64,7 @@ async def test_the_policy_of_the_uppermost_counts_two_levels_down() -> None:
     agent, _ = lead([TASK], "Done.", operations=[helper], policy=DENY)
     async with agent:
         await driven(agent.spawn("Note it."))
-    assert (letters.noted, outputs(lowest.requests[1])) == ([], ["you may not call mail.note"])
+    assert (letters.noted, outputs(lowest.requests[1])) == ([], ["You may not call mail.note"])
 
 
 async def test_a_rule_for_an_agent_holds_for_those_who_work_for_it() -> None:
@@ -92,7 +92,7 @@ async def test_what_it_may_not_call_it_does_not_find(policy: Policy, own: Policy
     found, listed, schema = outputs(inner.requests[1])
     assert "mail.note" not in str(found)
     assert [tool["tool"] for tool in listed["tools"]] == ["mail.send"]
-    assert "no operation 'mail.note'" in schema
+    assert "There is no operation 'mail.note'" in schema
 
 
 async def test_an_agent_that_nobody_may_call_is_not_called() -> None:
@@ -100,7 +100,7 @@ async def test_an_agent_that_nobody_may_call_is_not_called() -> None:
     agent, model = lead([TASK], "Done.", operations=[helper], policy=rules(("deny", "agents.*")))
     async with agent:
         await driven(agent.spawn("Go."))
-    assert (len(inner.requests), outputs(model.requests[1])) == (0, ["you may not call agents.worker"])
+    assert (len(inner.requests), outputs(model.requests[1])) == (0, ["You may not call agents.worker"])
 
 
 async def test_an_approval_of_the_agent_itself_is_asked_for_before_it_begins() -> None:
@@ -196,4 +196,4 @@ async def test_calls_below_count_in_the_limit_of_calls() -> None:
     async with agent:
         await driven(agent.spawn("Note it."))
     assert letters.noted == ["x", "x"]
-    assert outputs(inner.requests[1])[2] == "the budget of 3 calls is used up"
+    assert outputs(inner.requests[1])[2] == "The budget of 3 calls is used up."

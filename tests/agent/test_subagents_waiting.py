@@ -264,7 +264,7 @@ async def test_within_another_operation_nobody_can_be_waited_for() -> None:
     async with Calls(Registry(helper, ask), MemoryLedger()) as calls:
         done = await calls.call("lab.ask", {}, context=Context())
     assert (done.result, letters.sent) == ("I may not.", [])
-    assert "it is called from within another operation" in outputs(inner.requests[1])[0]
+    assert "it cannot wait for approval" in outputs(inner.requests[1])[0]
 
 
 @pytest.mark.parametrize("approved", [True, False])

@@ -62,7 +62,7 @@ async def test_the_same_failing_call_is_refused_in_the_end(tmp_path: Path) -> No
         errors = [f["errorText"] for f in await hub.chat() if f["type"] == "tool-output-error"]
         assert "failed" not in errors[0]
         assert "has now failed 2 times" in errors[1]
-        assert errors[3].startswith("not run: this very call failed 3 times")
+        assert errors[3].startswith("The call did not run: it failed 3 times")
 
 
 async def test_arguments_of_broken_json_are_read_as_they_were_meant(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_an_agent_makes_no_more_calls_than_it_may(tmp_path: Path) -> None:
     async with serving(tmp_path, calls("hub_call", batch), operations=[BENCH], agents=agents) as hub:
         [output] = [f["output"] for f in await hub.chat() if f["type"] == "tool-output-available"]
         assert [entry["success"] for entry in output] == [True, True, False]
-        assert "the budget of 2 calls is used up" in output[2]["error"]["message"]
+        assert "The budget of 2 calls is used up." in output[2]["error"]["message"]
 
 
 async def test_an_agent_spends_no_more_than_it_may(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ async def test_an_agent_without_a_description_is_none_to_call(tmp_path: Path) ->
     [
         ({"max_usd": 0.0003}, "helper did not finish: the budget of 0.0003 USD has"),
         ({"max_calls": 1}, None),
-        ({"timeout": 0.05}, "agents.helper was stopped: it did not end by its deadline"),
+        ({"timeout": 0.05}, "agents.helper timed out: it did not end by its deadline."),
         ({"max_steps": 1}, "helper did not finish: steps(1)"),
     ],
 )

@@ -56,7 +56,7 @@ async def test_one_call_is_stopped_with_all_below_it_and_its_caller_goes_on() ->
         await chain.began.wait()
         assert calls.abort(chain.ids["middle"], "changed my mind")
         outcome = await task
-    assert (outcome.ok, outcome.result) == (True, "went on: the call was stopped")
+    assert (outcome.ok, outcome.result) == (True, "went on: The call was aborted.")
     assert chain.ended == ["inner", "middle"]
     statuses = {name: chain.ledger.get(id).status for name, id in chain.ids.items()}
     assert statuses == {"outer": "done", "middle": "aborted", "inner": "aborted"}

@@ -99,7 +99,7 @@ async def test_an_approval_is_good_for_one_use(approvals: ApprovalStore, clock: 
 async def test_a_denied_call_is_not_run_and_the_answer_stands(approvals: ApprovalStore) -> None:
     await approvals.create(asking())
     assert (await approvals.answer("a", approved=False, by=ANN)).status == "denied"
-    assert "is denied already" in await refused(Conflict, approvals.answer("a", approved=True, by=ANN))
+    assert "is already denied" in await refused(Conflict, approvals.answer("a", approved=True, by=ANN))
     assert "is denied" in await refused(Conflict, approvals.use("a", **CALL))
 
 
@@ -139,7 +139,7 @@ async def test_what_is_not_answered_or_not_used_in_time_has_expired(
     await approvals.answer("b", approved=True, by=ANN)
     clock.now = 1_100.0
     assert [each.status for each in await approvals.list()] == ["expired", "expired"]
-    assert "is expired" in await refused(Conflict, approvals.answer("a", approved=True, by=ANN))
+    assert "is already expired" in await refused(Conflict, approvals.answer("a", approved=True, by=ANN))
     assert "is expired" in await refused(Conflict, approvals.use("b", **{**CALL, "input_hash": "h2"}))
     assert (await approvals.get("b")).status == "expired"
 

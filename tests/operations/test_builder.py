@@ -109,23 +109,26 @@ def test_a_builder_is_not_changed_by_what_is_built_on_it() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda: tool("x").param("a", "float"), "parameter 'a' of the tool 'x': 'float' is no JSON type"),
+        (lambda: tool("x").param("a", "float"), "parameter 'a' of the tool 'x': 'float' is not a JSON type"),
         (lambda: tool("x").param("a", []), "it has no type"),
         (lambda: tool("x").param("a").param("a"), "has two parameters 'a'"),
         (lambda: tool("x").param(""), "a parameter without a name"),
         (lambda: tool("x").param("a", enum="red"), "the enum of 'a' must be a list"),
-        (lambda: tool("x").param("a", {"type": "banana"}).build(lambda args: args), "no usable JSON Schema"),
+        (
+            lambda: tool("x").param("a", {"type": "banana"}).build(lambda args: args),
+            "is not a valid JSON Schema",
+        ),
         (lambda: tool("x").returns("float"), "the result of the tool 'x'"),
         (lambda: tool("x y").build(lambda args: args), "name 'x y'"),
         (lambda: tool("x", namespace="hub hub").build(lambda args: args), "namespace 'hub hub'"),
         (lambda: tool("x").build("print"), "is built from a function, got 'print'"),  # type: ignore[arg-type]  # that is tested
         (lambda: ADD.build(lambda a: a), "does not take 'b'"),
-        (lambda: ADD.build(lambda a, b, c: a + b + c), "wants 'c', which is no parameter of the tool"),
+        (lambda: ADD.build(lambda a, b, c: a + b + c), "requires 'c', which is not a parameter of the tool"),
         (
             lambda: tool("x").param("a").param("b", required=False).build(lambda a, b: a + b),
             "has no default for 'b'",
         ),
-        (lambda: tool("x").param("a").param("b").build(lambda a, b, /: a + b), "cannot take 'a' by its name"),
+        (lambda: tool("x").param("a").param("b").build(lambda a, b, /: a + b), "cannot take 'a' by name"),
         (lambda: tool("x").build(lambda args: args, retries=2), "cannot have retries"),
     ],
 )

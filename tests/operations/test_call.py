@@ -173,7 +173,11 @@ async def test_an_unknown_operation_is_a_failure_with_suggestions() -> None:
         outcome = await calls.call("t.ad", {"x": 1}, context=Context())
     assert outcome.to_json() == {
         "success": False,
-        "error": {"code": "not_found", "message": "no operation 't.ad'", "hint": "did you mean t.add?"},
+        "error": {
+            "code": "not_found",
+            "message": "There is no operation 't.ad'.",
+            "hint": "did you mean t.add?",
+        },
     }
     assert ledger.get(outcome.call_id).status == "failed"
 
@@ -187,7 +191,7 @@ async def test_an_unknown_operation_is_a_failure_with_suggestions() -> None:
         (CallError("broken"), "call_failed", "broken"),
         (TimeoutError("theirs"), "call_failed", "TimeoutError: theirs"),
         (SystemExit(3), "call_failed", "SystemExit: 3"),
-        (asyncio.CancelledError(), "call_failed", "the operation cancelled its own work"),
+        (asyncio.CancelledError(), "call_failed", "The operation cancelled its own task."),
         (
             ExceptionGroup("many", [ValueError("a"), KeyError("b")]),
             "call_failed",
@@ -223,7 +227,7 @@ async def test_nothing_that_a_sync_function_raises_ends_the_process(error: BaseE
 
     outcome = await once(leave)
     assert outcome.error is not None
-    assert outcome.error.message == f"the operation raised {type(error).__name__}"
+    assert outcome.error.message == f"The operation raised {type(error).__name__}."
 
 
 class Model(BaseModel):
@@ -254,9 +258,9 @@ async def test_results_are_made_json(value: Any, result: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (object(), "the result, a value of type object, cannot be JSON: no JSON for objects of type object"),
-        ("\udc80", "the result, a value of type str, cannot be JSON: 'utf-8' codec can't encode"),
-        ({(1, 2): 3}, "the result, a value of type dict, cannot be JSON: "),
+        (object(), "The result, a value of type object, cannot be encoded as JSON: objects of type object"),
+        ("\udc80", "The result, a value of type str, cannot be encoded as JSON: 'utf-8' codec can't encode"),
+        ({(1, 2): 3}, "The result, a value of type dict, cannot be encoded as JSON: "),
     ],
 )
 async def test_a_result_that_cannot_be_json_is_a_failure_that_says_so(value: Any, message: str) -> None:
@@ -367,16 +371,16 @@ async def test_operations_made_from_a_schema_are_checked_by_it() -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "http://127.0.0.1:9/schema.json"}])
 def test_a_schema_that_is_none_or_lies_elsewhere_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match="the input schema is no usable JSON Schema") as error:
+    with pytest.raises(Exception, match="The input schema is not a valid JSON Schema") as error:
         Operation.from_schema(failing(ValueError()).run, schema, namespace="a", name="b")
     assert type(error.value).__name__ == "ConfigError"
 
 
 def test_a_context_outside_of_a_call_cannot_call() -> None:
-    with pytest.raises(CallError, match="no operation is running here"):
+    with pytest.raises(CallError, match="No operation is running here."):
         current()
 
 
 async def test_a_context_that_is_in_no_call_says_so() -> None:
-    with pytest.raises(CallError, match="this context is not inside a call"):
+    with pytest.raises(CallError, match="This context does not belong to a running call."):
         await Context().call("t.add")

@@ -31,7 +31,7 @@ def made(id: str, description: str = "") -> Operation:
 def test_a_package_that_is_missing_is_said_with_what_to_install() -> None:
     with pytest.raises(ConfigError, match="'no_such_package'") as caught:
         import_extra("no_such_package")
-    assert caught.value.hint == "install dragoman[semantic], or set search.embeddings to none"
+    assert caught.value.hint == "Install dragoman[semantic], or set search.embeddings to none."
 
 
 def test_texts_with_the_same_words_have_the_same_vector() -> None:

@@ -89,7 +89,7 @@ def with_approval(id: str, **changes: Any) -> Context:
 @pytest.mark.parametrize(
     ("input", "changes", "said"),
     [
-        ({"to": "eve"}, {}, "is for another call, or for other arguments"),
+        ({"to": "eve"}, {}, "is for another operation, or for other arguments"),
         ({"to": "bob"}, {"identity": BOB}, "belongs to another owner"),
         ({"to": "bob"}, {"id": "apr_nothing"}, "no approval"),
         ({"to": "bob"}, {"tool_call_id": "tc_2"}, "is for another tool call"),
@@ -187,7 +187,7 @@ async def test_what_the_policy_denies_is_not_run_and_not_shown(post: Post) -> No
     async with post.open(policy) as (calls, meta):
         outcome = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
         assert outcome.error is not None
-        assert (outcome.status, outcome.error.message) == ("denied", "you may not call mail.send: no mail")
+        assert (outcome.status, outcome.error.message) == ("denied", "You may not call mail.send: no mail")
         listed = (await meta.run("hub.list", {}, context=MODEL)).result
         assert [tool["tool"] for tool in listed["tools"]] == ["mail.count", "mail.forward"]
         found = (await meta.run("hub.search", {"q": "mail send"}, context=MODEL)).result
@@ -268,8 +268,8 @@ async def test_the_same_failing_call_is_noticed_and_then_refused() -> None:
         program = await calls.call(broken, {"n": 1}, context=Context(identity=LOCAL))
     assert [failure and failure.hint for failure in failures[:3]] == [
         None,
-        "this very call has now failed 2 times; do not repeat it unchanged",
-        "this very call has now failed 3 times; do not repeat it unchanged",
+        "This call has now failed 2 times; do not repeat it unchanged.",
+        "This call has now failed 3 times; do not repeat it unchanged.",
     ]
     assert failures[3] is not None
     assert failures[3].code == "repeated_failure"

@@ -85,7 +85,7 @@ async def test_a_revision_takes_the_place_of_the_result(revision: Revision) -> N
 
 async def test_hooks_that_break_afterwards_do_not_lose_the_result(caplog: pytest.LogCaptureFixture) -> None:
     assert (await called(Breaking(), {"number": 8})).result == 4
-    assert "the hooks after call" in caplog.text
+    assert "The hooks after call" in caplog.text
 
 
 async def test_meta_tools_are_not_asked_about_but_what_they_call_is() -> None:

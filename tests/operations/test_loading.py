@@ -70,14 +70,17 @@ def test_operations_that_a_module_only_imports_are_not_its_own(
     monkeypatch.syspath_prepend(tmp_path)
     source = "from imported_shop_module import order, price\n"
     assert ids(write(tmp_path, source + '__all__ = ["order"]')) == ["shop.order"]
-    with pytest.raises(ConfigError, match="holds none"):
+    with pytest.raises(ConfigError, match="has no operations"):
         load_operations(write(tmp_path, source, "without.py"))
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("x = 1", "is no operation and holds none; put @operation(namespace) on a function of it"),
+        (
+            "x = 1",
+            "has no operations; decorate a function with @operation(namespace).",
+        ),
         ("1 / 0", "shop.py cannot be loaded: ZeroDivisionError: division by zero"),
         ("def (", "shop.py cannot be loaded: SyntaxError"),
         ("import nowhere_at_all", "shop.py cannot be loaded: ModuleNotFoundError"),
@@ -96,10 +99,10 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, sou
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("nowhere/at_all.py", "there is no file 'nowhere/at_all.py'"),
-        ("nowhere_at_all", "there is no module 'nowhere_at_all'; a file is given by its path"),
+        ("nowhere/at_all.py", "There is no file 'nowhere/at_all.py'"),
+        ("nowhere_at_all", "There is no module 'nowhere_at_all'; to load a file, give its path"),
         ("json:nothing", "json has no 'nothing'"),
-        ("json:loads", "loads is no operation and holds none"),
+        ("json:loads", "loads has no operations"),
     ],
 )
 def test_a_reference_that_leads_nowhere_says_so(reference: str, said: str) -> None:

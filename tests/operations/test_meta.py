@@ -21,9 +21,9 @@ from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.outcome import CallOutcome
 
 BYTES = "0dcd07715cec3c0124ad9012eb24dd2052e2372350e9250804b21d2c54e37301"
-ALONE = "`calls` must be a list; this was one call, and was taken as a list of it"
+ALONE = "`calls` must be a list; the single call was taken as a list of one"
 TEXT = "`input` was JSON in a string; send the object itself"
-BESIDE = "the inputs belong into `input`; they were taken from beside it"
+BESIDE = "arguments belong in `input`; they were taken from beside it"
 
 
 @operation("math", effect="read")
@@ -100,7 +100,7 @@ def test_both_spellings_of_a_meta_tool_are_known_and_no_others(name: str, canoni
 
 async def test_what_is_no_meta_tool_is_refused() -> None:
     async with hub() as here:
-        with pytest.raises(NotFound, match=r"no meta-tool 'math\.double'"):
+        with pytest.raises(NotFound, match=r"There is no meta-tool 'math\.double'"):
             await here.run("math.double", {})
 
 
@@ -127,8 +127,8 @@ async def test_list_of_a_namespace_that_is_not_there_names_those_that_are() -> N
         outcome = await here.run("hub_list", {"namespace": "mail"})
         assert outcome.to_json()["error"] == {
             "code": "not_found",
-            "message": "no namespace 'mail'",
-            "hint": "there are math",
+            "message": "There is no namespace 'mail'.",
+            "hint": "The namespaces are math.",
         }
 
 
@@ -209,8 +209,8 @@ async def test_a_failed_call_never_fails_its_neighbours() -> None:
     assert results[2]["error"]["inputSchema"]["required"] == ["number"]
     assert results[4]["error"] == {
         "code": "bad_request",
-        "message": "hub_call cannot be called through hub_call",
-        "hint": "use the tool hub_call itself",
+        "message": "hub_call cannot be called through hub_call.",
+        "hint": "Use the tool hub_call itself.",
     }
     assert results[5]["error"]["message"] == "calls[5].input: expected an object, got 7"
 

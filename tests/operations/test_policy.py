@@ -102,7 +102,7 @@ def test_the_rule_that_names_a_call_most_closely_wins(closer: int, other: int) -
 )
 def test_patterns_are_ids_globs_namespaces_or_everything(pattern: str, id: str, fits: bool | None) -> None:
     if fits is None:
-        with pytest.raises(ConfigError, match="no pattern of operations"):
+        with pytest.raises(ConfigError, match="is not a valid pattern of operations"):
             Policy([rule("deny", pattern)])
         return
     assert Policy([rule("deny", pattern)]).is_visible(op(id), identity=ANN) is not fits

@@ -83,7 +83,7 @@ async def test_small_results_and_pictures_are_told_whole() -> None:
 async def test_what_is_too_big_to_be_kept_is_told_in_part_and_says_so() -> None:
     told, _ = await call("t.lines", {"count": 1000}, largest=2000)
     assert "artifact" not in told
-    assert "only results up to 2000 bytes are kept" in told["hint"]
+    assert "only results up to 2000 bytes are stored" in told["hint"]
 
 
 async def test_operations_get_each_others_results_whole() -> None:

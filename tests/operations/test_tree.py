@@ -142,7 +142,7 @@ async def test_a_child_that_is_left_behind_ends_with_its_parent() -> None:
 async def test_a_call_that_has_ended_can_make_no_further_calls() -> None:
     async with site() as (here, calls):
         await calls.call("t.hasty", context=Context())
-        with pytest.raises(CallError, match="has ended; it can make no further calls"):
+        with pytest.raises(CallError, match="has ended; it cannot make further calls"):
             await here.context.call("t.leaf", {"name": "late"})
         assert here.began == ["left behind"]
 
@@ -158,7 +158,7 @@ async def test_a_failed_child_is_an_error_with_its_code_in_the_parent() -> None:
 
     async with Calls(Registry(parent), MemoryLedger()) as calls:
         outcome = await calls.call("t.parent", context=Context())
-    assert outcome.result == "not_found: no operation 't.nowhere'"
+    assert outcome.result == "not_found: There is no operation 't.nowhere'."
 
 
 async def test_a_call_is_stopped_at_its_own_timeout() -> None:
@@ -172,7 +172,7 @@ async def test_a_call_is_stopped_at_its_own_timeout() -> None:
         outcome = await calls.call("t.slow", context=Context())
     assert outcome.to_json()["error"] == {
         "code": "call_timeout",
-        "message": "t.slow was stopped: it did not end by its deadline",
+        "message": "t.slow timed out: it did not end by its deadline.",
         "transient": True,
     }
     assert here.cancelled == ["slow"]
@@ -217,7 +217,7 @@ async def test_a_call_past_its_deadline_is_not_started() -> None:
         deadline = asyncio.get_running_loop().time() - 1
         outcome = await calls.call("t.leaf", {"name": "late"}, context=Context(deadline=deadline))
         assert outcome.error is not None
-        assert outcome.error.message == "t.leaf was not started: the deadline has passed"
+        assert outcome.error.message == "t.leaf was not started: the deadline has passed."
         assert here.began == []
 
 

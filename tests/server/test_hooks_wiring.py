@@ -127,7 +127,7 @@ async def test_an_address_is_asked_with_a_secret_of_the_environment(transport: T
         (Said(use="json:dumps"), "says no `event`"),
         (Said(event="pre_tool_use", url="https://x.org", secret_env="GONE"), "variable GONE is not set"),
         (Said(use="rate_limit"), "rate_limit wants the option 'rate'"),
-        (Said(use="rate_limit", options={"rate": "often"}), "is no rate"),
+        (Said(use="rate_limit", options={"rate": "often"}), "is not a valid rate"),
         (Said(use="secret_scan", options={"color": "red"}), "color"),
         (Said(event="run_end", use="json:dumps", match="a.*"), "cannot match operations"),
         (Said(event="run_end", use="rate_limit", options={"rate": "1/s"}), "rate_limit is for pre_tool_use"),

@@ -63,7 +63,7 @@ async def test_a_result_of_somebody_else_is_not_there(name: str) -> None:
 
 async def test_bytes_that_are_no_text_are_an_error() -> None:
     error = (await ask(await kept(b"\x80\x80\xff" * 9), "artifacts.read"))["error"]
-    assert error["message"] == "'art_1' (text/plain) is no text at this place"
+    assert error["message"] == "'art_1' (text/plain) is not text at this offset."
 
 
 async def test_an_empty_result_is_read() -> None:

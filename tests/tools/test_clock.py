@@ -53,7 +53,7 @@ async def test_times_are_converted_between_zones(input: dict[str, str], time: st
 )
 async def test_a_zone_that_is_none_is_refused(zone: str) -> None:
     error = (await ask("time.now", timezone=zone))["error"]
-    assert (error["code"], error["message"]) == ("bad_request", f"there is no time zone {zone!r}")
+    assert (error["code"], error["message"]) == ("bad_request", f"There is no time zone {zone!r}.")
 
 
 async def test_a_zone_that_is_misspelled_brings_suggestions() -> None:
@@ -63,10 +63,10 @@ async def test_a_zone_that_is_misspelled_brings_suggestions() -> None:
 @pytest.mark.parametrize("time", ["noon", "2026-13-01", "0001-01-01T00:00", ""])
 async def test_a_time_that_is_none_is_refused(time: str) -> None:
     error = (await ask("time.convert", time=time, to_timezone="America/New_York"))["error"]
-    assert error["message"] == f"{time!r} is no date and time like 2026-03-29T14:30"
+    assert error["message"] == f"{time!r} is not a valid date and time; write it like 2026-03-29T14:30."
 
 
 async def test_an_hour_that_the_clocks_skip_is_refused() -> None:
     skipped = {"time": "2026-03-29T02:30", "from_timezone": "Europe/Berlin", "to_timezone": "UTC"}
     error = (await ask("time.convert", **skipped))["error"]
-    assert error["message"] == "2026-03-29T02:30 is skipped in Europe/Berlin: clocks go forward there then"
+    assert error["message"] == "2026-03-29T02:30 does not exist in Europe/Berlin: clocks go forward then."

@@ -122,7 +122,7 @@ async def test_a_root_that_is_a_link_is_followed_once(root: Path, tmp_path: Path
 
 
 def test_a_root_that_is_no_folder_is_refused(root: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no folder"):
+    with pytest.raises(ConfigError, match="There is no folder"):
         builtin_operations(root / "empty.txt")
 
 

@@ -152,7 +152,7 @@ async def test_a_redirect_to_the_same_name_is_looked_up_and_checked_again() -> N
     async with serving(script) as server:
         internet = Internet({"rebind.example.com": [[PUBLIC], ["169.254.169.254"]]}, server.port)
         answer = await internet.fetch("http://rebind.example.com/")
-    assert "redirects to where web.fetch does not go" in answer["error"]["message"]
+    assert "redirects to a URL that is not allowed" in answer["error"]["message"]
     assert internet.reached == [[PUBLIC]]
 
 

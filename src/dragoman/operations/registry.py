@@ -104,7 +104,7 @@ class Registry:
         ]
         suggestions = [f"did you mean {' or '.join(ids)}?"] if ids else []
         raise NotFound(
-            f"no operation {id[:MAX_ID_LENGTH]!r}", hint="; ".join([*reasons, *suggestions]) or None
+            f"There is no operation {id[:MAX_ID_LENGTH]!r}.", hint="; ".join([*reasons, *suggestions]) or None
         )
 
     def list(self, namespace: str | None = None) -> tuple[Operation, ...]:

@@ -171,7 +171,7 @@ def assert_right(entries: Mapping[str, Json]) -> None:
         100_000,
     )
     assert "artifact" not in entries["far too big"]["result"]
-    assert "the rest is lost" in entries["far too big"]["result"]["hint"]
+    assert "The rest is lost" in entries["far too big"]["result"]["hint"]
 
 
 ASKED = {"calls": [{"tool": "raw.echo", "input": {"a": 1}}, {"tool": "sdk.add", "input": {"a": 1, "b": 2}}]}
