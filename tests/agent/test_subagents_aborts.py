@@ -173,7 +173,7 @@ async def test_fifty_agents_of_one_step_never_overspend_the_budget_of_the_run(se
     calls_made = [part for part in result.messages[-1].parts if isinstance(part, ToolPart)]
     failed = [part.error_text or "" for part in calls_made if part.state == "output-error"]
     assert len(failed) == 50 - sum(spent)
-    assert all("did not finish: the budget of 0.2 USD has" in text for text in failed)
+    assert all("did not finish: The budget of 0.2 USD has" in text for text in failed)
 
 
 async def test_an_agent_below_that_is_aborted_pays_and_gives_back_the_rest() -> None:

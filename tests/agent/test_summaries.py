@@ -83,7 +83,7 @@ async def test_a_summary_that_does_not_fit_into_the_budget_is_not_made() -> None
     run = made.spawn(talk(9))
     result = await run.result
     (cut,) = await cuts(run)
-    assert (cut["kind"], "this may cost" in cut["problem"]) == ("truncate", True)
+    assert (cut["kind"], "this call may cost" in cut["problem"]) == ("truncate", True)
     assert (result.exit_reason, result.usage.input_tokens) == ("success", 200)
 
 

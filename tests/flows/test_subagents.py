@@ -135,7 +135,7 @@ async def test_an_agent_without_a_description_is_none_to_call(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        ({"max_usd": 0.0003}, "helper did not finish: the budget of 0.0003 USD has"),
+        ({"max_usd": 0.0003}, "helper did not finish: The budget of 0.0003 USD has"),
         ({"max_calls": 1}, None),
         ({"timeout": 0.05}, "agents.helper timed out: it did not end by its deadline."),
         ({"max_steps": 1}, "helper did not finish: steps(1)"),
@@ -169,7 +169,7 @@ async def test_the_budget_of_an_answer_holds_for_the_agents_below(tmp_path: Path
     config["agents"]["default"] |= {"max_usd": 0.012}
     async with serving(tmp_path, **config) as hub:
         frames = await hub.chat()
-        assert "the budget of 0.012 USD has" in "".join(errors(frames))
+        assert "The budget of 0.012 USD has" in "".join(errors(frames))
 
 
 async def test_the_policy_may_hide_and_forbid_agents(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_fifty_agents_of_one_step_never_overspend_the_budget_of_an_answer(
         assert spent <= 0.2 + 1_024 * 10e-6
         assert spent > 0.02
         assert len(outputs(frames)) + len(errors(frames)) == 50
-        assert all("the budget of 0.2 USD has" in text for text in errors(frames))
+        assert all("The budget of 0.2 USD has" in text for text in errors(frames))
         assert errors(frames)
 
 

@@ -377,10 +377,10 @@ def test_a_schema_that_is_none_or_lies_elsewhere_is_refused(schema: dict[str, An
 
 
 def test_a_context_outside_of_a_call_cannot_call() -> None:
-    with pytest.raises(CallError, match="No operation is running here."):
+    with pytest.raises(CallError, match="No operation is running here"):
         current()
 
 
 async def test_a_context_that_is_in_no_call_says_so() -> None:
-    with pytest.raises(CallError, match="This context does not belong to a running call."):
+    with pytest.raises(CallError, match="This context does not belong to a running call"):
         await Context().call("t.add")

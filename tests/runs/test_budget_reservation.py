@@ -42,7 +42,7 @@ def test_an_answer_that_outgrows_it_takes_more_and_is_stopped_when_there_is_none
     reservation.grow(4_097)
     reservation.grow(3 * 4_096)
     assert budget.reserved == pytest.approx(3 * ANSWER)
-    with pytest.raises(BudgetExhausted, match="left, and this may cost"):
+    with pytest.raises(BudgetExhausted, match="left; this call may cost"):
         reservation.grow(3 * 4_096 + 1)
 
 
@@ -80,7 +80,7 @@ async def test_an_answer_of_a_hub_that_outgrows_its_budget_is_cut_off_and_paid(t
     async with serving(tmp_path, long, agents=agents, prices=PRICES) as hub:
         frames = await hub.chat()
         assert text_of(frames).startswith("word ")
-        assert "Stopped: the budget of 0.05 USD has" in text_of(frames)
+        assert "Stopped: The budget of 0.05 USD has" in text_of(frames)
         assert frames[-1]["finishReason"] == "other"
         [row] = await rows(hub)
         assert (row["status"], row["error"]) == ("aborted", "insufficient_quota")
@@ -92,7 +92,7 @@ async def test_a_step_of_a_hub_that_could_not_fit_is_not_asked(tmp_path: Path) -
     agents: dict[str, Any] = {"default": {"max_usd": 0.001}}
     async with serving(tmp_path, steps, play="turns", agents=agents, prices=PRICES) as hub:
         frames = await hub.chat()
-        notice = "Stopped: the budget of 0.001 USD has 0.001000 left, and this may cost 0.01"
+        notice = "Stopped: The budget of 0.001 USD has 0.001000 left; this call may cost 0.01"
         assert text_of(frames).startswith(notice)
         assert types(frames).count("start-step") == 1, "the step that was not asked is not shown"
         assert await rows(hub) == []
@@ -121,4 +121,4 @@ async def test_what_is_kept_back_is_the_price_of_the_dearest_model_that_may_be_a
         "agents": {"default": {"max_usd": 0.5}},
     }
     async with serving(tmp_path, **more) as hub:
-        assert "has 0.500000 left, and this may cost 1.02" in text_of(await hub.chat())
+        assert "has 0.500000 left; this call may cost 1.02" in text_of(await hub.chat())

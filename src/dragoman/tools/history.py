@@ -91,7 +91,7 @@ def read_operation(history: MessageSearch) -> Operation:
         limit: Annotated[int, Field(ge=1, le=MAX_PIECE_LENGTH)] = DEFAULT_PIECE_LENGTH,
         context: Context,
     ) -> HistoryPiece:
-        """Read a message of this conversation, with the input and output of tools; history.search finds its id.
+        """Read a message of this conversation, with tool inputs and outputs; history.search finds its id.
 
         Args:
             message: The message's id.
