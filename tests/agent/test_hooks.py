@@ -322,7 +322,7 @@ async def test_hooks_are_not_asked_about_what_the_policy_denies() -> None:
         ("pre_tool", {}, "there is no hook event 'pre_tool'"),
         ("pre_tool_use", {"timeout": 0}, "above 0 seconds"),
         ("pre_tool_use", {"on_error": "explode"}, "block or continue"),
-        ("pre_tool_use", {"match": "a b"}, "is no pattern"),
+        ("pre_tool_use", {"match": "a b"}, "is not a valid pattern"),
         ("run_end", {"match": "mail.*"}, "cannot match operations"),
     ],
 )
