@@ -95,7 +95,7 @@ def outputs(request: ModelRequest) -> list[Any]:
     return [part.error_text if part.error_text is not None else part.output for part in parts]
 
 
-def told(events: Sequence[e.Event]) -> list[Any]:
+def outputs_in(events: Sequence[e.Event]) -> list[Any]:
     """The final outputs of calls, as they came."""
     ends = [each for each in events if isinstance(each, e.ToolOutputAvailable) and not each.preliminary]
     return [each.output for each in ends]
@@ -106,7 +106,7 @@ def seen(events: Sequence[e.Event]) -> list[Mapping[str, Any]]:
     return [each.output for each in events if isinstance(each, e.ToolOutputAvailable) and each.preliminary]
 
 
-def asked(result: Result[Any]) -> list[DataPart]:
+def questions_in(result: Result[Any]) -> list[DataPart]:
     """The questions in the last message."""
     return [part for part in result.messages[-1].parts if isinstance(part, DataPart)]
 

@@ -29,7 +29,7 @@ def shape(request: ModelRequest) -> list[tuple[str, int]]:
     return [(message.id, len(message.parts)) for message in request.messages]
 
 
-def told(message: Message, dropped: Dropped) -> Message:
+def with_cut(message: Message, dropped: Dropped) -> Message:
     fold = Fold(message)
     fold.add([e.Start(message.id), dropped.event()])
     return fold.message()
@@ -68,7 +68,7 @@ class Talk:
         if dropped is None:
             return answer
         self.cuts += 1
-        answer = told(answer, dropped)
+        answer = with_cut(answer, dropped)
         resumed, more = await self.policy.fit(asking(*self.history, answer))
         assert more is not None or shape(resumed) == shape(fitted)
         return answer

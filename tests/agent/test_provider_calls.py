@@ -26,16 +26,16 @@ class Searching:
     name = "searching"
     resting = False
 
-    def __init__(self, *said: Sequence[e.Event]) -> None:
-        self.said = list(said)
-        self.asked = 0
+    def __init__(self, *answers: Sequence[e.Event]) -> None:
+        self.answers = list(answers)
+        self.request_count = 0
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         return ()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
-        self.asked += 1
-        yield self.said.pop(0)
+        self.request_count += 1
+        yield self.answers.pop(0)
 
     async def close(self) -> None:
         pass
@@ -48,7 +48,7 @@ def ended(*events: list[e.Event], reason: e.FinishReason = "stop") -> list[e.Eve
 async def test_an_answer_behind_such_calls_ends_the_run_and_is_its_text() -> None:
     provider = Searching(ended(TEXT, SEARCH, ANSWER), ended(ANSWER))
     result = await Agent(Model(provider, "any")).spawn("How is Rome?").result
-    assert (result.exit_reason, result.steps, provider.asked) == ("success", 1, 1)
+    assert (result.exit_reason, result.steps, provider.request_count) == ("success", 1, 1)
     assert (result.text, result.tool_calls.total) == ("It is sunny.", 1)
 
 
@@ -56,12 +56,12 @@ async def test_an_answer_behind_such_calls_ends_the_run_and_is_its_text() -> Non
 async def test_such_calls_without_an_answer_behind_them_end_it_too(reason: e.FinishReason, word: str) -> None:
     provider = Searching(ended(TEXT, SEARCH, reason=reason))
     result = await Agent(Model(provider, "any")).spawn("How is Rome?").result
-    assert (result.exit_reason, result.text, provider.asked) == (word, "Let me see.", 1)
+    assert (result.exit_reason, result.text, provider.request_count) == (word, "Let me see.", 1)
 
 
 async def test_a_provider_that_pauses_is_asked_again_and_may_use_an_id_twice() -> None:
     provider = Searching(ended(TEXT, SEARCH, reason="other"), ended(SEARCH, ANSWER))
     result = await Agent(Model(provider, "any")).spawn("How is Rome?").result
-    assert (result.exit_reason, result.text, provider.asked) == ("success", "It is sunny.", 2)
+    assert (result.exit_reason, result.text, provider.request_count) == ("success", "It is sunny.", 2)
     calls = [part for part in result.messages[-1].parts if isinstance(part, ToolPart)]
     assert [(call.tool_call_id, call.output) for call in calls] == [("s1", "sun"), ("s1-2", "sun")]

@@ -15,7 +15,7 @@ from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.permission.policy import Policy, Rule
 from dragoman.tools.question import parse_question, question
-from tests.agent.team import answering, asked, driven, outputs, told
+from tests.agent.team import answering, driven, outputs, outputs_in, questions_in
 
 WHERE = ("user_question", {"text": "Where to?", "options": ["Bonn", "Berlin", "Bonn"]})
 
@@ -29,9 +29,9 @@ async def test_the_answer_to_a_question_is_what_the_model_is_told() -> None:
     agent, model = asker("So to Bonn.")
     async with agent:
         events, result = await driven(agent.spawn("Travel."), answering("Bonn"))
-    assert (result.exit_reason, result.text, told(events)) == ("success", "So to Bonn.", ["Bonn"])
+    assert (result.exit_reason, result.text, outputs_in(events)) == ("success", "So to Bonn.", ["Bonn"])
     assert outputs(model.requests[1]) == ["Bonn"]
-    [part] = asked(result)
+    [part] = questions_in(result)
     assert (part.type, part.data["status"], part.data["answer"]) == ("data-question", "answered", "Bonn")
     assert (part.data["text"], part.data["options"]) == ("Where to?", ["Bonn", "Berlin"])
     [call] = [part for part in result.messages[-1].parts if isinstance(part, ToolPart)]
@@ -53,7 +53,7 @@ async def test_a_question_that_is_declined_is_told_as_such(reason: str | None, o
     async with agent:
         _, result = await driven(agent.spawn("Travel."), decline)
     assert (result.exit_reason, outputs(model.requests[1])) == ("success", [output])
-    [part] = asked(result)
+    [part] = questions_in(result)
     assert (part.data["status"], part.data.get("reason")) == ("declined", reason)
 
 
@@ -63,7 +63,7 @@ async def test_nobody_answers_in_time() -> None:
     async with agent:
         _, result = await driven(agent.spawn("Travel."))
     assert outputs(model.requests[1]) == [f"{UNANSWERED}: nobody answered in time"]
-    assert (result.exit_reason, asked(result)[0].data["status"]) == ("success", "declined")
+    assert (result.exit_reason, questions_in(result)[0].data["status"]) == ("success", "declined")
 
 
 async def test_a_question_is_answered_once_and_by_its_call_or_its_id() -> None:
@@ -87,7 +87,7 @@ async def test_the_policy_can_forbid_to_ask() -> None:
     async with agent:
         _, result = await driven(agent.spawn("Travel."))
     assert outputs(model.requests[1]) == ["You may not call user.question"]
-    assert asked(result) == []
+    assert questions_in(result) == []
 
 
 @pytest.mark.parametrize("input", [{}, {"text": "  "}, {"text": ""}, {"text": "x", "options": [""]}])
@@ -95,7 +95,7 @@ async def test_what_is_no_question_is_not_asked(input: dict[str, Any]) -> None:
     model = ScriptedModel([("user_question", input), "Sorry."])
     async with Agent(model, operations=[question]) as agent:
         _, result = await driven(agent.spawn("Travel."))
-    assert (result.exit_reason, asked(result)) == ("success", [])
+    assert (result.exit_reason, questions_in(result)) == ("success", [])
     assert "text" in outputs(model.requests[1])[0] or "options" in outputs(model.requests[1])[0]
 
 
@@ -104,8 +104,8 @@ async def test_two_questions_of_one_step_are_both_answered() -> None:
     model = ScriptedModel([calls, "Fine."])
     async with Agent(model, operations=[question]) as agent:
         events, result = await driven(agent.spawn("Travel."), answering("Bonn"))
-    assert (result.text, told(events)) == ("Fine.", ["Bonn", "Bonn"])
-    assert [part.data["status"] for part in asked(result)] == ["answered", "answered"]
+    assert (result.text, outputs_in(events)) == ("Fine.", ["Bonn", "Bonn"])
+    assert [part.data["status"] for part in questions_in(result)] == ["answered", "answered"]
 
 
 async def test_a_run_that_is_aborted_while_it_waits_for_an_answer_is_closed() -> None:

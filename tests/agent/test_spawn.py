@@ -286,7 +286,7 @@ async def test_closing_the_agent_aborts_what_still_runs() -> None:
     agent = Agent(scripted(calling(_call("lab_wait"))), operations=[wait])
     async with agent:
         run = agent.spawn(ASK)
-        await _said(run, "waiting")
+        await _submit(run, "waiting")
     assert run.result.done
     result = await run.result
     assert (result.exit_reason, result.stopped_by) == ("aborted", "the agent is closed")
@@ -321,7 +321,7 @@ def _call(name: str, input: Any = None) -> Any:
     return ScriptedCall(name, input or {}, id="c1")
 
 
-async def _said(run: Any, output: Any) -> None:
+async def _submit(run: Any, output: Any) -> None:
     async for event in run.events():
         if isinstance(event, e.ToolOutputAvailable) and event.output == output:
             return

@@ -135,8 +135,8 @@ def test_a_type_is_named_as_it_is_written(type: Any, name: str) -> None:
 def test_a_wrong_call_is_a_problem_of_that_call() -> None:
     problem = Output(Struct).read("", [called({"name": 1})])
     assert problem == Problem("Expected `str`, got `int` - at `$.name`", "c1")
-    broken = called('{"name', state="output-error", error_text="the arguments are no JSON")
-    assert Output(Struct).read("", [broken]) == Problem("the arguments are no JSON", "c1")
+    broken = called('{"name', state="output-error", error_text="the arguments are not JSON")
+    assert Output(Struct).read("", [broken]) == Problem("the arguments are not JSON", "c1")
     assert isinstance(Output[Any](list[int]).read("", [called({"x": 1})]), Problem)
 
 

@@ -17,7 +17,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation
 from dragoman.providers.scripted import Step
 from tests.agent.lab import add
-from tests.agent.team import TASK, driven, lead, outputs, seen, slow, told, worker
+from tests.agent.team import TASK, driven, lead, outputs, outputs_in, seen, slow, worker
 
 ADD = ("math_add", {"a": 2, "b": 2})
 
@@ -34,7 +34,7 @@ async def test_only_the_final_text_of_a_sub_agent_reaches_who_asked() -> None:
     agent, model = lead([TASK], "Done.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("What is 2 + 2?"))
-    assert (result.exit_reason, result.text, told(events)) == ("success", "Done.", ["It is 4."])
+    assert (result.exit_reason, result.text, outputs_in(events)) == ("success", "Done.", ["It is 4."])
     assert outputs(model.requests[1]) == ["It is 4."]
     assert [message.text for message in inner.requests[0].messages] == ["Do it."], "a context of its own"
     assert inner.requests[0].instructions == "Do sums."
@@ -60,7 +60,7 @@ async def test_the_value_of_an_agent_with_an_output_is_its_result() -> None:
     agent, model = lead([TASK], "Done.", operations=[helper])
     async with agent:
         events, _ = await driven(agent.spawn("Which city?"))
-    assert told(events) == [{"name": "Bonn", "people": 335000}]
+    assert outputs_in(events) == [{"name": "Bonn", "people": 335000}]
     assert outputs(model.requests[1]) == [{"name": "Bonn", "people": 335000}]
 
 
@@ -150,7 +150,7 @@ async def test_sub_agents_of_one_step_work_at_the_same_time() -> None:
     agent, model = lead(calls, "Done.", operations=[one, two])
     async with agent:
         events, _ = await driven(agent.spawn("Go."))
-    assert sorted(told(events)) == ["oneisdone", "twoisdone"]
+    assert sorted(outputs_in(events)) == ["oneisdone", "twoisdone"]
     assert outputs(model.requests[1]) == ["oneisdone", "twoisdone"], "in the order of the calls"
 
 

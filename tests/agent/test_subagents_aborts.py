@@ -22,7 +22,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.providers.direct import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall, Step
 from tests.agent.lab import PRICES, add, wait
-from tests.agent.team import TASK, driven, lead, outputs, told, worker
+from tests.agent.team import TASK, driven, lead, outputs, outputs_in, worker
 from tests.agent.test_aborts import HEAD, check_valid, tasks
 from tests.providers.servers import Peer, chunk, serving
 from tests.stopwatch import Stopwatch
@@ -130,7 +130,7 @@ async def test_the_deadline_of_the_run_ends_those_below() -> None:
     agent, _ = lead([TASK], operations=[helper], limits=RunLimits(timeout=0.1))
     async with agent:
         events, result = await driven(agent.spawn("Wait."))
-    assert (result.exit_reason, told(events)) == ("aborted", [])
+    assert (result.exit_reason, outputs_in(events)) == ("aborted", [])
     check_valid(result.messages)
 
 
@@ -219,7 +219,7 @@ async def test_what_is_shown_of_an_agent_that_does_much_stays_small() -> None:
         events, result = await driven(agent.spawn("Go."))
     shown = [event for event in events if isinstance(event, e.ToolOutputAvailable) and event.preliminary]
     sizes = [len(msgspec.json.encode(event.output)) for event in shown]
-    assert (result.exit_reason, told(events)[0]["size"]) == ("success", 1_000_000)
+    assert (result.exit_reason, outputs_in(events)[0]["size"]) == ("success", 1_000_000)
     assert max(sizes) < 20_000
     assert len(sizes) < 25 + 4 * result.duration
 

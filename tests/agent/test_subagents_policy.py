@@ -12,7 +12,7 @@ from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.settings import RunLimits
 from dragoman.operations.permission.policy import Policy, Rule
 from tests.agent.lab import add, send
-from tests.agent.team import TASK, Letters, approving, driven, lead, outputs, told, worker
+from tests.agent.team import TASK, Letters, approving, driven, lead, outputs, outputs_in, worker
 
 NOTE = ("mail_note", {"text": "x"})
 ALL = Policy()
@@ -51,7 +51,7 @@ async def test_the_stricter_of_both_policies_counts(
     agent, _ = lead([TASK], "Done.", operations=[helper], policy=above)
     async with agent:
         events, result = await driven(agent.spawn("Note it."), approving())
-    assert (result.exit_reason, told(events)) == ("success", ["Over."])
+    assert (result.exit_reason, outputs_in(events)) == ("success", ["Over."])
     assert [isinstance(event, e.ToolApprovalRequest) for event in events].count(True) == requests
     assert letters.noted == (["x"] if ran else [])
     assert outputs(inner.requests[1]) == ["noted x" if ran else "You may not call mail.note"]

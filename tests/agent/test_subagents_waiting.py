@@ -21,12 +21,12 @@ from tests.agent.team import (
     Letters,
     answering,
     approving,
-    asked,
     driven,
     lead,
     outputs,
+    outputs_in,
+    questions_in,
     seen,
-    told,
     worker,
 )
 
@@ -45,7 +45,7 @@ async def test_what_a_sub_agent_wants_approved_is_asked_of_the_callers_person() 
     agent, model = lead([TASK], "Done.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("Write to Bob."), approving())
-    assert (result.exit_reason, letters.sent, told(events)) == ("success", ["bob"], ["Sent."])
+    assert (result.exit_reason, letters.sent, outputs_in(events)) == ("success", ["bob"], ["Sent."])
     assert outputs(inner.requests[1]) == ["sent to bob"]
     assert (len(inner.requests), len(model.requests)) == (2, 2)
     [request] = requests(events)
@@ -77,7 +77,7 @@ async def test_a_sub_agent_is_told_that_it_may_not_and_goes_on(reason: str | Non
     agent, model = lead([TASK], "Well.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("Write."), approving(False, reason))
-    assert (result.exit_reason, letters.sent, told(events)) == ("success", [], ["I could not."])
+    assert (result.exit_reason, letters.sent, outputs_in(events)) == ("success", [], ["I could not."])
     assert outputs(model.requests[1]) == ["I could not."]
     parts = [part for part in inner.requests[1].messages[-1].parts if isinstance(part, ToolPart)]
     assert [part.state for part in parts] == ["output-denied"]
@@ -92,7 +92,7 @@ async def test_nobody_approves_in_time() -> None:
     agent, _ = lead([TASK], "Well.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("Write."))
-    assert (result.exit_reason, letters.sent, told(events)) == ("success", [], ["I could not."])
+    assert (result.exit_reason, letters.sent, outputs_in(events)) == ("success", [], ["I could not."])
     parts = [part for part in inner.requests[1].messages[-1].parts if isinstance(part, ToolPart)]
     assert parts[0].approval is not None
     assert parts[0].approval.reason == "nobody answered in time"
@@ -103,8 +103,8 @@ async def test_a_sub_agent_asks_the_person_a_question() -> None:
     agent, _ = lead([TASK], "Done.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("Travel."), answering("Bonn"))
-    assert (result.text, told(events), outputs(inner.requests[1])) == ("Done.", ["To Bonn."], ["Bonn"])
-    [part] = asked(result)
+    assert (result.text, outputs_in(events), outputs(inner.requests[1])) == ("Done.", ["To Bonn."], ["Bonn"])
+    [part] = questions_in(result)
     assert (part.data["text"], part.data["answer"]) == ("Where?", "Bonn")
 
 
@@ -115,7 +115,7 @@ async def test_two_levels_down_somebody_is_asked_and_only_once() -> None:
     agent, model = lead([TASK], "Done.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("Write to Bob."), approving())
-    assert (result.exit_reason, told(events), letters.sent) == ("success", ["He did."], ["bob"])
+    assert (result.exit_reason, outputs_in(events), letters.sent) == ("success", ["He did."], ["bob"])
     assert letters.noted == ["x"], "what was done before the wait is not done again"
     assert [len(each.requests) for each in (lowest, middle, model)] == [2, 2, 2]
     assert len(requests(events)) == 1
@@ -134,7 +134,7 @@ async def test_several_calls_of_a_step_wait_one_after_the_other() -> None:
 
     async with agent:
         events, result = await driven(agent.spawn("Write."), act)
-    assert (result.exit_reason, told(events)) == ("success", ["Both."])
+    assert (result.exit_reason, outputs_in(events)) == ("success", ["Both."])
     assert (letters.sent, letters.noted) == (["eve"], ["x"])
     assert len(requests(events)) == 2
     assert len({event.approval_id for event in requests(events)}) == 2
@@ -148,7 +148,7 @@ async def test_it_may_have_to_wait_again_later() -> None:
     agent, _ = lead([TASK], "Done.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("Write."), approving())
-    assert (result.exit_reason, told(events), letters.sent) == ("success", ["All."], ["bob", "eve"])
+    assert (result.exit_reason, outputs_in(events), letters.sent) == ("success", ["All."], ["bob", "eve"])
     assert letters.noted == ["x"]
 
 
@@ -158,9 +158,9 @@ async def test_it_may_ask_one_question_after_the_other() -> None:
     agent, _ = lead([TASK], "Done.", operations=[helper])
     async with agent:
         events, result = await driven(agent.spawn("Travel."), answering("so"))
-    assert (result.exit_reason, told(events)) == ("success", ["Fine."])
+    assert (result.exit_reason, outputs_in(events)) == ("success", ["Fine."])
     assert outputs(inner.requests[2]) == ["so", "so"]
-    assert [part.data["status"] for part in asked(result)] == ["answered", "answered"]
+    assert [part.data["status"] for part in questions_in(result)] == ["answered", "answered"]
 
 
 async def test_two_sub_agents_of_one_step_wait_each_for_its_own_word() -> None:
@@ -193,7 +193,7 @@ async def test_in_a_batch_only_the_call_that_waits_goes_on() -> None:
         ["first", "last"],
         ["bob"],
     )
-    [output] = told(events)
+    [output] = outputs_in(events)
     assert [entry["success"] for entry in output] == [True, True, False, True]
     assert [entry.get("result") for entry in output] == ["noted first", "Sent.", None, "noted last"]
     assert (len(inner.requests), outputs(model.requests[1])) == (2, [output])
@@ -214,7 +214,7 @@ async def test_in_a_batch_two_that_wait_are_asked_about_in_turn() -> None:
     async with agent:
         events, result = await driven(agent.spawn("Write."), act)
     assert (result.exit_reason, letters.sent, len(requests(events))) == ("success", ["bob"], 2)
-    assert [entry["result"] for entry in told(events)[0]] == ["One.", "Two."]
+    assert [entry["result"] for entry in outputs_in(events)[0]] == ["One.", "Two."]
     assert [len(first.requests), len(second.requests)] == [2, 2]
 
 
@@ -285,7 +285,7 @@ async def test_two_levels_down_a_question_is_asked_and_then_an_approval(approved
 
     async with agent:
         events, result = await driven(agent.spawn("Write."), act)
-    assert (result.exit_reason, told(events)) == ("success", ["He did."])
+    assert (result.exit_reason, outputs_in(events)) == ("success", ["He did."])
     assert (letters.sent, len(set(asking))) == (["bob"] if approved else [], 2)
     parts = [part for part in lowest.requests[2].messages[-1].parts if isinstance(part, ToolPart)]
     assert [part.state for part in parts] == [

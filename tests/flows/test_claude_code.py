@@ -60,7 +60,7 @@ async def test_the_budgets_of_owner_and_answer_are_told(tmp_path: Path) -> None:
     limits = {"owner": {"usd_total": 1}, "unpriced": "allow"}
     agents = {"default": {"max_usd": 0.01, "output": {"type": "object", "required": ["city"]}}}
     async with serving(tmp_path, **claude(tmp_path, limits=limits, agents=agents)) as hub:
-        frames = await hub.chat("hello")  # its answer is no JSON, and there is no money to ask again
+        frames = await hub.chat("hello")  # its answer is not JSON, and there is no money to ask again
         assert text_of(frames).endswith("Stopped: the budget of this run is spent.")
         await hub.hub.meter.ledger.flush()
         assert await hub.hub.store.budgets.get_balance("owner:local", "total") == (12_300_000, 0)

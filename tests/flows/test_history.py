@@ -31,7 +31,7 @@ def batch(tool: str, **input: Any) -> dict[str, Any]:
 SEARCH = batch("history.search", query="vault code")
 
 
-def given(frames: Frames) -> Any:
+def call_output(frames: Frames) -> Any:
     """What the calls of an answer gave."""
     return next(frame["output"] for frame in frames if frame["type"] == "tool-output-available")
 
@@ -116,7 +116,7 @@ async def test_a_call_of_no_session_is_told_so_and_one_of_another_finds_nothing(
             assert called.json()["error"]["code"] == "bad_request"
             assert "no session" in called.json()["error"]["message"]
         await hub.chat(SECRET)
-        [answer] = given(await hub.chat("And the code?", session="other"))
+        [answer] = call_output(await hub.chat("And the code?", session="other"))
         assert answer["result"]["found"] == []
 
 
@@ -203,7 +203,7 @@ async def test_what_was_dropped_is_found_after_kill_9(tmp_path: Path) -> None:
     config = write_config(tmp_path, [SEARCH, {"text": "Yes."}], agents=agents())
     async with started(config, tmp_path / "hub") as hub:
         answer = await hub.http.post("/api/chat", json=ask("What is the code of the vault?"))
-        [searched] = given(frames_in(answer.text))
+        [searched] = call_output(frames_in(answer.text))
         assert [hit["message"] for hit in searched["result"]["found"]] == [f"u-{SECRET}"]
         found = (await hub.http.get("/api/search", params={"q": "zebra"})).json()["found"]
         assert [place["messageId"] for place in found] == [f"u-{SECRET}"]

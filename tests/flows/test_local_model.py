@@ -51,7 +51,7 @@ def turn(http: httpx2.Client, text: str, *, session: str, agent: str) -> list[st
         return list(response.iter_text())
 
 
-def kept(http: httpx2.Client, session: str) -> dict[str, Any]:
+def stored_answer(http: httpx2.Client, session: str) -> dict[str, Any]:
     """The last message of the session."""
     message: dict[str, Any] = http.get(f"/api/sessions/{quote(session)}/messages").json()["messages"][-1]
     return message
@@ -70,7 +70,7 @@ def test_a_real_model_s_words_arrive_while_it_says_them_and_are_kept(http: httpx
         "finish",
     ]
     assert sum("text-delta" in piece for piece in pieces) > 3
-    message = kept(http, "talker")
+    message = stored_answer(http, "talker")
     assert message["parts"] == [
         {"type": "step-start"},
         {"type": "text", "text": text_of(frames), "state": "done"},
@@ -91,7 +91,7 @@ def reckon(http: httpx2.Client, sum_: str) -> bool:
     """Ask the model for a sum; whether it called the calculator, and the call ran."""
     frames = frames_in("".join(turn(http, f"What is {sum_}?", session=sum_, agent="reckoner")))
     assert types(frames)[-1] == "finish"
-    calls = [part for part in kept(http, sum_)["parts"] if part["type"].startswith("tool-")]
+    calls = [part for part in stored_answer(http, sum_)["parts"] if part["type"].startswith("tool-")]
     assert all(call["state"] in ("output-available", "output-error") for call in calls)
     outputs = [frame["output"] for frame in frames if frame["type"] == "tool-output-available"]
     assert outputs == [call["output"] for call in calls if call["state"] == "output-available"]

@@ -64,8 +64,8 @@ async def lists_items(server: Any, name: str) -> None:
         assert name in agent.overhead().names
         result = await agent.spawn([{"role": "user", "content": "List all items"}]).result
     assert (result.exit_reason, result.text) == ("success", "A hat.")
-    assert name in [tool["function"]["name"] for tool in up.asked[0]["tools"]]
-    assert up.asked[1]["messages"][-1]["content"] == '{"result":["hat"]}'
+    assert name in [tool["function"]["name"] for tool in up.bodies[0]["tools"]]
+    assert up.bodies[1]["messages"][-1]["content"] == '{"result":["hat"]}'
 
 
 def at(family: str, url: str) -> tuple[Any, Answer]:
@@ -87,7 +87,7 @@ async def test_a_model_of_any_provider_answers(family: str) -> None:
         async with provider:
             result = await Agent(provider.model("any")).spawn("Hello?").result
     assert (result.exit_reason, result.text) == ("success", "Hi.")
-    assert up.asked[0]["model"] == "any"
+    assert up.bodies[0]["model"] == "any"
 
 
 def test_a_model_may_be_a_name_of_which_the_environment_knows_the_rest(
@@ -120,7 +120,7 @@ async def test_any_other_address_is_a_server_over_streamable_http() -> None:
 async def test_an_agent_needs_no_server() -> None:
     async with openai_model(ADDS, text("4.")) as (up, model):
         result = await Agent(model, operations=[add]).spawn("2 + 2?").result
-    assert (result.text, up.asked[1]["messages"][-1]["content"]) == ("4.", "4")
+    assert (result.text, up.bodies[1]["messages"][-1]["content"]) == ("4.", "4")
 
 
 async def test_fifty_steps_are_taken_unless_something_else_is_said() -> None:
@@ -152,7 +152,7 @@ async def test_options_go_to_the_provider_as_the_model_the_agent_and_the_step_sa
             on_prepare_step=lambda _: StepChange(options={"seed": 7}),
         )
         await agent.spawn("Hello?").result
-    sent = up.asked[0]
+    sent = up.bodies[0]
     options = [sent[word] for word in ("temperature", "top_p", "reasoning_effort", "seed")]
     assert options == [0.5, 0.9, "low", 7]
 
@@ -176,8 +176,8 @@ async def test_a_hook_before_each_step_sees_it_and_may_change_it() -> None:
     async with openai_model(ADDS, text("4.")) as (up, model):
         await Agent(model, operations=[add], on_prepare_step=prepare).spawn("2 + 2?").result
     assert seen == [(1, ["math_add"]), (2, ["math_add"])]
-    assert [sent["model"] for sent in up.asked] == ["any", "cheap"]
-    assert ["tools" in sent for sent in up.asked] == [True, False]
+    assert [sent["model"] for sent in up.bodies] == ["any", "cheap"]
+    assert ["tools" in sent for sent in up.bodies] == [True, False]
 
 
 @pytest.mark.parametrize(("options", "requests"), [({}, 1), ({"retries": 2}, 3)])

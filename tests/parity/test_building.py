@@ -40,18 +40,18 @@ async def test_a_tool_is_built_of_its_parameters_and_a_closure() -> None:
     add = tool("add", "Add two numbers").param("a", "number").param("b", "number").build(summed)
     async with openai_model(call("tools_add", {"a": 1, "b": 2.5}), text("3.5")) as (up, model):
         await Agent(model, operations=[add]).spawn("1 + 2.5?").result
-    shown = up.asked[0]["tools"][0]["function"]
+    shown = up.bodies[0]["tools"][0]["function"]
     assert (shown["name"], shown["description"]) == ("tools_add", "Add two numbers")
     assert shown["parameters"]["properties"] == {"a": {"type": "number"}, "b": {"type": "number"}}
     assert shown["parameters"]["required"] == ["a", "b"]
-    assert up.asked[1]["messages"][-1]["content"] == '{"result":3.5}'
+    assert up.bodies[1]["messages"][-1]["content"] == '{"result":3.5}'
 
 
 async def test_a_built_tool_checks_what_it_is_given() -> None:
     add = tool("add", "Add.").param("a", "number").build(lambda a: a)
     async with openai_model(call("tools_add", {"a": "many"}), text("Sorry.")) as (up, model):
         await Agent(model, operations=[add]).spawn("Add many.").result
-    assert "many" in up.asked[1]["messages"][-1]["content"]
+    assert "many" in up.bodies[1]["messages"][-1]["content"]
 
 
 def conversation(turns: int) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ async def test_a_truncated_conversation_keeps_the_system_prompt_and_calls_with_t
     assert truncate_messages(conversation(20), keep, preserve_system=False)[0]["role"] == "user"
     async with openai_model(text("Found.")) as (up, model):
         assert (await Agent(model).spawn(cut).result).text == "Found."
-    assert [message["role"] for message in up.asked[0]["messages"]][-3:] == roles
+    assert [message["role"] for message in up.bodies[0]["messages"]][-3:] == roles
 
 
 async def test_a_conversation_that_grows_too_long_is_cut_by_itself_if_that_is_wanted() -> None:
@@ -109,11 +109,11 @@ async def test_a_conversation_that_grows_too_long_is_cut_by_itself_if_that_is_wa
         result = await run.result
         await Agent(model).spawn(conversation(30)).result
     assert (len(cuts), cuts[0]["kind"]) == (1, "truncate")
-    assert estimate_tokens(up.asked[0]["messages"]) < 2000 < estimate_tokens(up.asked[1]["messages"])
+    assert estimate_tokens(up.bodies[0]["messages"]) < 2000 < estimate_tokens(up.bodies[1]["messages"])
     assert len(result.messages) > 60  # nothing is lost
 
 
-async def asked(family: str, message: Any) -> dict[str, Any]:
+async def sent_message(family: str, message: Any) -> dict[str, Any]:
     """The request with this message, in the words of a family."""
     answers = {"openai": text("A cat."), "anthropic": claude("A cat."), "ollama": ollama({"content": "A."})}
     async with upstream(answers[family]) as up:
@@ -125,7 +125,7 @@ async def asked(family: str, message: Any) -> dict[str, Any]:
         async with providers[family] as provider:
             result = await Agent(provider.model("any")).spawn([message]).result
             assert result.exit_reason == "success"
-    return dict(up.asked[0]["messages"][-1])
+    return dict(up.bodies[0]["messages"][-1])
 
 
 @pytest.mark.parametrize("way", ["file", "bytes", "base64"])
@@ -137,23 +137,26 @@ async def test_an_image_by_file_by_bytes_and_by_base64_reaches_every_provider(
     source: Any = {"file": path, "bytes": PNG, "base64": DATA}[way]
     message = user_message("What is this?", image(source))
     plain = base64.b64encode(PNG).decode()
-    openai_said = (await asked("openai", message))["content"][1]
+    openai_said = (await sent_message("openai", message))["content"][1]
     assert openai_said == {"type": "image_url", "image_url": {"url": DATA}}
-    anthropic_said = (await asked("anthropic", message))["content"][1]
+    anthropic_said = (await sent_message("anthropic", message))["content"][1]
     assert anthropic_said["source"] == {"type": "base64", "media_type": "image/png", "data": plain}
-    assert (await asked("ollama", message))["images"] == [plain]
+    assert (await sent_message("ollama", message))["images"] == [plain]
 
 
 async def test_an_image_by_its_address_with_a_level_of_detail() -> None:
     message = {"role": "user", "content": ["What is this?", image(ADDRESS, detail="low")]}
-    part = (await asked("openai", message))["content"][1]
+    part = (await sent_message("openai", message))["content"][1]
     assert part == {"type": "image_url", "image_url": {"url": ADDRESS, "detail": "low"}}
-    assert (await asked("anthropic", message))["content"][1]["source"] == {"type": "url", "url": ADDRESS}
+    assert (await sent_message("anthropic", message))["content"][1]["source"] == {
+        "type": "url",
+        "url": ADDRESS,
+    }
 
 
 async def test_an_image_in_openais_own_words_is_understood() -> None:
     parts = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": DATA}}]
-    content = (await asked("anthropic", {"role": "user", "content": parts}))["content"]
+    content = (await sent_message("anthropic", {"role": "user", "content": parts}))["content"]
     assert content[1]["source"]["media_type"] == "image/png"
 
 
@@ -165,4 +168,4 @@ async def test_a_tool_gives_an_image() -> None:
 
     async with openai_model(call("chart_draw", {"title": "sales"}), text("Up.")) as (up, model):
         await Agent(model, operations=[draw]).spawn("Draw.").result
-    assert DATA in str(up.asked[1]["messages"])
+    assert DATA in str(up.bodies[1]["messages"])

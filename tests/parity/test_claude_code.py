@@ -52,9 +52,9 @@ def lives(number: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-def given(told: dict[str, Any]) -> str:
+def process_input(process: dict[str, Any]) -> str:
     """All that the program was given: its arguments, and the files that these name."""
-    return "\n".join([*told["argv"], *told.get("files", ())])
+    return "\n".join([*process["argv"], *process.get("files", ())])
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_claude_code_answers_in_one_step_and_shows_the_tools_that_it_used(
     assert (result.tool_calls.total, result.cost) == (2, 0.0123)
     assert words.index("tool-input-available") < words.index("tool-output-available")
     [process] = desk.runs()
-    assert "Be brief." in given(process)
+    assert "Be brief." in process_input(process)
     assert "--model=sonnet" in process["argv"]
 
 
@@ -86,7 +86,7 @@ async def test_servers_may_be_its_own_to_start(desk: Desk) -> None:
     provider = desk.provider(mcp_config=servers, allowed_tools=["mcp__items"])
     await Agent(provider.model("sonnet")).spawn("Create an item.").result
     [process] = desk.runs()
-    assert servers in given(process)
+    assert servers in process_input(process)
     assert "--allowedTools=mcp__items" in process["argv"]
 
 

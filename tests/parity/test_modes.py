@@ -84,7 +84,7 @@ async def test_in_manual_mode_each_call_is_handed_out_and_its_result_handed_in()
                 assert len(up.received) == 1  # the loop waits
                 run.add_tool_result(event.tool_call_id, {"degrees": 21.5})
         assert (await run.result).text == "Warm."
-    assert up.asked[1]["messages"][-1]["content"] == '{"degrees":21.5}'
+    assert up.bodies[1]["messages"][-1]["content"] == '{"degrees":21.5}'
 
 
 async def test_in_manual_mode_operations_are_not_run_and_a_failure_can_be_handed_in() -> None:
@@ -95,7 +95,7 @@ async def test_in_manual_mode_operations_are_not_run_and_a_failure_can_be_handed
             if isinstance(event, e.ToolInputAvailable):
                 run.add_tool_result(event.tool_call_id, error="the stove is cold")
         assert (await run.result).exit_reason == "success"
-    assert "the stove is cold" in up.asked[1]["messages"][-1]["content"]
+    assert "the stove is cold" in up.bodies[1]["messages"][-1]["content"]
 
 
 async def test_events_go_to_a_front_end_as_json_by_their_names() -> None:
@@ -138,7 +138,7 @@ async def test_an_interrupt_cancels_the_call_that_runs_and_the_talk_can_go_on() 
         assert (first.exit_reason, kitchen.cancelled) == ("aborted", True)
         second = await agent.spawn([*first.messages, {"role": "user", "content": "Leave it."}]).result
         assert second.exit_reason == "success"
-    tool_messages = [each for each in up.asked[1]["messages"] if each["role"] == "tool"]
+    tool_messages = [each for each in up.bodies[1]["messages"] if each["role"] == "tool"]
     assert [each["tool_call_id"] for each in tool_messages] == ["call_1"]
     assert "no soup today" in tool_messages[0]["content"]
 
@@ -164,7 +164,7 @@ async def test_the_history_is_yours_to_edit() -> None:
         history.append({"role": "user", "content": "Is it hot?"})
         await agent.spawn(history).result
         await agent.spawn(truncate_messages(history, 1)).result
-    edited, cut = [each["messages"] for each in up.asked[-2:]]
+    edited, cut = [each["messages"] for each in up.bodies[-2:]]
     assert [each["role"] for each in edited] == ["user", "assistant", "tool", "assistant", "user"]
     assert edited[0]["content"] == "Cook soup, please!"
     assert cut == [{"role": "user", "content": "Is it hot?"}]

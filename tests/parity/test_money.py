@@ -112,7 +112,7 @@ async def test_a_cache_is_marked_and_its_tokens_are_counted_at_their_own_price()
         model = provider.model("claude-sonnet-4-20250514", cache_control=True)
         agent = Agent(model, instructions="Be brief.", operations=[add])
         result = await agent.spawn("Hello?").result
-    [body] = up.asked
+    [body] = up.bodies
     marked = [body["tools"][-1], body["system"][-1], body["messages"][-1]["content"][-1]]
     assert [block["cache_control"] for block in marked] == [{"type": "ephemeral"}] * 3
     used = result.usage
@@ -140,7 +140,7 @@ async def test_thinking_has_a_budget_and_is_shown_and_sent_back_signed() -> None
         heard = [event.delta async for event in run.events() if isinstance(event, e.ReasoningDelta)]
         result = await run.result
         await Agent(model).spawn([*result.messages, {"role": "user", "content": "Sure?"}]).result
-    first, second = up.asked
+    first, second = up.bodies
     assert heard == ["Two and two."]
     assert result.text == "Four."
     assert first["thinking"] == {"type": "enabled", "budget_tokens": 10_000}

@@ -44,7 +44,7 @@ async def test_messages_are_the_conversation() -> None:
     ]
     async with openai_model(text("A hat.")) as (up, model):
         await Agent(model).spawn([*before, *ASK]).result
-    assert up.asked[0]["messages"] == [*before, {"role": "user", "content": "List all items"}]
+    assert up.bodies[0]["messages"] == [*before, {"role": "user", "content": "List all items"}]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ async def test_allowed_tools_are_all_that_there_are_and_go_before_disallowed_one
     async with openai_model(text("Hi.")) as (up, model):
         agent = Agent(model, operations=[find, drop], client_tools=[outside])
         await agent.spawn("Hello?", **options).result
-        assert sorted(tools(up.asked[0])) == shown
+        assert sorted(tools(up.bodies[0])) == shown
 
 
 async def test_a_name_that_means_no_tool_is_told_in_the_notices() -> None:

@@ -50,7 +50,7 @@ async def test_openai_is_asked_at_chat_completions_for_a_stream() -> None:
     async with openai_model(text("Hi.")) as (up, model):
         await Agent(model).spawn("Hello?").result
     assert up.received[0].line == "POST /v1/chat/completions HTTP/1.1"
-    assert up.asked[0]["stream"] is True
+    assert up.bodies[0]["stream"] is True
 
 
 async def test_ollama_is_asked_by_its_own_api_with_its_own_options() -> None:
@@ -58,7 +58,7 @@ async def test_ollama_is_asked_by_its_own_api_with_its_own_options() -> None:
         model = provider.model("qwen3", num_ctx=8192, think=True, temperature=0)
         result = await Agent(model).spawn("Hello?", system="Be brief.").result
     assert up.received[0].line == "POST /api/chat HTTP/1.1"
-    [body] = up.asked
+    [body] = up.bodies
     assert (body["options"], body["think"]) == ({"num_ctx": 8192, "temperature": 0}, True)
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert (result.usage.input_tokens, result.usage.output_tokens) == (7, 3)
@@ -98,7 +98,7 @@ async def test_a_tool_call_in_many_fragments_is_one_call() -> None:
     written = [event.input_text_delta for event in events if isinstance(event, e.ToolInputDelta)]
     assert "".join(written) == '{"location":"Rome","days":2}'
     assert len(written) > 1
-    assert up.asked[1]["messages"][-1]["content"] == "2 days of sun in Rome"
+    assert up.bodies[1]["messages"][-1]["content"] == "2 days of sun in Rome"
 
 
 async def test_two_tool_calls_whose_fragments_alternate_stay_two() -> None:
@@ -107,7 +107,7 @@ async def test_two_tool_calls_whose_fragments_alternate_stay_two() -> None:
     mixed = [delta for pair in zip(one, two, strict=True) for delta in pair]
     async with openai_model(openai(*mixed, finish="tool_calls"), text("Sun.")) as (up, model):
         await Agent(model, operations=[look]).spawn("How are Rome and Oslo?").result
-    outputs_by_id = {each["tool_call_id"]: each["content"] for each in up.asked[1]["messages"][-2:]}
+    outputs_by_id = {each["tool_call_id"]: each["content"] for each in up.bodies[1]["messages"][-2:]}
     assert outputs_by_id == {"a": "1 days of sun in Rome", "b": "1 days of sun in Oslo"}
 
 
@@ -122,7 +122,7 @@ async def test_ollamas_whole_calls_are_run_whichever_line_they_stand_on(at: int)
     ):
         result = await Agent(provider.model("any"), operations=[look]).spawn("How is Rome?").result
     assert (result.text, result.tool_calls.total) == ("Sun.", 1)
-    *_, call_message, output_message = up.asked[1]["messages"]
+    *_, call_message, output_message = up.bodies[1]["messages"]
     assert call_message["tool_calls"][0]["function"] == {
         "name": "weather_look",
         "arguments": {"location": "Rome"},

@@ -45,7 +45,7 @@ class Upstream:
         self._answers = list(answers)
 
     @property
-    def asked(self) -> list[dict[str, Any]]:
+    def bodies(self) -> list[dict[str, Any]]:
         """The bodies of all requests."""
         return [msgspec.json.decode(each.body) for each in self.received]
 

@@ -31,7 +31,7 @@ RECORD = CallRecord(
 WAITS = LedgerEntry(record=RECORD, status="pending")
 
 
-def asked(
+def approval_request(
     question: Question | None, *, status: ApprovalStatus = "pending", id: str = "apr"
 ) -> ApprovalRequest:
     return ApprovalRequest(
@@ -57,14 +57,14 @@ def after_crash(*parts: m.Part, approval: ApprovalRequest) -> tuple[m.Part, ...]
 
 @pytest.mark.parametrize("status", ["pending", "approved", "denied", "expired"])
 def test_a_request_that_the_message_does_not_show_is_shown(status: ApprovalStatus) -> None:
-    [call] = after_crash(CALL, approval=asked(None, status=status))
+    [call] = after_crash(CALL, approval=approval_request(None, status=status))
     assert isinstance(call, m.ToolPart)
     assert (call.state, call.approval) == ("approval-requested", m.Approval("apr"))
     assert (call.output, call.preliminary) == (UNSET, None)
 
 
 def test_a_question_comes_behind_its_call_also_behind_one_that_was_answered() -> None:
-    call, question, old = after_crash(CALL, ANSWERED, approval=asked(Question("Which?", ("red",))))
+    call, question, old = after_crash(CALL, ANSWERED, approval=approval_request(Question("Which?", ("red",))))
     assert isinstance(call, m.ToolPart)
     assert isinstance(question, m.DataPart)
     assert call.state == "approval-requested"
@@ -85,12 +85,12 @@ def test_what_is_shown_already_is_not_asked_twice() -> None:
     shown = msgspec.structs.replace(
         CALL, state="approval-requested", approval=m.Approval("apr"), output=UNSET, preliminary=None
     )
-    assert after_crash(shown, question, approval=asked(Question("Who?"))) == (shown, question)
+    assert after_crash(shown, question, approval=approval_request(Question("Who?"))) == (shown, question)
 
 
 def test_what_was_used_or_has_ended_is_not_asked_again() -> None:
-    [used] = after_crash(CALL, approval=asked(None, status="used"))
+    [used] = after_crash(CALL, approval=approval_request(None, status="used"))
     assert isinstance(used, m.ToolPart)
     assert used.state == "output-error"
     done = msgspec.structs.replace(CALL, output="all", preliminary=None)
-    assert after_crash(done, approval=asked(None)) == (done,)
+    assert after_crash(done, approval=approval_request(None)) == (done,)

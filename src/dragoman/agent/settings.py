@@ -28,7 +28,7 @@ DEFAULT_MAX_STEPS = 50
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one run: model calls, US dollars, tool calls, seconds. None is no limit."""
+    """The limits of one run: model calls, US dollars, tool calls, seconds. None means unlimited."""
 
     max_steps: int = DEFAULT_MAX_STEPS
     max_budget_usd: float | None = None

@@ -20,7 +20,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An agent as a run uses it. `model` is `provider/model`; `operations` are shown to it as plain tools.
 
     `client_tools` run in the front end: the run ends at such a call and resumes with its output. An answer
-    takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None is no limit. `context`
+    takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None: no limit. `context`
     shortens conversations too long for the model; `context_sizes` returns the tokens that a model accepts,
     by provider name and model name. An agent with a `description` is also the operation `agents.<name>`.
     """

@@ -260,8 +260,8 @@ def _drop_oldest(messages: list[Message], excess: float) -> _ShortenedConversati
         gone += unit
     if not gone:
         return None
-    left = [*(said for turn in found.turns[turns:] for said in turn), *found.question]
-    left += [said for unit in work[units:] for said in unit]
+    left = [*(message for turn in found.turns[turns:] for message in turn), *found.question]
+    left += [message for unit in work[units:] for message in unit]
     return _ShortenedConversation([*found.system, *join_steps(left)], join_steps(gone))
 
 
