@@ -52,7 +52,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "a field said twice": (
         "model: up/a\nproviders:\n  up: {type: local}\nmodel: up/b",
-        ["hub.yaml:4: model: said twice; first in line 1"],
+        ["hub.yaml:4: model: is set twice; first in line 1"],
     ),
     "a union": (
         "disconnect_grace: nevr",
@@ -96,12 +96,12 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "stop conditions that cannot be": (
         STOPS,
         [
-            "hub.yaml:4: agents.a.stop_when[0]: says no condition; there are tool, text, matches, steps,",
-            "hub.yaml:5: agents.a.stop_when[1]: says tool and cost; one at a time, or several under `all`",
-            "hub.yaml:6: agents.a.stop_when[2].matches: is no regular expression: missing ), unterminated",
-            "hub.yaml:7: agents.a.stop_when[3].time: 'soon' is no span of time; one reads like 90s, 2min",
+            "hub.yaml:4: agents.a.stop_when[0]: expected a condition: tool, text, matches, steps, tokens,",
+            "hub.yaml:5: agents.a.stop_when[1]: has tool and cost; write one, or several under `all` or",
+            "hub.yaml:6: agents.a.stop_when[2].matches: is not a valid regular expression: missing ), unterminated",
+            "hub.yaml:7: agents.a.stop_when[3].time: 'soon' is not a valid duration; write it like 90s, 2min",
             "hub.yaml:8: agents.a.stop_when[4].use: expected module:name or ./file.py:name, got 'mine'",
-            "hub.yaml:9: agents.a.stop_when[5].all[1].any[0]: says no condition; there are",
+            "hub.yaml:9: agents.a.stop_when[5].all[1].any[0]: expected a condition:",
             "hub.yaml:10: agents.a.on_prepare_step: expected module:name or ./file.py:name, got 'mine'",
             "hub.yaml:11: agents.a.output: expected a JSON Schema, or the path of a file that holds one",
         ],
@@ -117,13 +117,13 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "aliases in a circle": (
         f"{UP}aliases:\n  a: b\n  b: [up/x, a]",
         [
-            "hub.yaml:4: aliases.a: leads in a circle: a -> b -> a",
-            "hub.yaml:5: aliases.b: leads in a circle: b -> a -> b",
+            "hub.yaml:4: aliases.a: is a cycle: a -> b -> a",
+            "hub.yaml:5: aliases.b: is a cycle: b -> a -> b",
         ],
     ),
     "an alias like a provider's model": (
         f"{UP}aliases:\n  up/x: up/y",
-        ["hub.yaml:4: aliases.up/x: an alias has a name of its own, not that of a provider and a slash"],
+        ["hub.yaml:4: aliases.up/x: an alias must not be empty, `*`, or begin with a provider's name"],
     ),
     "fallbacks that lead nowhere": (
         f"{UP}fallbacks:\n  gone/x: [up/x]\n  up/x: [up/x]\n  '*':\n    - gone/y",
@@ -159,27 +159,33 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "a header over two lines": (
         'providers: {up: {type: anthropic, headers: {authorization: "a\\nb"}}}',
-        ["hub.yaml:1: providers.up.headers.authorization: no header that HTTP could carry"],
+        ["hub.yaml:1: providers.up.headers.authorization: is not a valid HTTP header"],
     ),
     "an origin without a scheme": (
         "cors: {origins: ['*', localhost]}",
         ["hub.yaml:1: cors.origins[1]: expected an origin such as https://host, got 'localhost'"],
     ),
-    "a tab": ("model:\n\tx: 1", ["hub.yaml:2: no YAML: a tab, where only spaces may stand"]),
-    "no end": ("model: [", ["hub.yaml:1: no YAML: expected the node content, but found '<stream end>'"]),
-    "a control character": ("a: b\nmodel: \x00", ["hub.yaml:2: no YAML: a character that may not be there"]),
+    "a tab": ("model:\n\tx: 1", ["hub.yaml:2: not valid YAML: a tab, where only spaces are allowed"]),
+    "no end": (
+        "model: [",
+        ["hub.yaml:1: not valid YAML: expected the node content, but found '<stream end>'"],
+    ),
+    "a control character": (
+        "a: b\nmodel: \x00",
+        ["hub.yaml:2: not valid YAML: a character that is not allowed"],
+    ),
     "a list": ("- 1", ["hub.yaml: expected a mapping, got a list"]),
     "a tag": (
         "model: !!python/name:os.system",
-        ["hub.yaml:1: model: the tag 'python/name:os.system' means nothing here"],
+        ["hub.yaml:1: model: the tag 'python/name:os.system' is not supported"],
     ),
     "an anchor in itself": (
         "operations: &a [*a]",
-        ["hub.yaml:1: operations[0]: an anchor that holds itself"],
+        ["hub.yaml:1: operations[0]: an anchor that contains itself"],
     ),
     "no number": (
         "max_steps: .inf",
-        ["hub.yaml:1: max_steps: infinity is not counted with here; null is no"],
+        ["hub.yaml:1: max_steps: infinity is not allowed; write null for no"],
     ),
     "too deep": ("[" * 2000, ["hub.yaml: nested too deeply"]),
     "a word for a truth": (
@@ -245,7 +251,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_bytes_that_are_no_text_too(t
         read_config(tmp_path / "nowhere", {})
     path = tmp_path / "hub.yaml"
     path.write_bytes(b"model: a\ninstructions: \xff")
-    with pytest.raises(ConfigError, match=r"hub\.yaml:2: no YAML: a byte that is no UTF-8"):
+    with pytest.raises(ConfigError, match=r"hub\.yaml:2: not valid YAML: a byte that is not UTF-8"):
         read_config(path, {})
 
 

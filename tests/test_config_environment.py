@@ -63,18 +63,20 @@ def test_a_variable_is_read_as_a_number_where_one_is_wanted_and_as_text_where_te
 
 
 def test_variables_that_are_not_set_are_named_with_their_lines(tmp_path: Path) -> None:
-    advice = "would do without, and a key is better named in api_key_env"
+    advice = "to make it optional, and name keys in api_key_env instead"
     text = "model: ${M}\nproviders:\n  up:\n    type: openai\n    base_url: '${U}'\n"
     assert complaint(tmp_path, text) == [
-        f"hub.yaml:1: model: the environment variable M is not set; ${{M:-default}} {advice}",
-        f"hub.yaml:5: providers.up.base_url: the environment variable U is not set; ${{U:-default}} {advice}",
+        f"hub.yaml:1: model: the environment variable M is not set; write ${{M:-default}} {advice}",
+        f"hub.yaml:5: providers.up.base_url: the environment variable U is not set; write ${{U:-default}} {advice}",
     ]
 
 
 @pytest.mark.parametrize("said", ["${}", "${A", "${A.B}", "${ A }", "${1}"])
 def test_what_only_looks_like_a_variable_is_refused(said: str, tmp_path: Path) -> None:
     (line,) = complaint(tmp_path, f"instructions: '{said}'", A="x")
-    assert line.startswith("hub.yaml:1: instructions: after '${' comes the name of a variable and '}'; '$${'")
+    assert line.startswith(
+        "hub.yaml:1: instructions: expected a variable's name and '}' after '${'; write '$${'"
+    )
 
 
 def test_the_value_of_a_variable_is_in_no_error(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_the_value_of_a_variable_is_in_no_error(tmp_path: Path) -> None:
     )
     assert said == [
         "hub.yaml:2: providers.up.base_url: expected a URL such as https://host/v1, with http:// or https://",
-        "hub.yaml:2: providers.up.headers.x-api-key: no header that HTTP could carry",
+        "hub.yaml:2: providers.up.headers.x-api-key: is not a valid HTTP header",
     ]
 
 
@@ -157,11 +159,11 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "a field": ({"DRAGOMAN__MODLE": "x"}, "modle: there is no such field; did you mean 'model'?"),
     "two for one": (
         {"DRAGOMAN__MAX_STEPS": "1", "DRAGOMAN__max_steps": "2"},
-        "max_steps: DRAGOMAN__MAX_STEPS and DRAGOMAN__max_steps say the same field",
+        "max_steps: DRAGOMAN__MAX_STEPS and DRAGOMAN__max_steps set the same field",
     ),
     "an item that is not there": (
         {"DRAGOMAN__PROVIDERS__OPENAI__KEYS__1__NAME": "x"},
-        "providers.OpenAI.keys.1: there is nothing of this name or number to set",
+        "providers.OpenAI.keys.1: there is no field or item of this name",
     ),
     "a field that is missing": (
         {"DRAGOMAN__PROVIDERS__UP__TYPE": "openai"},
@@ -178,4 +180,4 @@ def test_a_variable_that_is_wrong_is_named(case: str, tmp_path: Path) -> None:
 
 def test_a_variable_without_a_field_is_named(tmp_path: Path) -> None:
     said = complaint(tmp_path, "{}", DRAGOMAN__="1")
-    assert said == ["hub.yaml: the environment variable DRAGOMAN__ names no field"]
+    assert said == ["hub.yaml: the environment variable DRAGOMAN__ does not name a field"]

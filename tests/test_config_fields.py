@@ -233,5 +233,5 @@ def test_the_master_key_comes_from_its_file_or_its_variable_or_the_file_that_one
         master_key(Config(), {"DRAGOMAN_MASTER_KEY_FILE": str(file)}),
         master_key(Config(master_key_file=str(file)), {"DRAGOMAN_MASTER_KEY": "in-env"}),
     ] == [None, "in-env", "in-m", "in-file", "in-file"]
-    with pytest.raises(ConfigError, match="the file with the master key cannot be read: No such file"):
+    with pytest.raises(ConfigError, match="cannot read the master key file: No such file"):
         master_key(Config(master_key_file=str(tmp_path / "none")), {})

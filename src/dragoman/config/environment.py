@@ -16,18 +16,20 @@ PREFIX = "DRAGOMAN__"
 
 
 def config_variables(environ: Mapping[str, str]) -> list[str]:
-    """The variables that say fields, in a fixed order."""
+    """Return the names of the variables that set fields, sorted."""
     return sorted(name for name in environ if name.upper().startswith(PREFIX))
 
 
 def apply_environment(document: ConfigDocument, environ: Mapping[str, str]) -> None:
-    """Put what the environment says into the document; faults are kept there."""
+    """Set the fields that the environment sets; problems are added to the document."""
     if not isinstance(document.value, dict):
-        return  # told as a fault of the file
+        return  # reported as a problem of the file
     for name in config_variables(environ):
         steps = [step for step in name[len(PREFIX) :].split("__") if step]
         if not steps:
-            document.problems.append(ConfigProblem((), f"the environment variable {name} names no field"))
+            document.problems.append(
+                ConfigProblem((), f"the environment variable {name} does not name a field")
+            )
             continue
         _set_field(document, steps, name=name, text=environ[name])
 
@@ -39,7 +41,7 @@ def _set_field(document: ConfigDocument, steps: list[str], *, name: str, text: s
         last = number == len(steps) - 1
         key = _find_key(place, step)
         if key is None:
-            fault = ConfigProblem((*path, step.lower()), "there is nothing of this name or number to set")
+            fault = ConfigProblem((*path, step.lower()), "there is no field or item of this name")
             document.variables.setdefault(fault.path, name)
             document.problems.append(fault)
             return
@@ -51,14 +53,14 @@ def _set_field(document: ConfigDocument, steps: list[str], *, name: str, text: s
         place = place[key]
     if path in document.variables:
         first = document.variables[path]
-        document.problems.append(ConfigProblem(path, f"{first} and {name} say the same field"))
+        document.problems.append(ConfigProblem(path, f"{first} and {name} set the same field"))
         return
     document.variables[path] = name
     place[path[-1]] = _parse_value(document, path, text=text)
 
 
 def _find_key(place: Any, step: str) -> str | int | None:
-    """The key that a step of a variable's name means: one that is there, or a new one in lower case."""
+    """Return the key that a part of a variable's name means: an existing one, or a new one in lower case."""
     if isinstance(place, list):
         return int(step) if step in map(str, range(len(place))) else None
     if not isinstance(place, dict):
@@ -70,18 +72,18 @@ def _find_key(place: Any, step: str) -> str | int | None:
 
 
 def _variable_spelling(name: str) -> str:
-    """A name as a variable can spell it: `gpt-4.1` is GPT_4_1."""
+    """Return a name as a variable can spell it: `gpt-4.1` as GPT_4_1 (in lower case)."""
     return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
 def _parse_value(document: ConfigDocument, path: FieldPath, *, text: str) -> Any:
-    """The value in a variable: a list or mapping when it begins as one, else a scalar."""
+    """Return the value of a variable: YAML if it begins like a list or mapping, else a scalar."""
     document.variable_texts[path] = text
     try:
         if text.lstrip()[:1] in ("[", "{"):
-            held = read_document(text, source=document.variables[path], environ={})
-            document.problems.extend(replace(fault, path=(*path, *fault.path)) for fault in held.problems)
-            return held.value
+            nested = read_document(text, source=document.variables[path], environ={})
+            document.problems.extend(replace(fault, path=(*path, *fault.path)) for fault in nested.problems)
+            return nested.value
         return parse_text(text)
     except ConfigError:
         return text

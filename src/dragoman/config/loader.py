@@ -22,9 +22,9 @@ MAX_PROBLEMS = 20  # faults that are told at once
 
 
 def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
-    """What a YAML file and the environment say; the defaults without a path.
+    """Read a YAML file and the environment; without a path, defaults and the environment.
 
-    `environ` is the process's own unless it is given. ConfigError names file, line and field of all faults.
+    `environ` defaults to the process's. Raises ConfigError with the file, line and field of every problem.
     """
     around = os.environ if environ is None else environ
     source = "the environment" if path is None else str(path)
@@ -36,7 +36,7 @@ def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> 
 
 
 def parse_config(raw: Any, *, source: str = "the configuration") -> Config:
-    """The configuration in a decoded YAML value; the environment has no say."""
+    """Return the configuration in a decoded YAML value, without the environment."""
     document = ConfigDocument()
     document.value = raw
     return _validate(document, source=source)
@@ -49,14 +49,14 @@ def _read_file(path: Path) -> str:
         raise ConfigError(f"cannot read {str(path)!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: no YAML: a byte that is no UTF-8") from None
+        raise ConfigError(f"{path}:{line}: not valid YAML: a byte that is not UTF-8") from None
 
 
 def _validate(document: ConfigDocument, *, source: str) -> Config:
     try:
         value, misfits = check_types(document.value, Config, texts=document.variable_texts)
-        told = {fault.path for fault in document.problems}
-        faults = [*document.problems, *(fault for fault in misfits if fault.path not in told)]
+        reported = {fault.path for fault in document.problems}
+        faults = [*document.problems, *(fault for fault in misfits if fault.path not in reported)]
         if faults:
             raise _config_error(faults, document, source=source)
         config = msgspec.convert(value, Config)
@@ -68,7 +68,7 @@ def _validate(document: ConfigDocument, *, source: str) -> Config:
 
 
 def _config_error(faults: list[ConfigProblem], document: ConfigDocument, *, source: str) -> ConfigError:
-    """All faults in one error, in the order of the lines."""
+    """Return one error for all problems, in the order of their lines."""
     ordered = sorted(faults, key=lambda fault: document.line_of(fault.path))
     lines = [_format_problem(fault, document, source=source) for fault in ordered[:MAX_PROBLEMS]]
     if len(faults) > MAX_PROBLEMS:

@@ -19,18 +19,18 @@ MAX_TEXT = 60
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
-    """Something wrong, at the path of a field."""
+    """A problem at the path of a field."""
 
     path: FieldPath
     message: str
 
 
 def format_path(path: FieldPath) -> str:
-    """A path as people write it: `providers.up.keys[0].api_key_env`."""
-    said = ""
+    """Format a path: `providers.up.keys[0].api_key_env`."""
+    text = ""
     for step in path:
-        said += f"[{step}]" if isinstance(step, int) else f".{_format_step(step)}"
-    return said.removeprefix(".")
+        text += f"[{step}]" if isinstance(step, int) else f".{_format_step(step)}"
+    return text.removeprefix(".")
 
 
 def _format_step(name: str) -> str:
@@ -40,22 +40,22 @@ def _format_step(name: str) -> str:
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a text is more like a key that somebody pasted than like a name."""
+    """Whether a text looks like a pasted key rather than a name."""
     return _KEY_LIKE.fullmatch(text) is not None
 
 
 def mask_secrets(text: str) -> str:
-    """What somebody else says of the input, without what may be a secret in it."""
+    """Mask what may be a secret in a text from elsewhere."""
     return _LONG_WORD.sub(lambda word: "…" if looks_secret(word[0]) else word[0], text)
 
 
 def quote(text: str) -> str:
-    """A text in quotes, cut when it is long."""
+    """Return a text in quotes, shortened if it is long."""
     return repr(text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…")
 
 
 def describe_value(value: Any, path: FieldPath) -> str:
-    """A value that is wrong, for a message: never one that may be a secret."""
+    """Describe an invalid value for a message, without anything that may be a secret."""
     match value:
         case None:
             return "nothing"
@@ -74,13 +74,13 @@ def describe_value(value: Any, path: FieldPath) -> str:
             return f"a {type(value).__name__}"
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where one of the known words is near, else nothing."""
-    near = get_close_matches(name.lower(), list(known), n=1)
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` if one of the names is similar, else ""."""
+    near = get_close_matches(name.lower(), list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Words in a row: `a, b or c`."""
+    """Join names: `a, b or c`."""
     *others, last = list(names)
     return f"{', '.join(others)} or {last}" if others else last

@@ -14,9 +14,9 @@ NO_SECRETS: Mapping[str, str] = {}
 
 
 def key_sources(provider: ProviderConfig) -> dict[str, KeyConfig]:
-    """Where a provider's keys lie, by the name that people see; empty when it has none.
+    """Return where each of a provider's keys is stored, by display name; empty when it has none.
 
-    A key without a name is called by its number, and the only key of a provider `default`.
+    A key without a name is named by its number, and a provider's only key `default`.
     """
     if provider.keys:
         return {key.name or str(place): key for place, key in enumerate(provider.keys, start=1)}
@@ -31,10 +31,10 @@ def key_sources(provider: ProviderConfig) -> dict[str, KeyConfig]:
 def read_key(
     key: KeyConfig, *, name: str, environ: Mapping[str, str], secrets: Mapping[str, str] = NO_SECRETS
 ) -> str | None:
-    """What lies at a key's place, `secrets` being the encrypted table; None and a warning when nothing does.
+    """Return a key's value; None, with a warning, when it is not set. `secrets` is the decrypted table.
 
-    A hub that serves several providers is not kept from starting by one. ConfigError when a file cannot be
-    read, or when what is there could not be sent.
+    A missing key does not keep the hub from starting: other providers may work. Raises ConfigError when a
+    file cannot be read, or when the value cannot be sent as a header.
     """
     if key.api_key_env is not None:
         value, place = environ.get(key.api_key_env), f"the environment variable {key.api_key_env} is not set"
@@ -58,7 +58,7 @@ def first_key(
     environ: Mapping[str, str],
     secrets: Mapping[str, str] = NO_SECRETS,
 ) -> str | None:
-    """A provider's key, the first of several that there is; None when it has none. Errors as `read_key`."""
+    """Return the first of a provider's keys that is set, or None. Raises like `read_key`."""
     found = (
         read_key(key, name=name, environ=environ, secrets=secrets) for key in key_sources(provider).values()
     )
@@ -66,21 +66,21 @@ def first_key(
 
 
 def master_key(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The key to the encrypted table of secrets; None: there is none.
+    """Return the master key of the secrets table, or None.
 
     From `master_key_file`, else from the variable `master_key_env`, else from the file that the variable of
     this name with `_FILE` behind it names. ConfigError when the file cannot be read.
     """
-    held = environ.get(config.master_key_env, "").strip()
+    value = environ.get(config.master_key_env, "").strip()
     path = config.master_key_file
-    if path is None and not held:
+    if path is None and not value:
         path = environ.get(f"{config.master_key_env}_FILE")
     if not path:
-        return held or None
+        return value or None
     try:
         return Path(path).read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file with the master key cannot be read: {_reason(error)}") from None
+        raise ConfigError(f"cannot read the master key file: {_reason(error)}") from None
 
 
 def _read_key_file(path: str, *, name: str) -> str:
@@ -91,4 +91,4 @@ def _read_key_file(path: str, *, name: str) -> str:
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or "it fails" if isinstance(error, OSError) else "it is no text"
+    return error.strerror or "it fails" if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -29,11 +29,11 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
 class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A section: a field that nobody knows is an error, not a silence."""
+    """A section of the configuration. An unknown field is an error."""
 
 
 class KeyConfig(ConfigSection, frozen=True):
-    """One of several keys of a provider: where it lies, and a name for people to see."""
+    """One of a provider's keys: where it is stored, and its display name."""
 
     name: Name | None = None
     api_key_env: Name | None = None
@@ -59,7 +59,7 @@ class PriceConfig(ConfigSection, frozen=True):
 
 
 class ProviderConfig(ConfigSection, frozen=True):
-    """A place that answers. Times are in seconds, None: no limit."""
+    """A provider of models. Times are in seconds; None means no limit."""
 
     type: ProviderType
     base_url: str | None = None
@@ -108,7 +108,7 @@ class ProviderConfig(ConfigSection, frozen=True):
 
     @property
     def url(self) -> str | None:
-        """Its address: `base_url`, or where servers of its type are found."""
+        """The base URL: `base_url`, or the default of the type."""
         return self.base_url or DEFAULT_URLS.get(self.type)
 
 
@@ -141,7 +141,7 @@ class StopConfig(ConfigSection, frozen=True):
 
     @property
     def conditions(self) -> list[str]:
-        """The names of the conditions that it says."""
+        """The names of the conditions that are set."""
         return [name for name in self.__struct_fields__ if getattr(self, name) not in (None, ())]
 
     @property
@@ -369,7 +369,8 @@ class Config(ConfigSection, frozen=True):
     def routes(self) -> dict[str, tuple[str, ...]]:
         """The aliases, each with its models in the order in which they are tried."""
         return {
-            name: (said,) if isinstance(said, str) else tuple(said) for name, said in self.aliases.items()
+            name: (models,) if isinstance(models, str) else tuple(models)
+            for name, models in self.aliases.items()
         }
 
     @property

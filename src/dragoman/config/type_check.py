@@ -48,14 +48,14 @@ def check_types(value: Any, kind: Any, *, texts: Mapping[FieldPath, str]) -> tup
 
 
 class TypeChecker:
-    """One look at a value."""
+    """Checks a decoded value and collects its problems."""
 
     def __init__(self, texts: Mapping[FieldPath, str]) -> None:
         self.problems: list[ConfigProblem] = []
         self._texts = texts
 
     def check(self, value: Any, kind: Any, *, path: FieldPath) -> Any:
-        """The value as `kind` wants it."""
+        """Return the value in the form that `kind` expects."""
         chosen = _choose_member(value, kind)
         if isinstance(chosen, type) and issubclass(chosen, msgspec.Struct) and isinstance(value, dict):
             return dict(self._check_section(value, chosen, path=path))
@@ -64,7 +64,7 @@ class TypeChecker:
                 return dict(self._check_mapping(value, get_args(chosen)[1], path=path))
             case (origin, list() | tuple()) if origin in (list, tuple):
                 inner = get_args(chosen)[0]
-                items = [self.check(held, inner, path=(*path, at)) for at, held in enumerate(value)]
+                items = [self.check(item, inner, path=(*path, at)) for at, item in enumerate(value)]
                 return items or self._check_leaf(items, kind, path=path)
             case _:
                 return self._check_leaf(value, kind, path=path)
@@ -73,12 +73,12 @@ class TypeChecker:
         self, value: Mapping[Any, Any], kind: type[msgspec.Struct], *, path: FieldPath
     ) -> Iterator[tuple[str, Any]]:
         hints = _type_hints(kind)
-        for name, held in value.items():
+        for name, item in value.items():
             below = (*path, name)
-            if held is None and _is_collection(hints.get(name)):
-                continue  # a section of which everything is commented out
+            if item is None and _is_collection(hints.get(name)):
+                continue  # a section whose fields are all commented out
             if name in hints:
-                yield name, self.check(held, hints[name], path=below)
+                yield name, self.check(item, hints[name], path=below)
             else:
                 self.problems.append(ConfigProblem(below, _unknown_field_text(str(name), hints)))
         for field in msgspec.structs.fields(kind):
@@ -88,9 +88,9 @@ class TypeChecker:
     def _check_mapping(
         self, value: Mapping[Any, Any], kind: Any, *, path: FieldPath
     ) -> Iterator[tuple[str, Any]]:
-        for name, held in value.items():
+        for name, item in value.items():
             if isinstance(name, str):
-                yield name, self.check(held, kind, path=(*path, name))
+                yield name, self.check(item, kind, path=(*path, name))
             else:
                 self.problems.append(
                     ConfigProblem(path, f"expected text as a name, got {describe_value(name, path)}")
@@ -149,11 +149,11 @@ def _is_collection(kind: Any) -> bool:
     return (get_origin(kind) or kind) in (dict, list, tuple) or _is_section(kind)
 
 
-def _unknown_field_text(name: str, known: Mapping[str, Any]) -> str:
+def _unknown_field_text(name: str, fields: Mapping[str, Any]) -> str:
     if name in _FIELD_HINTS:
         return f"there is no such field: {_FIELD_HINTS[name]}"
-    few = f"; there are {join_names(known)}" if len(known) <= MAX_LISTED_FIELDS else ""
-    return f"there is no such field{suggest(name, known) or few}"
+    few = f"; there are {join_names(fields)}" if len(fields) <= MAX_LISTED_FIELDS else ""
+    return f"there is no such field{suggest(name, fields) or few}"
 
 
 def _mismatch_text(message: str, value: Any, *, kind: Any, path: FieldPath) -> str:

@@ -1,4 +1,4 @@
-"""Rules: what must hold between the fields of a configuration, beyond their types."""
+"""Validation of a configuration beyond its types: rules between fields, names that must resolve, syntax."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from dragoman.config.sections import (
 from dragoman.config.yaml_document import InvalidScalar
 from dragoman.limits import Limits
 
-# ---- Agents: that what they say of their answers can be: stop conditions, functions, a schema.
+# Agents: stop conditions, functions, output schemas.
 
 REFERENCE_PATTERN = re.compile(r".*[^:\s]:[A-Za-z_][\w.]*")
 
 
 def agent_problems(config: Config) -> Iterator[ConfigProblem]:
-    """Everything of them that cannot be, though its types fit."""
+    """Yield the problems of the agents."""
     for name, agent in config.agents.items():
         path: FieldPath = ("agents", name)
-        for at, stop in enumerate(agent.stop_when):
-            yield from _stop_problems(stop, path=(*path, "stop_when", at))
+        for index, stop in enumerate(agent.stop_when):
+            yield from _stop_problems(stop, path=(*path, "stop_when", index))
         yield from _reference_problems(agent.on_prepare_step, path=(*path, "on_prepare_step"))
         if agent.output == {}:
             yield ConfigProblem(
@@ -40,21 +40,19 @@ def agent_problems(config: Config) -> Iterator[ConfigProblem]:
 
 
 def _stop_problems(stop: StopConfig, *, path: FieldPath) -> Iterator[ConfigProblem]:
-    said = stop.conditions
-    if not said:
-        yield ConfigProblem(path, f"says no condition; there are {join_names(stop.__struct_fields__)}")
-    elif len(said) > 1:
-        yield ConfigProblem(
-            path, f"says {' and '.join(said)}; one at a time, or several under `all` or `any`"
-        )
-    for word in ("all", "any"):
-        for at, inner in enumerate(getattr(stop, word)):
-            yield from _stop_problems(inner, path=(*path, word, at))
+    names = stop.conditions
+    if not names:
+        yield ConfigProblem(path, f"expected a condition: {join_names(stop.__struct_fields__)}")
+    elif len(names) > 1:
+        yield ConfigProblem(path, f"has {' and '.join(names)}; write one, or several under `all` or `any`")
+    for name in ("all", "any"):
+        for index, inner in enumerate(getattr(stop, name)):
+            yield from _stop_problems(inner, path=(*path, name, index))
     if stop.matches is not None:
         try:
             re.compile(stop.matches)
         except re.error as error:
-            yield ConfigProblem((*path, "matches"), f"is no regular expression: {error}")
+            yield ConfigProblem((*path, "matches"), f"is not a valid regular expression: {error}")
     try:
         stop.seconds  # noqa: B018 - reading it is the check
     except InvalidScalar as error:
@@ -67,29 +65,29 @@ def _reference_problems(reference: str | None, *, path: FieldPath) -> Iterator[C
         yield ConfigProblem(path, f"expected module:name or ./file.py:name, got {quote(reference)}")
 
 
-# ---- Routes: that models, aliases and fallbacks lead to providers there are, and in no circle.
+# Routes: models, aliases and fallbacks must resolve to configured providers, without cycles.
 
 WILDCARD = "*"
 _GLOB = re.compile(r"[*?[]")
 
 
 def route_problems(config: Config) -> Iterator[ConfigProblem]:
-    """Every name of a model that leads nowhere, or back to itself."""
+    """Yield the problems of model names: unknown providers and cycles."""
     if config.default_provider is not None and config.default_provider not in config.providers:
         yield ConfigProblem(("default_provider",), _unknown_provider_text(config.default_provider, config))
     yield from _default_model_problems(config)
     yield from _alias_problems(config)
     yield from _fallback_problems(config)
     for pattern in config.prices:
-        place = pattern.partition("/")[0]
-        if "/" in pattern and not _GLOB.search(place) and place not in config.providers:
-            yield ConfigProblem(("prices", pattern), _unknown_provider_text(place, config))
+        provider = pattern.partition("/")[0]
+        if "/" in pattern and not _GLOB.search(provider) and provider not in config.providers:
+            yield ConfigProblem(("prices", pattern), _unknown_provider_text(provider, config))
 
 
 def _default_model_problems(config: Config) -> Iterator[ConfigProblem]:
-    said: dict[FieldPath, str | None] = {("model",): config.model}
-    said |= {("agents", name, "model"): agent.model for name, agent in config.agents.items()}
-    for path, model in said.items():
+    models: dict[FieldPath, str | None] = {("model",): config.model}
+    models |= {("agents", name, "model"): agent.model for name, agent in config.agents.items()}
+    for path, model in models.items():
         if model and not _resolves(model, config):
             yield ConfigProblem(path, _unresolved_text(model, config))
 
@@ -98,27 +96,29 @@ def _alias_problems(config: Config) -> Iterator[ConfigProblem]:
     for name, models in config.routes.items():
         path: FieldPath = ("aliases", name)
         if not name or name == WILDCARD or ("/" in name and name.partition("/")[0] in config.providers):
-            yield ConfigProblem(path, "an alias has a name of its own, not that of a provider and a slash")
-        for place, model in enumerate(models):
-            at = path if isinstance(config.aliases[name], str) else (*path, place)
+            yield ConfigProblem(
+                path, "an alias must not be empty, `*`, or begin with a provider's name and a slash"
+            )
+        for index, model in enumerate(models):
+            field = path if isinstance(config.aliases[name], str) else (*path, index)
             if not _resolves(model, config):
-                yield ConfigProblem(at, _unresolved_text(model, config))
-        circle = _alias_cycle(name, config)
-        if circle:
-            yield ConfigProblem(path, f"leads in a circle: {' -> '.join(circle)}")
+                yield ConfigProblem(field, _unresolved_text(model, config))
+        cycle = _alias_cycle(name, config)
+        if cycle:
+            yield ConfigProblem(path, f"is a cycle: {' -> '.join(cycle)}")
 
 
 def _alias_cycle(name: str, config: Config) -> Sequence[str]:
-    """The shortest way from an alias back to itself, if there is one."""
-    ways: list[Sequence[str]] = [(name,)]
+    """Return the shortest chain of aliases from an alias back to itself, if there is one."""
+    paths: list[Sequence[str]] = [(name,)]
     seen: set[str] = set()
-    for way in ways:  # it grows
-        for model in config.routes.get(way[-1], ()):
+    for aliases in paths:  # grows while it is read
+        for model in config.routes.get(aliases[-1], ()):
             if model == name:
-                return (*way, name)
+                return (*aliases, name)
             if model not in seen:
                 seen.add(model)
-                ways.append((*way, model))
+                paths.append((*aliases, model))
     return ()
 
 
@@ -127,36 +127,36 @@ def _fallback_problems(config: Config) -> Iterator[ConfigProblem]:
         path: FieldPath = ("fallbacks", name)
         if name != WILDCARD and not _resolves(name, config):
             yield ConfigProblem(path, _unresolved_text(name, config))
-        for place, model in enumerate(others):
+        for index, model in enumerate(others):
             if not _resolves(model, config):
-                yield ConfigProblem((*path, place), _unresolved_text(model, config))
+                yield ConfigProblem((*path, index), _unresolved_text(model, config))
             elif model == name:
-                yield ConfigProblem((*path, place), "falls back to itself")
+                yield ConfigProblem((*path, index), "falls back to itself")
 
 
 def _resolves(model: str, config: Config) -> bool:
-    """Whether somebody answers for a model's name."""
+    """Whether a model's name is an alias or leads to a configured provider."""
     if model in config.aliases:
         return True
-    place, slash, served = model.partition("/")
-    if slash and place in config.providers:
-        return bool(served)
+    provider, slash, provider_model = model.partition("/")
+    if slash and provider in config.providers:
+        return bool(provider_model)
     return config.default_provider is not None and bool(model) and not slash
 
 
 def _unresolved_text(model: str, config: Config) -> str:
-    place, slash, served = model.partition("/")
-    if slash and served:
-        return _unknown_provider_text(place, config)
+    provider, slash, provider_model = model.partition("/")
+    if slash and provider_model:
+        return _unknown_provider_text(provider, config)
     return f"{quote(model)} is neither provider/model nor an alias{suggest(model, config.aliases)}"
 
 
 def _unknown_provider_text(name: str, config: Config) -> str:
-    known = f"; there are {join_names(config.providers)}" if config.providers else "; there are none"
-    return f"there is no provider {quote(name)}{suggest(name, config.providers) or known}"
+    providers = f"; there are {join_names(config.providers)}" if config.providers else "; there are none"
+    return f"there is no provider {quote(name)}{suggest(name, config.providers) or providers}"
 
 
-# ---- Rules for what can be called and by whom: the policy, MCP servers, folders.
+# Operations: the policy and MCP servers.
 
 DECISIONS = ("allow", "ask", "deny")
 EFFECTS = ("read", "idempotent", "once")
@@ -165,7 +165,7 @@ RATE_PATTERN = re.compile(r"[1-9]\d*\s*(?:/|per)\s*(?:second|minute|hour|day|s|m
 
 
 def operation_problems(config: Config) -> Iterator[ConfigProblem]:
-    """Everything of it that cannot be, though its types fit."""
+    """Yield the problems of the policy and the MCP servers."""
     yield from _policy_problems(config)
     for name, server in config.mcp_servers.items():
         yield from _mcp_server_problems(name, server)
@@ -174,9 +174,9 @@ def operation_problems(config: Config) -> Iterator[ConfigProblem]:
 def _policy_problems(config: Config) -> Iterator[ConfigProblem]:
     for at, rule in enumerate(config.policy):
         path: FieldPath = ("policy", at)
-        said = [word for word in DECISIONS if getattr(rule, word)]
-        if len(said) != 1:
-            found = " and ".join(said) or "none"
+        decisions = [name for name in DECISIONS if getattr(rule, name)]
+        if len(decisions) != 1:
+            found = " and ".join(decisions) or "none"
             yield ConfigProblem(path, f"expected one of allow, ask and deny, got {found}")
         for effect in (rule.effect,) if isinstance(rule.effect, str) else rule.effect:
             if effect not in EFFECTS:
@@ -184,7 +184,7 @@ def _policy_problems(config: Config) -> Iterator[ConfigProblem]:
                     (*path, "effect"), f"expected read, idempotent or once, got {quote(effect)}"
                 )
         for field in ("expires", "answerers"):
-            if said != ["ask"] and getattr(rule, field):
+            if decisions != ["ask"] and getattr(rule, field):
                 yield ConfigProblem((*path, field), "is for rules that `ask`")
 
 
@@ -197,7 +197,9 @@ def _mcp_server_problems(name: str, server: McpServerConfig) -> Iterator[ConfigP
     if server.url and not is_http_url(server.url):
         yield ConfigProblem((*path, "url"), "must be an address that begins with http:// or https://")
     if server.rate and not RATE_PATTERN.fullmatch(server.rate.strip()):
-        yield ConfigProblem((*path, "rate"), "is no rate; one reads like 60/minute")
+        yield ConfigProblem(
+            (*path, "rate"), f"{quote(server.rate)} is not a valid rate; write it like 60/minute"
+        )
     for field in ("env", "env_from", "cwd"):
         if server.url and getattr(server, field):
             yield ConfigProblem((*path, field), "is for servers with a command")
@@ -206,7 +208,7 @@ def _mcp_server_problems(name: str, server: McpServerConfig) -> Iterator[ConfigP
 
 
 def is_http_url(url: str) -> bool:
-    """Whether it is a URL of a web server."""
+    """Whether the text is a URL with http:// or https:// and a host."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -215,7 +217,7 @@ def is_http_url(url: str) -> bool:
 
 
 KEY_FIELDS = ("api_key_env", "api_key_file", "api_key_secret")
-# Fields that only some types of provider know. Set for another they would do nothing, unnoticed.
+# Fields of some types of provider only. Set for another type, they would have no effect, unnoticed.
 _TYPES_OF_FIELD = {
     "script": ("scripted",),
     "model_path": ("local",),
@@ -239,7 +241,7 @@ _REQUIRED = {
 
 
 def config_problems(config: Config) -> Iterator[ConfigProblem]:
-    """Everything in a configuration that cannot be, though its types fit."""
+    """Yield every problem of a configuration whose types are right."""
     for name, provider in config.providers.items():
         for rule in _PROVIDER_RULES:
             yield from rule(name, provider)
@@ -262,11 +264,11 @@ def _provider_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigPr
         yield from _url_problems(provider.base_url, path=(*path, "base_url"))
     for header, value in provider.headers.items():
         if not _HEADER_PATTERN.fullmatch(header) or not value.isprintable():
-            yield ConfigProblem((*path, "headers", header), "no header that HTTP could carry")
+            yield ConfigProblem((*path, "headers", header), "is not a valid HTTP header")
 
 
 def _url_problems(url: str, *, path: FieldPath) -> Iterator[ConfigProblem]:
-    """The URL itself is not shown: it may hold a password."""
+    """Yield a problem for an invalid URL. The message does not show it: it may contain a password."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -278,12 +280,12 @@ def _url_problems(url: str, *, path: FieldPath) -> Iterator[ConfigProblem]:
 
 def _type_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigProblem]:
     for field in msgspec.structs.fields(provider):
-        known = _TYPES_OF_FIELD.get(field.name, (provider.type,))
-        if provider.type not in known and getattr(provider, field.name) != field.default:
+        types = _TYPES_OF_FIELD.get(field.name, (provider.type,))
+        if provider.type not in types and getattr(provider, field.name) != field.default:
             advice = "; in options it would go along" if field.name == "max_tokens" else ""
             yield ConfigProblem(
                 ("providers", name, field.name),
-                f"is for type {join_names(known)}, and this is {provider.type}{advice}",
+                f"is for type {join_names(types)}, and this is {provider.type}{advice}",
             )
 
 
@@ -304,9 +306,9 @@ def _key_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigProblem
 
 
 def _key_source_problems(section: ProviderConfig | KeyConfig, *, path: FieldPath) -> Iterator[ConfigProblem]:
-    said = [source for source in KEY_FIELDS if getattr(section, source)]
-    if len(said) > 1:
-        yield ConfigProblem((*path, said[1]), f"only one of {join_names(said)}")
+    sources = [field for field in KEY_FIELDS if getattr(section, field)]
+    if len(sources) > 1:
+        yield ConfigProblem((*path, sources[1]), f"only one of {join_names(sources)}")
     yield from _variable_problems(section.api_key_env, path=(*path, "api_key_env"))
     if section.api_key_secret and looks_secret(section.api_key_secret):
         yield ConfigProblem(
@@ -320,10 +322,11 @@ def _variable_problems(name: str | None, *, path: FieldPath) -> Iterator[ConfigP
 
 
 def _limit_problems(limits: LimitsConfig) -> Iterator[ConfigProblem]:
-    named: dict[FieldPath, Limits] = {("key",): limits.key, ("owner",): limits.owner}
-    named |= {("owners", owner): held for owner, held in limits.owners.items()}
+    fields: dict[FieldPath, Limits] = {("key",): limits.key, ("owner",): limits.owner}
+    fields |= {("owners", owner): owner_limits for owner, owner_limits in limits.owners.items()}
     yield from chain.from_iterable(
-        _negative_limit_problems(held, path=("limits", *path)) for path, held in named.items()
+        _negative_limit_problems(scope_limits, path=("limits", *path))
+        for path, scope_limits in fields.items()
     )
 
 

@@ -12,7 +12,7 @@ import yaml
 from dragoman.config.problems import ConfigProblem, FieldPath, mask_secrets
 from dragoman.errors import ConfigError
 
-# ---- Scalars: what a single word of YAML means, and the environment's variables inside a text.
+# Scalars: their values, and environment variables inside them.
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 _LOADER = yaml.SafeLoader("")
@@ -25,14 +25,14 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class InvalidScalar(Exception):
-    """A scalar that means nothing here; the message says why, without its value."""
+    """A scalar that is not valid here; the message says why, without its value."""
 
 
 def parse_scalar(node: yaml.ScalarNode) -> Any:
-    """The value of a scalar: text, a number, true or false, or None.
+    """Return the value of a scalar: text, a number, true or false, or None.
 
-    Dates stay text, as do `yes`, `no`, `on` and `off`, and numbers with a colon. That is what people mean by
-    them here (`version: 2023-06-01`, `thinking: off`), and what YAML itself says since 1.2.
+    Dates stay text, as do `yes`, `no`, `on` and `off`, and numbers with a colon: it is what users mean
+    (`version: 2023-06-01`, `thinking: off`), and what YAML specifies since 1.2.
     """
     text = str(node.value)
     match node.tag.removeprefix(_CORE_TAG):
@@ -46,7 +46,7 @@ def parse_scalar(node: yaml.ScalarNode) -> Any:
             return text
         case _:
             raise InvalidScalar(
-                f"the tag {mask_secrets(node.tag.removeprefix(_CORE_TAG))!r} means nothing here"
+                f"the tag {mask_secrets(node.tag.removeprefix(_CORE_TAG))!r} is not supported"
             )
 
 
@@ -54,14 +54,14 @@ def _parse_number(node: yaml.ScalarNode) -> int | float:
     try:
         value = _LOADER.construct_object(node)
     except (ValueError, OverflowError, yaml.YAMLError):
-        raise InvalidScalar("this is no number that can be read") from None
+        raise InvalidScalar("is not a valid number") from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidScalar("infinity is not counted with here; null is no limit, where there may be none")
+        raise InvalidScalar("infinity is not allowed; write null for no limit, where that is allowed")
     return value  # type: ignore[no-any-return]  # of an int or float tag
 
 
 def parse_text(text: str) -> Any:
-    """The value of a scalar that is written as this text."""
+    """Return the value of a scalar with this text."""
     tag = _LOADER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # in its stubs
     return parse_scalar(yaml.ScalarNode(tag, text))
 
@@ -74,25 +74,27 @@ def substitute_variables(text: str, environ: Mapping[str, str]) -> str:
         if found[0] == "$${":
             return "${"
         if name is None:
-            raise InvalidScalar("after '${' comes the name of a variable and '}'; '$${' is a '${' that stays")
-        held = environ.get(name)
-        if default is not None:
-            return held or default
-        if held is None:
             raise InvalidScalar(
-                f"the environment variable {name} is not set; ${{{name}:-default}} would do without,"
-                " and a key is better named in api_key_env"
+                "expected a variable's name and '}' after '${'; write '$${' for a literal '${'"
             )
-        return held
+        text = environ.get(name)
+        if default is not None:
+            return text or default
+        if text is None:
+            raise InvalidScalar(
+                f"the environment variable {name} is not set; write ${{{name}:-default}} to make it optional,"
+                " and name keys in api_key_env instead"
+            )
+        return text
 
     return _REFERENCE.sub(value, text)
 
 
 def parse_duration(text: str) -> float:
-    """The seconds in a span of time as people write it: `90s`, `2min`, `1.5h`."""
+    """Return the seconds of a duration such as `90s`, `2min` or `1.5h`. Raises InvalidScalar."""
     found = _DURATION.fullmatch(text.strip())
     if found is None or not float(found[1]):
-        raise InvalidScalar("is no span of time; one reads like 90s, 2min or 1.5h")
+        raise InvalidScalar("is not a valid duration; write it like 90s, 2min or 1.5h")
     return float(found[1]) * _UNIT_SECONDS[found[2]]
 
 
@@ -116,12 +118,12 @@ class ConfigDocument:
         self.problems: list[ConfigProblem] = []
 
     def line_of(self, path: FieldPath) -> int:
-        """The line of a field, or of what it stands in; 0 when it is in no file."""
+        """Return the line of a field or of the nearest section around it; 0 if it is not in a file."""
         places = (path[:length] for length in range(len(path), -1, -1))
         return next((self.lines[place] for place in places if place in self.lines), 0)
 
     def location(self, path: FieldPath, *, source: str) -> str:
-        """Where a field was said: `file:line`, a variable's name, or the source alone."""
+        """Return where a field was set: `file:line`, a variable's name, or the source alone."""
         for length in range(len(path), -1, -1):
             place = path[:length]
             if place in self.variables:
@@ -135,14 +137,16 @@ class ConfigDocument:
 
 
 def read_document(text: str, *, source: str, environ: Mapping[str, str]) -> ConfigDocument:
-    """The document in a YAML text. ConfigError with the line when it is no YAML."""
+    """Parse a YAML text. Raises ConfigError with the line when it is not valid YAML."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         builder = DocumentBuilder(environ)
         if node is not None:
             builder.document.value = builder.build(node, ())
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}:{_yaml_line(error, text)}: no YAML: {_yaml_problem(error)}") from None
+        raise ConfigError(
+            f"{source}:{_yaml_line(error, text)}: not valid YAML: {_yaml_problem(error)}"
+        ) from None
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
     if builder.document.value is None:
@@ -158,17 +162,17 @@ def _yaml_line(error: yaml.YAMLError, text: str) -> int:
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
-    """What the parser says, but never the text that it read: there may be a secret in it."""
+    """Return the parser's message, but never the text that it read: there may be a secret in it."""
     if isinstance(error, yaml.reader.ReaderError):
-        return "a character that may not be there"
-    said = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
-    if said and "\\t" in said:
-        return "a tab, where only spaces may stand"
-    return mask_secrets(said or "it cannot be read")
+        return "a character that is not allowed"
+    problem = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
+    if problem and "\\t" in problem:
+        return "a tab, where only spaces are allowed"
+    return mask_secrets(problem or "it cannot be parsed")
 
 
 class DocumentBuilder:
-    """Makes values of nodes."""
+    """Builds the values of YAML nodes."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.document = ConfigDocument()
@@ -177,14 +181,14 @@ class DocumentBuilder:
         self._count = 0
 
     def build(self, node: yaml.Node, path: FieldPath) -> Any:
-        """The value of a node; its faults are kept."""
+        """Return the value of a node; its problems are added to the document."""
         self._count += 1
         if self._count > MAX_VALUES:
             raise yaml.MarkedYAMLError(problem=f"more than {MAX_VALUES} values", problem_mark=node.start_mark)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._open_nodes:
-            return self._add_problem(path, "an anchor that holds itself")
+            return self._add_problem(path, "an anchor that contains itself")
         self._open_nodes.add(id(node))
         try:
             return self._collection(node, path)
@@ -193,7 +197,7 @@ class DocumentBuilder:
 
     def _collection(self, node: yaml.Node, path: FieldPath) -> Any:
         if node.tag not in _COLLECTION_TAGS:
-            return self._add_problem(path, f"the tag {mask_secrets(node.tag)!r} means nothing here")
+            return self._add_problem(path, f"the tag {mask_secrets(node.tag)!r} is not supported")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         return [self._item(child, (*path, place)) for place, child in enumerate(node.value)]
@@ -219,14 +223,14 @@ class DocumentBuilder:
             below = (*path, name)
             self.document.lines[below] = line
             if name in seen:
-                self._add_problem(below, f"said twice; first in line {seen[name]}")
+                self._add_problem(below, f"is set twice; first in line {seen[name]}")
                 continue
             seen[name] = line
             made[name] = self.build(value, below)
         return made
 
     def _merge_value(self, node: yaml.Node, path: FieldPath) -> dict[str, Any]:
-        """What `<<` brings in: a mapping, or several of which the first ones win."""
+        """Return what `<<` merges: a mapping, or several of which the first take precedence."""
         if isinstance(node, yaml.SequenceNode):
             made: dict[str, Any] = {}
             for child in reversed(node.value):
@@ -235,7 +239,7 @@ class DocumentBuilder:
         value = self.build(node, path)
         if isinstance(value, dict):
             return value
-        self._add_problem(path, "'<<' takes in mappings only")
+        self._add_problem(path, "'<<' merges mappings only")
         return {}
 
     def _scalar(self, node: yaml.ScalarNode, path: FieldPath) -> Any:
