@@ -26,7 +26,7 @@ def complaint(folder: Path, text: str, **environ: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         ("${A}", "one"),
         ("<${A}|${A}>", "<one|one>"),
@@ -40,8 +40,8 @@ def complaint(folder: Path, text: str, **environ: str) -> list[str]:
         ("${TRICK}", "${A}"),
     ],
 )
-def test_a_variable_in_a_text_is_replaced(said: str, expected: str, tmp_path: Path) -> None:
-    config = read(tmp_path, f"instructions: {said}", A="one", EMPTY="", TRICK="${A}")
+def test_a_variable_in_a_text_is_replaced(text: str, expected: str, tmp_path: Path) -> None:
+    config = read(tmp_path, f"instructions: {text}", A="one", EMPTY="", TRICK="${A}")
     assert config.instructions == expected
 
 
@@ -64,29 +64,30 @@ def test_a_variable_is_read_as_a_number_where_one_is_wanted_and_as_text_where_te
 
 def test_variables_that_are_not_set_are_named_with_their_lines(tmp_path: Path) -> None:
     advice = "to make it optional, and name keys in api_key_env instead"
+    unset = "the environment variable {0} is not set; write ${{{0}:-default}} "
     text = "model: ${M}\nproviders:\n  up:\n    type: openai\n    base_url: '${U}'\n"
     assert complaint(tmp_path, text) == [
-        f"hub.yaml:1: model: the environment variable M is not set; write ${{M:-default}} {advice}",
-        f"hub.yaml:5: providers.up.base_url: the environment variable U is not set; write ${{U:-default}} {advice}",
+        f"hub.yaml:1: model: {unset.format('M')}{advice}",
+        f"hub.yaml:5: providers.up.base_url: {unset.format('U')}{advice}",
     ]
 
 
-@pytest.mark.parametrize("said", ["${}", "${A", "${A.B}", "${ A }", "${1}"])
-def test_what_only_looks_like_a_variable_is_refused(said: str, tmp_path: Path) -> None:
-    (line,) = complaint(tmp_path, f"instructions: '{said}'", A="x")
+@pytest.mark.parametrize("text", ["${}", "${A", "${A.B}", "${ A }", "${1}"])
+def test_what_only_looks_like_a_variable_is_refused(text: str, tmp_path: Path) -> None:
+    (line,) = complaint(tmp_path, f"instructions: '{text}'", A="x")
     assert line.startswith(
         "hub.yaml:1: instructions: expected a variable's name and '}' after '${'; write '$${'"
     )
 
 
 def test_the_value_of_a_variable_is_in_no_error(tmp_path: Path) -> None:
-    said = complaint(
+    problems = complaint(
         tmp_path,
         "providers:\n  up: {type: openai, base_url: '${PLACE}', headers: {x-api-key: '${KEY}'}}\n",
         PLACE="ftp://ada:hunter2@h",
         KEY="a\nb-hunter2",
     )
-    assert said == [
+    assert problems == [
         "hub.yaml:2: providers.up.base_url: expected a URL such as https://host/v1, with http:// or https://",
         "hub.yaml:2: providers.up.headers.x-api-key: is not a valid HTTP header",
     ]
@@ -119,10 +120,10 @@ SAID: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 def test_a_variable_says_a_field(case: str, tmp_path: Path) -> None:
     environ, expected = SAID[case]
     provider = read(tmp_path, OPENAI, **environ).providers["OpenAI"]
-    held = {name: getattr(provider, name) for name in expected}
-    if "keys" in held:
-        held["keys"] = [key.api_key_env for key in provider.keys]
-    assert held == expected
+    value = {name: getattr(provider, name) for name in expected}
+    if "keys" in value:
+        value["keys"] = [key.api_key_env for key in provider.keys]
+    assert value == expected
 
 
 def test_a_name_with_signs_is_found_by_underscores(tmp_path: Path) -> None:
@@ -179,5 +180,5 @@ def test_a_variable_that_is_wrong_is_named(case: str, tmp_path: Path) -> None:
 
 
 def test_a_variable_without_a_field_is_named(tmp_path: Path) -> None:
-    said = complaint(tmp_path, "{}", DRAGOMAN__="1")
-    assert said == ["hub.yaml: the environment variable DRAGOMAN__ does not name a field"]
+    problems = complaint(tmp_path, "{}", DRAGOMAN__="1")
+    assert problems == ["hub.yaml: the environment variable DRAGOMAN__ does not name a field"]

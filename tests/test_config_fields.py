@@ -180,11 +180,11 @@ def test_keys_lie_in_the_environment_in_files_and_in_the_table(tmp_path: Path) -
             KeyConfig(api_key_secret="main"),
         ),
     )
-    held = {
+    value = {
         name: read_key(place, name="up", environ={"A": " from-env "}, secrets={"main": "from-table"})
         for name, place in key_sources(provider).items()
     }
-    assert held == {"a": "from-env", "2": "from-file", "3": "from-table"}
+    assert value == {"a": "from-env", "2": "from-file", "3": "from-table"}
     assert first_key(provider, name="up", environ={}) == "from-file"
 
 

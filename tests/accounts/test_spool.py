@@ -98,8 +98,8 @@ async def test_a_line_that_a_crash_cut_off_costs_only_itself(path: Path, *, cut:
     cut_off(path, cut)
     later = await opened(path)
     later.append(ROWS[3:5])
-    kept = ROWS[:3] if cut == 1 else ROWS[:2]
-    assert await replay(later) == kept + ROWS[3:5]
+    expected = ROWS[:3] if cut == 1 else ROWS[:2]
+    assert await replay(later) == expected + ROWS[3:5]
     assert later.row_count == 0
     await later.close()
 
@@ -110,12 +110,12 @@ async def test_a_full_spool_drops_the_newest_and_says_so(
 ) -> None:
     spool = await opened(path, max_rows=max_rows, max_bytes=max_bytes)
     spool.append(ROWS[:10])
-    kept = spool.row_count
-    assert spool.dropped == 10 - kept
+    fitting = spool.row_count
+    assert spool.dropped == 10 - fitting
     assert "is full: " in caplog.text
-    assert await replay(spool) == ROWS[:kept]
-    spool.append(ROWS[:kept])
-    assert (spool.row_count, spool.dropped) == (kept, 10 - kept)
+    assert await replay(spool) == ROWS[:fitting]
+    spool.append(ROWS[:fitting])
+    assert (spool.row_count, spool.dropped) == (fitting, 10 - fitting)
     await spool.close()
 
 

@@ -33,9 +33,9 @@ def asking(id: str = "a", *, session_id: str | None = None, input_hash: str = "h
 async def test_an_answer_outlives_a_restart(folder: Path, clock: Clock) -> None:
     async with await Store.open(folder, clock=clock) as store:
         await store.approvals.create(asking())
-        given = await store.approvals.answer("a", approved=True, by=LOCAL)
+        answered = await store.approvals.answer("a", approved=True, by=LOCAL)
     async with await Store.open(folder, clock=clock) as store:
-        assert await store.approvals.get("a") == given
+        assert await store.approvals.get("a") == answered
         used = await store.approvals.use("a", owner="local", operation="mail.send", input_hash="h")
         assert used.status == "used"
     async with await Store.open(folder, clock=clock) as store:
@@ -50,8 +50,8 @@ async def test_two_stores_beside_each_other_give_one_answer_and_one_use(folder: 
         await hub.approvals.create(asking())
         stores = [hub, command] * 10
         answers = (store.approvals.answer("a", approved=True, by=LOCAL) for store in stores)
-        said = await asyncio.gather(*answers, return_exceptions=True)
-        assert [type(each) for each in said if not isinstance(each, ApprovalRequest)] == [Conflict] * 19
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        assert [type(each) for each in results if not isinstance(each, ApprovalRequest)] == [Conflict] * 19
         call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
         uses = await asyncio.gather(
             *(store.approvals.use("a", **call) for store in stores), return_exceptions=True
@@ -70,22 +70,22 @@ async def test_a_session_takes_its_approvals_with_it(store: Store) -> None:
         await store.approvals.get("mine")
 
 
-@pytest.mark.parametrize("said", ["approved", "denied", "expired"])
+@pytest.mark.parametrize("answer", ["approved", "denied", "expired"])
 async def test_the_state_of_a_call_that_waits_is_kept_until_it_goes_on_and_used_once(
-    folder: Path, clock: Clock, said: str
+    folder: Path, clock: Clock, answer: str
 ) -> None:
     call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
     async with await Store.open(folder, clock=clock) as store:
         await store.approvals.create(replace(asking(), state=b"half done"))
-        if said == "expired":
+        if answer == "expired":
             clock.now = 3_000.0
         else:
-            await store.approvals.answer("a", approved=said == "approved", by=LOCAL, reason="so")
+            await store.approvals.answer("a", approved=answer == "approved", by=LOCAL, reason="so")
     async with await Store.open(folder, clock=clock) as store:
-        kept = await store.approvals.get("a")
-        assert (kept.status, kept.state) == (said, b"half done")
+        stored = await store.approvals.get("a")
+        assert (stored.status, stored.state) == (answer, b"half done")
         used = await store.approvals.use("a", **call)
-        assert (used.status, used.state) == ("used" if said == "approved" else said, None)
+        assert (used.status, used.state) == ("used" if answer == "approved" else answer, None)
         with pytest.raises(Conflict):
             await store.approvals.use("a", **call)
         assert (await store.approvals.get("a")).state is None
@@ -111,8 +111,8 @@ async def test_two_calls_cannot_both_go_on_from_a_state_that_nobody_approved(
         await hub.approvals.create(replace(asking(), state=b"half done"))
         await hub.approvals.answer("a", approved=False, by=LOCAL)
         uses = [store.approvals.use("a", **call) for store in [hub, command] * 5]
-        said = await asyncio.gather(*uses, return_exceptions=True)
-        assert [type(each) for each in said if not isinstance(each, ApprovalRequest)] == [Conflict] * 9
+        results = await asyncio.gather(*uses, return_exceptions=True)
+        assert [type(each) for each in results if not isinstance(each, ApprovalRequest)] == [Conflict] * 9
 
 
 async def test_what_was_answered_or_has_expired_since_then_is_found_and_what_was_used_is_not(

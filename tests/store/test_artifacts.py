@@ -22,8 +22,8 @@ def artifacts(request: pytest.FixtureRequest, store: Store, clock: Clock) -> Art
 
 
 def described(id: str = "a", *, size: int = len(BODY), **fields: Any) -> Artifact:
-    given = {"owner": "ann", "media_type": "text/plain", "created_at": 1_000.0, **fields}
-    return Artifact(id=id, size=size, **given)
+    values = {"owner": "ann", "media_type": "text/plain", "created_at": 1_000.0, **fields}
+    return Artifact(id=id, size=size, **values)
 
 
 async def test_an_artifact_comes_back_as_it_was_kept(artifacts: ArtifactStore) -> None:

@@ -39,8 +39,8 @@ async def test_of_500_at_once_exactly_100_pass_where_there_is_room_for_100(store
 
 async def test_of_500_at_once_through_several_processes_exactly_100_pass(folder: Path) -> None:
     stores = [await Store.open(folder, exclusive=False) for _ in range(5)]
-    asked = [store.budgets.reserve([KEY, OWNER], 1) for store in stores for _ in range(100)]
-    answers = await asyncio.gather(*asked)
+    reservations = [store.budgets.reserve([KEY, OWNER], 1) for store in stores for _ in range(100)]
+    answers = await asyncio.gather(*reservations)
     assert answers.count(None) == 100
     assert await stores[0].budgets.get_balance("owner:ann", "month:2026-11") == (0, 100)
     await asyncio.gather(*(store.close() for store in stores))

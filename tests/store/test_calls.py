@@ -87,8 +87,8 @@ async def test_calls_that_a_crash_has_cut_off_are_ended_by_what_they_would_have_
     await store.calls.record_end("waits", CallCompletion(status="pending"))
     assert await store.calls.interrupt_running(5.0) == 3
     found = [await store.calls.get(id) for id in ("read", "idempotent", "once", "waits")]
-    told = [(each.status, each.ended_at) for each in found if each is not None]
-    assert told == [("aborted", 5.0), ("aborted", 5.0), ("uncertain", 5.0), ("pending", None)]
+    states = [(each.status, each.ended_at) for each in found if each is not None]
+    assert states == [("aborted", 5.0), ("aborted", 5.0), ("uncertain", 5.0), ("pending", None)]
     assert await store.calls.interrupt_running(6.0) == 0
 
 

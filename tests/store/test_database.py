@@ -47,7 +47,7 @@ async def ids(database: Database) -> list[str]:
 
 
 @asynccontextmanager
-async def held(database: Database) -> AsyncIterator[None]:
+async def blocked_writer(database: Database) -> AsyncIterator[None]:
     """The writer is busy inside, so that all that is written there waits and makes one group."""
     entered, free = threading.Event(), threading.Event()
 
@@ -70,7 +70,7 @@ async def test_a_write_that_returned_is_seen_by_the_next_read(database: Database
 
 
 async def test_a_failing_write_does_not_fail_its_neighbours(database: Database) -> None:
-    async with held(database):
+    async with blocked_writer(database):
         jobs = [put("a"), put_and_fail("b"), put("c"), put("a"), put("d")]
         writes = [asyncio.ensure_future(database.write(job)) for job in jobs]
         await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_writes_that_wait_together_are_one_transaction(database: Database)
         await database.write(job)
         return len(await ids(database))
 
-    async with held(database):
+    async with blocked_writer(database):
         writes = [asyncio.ensure_future(write(job)) for job in (put("a"), look, put("b"))]
         await asyncio.sleep(0)
     assert await asyncio.gather(*writes) == [2, 2, 2]
@@ -114,7 +114,7 @@ async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(databas
 
 
 async def test_what_a_cancelled_caller_asked_for_is_written_all_the_same(database: Database) -> None:
-    async with held(database):
+    async with blocked_writer(database):
         write = asyncio.ensure_future(database.write(put("a")))
         await asyncio.sleep(0)
         write.cancel()
@@ -145,7 +145,7 @@ async def test_who_posted_a_write_may_hear_that_it_failed(
 
 
 async def test_posting_more_than_the_database_can_keep_up_with_is_refused(database: Database) -> None:
-    async with held(database):
+    async with blocked_writer(database):
         for _ in range(MAX_QUEUED - 1):
             database.enqueue(lambda _: None)
         with pytest.raises(Unavailable, match="writes behind"):
@@ -174,7 +174,7 @@ async def test_a_read_sees_one_moment(database: Database) -> None:
 
 
 async def test_reads_do_not_wait_for_the_writer(database: Database) -> None:
-    async with held(database):
+    async with blocked_writer(database):
         assert await asyncio.wait_for(ids(database), DEADLINE) == []
 
 

@@ -23,7 +23,7 @@ class Compiler:
 
     def __init__(self, url: str) -> None:
         self._dialect = make_url(url).get_dialect()()
-        self.said: list[str] = []
+        self.statements: list[str] = []
         self.values: list[object] = []
 
     def insert(self, table: Table) -> Insert:
@@ -32,8 +32,8 @@ class Compiler:
     def compile(self, statement: ClauseElement) -> str:
         compiled = statement.compile(dialect=self._dialect)
         self.values += [value for value in compiled.params.values() if value is not None]
-        self.said.append(str(compiled))
-        return self.said[-1]
+        self.statements.append(str(compiled))
+        return self.statements[-1]
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ class Compiler:
 )
 def test_a_report_can_be_said_and_takes_all_its_values_by_name(url: str, day: str) -> None:
     compiler = Compiler(url)
-    said = compiler.compile(UsageReport(GROUP_NAMES).select([*FILTERS, "since", "until"]))
+    statements = compiler.compile(UsageReport(GROUP_NAMES).select([*FILTERS, "since", "until"]))
     assert compiler.values == []
-    assert "GROUP BY usage.owner" in said
-    assert day in said
+    assert "GROUP BY usage.owner" in statements
+    assert day in statements
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "postgresql+psycopg://"])
@@ -59,9 +59,9 @@ def test_every_statement_can_be_said_and_takes_all_its_values_by_name(url: str) 
     compiler = Compiler(url)
     for kind in kinds_of_statements():
         kind(compiler)
-    assert len(compiler.said) > 100
+    assert len(compiler.statements) > 100
     assert compiler.values == []
-    assert "ON CONFLICT (session_id) WHERE status = 'running' DO NOTHING" in " ".join(compiler.said)
+    assert "ON CONFLICT (session_id) WHERE status = 'running' DO NOTHING" in " ".join(compiler.statements)
 
 
 def kinds_of_statements() -> Iterator[type]:

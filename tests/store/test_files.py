@@ -73,9 +73,9 @@ def tables(raw: sqlite3.Connection) -> dict[str, set[tuple[object, ...]]]:
 async def test_a_store_is_there_again_when_it_is_opened_again(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "new" / "folder") as store:
         await converse(store, "why?")
-        said = await store.messages.list("s")
+        stored = await store.messages.list("s")
     async with await Store.open(tmp_path / "new" / "folder") as store:
-        assert await store.messages.list("s") == said
+        assert await store.messages.list("s") == stored
 
 
 async def test_the_revisions_make_the_tables_that_the_code_expects() -> None:

@@ -93,7 +93,7 @@ async def test_words_are_found_with_what_stands_around_them(store: Store) -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "asked"),
+    ("text", "query"),
     [
         ("Der Müller mahlt", "muller"),
         ("Der Muller mahlt", "MÜLLER"),
@@ -110,11 +110,11 @@ async def test_words_are_found_with_what_stands_around_them(store: Store) -> Non
     ],
 )
 async def test_words_are_found_whatever_their_case_accents_ends_and_letters(
-    store: Store, said: str, asked: str
+    store: Store, text: str, query: str
 ) -> None:
     await say(store, TextPart("something else entirely"), id="other")
-    await say(store, TextPart(said))
-    assert await look(store, asked) == [("s", "m")]
+    await say(store, TextPart(text))
+    assert await look(store, query) == [("s", "m")]
 
 
 async def test_a_short_word_is_only_itself(store: Store) -> None:
@@ -296,22 +296,22 @@ async def test_a_model_finds_what_it_is_not_shown_any_more(store: Store) -> None
 async def test_a_message_is_read_in_words(store: Store) -> None:
     call = ToolPart("tool-look", "c", "output-available", input={"at": "x"}, output=[1, {"y": "z"}])
     await say(store, TextPart("First."), ReasoningPart(text="hm"), call, TextPart("Last."))
-    said = await store.history.read("s", "m", owner="ann")
-    assert (said.role, said.text) == ("user", "First.\n\nlook\nat: x\n1\ny: z\n\nLast.")
+    message = await store.history.read("s", "m", owner="ann")
+    assert (message.role, message.text) == ("user", "First.\n\nlook\nat: x\n1\ny: z\n\nLast.")
     with pytest.raises(NotFound, match="'n'"):
         await store.history.read("s", "n", owner="ann")
 
 
 async def test_the_history_in_memory_tells_the_same_of_a_text(store: Store) -> None:
     await converse(store, "where is the hotel?", "why?")
-    held = MemoryMessageSearch(await store.messages.list("s"), owner="ann")
+    memory = MemoryMessageSearch(await store.messages.list("s"), owner="ann")
     for query, owner in (("hotel", "ann"), ("hotel", "bob"), ("why", "ann"), ("nothing", "ann")):
-        kept = await store.history.search(query, owner=owner, session_id="s", truncated_only=True)
-        told = await held.search(query, owner=owner, session_id="s", truncated_only=True)
-        assert marked(told) == marked(kept), query
-    assert (await held.read("s", "u0", owner="ann")).text == "where is the hotel?"
+        stored = await store.history.search(query, owner=owner, session_id="s", truncated_only=True)
+        in_memory = await memory.search(query, owner=owner, session_id="s", truncated_only=True)
+        assert marked(in_memory) == marked(stored), query
+    assert (await memory.read("s", "u0", owner="ann")).text == "where is the hotel?"
     with pytest.raises(NotFound):
-        await held.read("s", "u0", owner="bob")
+        await memory.read("s", "u0", owner="bob")
 
 
 async def test_searches_beside_writes_find_what_was_acknowledged(store: Store) -> None:

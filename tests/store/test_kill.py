@@ -23,11 +23,11 @@ def write_and_kill(folder: Path, *, name: str, lines: int) -> list[list[str]]:
     command = [sys.executable, "-m", "tests.store.chronicler", str(folder), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(lines)]
+        output = [process.stdout.readline() for _ in range(lines)]
         process.send_signal(signal.SIGKILL)
-        told += process.stdout.readlines()
+        output += process.stdout.readlines()
     assert process.returncode == -signal.SIGKILL
-    return [line.split() for line in told if line.endswith("\n")]
+    return [line.split() for line in output if line.endswith("\n")]
 
 
 def check(connection: DatabaseConnection) -> tuple[object, ...]:
@@ -40,8 +40,8 @@ def check(connection: DatabaseConnection) -> tuple[object, ...]:
     )
 
 
-async def kept(store: Store) -> set[tuple[str, str, int, str]]:
-    """All that a chronicler could have told, as the store has it."""
+async def stored_parts(store: Store) -> set[tuple[str, str, int, str]]:
+    """All parts and runs that a chronicler could have acknowledged, as stored."""
     found: set[tuple[str, str, int, str]] = set()
     for session in await store.sessions.list("ann", limit=10_000):
         for message in await store.messages.list(session.id):
@@ -55,12 +55,14 @@ async def kept(store: Store) -> set[tuple[str, str, int, str]]:
 
 async def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
     chance = random.Random(20)
-    told: set[tuple[str, str, int, str]] = set()
+    acknowledged: set[tuple[str, str, int, str]] = set()
     for kill in range(KILLS):
         lines = write_and_kill(tmp_path, name=f"k{kill}", lines=chance.randrange(LINES))
-        told |= {(session, message, int(position), text) for session, message, position, text in lines}
+        acknowledged |= {
+            (session, message, int(position), text) for session, message, position, text in lines
+        }
         async with await Store.open(tmp_path) as store:
             whole = await store.database.read(check)
             assert whole == ([("ok",)], [], [])
-            assert told - await kept(store) == set()
-    assert len(told) > KILLS
+            assert acknowledged - await stored_parts(store) == set()
+    assert len(acknowledged) > KILLS

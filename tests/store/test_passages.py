@@ -62,13 +62,13 @@ async def test_a_search_indexes_what_its_owner_said_and_no_more(store: Store, fo
 async def test_what_a_run_has_said_so_far_is_found_and_what_it_says_then(store: Store) -> None:
     await store.runs.create(run(), session=session(), user=user("u", "ask"), assistant=assistant())
 
-    async def say(*said: str, count: int | None = None) -> None:
-        changed = [(position, text(each)) for position, each in enumerate(said)]
+    async def say(*texts: str, count: int | None = None) -> None:
+        changed = [(position, text(each)) for position, each in enumerate(texts)]
         await store.write(store.messages.write_parts_job("s", "a", changed=changed, count=count))
 
-    for said in (["one"], ["one", "two"], ["uno", "due", "tre"]):
-        await say(*said)
-        assert [await look(store, each) for each in said] == [["s/a"]] * len(said)
+    for texts in (["one"], ["one", "two"], ["uno", "due", "tre"]):
+        await say(*texts)
+        assert [await look(store, each) for each in texts] == [["s/a"]] * len(texts)
     assert await look(store, "one") == await look(store, "two") == []
     await say("uno", count=1)
     assert [await look(store, word) for word in ("uno", "due")] == [["s/a"], []]
@@ -112,14 +112,14 @@ async def test_a_search_that_takes_too_long_answers_with_what_there_is_and_the_n
     hurry(store)
     for at in ("old", "new"):
         begun = run(at, session_id=at, at=float(at == "new"))
-        said = Message("m", "user", tuple(TextPart(f"hotel {number}") for number in range(3)))
-        await store.runs.create(begun, session=session(at), assistant=said)
+        message = Message("m", "user", tuple(TextPart(f"hotel {number}") for number in range(3)))
+        await store.runs.create(begun, session=session(at), assistant=message)
         await store.runs.finish(at, FINISHED)
-    told = [await store.history.search("hotel", owner="ann") for _ in range(10)]
-    steps = [found.indexing for found in told]
+    results = [await store.history.search("hotel", owner="ann") for _ in range(10)]
+    steps = [found.indexing for found in results]
     assert steps == [*[IndexingProgress(0, 2)] * 3, *[IndexingProgress(1, 1)] * 5, None, None]
-    assert [passage.session_id for passage in told[0].passages] == ["new"]
-    assert len(told[-1].passages) == 2
+    assert [passage.session_id for passage in results[0].passages] == ["new"]
+    assert len(results[-1].passages) == 2
 
 
 async def test_many_who_search_at_once_all_find_what_is_theirs(store: Store) -> None:
@@ -153,9 +153,9 @@ async def test_whatever_is_written_beside_it_the_index_is_right_in_the_end(
     await asyncio.gather(*(talk(seed) for seed in range(4)), *(search(query) for query in ("w1", "w2")))
     store.history.indexing_seconds = 60
     sessions = [f"s{seed}" for seed in range(4)]
-    said = {f"{at}/{message.id}": message for at in sessions for message in await store.messages.list(at)}
+    stored = {f"{at}/{message.id}": message for at in sessions for message in await store.messages.list(at)}
     for word in (f"w{number}" for number in range(12)):
-        expected = sorted(id for id, message in said.items() if word in words(message))
+        expected = sorted(id for id, message in stored.items() if word in words(message))
         assert await look(store, word) == expected, word
     with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute("INSERT INTO passage_index (passage_index, rank) VALUES ('integrity-check', 1)")
@@ -167,8 +167,8 @@ async def turn(store: Store, at: str, number: int, *, random: Random) -> None:
     there = [message.id for message in await store.messages.list(at)]
     begun = run(f"{at}-{number}", session_id=at, message_id=id)
     drop = f"u{id}" if id in there else None
-    said = user(f"u{id}", f"w{random.randrange(12)}")
-    await store.runs.create(begun, session=session(at), user=said, drop_from=drop, assistant=assistant(id))
+    message = user(f"u{id}", f"w{random.randrange(12)}")
+    await store.runs.create(begun, session=session(at), user=message, drop_from=drop, assistant=assistant(id))
     for _ in range(3):
         changed = [(position, text(f"w{random.randrange(12)}")) for position in range(random.randrange(1, 4))]
         await store.write(store.messages.write_parts_job(at, id, changed=changed, count=len(changed)))

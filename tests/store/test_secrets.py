@@ -46,9 +46,9 @@ async def test_a_value_is_neither_in_the_files_nor_in_what_is_shown(folder: Path
     async with await opened(folder, clock) as store:
         await store.secrets.put("openai", VALUE)
         assert VALUE not in repr(await store.secrets.list())
-        held = b"".join(path.read_bytes() for path in folder.iterdir())  # noqa: ASYNC240 - it is a test
-    assert VALUE.encode() not in held
-    assert MASTER.to_text().encode() not in held
+        content = b"".join(path.read_bytes() for path in folder.iterdir())  # noqa: ASYNC240 - it is a test
+    assert VALUE.encode() not in content
+    assert MASTER.to_text().encode() not in content
 
 
 def test_the_same_value_is_sealed_differently_each_time() -> None:

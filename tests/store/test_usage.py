@@ -63,7 +63,7 @@ def call(id: str, *, at: float = NOON, **fields: Any) -> UsageRecord:
     return UsageRecord(id=id, started_at=at, **fields)
 
 
-async def kept(store: Store, *records: UsageRecord) -> None:
+async def insert(store: Store, *records: UsageRecord) -> None:
     await store.write(store.usage.insert_missing_job(records))
 
 
@@ -79,20 +79,20 @@ async def test_a_record_is_kept_whole(store: Store) -> None:
         price_model="any-2",
         tokens=Usage(1, 2, 3, 4, 5, 6, estimated=True),
     )
-    await kept(store, whole, call("bare"))
+    await insert(store, whole, call("bare"))
     assert await store.usage.list() == [whole, call("bare")]
 
 
 async def test_a_batch_may_be_written_twice_and_counts_once(store: Store) -> None:
-    await kept(store, call("a"), call("b"))
-    await kept(store, call("b"), call("c"))
+    await insert(store, call("a"), call("b"))
+    await insert(store, call("b"), call("c"))
     assert [record.id for record in await store.usage.list()] == ["a", "b", "c"]
     with pytest.raises(Conflict):
         await store.usage.add(call("a"))
 
 
 async def test_a_report_adds_up_what_is_known_of_each_group(store: Store) -> None:
-    await kept(
+    await insert(
         store,
         call("1", model_served="m", cost=0.5, tokens=Usage(10, 2), duration=1.0, first_byte=0.5),
         call("2", model_served="m", tokens=Usage(5, estimated=True), duration=3.0, error="timeout"),
@@ -121,7 +121,7 @@ async def test_a_report_adds_up_what_is_known_of_each_group(store: Store) -> Non
 
 async def test_a_report_by_time_is_in_the_order_of_time(store: Store) -> None:
     day = 86_400
-    await kept(store, call("1", cost=1.0), call("2", at=NOON - day, cost=9.0), call("3", at=NOON + 3_599.9))
+    await insert(store, call("1", cost=1.0), call("2", at=NOON - day, cost=9.0), call("3", at=NOON + 3_599.9))
     days = [line.group for line in await store.usage.report(["day"])]
     assert days == [{"day": "2026-11-21"}, {"day": "2026-11-22"}]
     hours = [(line.group["hour"], line.calls) for line in await store.usage.report(["hour"], since=NOON)]
@@ -129,7 +129,7 @@ async def test_a_report_by_time_is_in_the_order_of_time(store: Store) -> None:
 
 
 async def test_everything_that_can_be_grouped_by_can_be_grouped_by_together(store: Store) -> None:
-    await kept(store, USED)
+    await insert(store, USED)
     (line,) = await store.usage.report(GROUP_NAMES)
     assert line.group == {
         "owner": "ann",
@@ -147,15 +147,15 @@ async def test_everything_that_can_be_grouped_by_can_be_grouped_by_together(stor
 
 
 async def test_a_report_is_of_a_time_and_of_what_is_filtered(store: Store) -> None:
-    await kept(
+    await insert(
         store,
         call("1", at=1.0, model_asked="m"),
         call("2", at=2.0, model_served="m", owner="bob"),
         call("3", at=3.0, provider="p"),
     )
 
-    async def calls(**asked: Any) -> int:
-        (line,) = await store.usage.report(**asked)
+    async def calls(**filters: Any) -> int:
+        (line,) = await store.usage.report(**filters)
         return line.calls
 
     assert await calls(since=2.0) == 2
@@ -168,7 +168,7 @@ async def test_a_report_is_of_a_time_and_of_what_is_filtered(store: Store) -> No
 
 async def test_the_records_come_in_pages_the_oldest_first(store: Store) -> None:
     records = [call(f"{n}", at=NOON + n // 2) for n in range(7)]
-    await kept(store, *reversed(records), call("x", owner="bob"))
+    await insert(store, *reversed(records), call("x", owner="bob"))
     found: list[UsageRecord] = []
     while True:
         after = (found[-1].started_at, found[-1].id) if found else None
