@@ -234,8 +234,8 @@ async def test_of_twenty_uses_and_of_twenty_answers_at_once_one_passes(approvals
 
 
 async def test_twenty_asks_of_the_same_call_at_once_make_one_request(approvals: ApprovalStore) -> None:
-    kept = await asyncio.gather(*(approvals.create(asking(f"a{number}")) for number in range(20)))
-    assert len({each.id for each in kept}) == 1
+    stored = await asyncio.gather(*(approvals.create(asking(f"a{number}")) for number in range(20)))
+    assert len({each.id for each in stored}) == 1
     assert len(await approvals.list()) == 1
 
 

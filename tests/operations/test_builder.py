@@ -107,7 +107,7 @@ def test_a_builder_is_not_changed_by_what_is_built_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "expected_message"),
     [
         (lambda: tool("x").param("a", "float"), "parameter 'a' of the tool 'x': 'float' is not a JSON type"),
         (lambda: tool("x").param("a", []), "it has no type"),
@@ -132,6 +132,6 @@ def test_a_builder_is_not_changed_by_what_is_built_on_it() -> None:
         (lambda: tool("x").build(lambda args: args, retries=2), "cannot have retries"),
     ],
 )
-def test_what_cannot_be_is_said(build: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_is_said(build: Any, expected_message: str) -> None:
+    with pytest.raises(ConfigError, match=expected_message):
         build()

@@ -57,7 +57,7 @@ class Synonyms:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
-        self.asked: list[str] = []
+        self.embedded: list[str] = []
         self.failures = 0
         self._words = HashingEmbedder(256)
 
@@ -67,7 +67,7 @@ class Synonyms:
         if self.failures:
             self.failures -= 1
             raise RuntimeError("no model today")
-        self.asked.extend(texts)
+        self.embedded.extend(texts)
         return self._words.embed([sub(r"\d", "", text.replace("automobile", "car")) for text in texts])
 
 
@@ -127,12 +127,12 @@ async def test_an_operation_that_comes_back_is_not_embedded_again() -> None:
     embedder = Synonyms()
     async with searching(embedder, *GARAGE) as (registry, search, meanings):
         await settled(meanings)
-        seen = len(embedder.asked)
+        seen = len(embedder.embedded)
         registry.add(registry.remove("garage.rent"))
         assert names(search, "automobile") == ["garage.rent"]
-        assert embedder.asked[seen:] == ["automobile"]
+        assert embedder.embedded[seen:] == ["automobile"]
         names(search, "automobile")
-        assert embedder.asked[seen:] == ["automobile"]
+        assert embedder.embedded[seen:] == ["automobile"]
 
 
 async def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again(
@@ -157,9 +157,9 @@ async def test_hidden_operations_and_other_namespaces_stay_out_of_it() -> None:
 
 
 async def test_equals_by_meaning_are_ordered_by_id() -> None:
-    held = [made(f"n{index}.rent", "Rent a car.") for index in (3, 1, 2)]
+    present = [made(f"n{index}.rent", "Rent a car.") for index in (3, 1, 2)]
     embedder = Synonyms()
-    async with searching(embedder, *held, *GARAGE[1:]) as (_, search, meanings):
+    async with searching(embedder, *present, *GARAGE[1:]) as (_, search, meanings):
         await settled(meanings)
         assert names(search, "automobile rent")[:3] == ["n1.rent", "n2.rent", "n3.rent"]
 
@@ -178,10 +178,10 @@ def test_static_vectors_from_a_wheel_know_that_words_are_akin() -> None:
 
 
 async def test_many_that_fit_are_all_found_and_in_order() -> None:
-    held = [made(f"n.rent_{index:04}", "Rent a car." + " Or two." * (index % 2)) for index in range(1_200)]
-    async with searching(Synonyms(), *held) as (_, search, meanings):
+    present = [made(f"n.rent_{index:04}", "Rent a car." + " Or two." * (index % 2)) for index in range(1_200)]
+    async with searching(Synonyms(), *present) as (_, search, meanings):
         await settled(meanings)
         found = [each.id for each in search.rank("automobile", 5_000)]
-        assert len(found) == len(held)
-        best = [each.id for each in held if not int(each.name[-4:]) % 2]
+        assert len(found) == len(present)
+        best = [each.id for each in present if not int(each.name[-4:]) % 2]
         assert found[: len(best)] == best

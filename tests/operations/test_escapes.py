@@ -80,7 +80,7 @@ async def hang() -> None:
     await asyncio.Event().wait()
 
 
-def stubborn(*ids: str, said: list[Any]) -> Callable[..., Any]:
+def stubborn(*ids: str, events: list[Any]) -> Callable[..., Any]:
     """An operation that calls these one after the other, whatever comes of each."""
 
     @operation("x", effect="once", name="stubborn")
@@ -88,35 +88,35 @@ def stubborn(*ids: str, said: list[Any]) -> Callable[..., Any]:
         """Go on, whatever fails."""
         for id in ids:
             try:
-                said.append(await context.call(id, {}))
+                events.append(await context.call(id, {}))
             except Exception as error:  # noqa: BLE001 - that is what it does
-                said.append(type(error).__name__)
+                events.append(type(error).__name__)
 
     return run
 
 
 async def test_what_called_an_operation_that_will_not_be_cancelled_does_not_go_on() -> None:
     for child in ("x.deaf", "x.clumsy"):
-        said: list[Any] = []
-        async with world(deaf, clumsy, hang, stubborn(child, "x.hang", said=said)) as made:
+        events: list[Any] = []
+        async with world(deaf, clumsy, hang, stubborn(child, "x.hang", events=events)) as made:
             calling = made.begin("x.stubborn")
             await made.reached(child)
             assert made.calls.abort(await made.reached("x.stubborn"))
             outcome = await calling
-            assert (outcome.status, said) == ("aborted", [])
+            assert (outcome.status, events) == ("aborted", [])
             assert "x.hang" not in made.statuses()
             assert made.statuses()["x.stubborn"] == "aborted"
 
 
 async def test_a_deadline_ends_what_called_an_operation_that_will_not_be_cancelled() -> None:
-    said: list[Any] = []
-    async with world(deaf, hang, stubborn("x.deaf", "x.hang", said=said)) as made:
+    events: list[Any] = []
+    async with world(deaf, hang, stubborn("x.deaf", "x.hang", events=events)) as made:
         deadline = asyncio.get_running_loop().time() + 0.05
         outcome = await made.begin("x.stubborn", Context(deadline=deadline))
         assert outcome.status == "failed"
         assert outcome.error is not None
         assert outcome.error.code == "call_timeout"
-        assert said == []
+        assert events == []
 
 
 async def test_a_task_whose_call_would_not_be_stopped_can_still_be_stopped_call_by_call() -> None:
@@ -135,18 +135,18 @@ async def test_a_task_whose_call_would_not_be_stopped_can_still_be_stopped_call_
 
 
 async def test_a_child_that_is_stopped_alone_leaves_what_called_it() -> None:
-    said: list[Any] = []
-    async with world(hang, deaf, stubborn("x.hang", "x.deaf", said=said)) as made:
+    events: list[Any] = []
+    async with world(hang, deaf, stubborn("x.hang", "x.deaf", events=events)) as made:
         calling = made.begin("x.stubborn")
         for child in ("x.hang", "x.deaf"):
             assert made.calls.abort(await made.reached(child))
         assert (await calling).ok
-        assert said == ["CallError", "CallError"]
+        assert events == ["CallError", "CallError"]
 
 
 async def test_whatever_is_raised_a_call_has_an_end_in_the_record() -> None:
     class Odd(BaseException):
-        """What is no Exception."""
+        """A BaseException that is not an Exception."""
 
     @operation("x", effect="once")
     async def odd() -> None:
@@ -176,8 +176,8 @@ async def test_one_that_never_ends_holds_nobody_up_for_long(monkeypatch: pytest.
             with suppress(asyncio.CancelledError):
                 await over.wait()
 
-    said: list[Any] = []
-    async with world(immortal, stubborn("x.immortal", "x.immortal", said=said)) as made:
+    events: list[Any] = []
+    async with world(immortal, stubborn("x.immortal", "x.immortal", events=events)) as made:
         calling = made.begin("x.stubborn")
         await made.reached("x.immortal")
         assert made.calls.abort(await made.reached("x.stubborn"))
@@ -201,12 +201,12 @@ async def test_a_generator_in_a_thread_ends_at_its_next_value() -> None:
             ended.set()
 
     async with world(count) as made:
-        told: asyncio.Queue[int] = asyncio.Queue()
-        counting = made.calls.call("x.count", context=Context(), on_progress=told.put_nowait)
+        reports: asyncio.Queue[int] = asyncio.Queue()
+        counting = made.calls.call("x.count", context=Context(), on_progress=reports.put_nowait)
         calling = asyncio.ensure_future(counting)
-        assert await told.get() == 1
+        assert await reports.get() == 1
         assert made.calls.abort(await made.reached("x.count"))
         assert (await calling).status == "aborted"
         going.set()
         assert await asyncio.to_thread(ended.wait, LIMIT)
-        assert told.empty()
+        assert reports.empty()

@@ -214,7 +214,7 @@ def _hidden() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "expected_message"),
     [
         (untyped, "untyped: parameter 'x' has no type hint"),
         (starred, "starred: parameter 'numbers' takes any number of values"),
@@ -226,11 +226,11 @@ def _hidden() -> None: ...
     ],
 )
 def test_a_function_that_cannot_be_an_operation_is_refused_by_name(
-    function: Callable[..., Any], said: str
+    function: Callable[..., Any], expected_message: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
         made(function)
-    assert said in str(error.value)
+    assert expected_message in str(error.value)
 
 
 def test_a_timeout_must_be_positive() -> None:

@@ -70,24 +70,24 @@ def post() -> Post:
 
 async def test_a_call_that_wants_approval_waits_and_runs_once_it_is_approved(post: Post) -> None:
     async with post.open() as (calls, _):
-        asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
-        assert (asked.ok, asked.status, post.sent) == (False, "pending", [])
-        assert post.ledger.get(asked.call_id).status == "pending"
-        assert asked.approval_id is not None
-        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
-        done = await calls.call("mail.send", {"to": "bob"}, context=with_approval(asked.approval_id))
-        assert (done.ok, done.result, done.call_id) == (True, "sent to bob", asked.call_id)
-        assert post.ledger.get(asked.call_id).status == "done"
+        pending = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
+        assert (pending.ok, pending.status, post.sent) == (False, "pending", [])
+        assert post.ledger.get(pending.call_id).status == "pending"
+        assert pending.approval_id is not None
+        await calls.answer_approval(pending.approval_id, approved=True, by=ANN)
+        done = await calls.call("mail.send", {"to": "bob"}, context=with_approval(pending.approval_id))
+        assert (done.ok, done.result, done.call_id) == (True, "sent to bob", pending.call_id)
+        assert post.ledger.get(pending.call_id).status == "done"
         assert post.sent == ["bob"]
 
 
 def with_approval(id: str, **changes: Any) -> Context:
-    known: dict[str, Any] = {name: getattr(MODEL, name) for name in ("identity", "for_model", "run_id")}
-    return Context(**{**known, "tool_call_id": "tc_1", "approval": id, **changes})
+    fields: dict[str, Any] = {name: getattr(MODEL, name) for name in ("identity", "for_model", "run_id")}
+    return Context(**{**fields, "tool_call_id": "tc_1", "approval": id, **changes})
 
 
 @pytest.mark.parametrize(
-    ("input", "changes", "said"),
+    ("input", "changes", "expected_message"),
     [
         ({"to": "eve"}, {}, "is for another operation, or for other arguments"),
         ({"to": "bob"}, {"identity": BOB}, "belongs to another owner"),
@@ -96,25 +96,25 @@ def with_approval(id: str, **changes: Any) -> Context:
     ],
 )
 async def test_a_changed_or_foreign_approval_is_refused(
-    post: Post, input: dict[str, Any], changes: dict[str, Any], said: str
+    post: Post, input: dict[str, Any], changes: dict[str, Any], expected_message: str
 ) -> None:
     async with post.open() as (calls, _):
-        asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
-        assert asked.approval_id is not None
-        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
-        context = with_approval(**{"id": asked.approval_id, **changes})
+        pending = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
+        assert pending.approval_id is not None
+        await calls.answer_approval(pending.approval_id, approved=True, by=ANN)
+        context = with_approval(**{"id": pending.approval_id, **changes})
         outcome = await calls.call("mail.send", input, context=context)
         assert outcome.error is not None
-        assert said in outcome.error.message
+        assert expected_message in outcome.error.message
         assert post.sent == []
 
 
 async def test_an_approval_is_good_for_one_call(post: Post) -> None:
     async with post.open() as (calls, _):
-        asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
-        assert asked.approval_id is not None
-        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
-        context = with_approval(asked.approval_id)
+        pending = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
+        assert pending.approval_id is not None
+        await calls.answer_approval(pending.approval_id, approved=True, by=ANN)
+        context = with_approval(pending.approval_id)
         outcomes = await asyncio.gather(
             *(calls.call("mail.send", {"to": "bob"}, context=context) for _ in range(5))
         )
@@ -124,36 +124,36 @@ async def test_an_approval_is_good_for_one_call(post: Post) -> None:
 
 async def test_an_answer_that_comes_too_late_or_from_another_does_not_count(post: Post) -> None:
     async with post.open() as (calls, _):
-        asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
-        assert asked.approval_id is not None
+        pending = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
+        assert pending.approval_id is not None
         with pytest.raises(Forbidden):
-            await calls.answer_approval(asked.approval_id, approved=True, by=BOB)
-        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
+            await calls.answer_approval(pending.approval_id, approved=True, by=BOB)
+        await calls.answer_approval(pending.approval_id, approved=True, by=ANN)
         post.now += 61
-        late = await calls.call("mail.send", {"to": "bob"}, context=with_approval(asked.approval_id))
+        late = await calls.call("mail.send", {"to": "bob"}, context=with_approval(pending.approval_id))
         assert late.error is not None
         assert "expired" in late.error.message
 
 
 async def test_a_declined_call_is_denied(post: Post) -> None:
     async with post.open() as (calls, _):
-        asked = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
-        assert asked.approval_id is not None
-        await calls.answer_approval(asked.approval_id, approved=False, by=ANN, reason="not today")
-        entry = post.ledger.get(asked.call_id)
+        pending = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
+        assert pending.approval_id is not None
+        await calls.answer_approval(pending.approval_id, approved=False, by=ANN, reason="not today")
+        entry = post.ledger.get(pending.call_id)
         assert (entry.status, entry.error and entry.error.hint) == ("denied", "not today")
 
 
 async def test_nothing_of_a_batch_runs_until_what_needs_it_is_approved(post: Post) -> None:
     batch = {"calls": [{"tool": "mail.count"}, {"tool": "mail.send", "input": {"to": "bob"}}]}
     async with post.open() as (calls, meta):
-        asked = await meta.run("hub_call", batch, context=MODEL)
-        assert (asked.status, post.ledger.children(asked.call_id)) == ("pending", ())
-        assert asked.approval_id is not None
-        approval = await calls.access_control.approvals.get(asked.approval_id)
+        pending = await meta.run("hub_call", batch, context=MODEL)
+        assert (pending.status, post.ledger.children(pending.call_id)) == ("pending", ())
+        assert pending.approval_id is not None
+        approval = await calls.access_control.approvals.get(pending.approval_id)
         assert [(item.operation, item.input) for item in approval.items] == [("mail.send", {"to": "bob"})]
-        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
-        done = await meta.run("hub_call", batch, context=with_approval(asked.approval_id))
+        await calls.answer_approval(pending.approval_id, approved=True, by=ANN)
+        done = await meta.run("hub_call", batch, context=with_approval(pending.approval_id))
         assert done.result == [
             {"success": True, "result": 0},
             {"success": True, "result": "sent to bob"},
@@ -163,11 +163,11 @@ async def test_nothing_of_a_batch_runs_until_what_needs_it_is_approved(post: Pos
 async def test_a_caller_without_a_run_repeats_the_call_after_it_was_approved(post: Post) -> None:
     program = Context(identity=ANN)
     async with post.open() as (calls, _):
-        asked = await calls.call("mail.send", {"to": "bob"}, context=program)
+        pending = await calls.call("mail.send", {"to": "bob"}, context=program)
         again = await calls.call("mail.send", {"to": "bob"}, context=program)
-        assert again.approval_id == asked.approval_id
-        assert asked.approval_id is not None
-        await calls.answer_approval(asked.approval_id, approved=True, by=ANN)
+        assert again.approval_id == pending.approval_id
+        assert pending.approval_id is not None
+        await calls.answer_approval(pending.approval_id, approved=True, by=ANN)
         done = await calls.call("mail.send", {"to": "bob"}, context=program)
         more = await calls.call("mail.send", {"to": "bob"}, context=program)
         assert (done.ok, more.status, post.sent) == (True, "pending", ["bob"])

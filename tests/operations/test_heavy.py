@@ -43,10 +43,10 @@ async def test_many_big_results_at_once_leave_the_event_loop_to_others() -> None
         piling = asyncio.create_task(asyncio.wait([asyncio.ensure_future(each) for each in making]))
         assert await longest_pause(piling) < 1.0
         done, _ = piling.result()
-        told = [task.result().result for task in done]
-        kept = await calls.overflow.artifacts.read(told[0]["artifact"], owner="local")
-    assert {each["size"] for each in told} == {len(msgspec.json.encode(ROWS))}
-    assert msgspec.json.decode(kept) == ROWS
+        summaries = [task.result().result for task in done]
+        stored = await calls.overflow.artifacts.read(summaries[0]["artifact"], owner="local")
+    assert {each["size"] for each in summaries} == {len(msgspec.json.encode(ROWS))}
+    assert msgspec.json.decode(stored) == ROWS
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,16 @@ class Noting:
     """Hooks that note what they are asked, and say what they were given."""
 
     def __init__(self, ruling: Ruling | None = None, revision: Revision | None = None) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.calls_seen: list[tuple[str, str]] = []
         self.ruling = ruling or Ruling()
         self.revision = revision
 
     async def before(self, call: HookedCall) -> Ruling:
-        self.asked.append(("before", call.operation))
+        self.calls_seen.append(("before", call.operation))
         return self.ruling
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
-        self.asked.append((end.status, call.operation))
+        self.calls_seen.append((end.status, call.operation))
         return self.revision
 
 
@@ -55,14 +55,14 @@ async def called(hooks: CallHooks, input: dict[str, Any], **changes: Any) -> Cal
 async def test_hooks_are_asked_before_and_after() -> None:
     hooks = Noting()
     assert (await called(hooks, {"number": 8})).result == 4
-    assert hooks.asked == [("before", "t.half"), ("done", "t.half")]
+    assert hooks.calls_seen == [("before", "t.half"), ("done", "t.half")]
 
 
 async def test_an_input_that_does_not_fit_is_refused_before_hooks_are_asked() -> None:
     hooks = Noting()
     outcome = await called(hooks, {"number": "many"})
     assert outcome.error is not None
-    assert (outcome.error.code, hooks.asked) == ("invalid_input", [("failed", "t.half")])
+    assert (outcome.error.code, hooks.calls_seen) == ("invalid_input", [("failed", "t.half")])
 
 
 async def test_a_blocked_call_takes_nothing_of_a_budget() -> None:
@@ -74,7 +74,7 @@ async def test_a_blocked_call_takes_nothing_of_a_budget() -> None:
 async def test_what_was_ruled_already_is_not_asked_again() -> None:
     hooks = Noting(Ruling(block="no"))
     outcome = await called(hooks, {"number": 8}, ruling=Ruling(input={"number": 20}))
-    assert (outcome.result, hooks.asked) == (10, [("done", "t.half")])
+    assert (outcome.result, hooks.calls_seen) == (10, [("done", "t.half")])
 
 
 @pytest.mark.parametrize("revision", [Revision(result="other", notes=("changed",))])
@@ -99,4 +99,4 @@ async def test_meta_tools_are_not_asked_about_but_what_they_call_is() -> None:
         await meta.run("hub_search", {"q": "half"}, context=context)
         batch = {"calls": [{"tool": "t.half", "input": {"number": 2}}]}
         assert (await meta.run("hub_call", batch, context=context)).result == [{"success": True, "result": 1}]
-    assert hooks.asked == [("before", "t.half"), ("done", "t.half")]
+    assert hooks.calls_seen == [("before", "t.half"), ("done", "t.half")]

@@ -75,7 +75,7 @@ def test_operations_that_a_module_only_imports_are_not_its_own(
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "expected_message"),
     [
         (
             "x = 1",
@@ -90,14 +90,16 @@ def test_operations_that_a_module_only_imports_are_not_its_own(
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, source: str, said: str) -> None:
+def test_a_file_that_cannot_be_used_is_named_with_the_reason(
+    tmp_path: Path, source: str, expected_message: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         load_operations(write(tmp_path, source))
-    assert said in str(error.value)
+    assert expected_message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "expected_message"),
     [
         ("nowhere/at_all.py", "There is no file 'nowhere/at_all.py'"),
         ("nowhere_at_all", "There is no module 'nowhere_at_all'; to load a file, give its path"),
@@ -105,10 +107,10 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, sou
         ("json:loads", "loads has no operations"),
     ],
 )
-def test_a_reference_that_leads_nowhere_says_so(reference: str, said: str) -> None:
+def test_a_reference_that_leads_nowhere_says_so(reference: str, expected_message: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_operations(reference)
-    assert said in str(error.value)
+    assert expected_message in str(error.value)
 
 
 CALLS: list[tuple[str, dict[str, Any], Any]] = [

@@ -34,9 +34,9 @@ async def examples(folder: Path) -> AsyncIterator[Calls]:
 async def test_an_order_is_asked_about_and_calls_for_the_price(tmp_path: Path) -> None:
     async with examples(tmp_path) as calls:
         input = {"item": "tea", "count": 2}
-        asked = await calls.call("shop.order", input, context=Context())
-        assert (asked.status, asked.approval_id is not None) == ("pending", True)
-        await calls.answer_approval(asked.approval_id or "", approved=True, by=LOCAL)
+        pending = await calls.call("shop.order", input, context=Context())
+        assert (pending.status, pending.approval_id is not None) == ("pending", True)
+        await calls.answer_approval(pending.approval_id or "", approved=True, by=LOCAL)
         assert (await calls.call("shop.order", input, context=Context())).result == {"paid": 7.0}
 
 

@@ -40,10 +40,10 @@ async def wrap(context: Context) -> Any:
 
 
 async def follow(name: str, input: dict[str, Any]) -> tuple[list[Any], Any]:
-    said: list[Any] = []
+    reports: list[Any] = []
     async with Calls(Registry(count, spell, tell, wrap), MemoryLedger()) as calls:
-        outcome = await calls.call(name, input, context=Context(), on_progress=said.append)
-    return said, outcome.result
+        outcome = await calls.call(name, input, context=Context(), on_progress=reports.append)
+    return reports, outcome.result
 
 
 async def test_the_values_of_a_generator_are_progress_and_the_last_one_is_the_result() -> None:
@@ -66,16 +66,16 @@ async def test_an_operation_says_how_far_it_is_and_hands_on_what_others_say() ->
 
 
 async def test_a_batch_tells_of_all_its_calls_in_one_list() -> None:
-    said: list[Any] = []
+    reports: list[Any] = []
     registry = Registry(count, tell)
     batch = {"calls": [{"tool": "t.count", "input": {"to": 1}}, {"tool": "t.nothing"}]}
     async with Calls(registry, MemoryLedger()) as calls:
         outcome = await MetaTools(registry, calls).run(
-            "hub.call", batch, context=Context(), on_progress=said.append
+            "hub.call", batch, context=Context(), on_progress=reports.append
         )
-    assert said[0][0] == {"tool": "t.count", "progress": {"at": 1}}
-    assert [entry["tool"] for entry in said[-1]] == ["t.count", "t.nothing"]
-    assert said[-1][0] == {"tool": "t.count", "success": True, "result": {"at": 1}}
+    assert reports[0][0] == {"tool": "t.count", "progress": {"at": 1}}
+    assert [entry["tool"] for entry in reports[-1]] == ["t.count", "t.nothing"]
+    assert reports[-1][0] == {"tool": "t.count", "success": True, "result": {"at": 1}}
     assert outcome.result[0] == {"success": True, "result": {"at": 1}}
 
 

@@ -136,10 +136,10 @@ def test_a_secret_is_not_said_back() -> None:
         "additionalProperties": False,
     }
     input = {"api_key": "sk-very-secret", "b": {"inner": {"password": "hunter2"}}, "max_tokens": "5"}
-    said = wrong(schema, input)
-    assert "secret" not in str(said)
-    assert "hunter2" not in str(said)
-    assert ("max_tokens", "integer", '"5"') in said
+    found_problems = wrong(schema, input)
+    assert "secret" not in str(found_problems)
+    assert "hunter2" not in str(found_problems)
+    assert ("max_tokens", "integer", '"5"') in found_problems
 
 
 def test_at_most_twenty_problems_are_told() -> None:

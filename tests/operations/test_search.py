@@ -17,7 +17,7 @@ def made(id: str, description: str = "", **parameters: str) -> Operation:
     async def nothing(*_: Any) -> None: ...
 
     namespace, _, name = id.partition(".")
-    properties = {each: {"type": "string", "description": said} for each, said in parameters.items()}
+    properties = {each: {"type": "string", "description": text} for each, text in parameters.items()}
     schema = {"type": "object", "properties": properties}
     return Operation.from_schema(nothing, schema, namespace=namespace, name=name, description=description)
 
@@ -213,15 +213,15 @@ def test_a_search_that_was_changed_step_by_step_answers_as_one_that_was_built_an
 ) -> None:
     registry = Registry()
     search = OperationSearch(registry)
-    held: dict[str, Operation] = {}
+    present: dict[str, Operation] = {}
     for adds, id, description, parameter in steps:
-        if id in held:
+        if id in present:
             registry.remove(id)
-            del held[id]
+            del present[id]
         if adds:
-            held[id] = made(id, description, **{parameter.replace(" ", "_") or "x": description})
-            registry.add(held[id])
-    anew = OperationSearch(Registry(*reversed(held.values())))
+            present[id] = made(id, description, **{parameter.replace(" ", "_") or "x": description})
+            registry.add(present[id])
+    anew = OperationSearch(Registry(*reversed(present.values())))
     for q in queries:
         assert search.search(q) == anew.search(q)
         assert search.search(q, namespace="a") == anew.search(q, namespace="a")
@@ -229,7 +229,7 @@ def test_a_search_that_was_changed_step_by_step_answers_as_one_that_was_built_an
 
 @given(changes)
 def test_every_operation_is_found_by_its_name(steps: list[tuple[bool, str, str, str]]) -> None:
-    held = {id: made(id, description) for _, id, description, _ in steps}
-    search = OperationSearch(Registry(*held.values()))
-    for id in held:
+    present = {id: made(id, description) for _, id, description, _ in steps}
+    search = OperationSearch(Registry(*present.values()))
+    for id in present:
         assert names(search.search(id))[0] == id

@@ -23,7 +23,7 @@ def made(id: str, description: str = "", **parameters: str) -> Operation:
 
     namespace, _, name = id.partition(".")
     schema = {
-        "properties": {each: {"type": "string", "description": said} for each, said in parameters.items()}
+        "properties": {each: {"type": "string", "description": text} for each, text in parameters.items()}
     }
     return Operation(
         namespace=namespace,
@@ -42,44 +42,48 @@ def names(search: OperationSearch, q: str, **options: Any) -> list[str]:
 letters = st.characters(codec="utf-8")
 ids = st.from_regex(r"[a-cA-C0-1]{1,2}\.[a-cA-C0-1][a-cA-C0-1_./-]{0,4}", fullmatch=True)
 shelves = st.dictionaries(ids, st.text(letters, max_size=40), max_size=25).map(
-    lambda held: [
-        made(id, text) for id, text in {id.lower(): (id, text) for id, text in held.items()}.values()
+    lambda present: [
+        made(id, text) for id, text in {id.lower(): (id, text) for id, text in present.items()}.values()
     ]
 )
 
 
 @given(shelves, st.text(letters, max_size=30), st.randoms())
-def test_the_order_of_arrival_does_not_matter(held: list[Operation], q: str, random: Any) -> None:
-    shuffled = random.sample(held, len(held))
-    one, other = OperationSearch(Registry(*held)), OperationSearch(Registry(*shuffled))
-    for text in (q, *(each.description for each in held)):
+def test_the_order_of_arrival_does_not_matter(present: list[Operation], q: str, random: Any) -> None:
+    shuffled = random.sample(present, len(present))
+    one, other = OperationSearch(Registry(*present)), OperationSearch(Registry(*shuffled))
+    for text in (q, *(each.description for each in present)):
         assert one.search(text) == other.search(text)
 
 
 @given(shelves, shelves, st.text(letters, max_size=30))
-def test_what_came_and_went_leaves_no_trace(held: list[Operation], guests: list[Operation], q: str) -> None:
-    registry = Registry(*held)
-    search, anew = OperationSearch(registry), OperationSearch(Registry(*held))
-    known = {each.id.lower() for each in held}
-    for guest in (guests := [each for each in guests if each.id.lower() not in known]):
+def test_what_came_and_went_leaves_no_trace(
+    present: list[Operation], guests: list[Operation], q: str
+) -> None:
+    registry = Registry(*present)
+    search, anew = OperationSearch(registry), OperationSearch(Registry(*present))
+    present_ids = {each.id.lower() for each in present}
+    for guest in (guests := [each for each in guests if each.id.lower() not in present_ids]):
         registry.add(guest)
     for guest in guests:
         registry.remove(guest.id)
-    for text in (q, *(each.description for each in (*held, *guests))):
+    for text in (q, *(each.description for each in (*present, *guests))):
         assert search.search(text) == anew.search(text)
     assert search._index._postings.keys() == anew._index._postings.keys()
 
 
 @pytest.mark.promise("exact-name-is-first")
 @given(shelves)
-def test_an_operation_stands_first_for_its_id_and_among_its_likes_for_its_name(held: list[Operation]) -> None:
-    search = OperationSearch(Registry(*held))
-    for each in held:
+def test_an_operation_stands_first_for_its_id_and_among_its_likes_for_its_name(
+    present: list[Operation],
+) -> None:
+    search = OperationSearch(Registry(*present))
+    for each in present:
         assert names(search, each.id)[0] == each.id
         assert names(search, each.id.swapcase())[0] == each.id
         same = {
             other.id
-            for other in held
+            for other in present
             if normalise_name(each.name) in (normalise_name(other.name), normalise_name(other.id))
             or other.id.lower() == each.name.lower()
         }
@@ -92,9 +96,9 @@ def others_than(namespace: str) -> OperationFilter:
 
 @pytest.mark.promise("hidden-operations-stay-hidden")
 @given(shelves, st.text(letters, max_size=30))
-def test_a_namespace_gives_its_own_only_and_a_hidden_one_nothing(held: list[Operation], q: str) -> None:
-    search = OperationSearch(Registry(*held))
-    for namespace in {each.namespace for each in held}:
+def test_a_namespace_gives_its_own_only_and_a_hidden_one_nothing(present: list[Operation], q: str) -> None:
+    search = OperationSearch(Registry(*present))
+    for namespace in {each.namespace for each in present}:
         inside = search.search(q, namespace=namespace)
         assert {hit.namespace for hit in inside.tools} <= {namespace}
         outside = search.search(q, allow=others_than(namespace))
@@ -105,38 +109,38 @@ def test_a_namespace_gives_its_own_only_and_a_hidden_one_nothing(held: list[Oper
 
 
 def test_a_term_that_most_operations_have_still_ranks_them() -> None:
-    held = [
+    present = [
         made(f"n{index % 7}.get_{index}", "Get a record of the archive.") for index in range(4 * RARE_LIMIT)
     ]
     search = OperationSearch(
-        Registry(*held, made("z.archive", "Get the whole archive.", record="which record to get"))
+        Registry(*present, made("z.archive", "Get the whole archive.", record="which record to get"))
     )
     assert names(search, "archive record")[0] == "z.archive"
-    assert len(names(search, "get record")) == len(held) + 1
+    assert len(names(search, "get record")) == len(present) + 1
     assert search.search("get record").more == MAX_RANKED - 8
 
 
 def test_whom_a_caller_may_see_is_asked_for_what_fits_until_there_is_enough() -> None:
-    held = [made(f"n{index % 7}.paint_{index}", "Paint a wall.") for index in range(3_000)]
-    asked: list[str] = []
+    present = [made(f"n{index % 7}.paint_{index}", "Paint a wall.") for index in range(3_000)]
+    checked: list[str] = []
 
     def allow(operation: Operation) -> bool:
-        asked.append(operation.id)
+        checked.append(operation.id)
         return operation.namespace != "n3"
 
-    answer = OperationSearch(Registry(*held, made("other.thing", "Something else."))).search(
+    answer = OperationSearch(Registry(*present, made("other.thing", "Something else."))).search(
         "paint wall", allow=allow
     )
     assert (len(answer.tools), answer.more) == (8, MAX_RANKED - 8)
     assert "n3" not in answer.namespaces
-    assert len(asked) < MAX_RANKED * 2
-    assert len(asked) == len(set(asked))
+    assert len(checked) < MAX_RANKED * 2
+    assert len(checked) == len(set(checked))
 
 
 def test_what_is_allowed_is_found_however_much_better_the_hidden_fits() -> None:
-    held = [made(f"secret.paint_{index}", "Paint wall.") for index in range(2_000)]
+    present = [made(f"secret.paint_{index}", "Paint wall.") for index in range(2_000)]
     seen = made("open.brush", "With this one may also paint, among other things, a long wall of stone.")
-    search = OperationSearch(Registry(*held, seen))
+    search = OperationSearch(Registry(*present, seen))
     answer = search.search("paint wall", allow=lambda each: each.namespace == "open")
     assert [hit.tool for hit in answer.tools] == ["open.brush"]
     assert (answer.more, answer.namespaces) == (0, {"open": 1})

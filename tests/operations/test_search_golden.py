@@ -36,7 +36,7 @@ class Offered(msgspec.Struct, frozen=True):
         namespace, _, name = self.id.partition(".")
         schema = {
             "type": "object",
-            "properties": {key: {"description": said} for key, said in self.parameters.items()},
+            "properties": {key: {"description": text} for key, text in self.parameters.items()},
         }
         return Operation.from_schema(
             nothing, schema, namespace=namespace, name=name, description=self.description

@@ -48,31 +48,31 @@ async def more() -> str:
     return "x" * 50_000
 
 
-async def call(name: str, input: dict[str, Any], *, told: bool = True, largest: int = 100_000) -> Any:
+async def call(name: str, input: dict[str, Any], *, for_model: bool = True, largest: int = 100_000) -> Any:
     artifacts = MemoryArtifactStore()
     spill = ArtifactOverflow(artifacts, limit=1000, max_size=largest)
     async with Calls(Registry(lines, table, picture, measure, more), MemoryLedger(), overflow=spill) as calls:
-        outcome = await calls.call(name, input, context=Context(identity=ANN, for_model=told))
+        outcome = await calls.call(name, input, context=Context(identity=ANN, for_model=for_model))
     assert outcome.error is None
     return outcome.result, artifacts
 
 
 async def test_a_model_gets_head_and_tail_of_a_big_text_and_can_read_the_rest() -> None:
-    told, artifacts = await call("t.lines", {"count": 1000})
-    whole, _ = await call("t.lines", {"count": 1000}, told=False)
-    assert whole.startswith(told["head"])
-    assert whole.endswith(told["tail"])
-    assert told["size"] == len(whole.encode())
-    assert (await artifacts.read(told["artifact"], owner="ann")).decode() == whole
-    assert "artifacts.read" in told["hint"]
+    shown, artifacts = await call("t.lines", {"count": 1000})
+    whole, _ = await call("t.lines", {"count": 1000}, for_model=False)
+    assert whole.startswith(shown["head"])
+    assert whole.endswith(shown["tail"])
+    assert shown["size"] == len(whole.encode())
+    assert (await artifacts.read(shown["artifact"], owner="ann")).decode() == whole
+    assert "artifacts.read" in shown["hint"]
     with pytest.raises(NotFound):
-        await artifacts.read(told["artifact"], owner="bob")
+        await artifacts.read(shown["artifact"], owner="bob")
 
 
 async def test_a_big_table_is_kept_as_json() -> None:
-    told, artifacts = await call("t.table", {"count": 500})
-    assert told["mediaType"] == "application/json"
-    assert (await artifacts.read(told["artifact"], owner="ann", limit=18)) == b'[{"row":0},{"row":'
+    shown, artifacts = await call("t.table", {"count": 500})
+    assert shown["mediaType"] == "application/json"
+    assert (await artifacts.read(shown["artifact"], owner="ann", limit=18)) == b'[{"row":0},{"row":'
 
 
 async def test_small_results_and_pictures_are_told_whole() -> None:
@@ -81,9 +81,9 @@ async def test_small_results_and_pictures_are_told_whole() -> None:
 
 
 async def test_what_is_too_big_to_be_kept_is_told_in_part_and_says_so() -> None:
-    told, _ = await call("t.lines", {"count": 1000}, largest=2000)
-    assert "artifact" not in told
-    assert "only results up to 2000 bytes are stored" in told["hint"]
+    shown, _ = await call("t.lines", {"count": 1000}, largest=2000)
+    assert "artifact" not in shown
+    assert "only results up to 2000 bytes are stored" in shown["hint"]
 
 
 async def test_operations_get_each_others_results_whole() -> None:
@@ -101,5 +101,5 @@ async def test_each_call_of_a_batch_is_told_in_part_by_itself() -> None:
 
 
 async def test_only_the_readers_of_artifacts_give_more_than_the_limit() -> None:
-    told, _ = await call("artifacts.more", {})
-    assert told["size"] == 50_000
+    shown, _ = await call("artifacts.more", {})
+    assert shown["size"] == 50_000

@@ -63,12 +63,12 @@ def test_a_signature_has_what_is_required_first_and_marks_the_rest() -> None:
     assert signature(schema) == "(city: string, unit?: string)"
 
 
-@pytest.mark.parametrize(("schema", "said"), [({}, "(…)"), ({"properties": {}}, "()")])
-def test_a_signature_of_nothing_is_short(schema: dict[str, Any], said: str) -> None:
-    assert signature(schema) == said
+@pytest.mark.parametrize(("schema", "text"), [({}, "(…)"), ({"properties": {}}, "()")])
+def test_a_signature_of_nothing_is_short(schema: dict[str, Any], text: str) -> None:
+    assert signature(schema) == text
 
 
 def test_a_signature_stays_short() -> None:
-    said = signature({"properties": {f"parameter_{index}": {"type": "string"} for index in range(99)}})
-    assert len(said) < 210
-    assert said.endswith(", …)")
+    text = signature({"properties": {f"parameter_{index}": {"type": "string"} for index in range(99)}})
+    assert len(text) < 210
+    assert text.endswith(", …)")

@@ -53,7 +53,7 @@ class Site:
 
         @operation("t")
         async def hasty(context: Context) -> str:
-            self.kept = asyncio.create_task(context.call("t.leaf", {"name": "left behind"}))
+            self.child_task = asyncio.create_task(context.call("t.leaf", {"name": "left behind"}))
             await self.all_began.wait()
             self.context = context
             return "done"
@@ -135,7 +135,7 @@ async def test_a_child_that_is_left_behind_ends_with_its_parent() -> None:
         outcome = await calls.call("t.hasty", context=Context())
         assert outcome.result == "done"
         assert here.cancelled == ["left behind"]
-        assert here.kept.cancelled()
+        assert here.child_task.cancelled()
         assert here.statuses() == {"t.hasty": ["done"], "t.leaf": ["aborted"]}
 
 

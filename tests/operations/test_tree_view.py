@@ -22,14 +22,14 @@ RUN = RunRow(id="run", name="sim/any", status="done", started_at=0.0, ended_at=1
 
 
 def line(id: str, parent: str | None = None, **fields: Any) -> CallRow:
-    told: dict[str, Any] = {"operation": f"op.{id}", "effect": "read", "owner": "ann", "status": "done"}
-    told |= {"started_at": 1.0, "ended_at": 2.0, "input_hash": "h"}
-    return CallRow(id=id, parent_id=parent, **{**told, **fields})
+    defaults: dict[str, Any] = {"operation": f"op.{id}", "effect": "read", "owner": "ann", "status": "done"}
+    defaults |= {"started_at": 1.0, "ended_at": 2.0, "input_hash": "h"}
+    return CallRow(id=id, parent_id=parent, **{**defaults, **fields})
 
 
 def answer(step: int, at: float, **fields: Any) -> ModelCallRow:
-    told: dict[str, Any] = {"id": f"use{at:g}", "name": "sim/any", "status": "done", "duration": 1.0}
-    return ModelCallRow(step=step, started_at=at, **{**told, **fields})
+    defaults: dict[str, Any] = {"id": f"use{at:g}", "name": "sim/any", "status": "done", "duration": 1.0}
+    return ModelCallRow(step=step, started_at=at, **{**defaults, **fields})
 
 
 def shape(node: CallTreeNode) -> Any:
@@ -71,8 +71,8 @@ def test_what_was_asked_of_a_fallback_is_below_the_model_that_answered() -> None
 
 def test_a_run_costs_what_its_model_calls_cost_and_unknown_is_not_nothing() -> None:
     tokens = Usage(10, 2, 12)
-    known = [answer(1, 1.0, cost=0.5, usage=tokens), answer(2, 2.0, cost=0.25, usage=tokens)]
-    tree = build_run_tree(RUN, known, builder=CallTreeBuilder([]))
+    model_calls = [answer(1, 1.0, cost=0.5, usage=tokens), answer(2, 2.0, cost=0.25, usage=tokens)]
+    tree = build_run_tree(RUN, model_calls, builder=CallTreeBuilder([]))
     assert (tree.cost, tree.usage, tree.duration) == (0.75, Usage(20, 4, 24), 10.0)
     assert build_run_tree(RUN, [answer(1, 1.0)], builder=CallTreeBuilder([])).cost is None
 

@@ -20,14 +20,14 @@ class Internet:
     """Names with their answers, the last of which is repeated; and what was asked of it."""
 
     def __init__(self, names: Mapping[str, Sequence[Sequence[str]]], port: int = 9) -> None:
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self.reached: list[list[str]] = []
         self._names = {name: list(answers) for name, answers in names.items()}
         self._port = port
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """The next answer for a name."""
-        self.asked.append(host)
+        self.lookups.append(host)
         answers = self._names.get(host)
         if answers is None:
             raise socket.gaierror(socket.EAI_NONAME, "unknown")

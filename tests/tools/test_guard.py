@@ -119,7 +119,7 @@ async def test_a_name_that_changes_its_answer_is_asked_once_and_pinned() -> None
         internet = Internet({"rebind.example.com": [[PUBLIC], ["127.0.0.1"]]}, server.port)
         answer = await internet.fetch("http://rebind.example.com/")
         assert answer["result"]["text"] == "public"
-        assert internet.asked == ["rebind.example.com"]
+        assert internet.lookups == ["rebind.example.com"]
         assert internet.reached == [[PUBLIC]]
         assert (await internet.fetch("http://rebind.example.com/"))["error"]["code"] == "forbidden"
         assert server.connections == 1
@@ -141,7 +141,7 @@ async def test_a_rebound_name_never_gets_to_the_private_server() -> None:
             made = builtin_operations(web=home(server.port), resolve=internet.resolve)
             fetched = [await fetch_with(made, f"http://rebind.example.com:{server.port}/") for _ in range(3)]
         assert [each["success"] for each in fetched] == [True, False, False]
-        assert (hidden, server.connections, len(internet.asked)) == ([], 1, 3)
+        assert (hidden, server.connections, len(internet.lookups)) == ([], 1, 3)
 
 
 async def test_a_redirect_to_the_same_name_is_looked_up_and_checked_again() -> None:
@@ -178,18 +178,18 @@ async def test_host_and_certificate_stay_those_of_the_name(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
-    said: list[str] = []
-    tls.sni_callback = lambda _socket, name, _context: said.append(name)
+    outcomes: list[str] = []
+    tls.sni_callback = lambda _socket, name, _context: outcomes.append(name)
 
     async def script(peer: Peer) -> None:
-        said.append((await peer.request())["host"])
+        outcomes.append((await peer.request())["host"])
         await peer.send(ok(b"safe", TEXT))
 
     async with serving(script, tls=tls) as server:
         names = {"named.example.com": [[PUBLIC]], "other.example.com": [[PUBLIC]]}
         internet = Internet(names, server.port)
         assert (await internet.fetch("https://named.example.com/"))["result"]["text"] == "safe"
-        assert said == ["named.example.com", "named.example.com"]
+        assert outcomes == ["named.example.com", "named.example.com"]
         refused = await internet.fetch("https://other.example.com/")
     assert "certificate is not trusted" in refused["error"]["message"]
 
@@ -228,9 +228,9 @@ async def test_a_proxy_of_the_environment_is_not_taken(monkeypatch: pytest.Monke
 async def test_settings_widen_and_narrow_what_is_asked(
     settings: WebSettings, url: str, is_asked: bool
 ) -> None:
-    known = ["a.example.com", "a.b.example.com", "example.com", "badexample.com", "wiki.internal"]
+    hosts = ["a.example.com", "a.b.example.com", "example.com", "badexample.com", "wiki.internal"]
     async with serving(page(b"yes", TEXT)) as server:
-        names = {name: [[PUBLIC]] for name in [*known, "xn--bcher-kva.example.com"]}
+        names = {name: [[PUBLIC]] for name in [*hosts, "xn--bcher-kva.example.com"]}
         internet = Internet(names, server.port)
         answer = await internet.fetch(url, settings)
     assert answer["success"] is is_asked, answer

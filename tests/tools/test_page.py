@@ -45,8 +45,8 @@ BASE = "https://site.example.com/dir/"
     ],
 )
 def test_html_is_told_as_markdown(html: str, text: str | None) -> None:
-    told = parse_page(html, url=BASE, markdown=True).text
-    assert told == text if text is not None else "yes" in told
+    page_text = parse_page(html, url=BASE, markdown=True).text
+    assert page_text == text if text is not None else "yes" in page_text
 
 
 def test_plain_text_has_no_marks() -> None:

@@ -105,17 +105,17 @@ def moved(location: str, *headers: str, status: int = 302) -> bytes:
 
 async def test_redirects_are_followed_and_counted() -> None:
     hops = [moved("b"), moved("/c", status=301), moved("?d", status=303), moved("../e", status=307)]
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def script(peer: Peer) -> None:
-        asked.append((await peer.request()).line.split()[1])
+        requests.append((await peer.request()).line.split()[1])
         last = moved(f"//127.0.0.1:{server.port}/end", status=308)
         await peer.send([*hops, last, ok(b"there", TEXT)][peer.number - 1])
 
     async with serving(script) as server:
         answer = await fetch_here(f"http://127.0.0.1:{server.port}/a/a", home(server.port))
         end = f"http://127.0.0.1:{server.port}/end"
-    assert asked == ["/a/a", "/a/b", "/c", "/c?d", "/e", "/end"]
+    assert requests == ["/a/a", "/a/b", "/c", "/c?d", "/e", "/end"]
     result = answer["result"]
     assert (result["url"], result["redirects"], result["text"]) == (end, 5, "there")
 

@@ -139,8 +139,8 @@ class Grant:
     def from_approval(cls, approval: ApprovalRequest) -> Grant:
         """Return the grant that an answered or expired request amounts to."""
         approved = approval.status in ("approved", "used")
-        said = EXPIRED_REASON if approval.status == "expired" else approval.reason
-        return cls(approval.items, approved=approved, text=said, state=approval.state)
+        text = EXPIRED_REASON if approval.status == "expired" else approval.reason
+        return cls(approval.items, approved=approved, text=text, state=approval.state)
 
     def for_nested_call(self, nested: SuspendedCall) -> Grant:
         """Return the same answer for the nested call that suspended its caller."""
