@@ -68,7 +68,7 @@ def test_what_is_no_answer_changes_nothing(run: Run, hub: Hub, where: tuple[str,
     for wanted, text, complaint in (
         (id, " ", "empty"),
         (id, "x" * 10_001, "10000"),
-        (other, "blue", "no question"),
+        (other, "blue", "not a question"),
         ("nothing", "blue", "'nothing'"),
     ):
         said = run("approvals", "answer", wanted, text, *where)

@@ -97,7 +97,7 @@ async def test_a_reload_changes_when_answers_end_and_a_bad_one_changes_nothing(t
         for bad, why in {
             "no.such.module:x": "agents.default.stop_when[0].use: there is no module 'no.such.module'",
             f"{OWN}:nothing": "has no function 'nothing'",
-            f"{OWN}:NUMBER": "is no function",
+            f"{OWN}:NUMBER": "is not a function",
             f"{OWN}:later": "is async; a stop condition is a plain function",
         }.items():
             agents["default"]["stop_when"] = [{"use": bad}]

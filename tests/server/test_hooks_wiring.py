@@ -121,10 +121,10 @@ async def test_an_address_is_asked_with_a_secret_of_the_environment(transport: T
     [
         (Said(event="pre_tool_use"), "takes either `use`, a function, or `url`"),
         (Said(event="pre_tool_use", use="a:b", url="https://x.org"), "takes either"),
-        (Said(use="nothing_like_it"), "is no hook"),
+        (Said(use="nothing_like_it"), "is not a hook"),
         (Said(event="run_end", use="no_such_module_here:x"), "no module 'no_such_module_here'"),
         (Said(event="run_end", use="json:nothing"), "json has no function or Hooks 'nothing'"),
-        (Said(use="json:dumps"), "says no `event`"),
+        (Said(use="json:dumps"), "does not name an `event`"),
         (Said(event="pre_tool_use", url="https://x.org", secret_env="GONE"), "variable GONE is not set"),
         (Said(use="rate_limit"), "rate_limit wants the option 'rate'"),
         (Said(use="rate_limit", options={"rate": "often"}), "is not a valid rate"),

@@ -1,4 +1,4 @@
-"""A tree of calls in the terminal: lines, durations on one axis of time, figures, and what went wrong."""
+"""Renders a call tree for the terminal: names, bars on one time axis, figures and errors."""
 
 from __future__ import annotations
 

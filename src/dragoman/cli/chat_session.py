@@ -1,4 +1,4 @@
-"""A talk with a hub in the terminal: one turn after another, each of which Ctrl-C stops."""
+"""A chat with a hub in the terminal: one turn after another; Ctrl-C stops the current one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TurnEnd: TypeAlias = Literal["done", "stopped", "failed"]
 
 
 class ChatSession:
-    """A session of a hub that one person talks in."""
+    """One session of a hub, as the terminal chat uses it."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class ChatSession:
         self.model = model
         self.session = session or new_session_id()
         self.pending_approvals: dict[str, str] = {}
-        """The approvals that the last answer waits for, and the calls that want them."""
+        """Approvals that the last answer waits for: the name of the call, by approval id."""
         self.questions: dict[str, Question] = {}
-        """What is asked, where it is no yes or no."""
+        """The questions among them, by approval id."""
         self._new_renderer = new_renderer
 
     async def send(self, text: str) -> TurnEnd:

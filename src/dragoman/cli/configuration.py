@@ -1,4 +1,4 @@
-"""Settings: the configuration that is named, the one that lies here, or else the local model."""
+"""Finds the configuration of a command: a file, the environment, or the local model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXAMPLE = """write a dragoman.yaml such as this, or try `dragoman local install`
 
 
 def local_config() -> Config:
-    """The small local model, and nothing else."""
+    """Return a configuration with the local model alone."""
     return Config(providers={"local": ProviderConfig(type="local")}, model="local/smollm2")
 
 
 def choose_config(file: Path | None, operations: Sequence[str] = ()) -> tuple[Config, str]:
-    """The configuration with further operations from `places`, and where it comes from.
+    """Return the configuration with further operations from `operations`, and where it comes from.
 
-    ConfigError with an example when there is none and the local model is not installed.
+    ConfigError with an example when none is found and the local model is not installed.
     """
     path = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     if path is not None:
@@ -39,11 +39,11 @@ def choose_config(file: Path | None, operations: Sequence[str] = ()) -> tuple[Co
         return add_operations(read_config(None), operations), "the environment"
     if is_installed():
         return add_operations(local_config(), operations), LOCAL_MODEL_SOURCE
-    raise ConfigError("there is no configuration, so no model could answer", hint=EXAMPLE)
+    raise ConfigError("No configuration was found, so no model could answer.", hint=EXAMPLE)
 
 
 def read_config_if_any(file: Path | None) -> Config:
-    """The configuration that `choose_config` takes, where there is one; for commands that need none."""
+    """Return the configuration that `choose_config` finds, or an empty one."""
     path = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     return read_config(path) if path is not None or config_variables(os.environ) else Config()
 

@@ -1,189 +1,12 @@
-"""`dragoman demo`: the main job, here and now, without any key."""
+"""`dragoman demo`: a hub, a model and tools at work, without any key."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.resources import files
-from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
-from msgspec.structs import replace
 
-from dragoman.cli.chat_session import ChatSession
-from dragoman.cli.client import HubClient
-from dragoman.cli.configuration import local_config
-from dragoman.cli.hosting import HostedHub, bind_listener, host_hub
-from dragoman.cli.local import is_installed
-from dragoman.cli.logs import configure_logging
-from dragoman.cli.renderer import EventRenderer, describe_answer, format_duration
-from dragoman.cli.terminal import examples, make_console, print_line
-from dragoman.config import Config, ProviderConfig
-from dragoman.errors import DragomanError
-from dragoman.messages import Message, Part, ToolPart
-from dragoman.store.store import Store
-
-# ---- The showcase that `dragoman demo` plays: a hub, a question that needs tools, and what was kept of it.
-
-OWNER = "demo"
-QUESTIONS = ("What time is it in Lisbon, and what is 37 * 41?",)
-LOCAL_QUESTIONS = ("What is 12 * 34?", "What time is it?")  # a small model does one thing at a time
-LOCAL_MODEL_LABEL = "SmolLM2-135M, a real language model in a process here: small, and often wrong"
-SIMULATOR_LABEL = (
-    "SIMULATOR: no model; a script plays its part and makes up the token counts. The calls are real."
-)
-INSTALL_HINT = "`dragoman local install` brings a small real model"
-PINNED = ["math.calculate", "time.now"]
-INSTRUCTIONS = "Answer briefly. Use a tool to calculate or to tell the time."
-INSTALL_LINE = "\n  dragoman local install                  a small real model, without a key"
-NEXT_STEPS = """
-Try next:{install}
-  dragoman serve --config dragoman.yaml   a hub with your own provider (docs/configuration.md)
-  dragoman keys create --owner you        a key for it
-  dragoman chat                           talk to it in the terminal
-  dragoman ops list                       what it can call
-
-A useChat front end needs its address only:
-  useChat({{ transport: new DefaultChatTransport({{
-    api: 'http://127.0.0.1:8000/api/chat', headers: {{ Authorization: 'Bearer dgm_…' }} }}) }})"""
-
-
-class DemoSetup(msgspec.Struct, frozen=True):
-    """Who plays the model, how that is said, and what is asked."""
-
-    config: Config
-    label: str
-    questions: Sequence[str]
-
-
-def run_demo(*, scripted: bool, keep: bool) -> int:
-    """Play it, and give the exit code. A simulator takes the place of a local model that cannot be used."""
-    configure_logging("error", as_json=False)
-    print_line("Dragoman demo: a hub, a model, and a question that needs tools.\n")
-    with demo_folder(keep=keep) as place:
-        if is_installed() and not scripted:
-            try:
-                return asyncio.run(run_setup(local_model_setup(), place, keep=keep))
-            except DragomanError as error:
-                print_line(
-                    f"\nThe local model cannot be used, so a simulator plays its part: {error.message}\n"
-                )
-        return asyncio.run(run_setup(simulator_setup(place), place, keep=keep))
-
-
-@contextmanager
-def demo_folder(*, keep: bool) -> Iterator[Path]:
-    """A temporary folder; it stays when it is to be kept."""
-    if keep:
-        yield Path(mkdtemp(prefix="dragoman-demo-"))
-        return
-    with TemporaryDirectory(prefix="dragoman-demo-") as name:
-        yield Path(name)
-
-
-def local_model_setup() -> DemoSetup:
-    """The local model, which is shown the tools as they are: it is too small to look for them."""
-    config = replace(local_config(), pinned=PINNED, instructions=INSTRUCTIONS, max_steps=4)
-    return DemoSetup(config, LOCAL_MODEL_LABEL, LOCAL_QUESTIONS)
-
-
-def simulator_setup(folder: Path) -> DemoSetup:
-    """The script."""
-    script = folder / "demo.yaml"
-    text = files("dragoman.cli").joinpath("demo.yaml").read_text(encoding="utf-8")
-    script.write_text(text, encoding="utf-8")
-    provider = ProviderConfig(type="scripted", script=str(script))
-    label = SIMULATOR_LABEL if is_installed() else f"{SIMULATOR_LABEL}\n          {INSTALL_HINT}"
-    return DemoSetup(Config(providers={"simulator": provider}, model="simulator/script"), label, QUESTIONS)
-
-
-async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
-    data = folder / "data"
-    async with host_hub(
-        setup.config, data, listener=bind_listener("127.0.0.1", 0), require_keys=True
-    ) as here:
-        _, key = await here.hub.store.keys.create(OWNER, name="demo")
-        print_line(f"  hub     {here.url}, started in this process; its data in {data}")
-        print_line(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
-        print_line(f"  model   {setup.label}\n")
-        done = await ask_questions(setup.questions, here, key=key)
-        await here.hub.meter.ledger.flush()  # usage rows are written behind the answer
-        await print_stored(data)
-        if done:
-            print_line(NEXT_STEPS.format(install="" if is_installed() else INSTALL_LINE))
-        else:
-            print_line("\nThe answer failed; `dragoman demo --scripted` shows the rest without a model.")
-        if keep:
-            await serve_until_interrupted(here, key)
-    return 0 if done else 1
-
-
-async def ask_questions(questions: Sequence[str], hosted: HostedHub, *, key: str) -> bool:
-    """Ask over HTTP, as any client would, and draw the streams; whether all were answered."""
-    out = make_console(sys.stdout)
-    async with HubClient.over_http(hosted.url, key) as client:
-        for number, question in enumerate(questions, start=1):
-            talk = ChatSession(client, lambda: EventRenderer(out, out), session=f"demo-{number}")
-            out.print("you> ", end="", style="bold magenta")
-            out.print(question)
-            if await talk.send(question) != "done":
-                return False
-    return True
-
-
-async def print_stored(data: Path) -> None:
-    """What the data folder holds now, as `dragoman sessions show` would read it."""
-    async with await Store.open(data, exclusive=False) as store:
-        sessions = await store.sessions.list(OWNER)
-        print_line("\nKept in the data folder:")
-        for session in sorted(sessions, key=lambda session: session.created_at):
-            await print_session(store, session.id)
-        used = await store.usage.totals(owner=OWNER)
-    tokens = f"{used.tokens.input_tokens} tokens in, {used.tokens.output_tokens} out"
-    print_line(
-        f"  usage      {used.calls} model calls, {tokens if used.tokens.input_tokens else 'tokens unknown'}"
-    )
-
-
-async def print_session(store: Store, id: str) -> None:
-    messages = await store.messages.list(id)
-    print_line(f"  session    {id}")
-    for message in messages:
-        print_line(f"  {message.role:<10} {list_parts(message)}")
-    for run in await store.runs.list(id):
-        print_line(f"  run        {run.status}, {describe_answer(find_metadata(messages, run.message_id))}")
-        for call in await store.calls.list_for_run(run.id):
-            took = format_duration(call.ended_at - call.record.started_at) if call.ended_at else "running"
-            name = f"  {call.record.operation}" if call.record.parent_id else call.record.operation
-            print_line(f"  call       {name}: {call.status}, {took}")
-
-
-def list_parts(message: Message) -> str:
-    """The parts of a message, by name."""
-    return ", ".join(part_label(part) for part in message.parts)
-
-
-def part_label(part: Part) -> str:
-    if isinstance(part, ToolPart):
-        return f"{part.name} ({part.state})"
-    return str(part.__struct_config__.tag or "data")
-
-
-def find_metadata(messages: Sequence[Message], id: str) -> Mapping[str, Any]:
-    found = next((message.metadata for message in messages if message.id == id), None)
-    return found if isinstance(found, dict) else {}
-
-
-async def serve_until_interrupted(hosted: HostedHub, key: str) -> None:
-    """Leave the hub running until Ctrl-C."""
-    print_line(f"\nThe hub stays up at {hosted.url} until Ctrl-C. Its key: {key}")
-    await asyncio.Event().wait()
-
+from dragoman.cli.terminal import examples
 
 EPILOG = examples(
     ("dragoman demo", "with the small local model when it is installed, else with a simulator"),
@@ -202,5 +25,6 @@ def demo(
     Starts a hub on a free port of this machine with its data in a temporary folder, makes a key, asks a
     question that needs tools, prints the answer as it comes, and shows what was kept.
     """
+    from dragoman.cli.demo_run import run_demo  # late: a whole hub, and --help needs none
 
     raise typer.Exit(run_demo(scripted=scripted, keep=keep))

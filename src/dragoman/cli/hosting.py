@@ -61,9 +61,9 @@ class CorkedTransport:
         self._transport.close()
 
     def _flush(self) -> None:
-        held, self._buffer = self._buffer, []
-        if held and not self._transport.is_closing():
-            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
+        buffer, self._buffer = self._buffer, []
+        if buffer and not self._transport.is_closing():
+            self._transport.write(buffer[0] if len(buffer) == 1 else b"".join(buffer))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -82,12 +82,12 @@ class HostedHub(NamedTuple):
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
-    """A socket that listens at this address; ConfigError says why there is none."""
+    """Open a socket that listens at this address. ConfigError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:
         raise ConfigError(
-            f"{host!r} is no address of this machine", hint="use 127.0.0.1, or 0.0.0.0 for all"
+            f"{host!r} is not an address of this machine", hint="use 127.0.0.1, or 0.0.0.0 for all"
         ) from None
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -50,7 +50,7 @@ def choice_check(*choices: str) -> Callable[[list[str] | None], list[str] | None
     def check(values: list[str] | None) -> list[str] | None:
         for value in values or ():
             if value not in choices:
-                raise typer.BadParameter(f"{value!r} is none of {', '.join(choices)}")
+                raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}")
         return values
 
     return check
@@ -88,7 +88,7 @@ Rules: TypeAlias = Annotated[
 def rule_fields(
     *, name: str | None, scope: Sequence[str] | None, model: Sequence[str] | None, expires: str | None
 ) -> dict[str, Any]:
-    """The fields of a key that the options set. BadRequest for a moment that is none."""
+    """Return the fields of a key that the options set. BadRequest for an invalid moment."""
     fields = {
         "name": name,
         "scopes": frozenset(scope) if scope else None,
@@ -99,13 +99,13 @@ def rule_fields(
 
 
 def build_limits(limits: Mapping[str, float | None], *, previous: Limits | None = None) -> Limits | None:
-    """The limits of the options, over those that were there; None when that is none at all. BadRequest."""
-    given = {name: value for name, value in limits.items() if value is not None}
-    if not all(map(isfinite, given.values())):
+    """Return the options' limits over the previous ones; None without any. BadRequest."""
+    set_limits = {name: value for name, value in limits.items() if value is not None}
+    if not all(map(isfinite, set_limits.values())):
         raise BadRequest(
             "a limit is a number", hint="to take one away: `dragoman keys change ID --clear LIMIT`"
         )
-    made = Limits(**{**asdict(previous or NO_LIMITS), **given})
+    made = Limits(**{**asdict(previous or NO_LIMITS), **set_limits})
     return None if made == NO_LIMITS else made
 
 

@@ -1,4 +1,4 @@
-"""Logs: what the hub has to report, to stderr, for people or as JSON lines; secrets are blotted out."""
+"""Log formatting: to stderr, as text or as JSON lines, with secrets replaced."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LogRedactor:
         self._cache: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """The text without keys."""
+        """Return the text without secrets."""
         if len(self._secrets) != self._count or len(self._cache) >= MAX_CACHED:
             self._count = len(self._secrets)
             self._cache.clear()
@@ -66,17 +66,17 @@ class TextFormatter(logging.Formatter):
         request_id = identity.request_id.get()
         where = record.name.removeprefix("dragoman.")
         place = where if request_id is None else f"{where} [{self._redact(request_id)}]"
-        said = [
+        parts = [
             f"{self.formatTime(record, self.datefmt)} {record.levelname:<7} {place}: {self._message(record)}"
         ]
-        said += [f"{name}={value}" for name, value in record_fields(record, self._redact).items()]
-        return escape_controls(" ".join(said))
+        parts += [f"{name}={value}" for name, value in record_fields(record, self._redact).items()]
+        return escape_controls(" ".join(parts))
 
     def _message(self, record: logging.LogRecord) -> str:
-        said = record.getMessage()
+        text = record.getMessage()
         if record.exc_info:
-            said = f"{said}\n{self.formatException(record.exc_info)}"
-        return self._redact(said)
+            text = f"{text}\n{self.formatException(record.exc_info)}"
+        return self._redact(text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -160,7 +160,7 @@ def escape_controls(text: str) -> str:
 def redact_secrets(text: str, secrets: Collection[str] = ()) -> str:
     """The text without keys, whoever put them there: the secrets that are given, and what looks like one.
 
-    A secret of fewer than four characters is none, as in errors: it would blot out half of every line.
+    Values shorter than four characters are not replaced: that would remove half of every line.
     """
     found = [secret for secret in tuple(secrets) if len(secret) >= MIN_SECRET and secret in text]
     for secret in sorted(found, key=len, reverse=True):

@@ -61,7 +61,7 @@ async def run_bridge(hub: str, key: str | None) -> None:
     from dragoman.mcp.server.stdio_bridge import StdioBridge  # late: as above
 
     if not hub.startswith(("http://", "https://")):
-        raise BadRequest(f"{hub!r} is no address of a hub", hint="one reads like http://127.0.0.1:8000")
+        raise BadRequest(f"{hub!r} is not the URL of a hub", hint="write it like http://127.0.0.1:8000")
     url = hub.rstrip("/").removesuffix("/mcp") + "/mcp"
     transport = Transport(
         timeouts=Timeouts(connect=5.0, first_byte=60.0, idle=60.0), proxies=proxies_from(os.environ)

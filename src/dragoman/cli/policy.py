@@ -58,9 +58,9 @@ def check(
     from dragoman.cli.configuration import add_operations, read_config_if_any
     from dragoman.server.app.operations import build_policy  # late: as above
 
-    said = add_operations(read_config_if_any(config), operations or ())
-    meant = find_operation(operation, said, effect=effect)
-    found = find_matches(build_policy(said), meant, identities=identity or (), agent=agent)
+    loaded = add_operations(read_config_if_any(config), operations or ())
+    meant = find_operation(operation, loaded, effect=effect)
+    found = find_matches(build_policy(loaded), meant, identities=identity or (), agent=agent)
     shown = [match_to_json(match) for match in found]
     if json:
         print_json({"operation": meant.id, "effect": meant.effect, **shown[0], "matches": shown})
@@ -103,7 +103,7 @@ def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operati
     try:
         return Operation.from_schema(unreachable, {}, namespace=namespace, name=name, effect=effect or "once")
     except ConfigError:
-        raise BadRequest(f"{id!r} is no operation's id", hint="one reads like mail.send") from None
+        raise BadRequest(f"{id!r} is not a valid operation id", hint="write it like mail.send") from None
 
 
 async def unreachable(*_: Any) -> None:
@@ -118,8 +118,8 @@ def match_to_json(match: RuleMatch) -> dict[str, Any]:
         wish = match.precedence[0] > 0
         source = "the operation itself: approval=True" if wish else "the default"
         return {"decision": decision, "pattern": None, "source": source, "reason": None}
-    said = {"effect": rule.effects, "agent": rule.agents, "identity": rule.identities}
-    narrowed = [f"{name} {', '.join(values)}" for name, values in said.items() if values]
+    filters = {"effect": rule.effects, "agent": rule.agents, "identity": rule.identities}
+    narrowed = [f"{name} {', '.join(values)}" for name, values in filters.items() if values]
     written = f"{rule.decision}: {', '.join(rule.operations)}"
     return {
         "decision": decision,

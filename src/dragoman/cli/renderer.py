@@ -1,4 +1,4 @@
-"""The screen: a run's events drawn as they come; the answer on one stream, all about it on another."""
+"""Prints the events of a run as they arrive: the answer on one stream, everything else on another."""
 
 from __future__ import annotations
 
@@ -231,11 +231,11 @@ def describe_answer(metadata: Mapping[str, Any]) -> str:
     """How a message was made, on one line: model, steps, tokens, time."""
     usage = metadata.get("usage") or {}
     steps = metadata.get("steps")
-    said = [
+    parts = [
         metadata.get("model"),
         f"{steps} step{'s' * (steps != 1)}" if steps else None,
         f"{usage['inputTokens']} tokens in" if "inputTokens" in usage else None,
         f"{usage['outputTokens']} tokens out" if "outputTokens" in usage else None,
         format_duration(metadata["duration"]) if "duration" in metadata else None,
     ]
-    return " · ".join(str(word) for word in said if word)
+    return " · ".join(str(word) for word in parts if word)

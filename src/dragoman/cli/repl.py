@@ -1,4 +1,4 @@
-"""The prompt: lines from the keyboard to a talk, and the commands that begin with a slash."""
+"""The interactive chat: reads lines and slash commands, prints answers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Ctrl-C while the hub answers stops the answer; at the prompt, twice, it leaves."
 
 
 class QuitChat(Exception):
-    """The user wants to go."""
+    """The user wants to leave the chat."""
 
 
 class ChatRepl:
-    """Reads, says, draws, until the user leaves. The session outlives it."""
+    """Reads input, sends it and prints the answers until the user leaves. The session persists."""
 
     def __init__(self, url: str, key: str | None, *, new_renderer: Callable[[], EventRenderer]) -> None:
         self._url = url
@@ -66,14 +66,14 @@ class ChatRepl:
     async def _print_session(self, chat: ChatSession) -> None:
         """Say what was last said in the session, and follow what is being said."""
         try:
-            known = await chat.client.session(chat.session)
+            stored = await chat.client.session(chat.session)
         except NotFound:
             print_note(f"session {chat.session} is new")
             return
         messages = await chat.client.messages(chat.session)
-        print_note(f"session {chat.session}: {known['title'] or 'no title'}, {len(messages)} messages")
+        print_note(f"session {chat.session}: {stored['title'] or 'no title'}, {len(messages)} messages")
         chat.restore_pending(messages)
-        if known["running"]:
+        if stored["running"]:
             print_note("an answer is under way:")
             await chat.resume()
 
@@ -101,9 +101,9 @@ class ChatRepl:
             waiting, chat.pending_approvals = chat.pending_approvals, {}
             for approval, call in waiting.items():
                 question = chat.questions.get(approval)
-                said = read_decision(call) if question is None else read_answer(question)
-                if said is not None:
-                    self._run(chat.answer_approval(approval, said))
+                decision = read_decision(call) if question is None else read_answer(question)
+                if decision is not None:
+                    self._run(chat.answer_approval(approval, decision))
 
     async def _run_command(self, chat: ChatSession, line: str) -> None:
         word, _, rest = line.partition(" ")
@@ -140,11 +140,11 @@ async def print_sessions(client: HubClient) -> None:
 def read_decision(call: str) -> bool | None:
     """Yes or no; None for later, as is Ctrl-D."""
     try:
-        said = input(f"{call}: approve? [y]es, [n]o, anything else: later> ")
+        typed = input(f"{call}: approve? [y]es, [n]o, anything else: later> ")
     except EOFError:
         print_break()
         return None
-    match said.strip().lower():
+    match typed.strip().lower():
         case "y" | "yes":
             return True
         case "n" | "no":
@@ -157,11 +157,11 @@ def read_answer(question: Question) -> str | Literal[False] | None:
     """The answer to a question; False for an empty line, None for Ctrl-D."""
     hint = "a number, or your words" if question["options"] else "your words"
     try:
-        said = input(f"answer ({hint}; an empty line declines)> ")
+        typed = input(f"answer ({hint}; an empty line declines)> ")
     except EOFError:
         print_break()
         return None
-    return resolve_answer(question, said) if said.strip() else False
+    return resolve_answer(question, typed) if typed.strip() else False
 
 
 def read_line() -> str:

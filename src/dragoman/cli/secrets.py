@@ -132,10 +132,10 @@ def require_master_key(config: Path | None) -> MasterKey:
     from dragoman.config import master_key  # late: as above
     from dragoman.store.encryption import MasterKey  # late: as above
 
-    said = read_config_if_any(config)
-    text = master_key(said, os.environ)
+    loaded = read_config_if_any(config)
+    text = master_key(loaded, os.environ)
     if text is None:
-        variable = said.master_key_env
+        variable = loaded.master_key_env
         raise ConfigError(
             f"there is no master key: set {variable} or {variable}_FILE, or master_key_file in dragoman.yaml",
             hint="`dragoman secrets generate-key --write FILE` makes one",

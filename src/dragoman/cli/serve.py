@@ -38,7 +38,7 @@ def serve(
     answers get up to `limits.drain` seconds to end, and are then closed and kept; a second Ctrl-C ends it at
     once. SIGHUP reads the configuration again, without dropping an answer.
     """
-    gc.disable()  # what is imported is no garbage; collecting is switched on again when the hub is ready
+    gc.disable()  # imports create no garbage; the collector is switched on again when the hub is ready
     # late: the server is heavy, and other commands need none
     from dragoman.cli.configuration import choose_config  # late: as above
     from dragoman.cli.hosting import ServeOptions, run_service

@@ -1,4 +1,4 @@
-"""`dragoman servers`: the MCP servers of a running hub: how they stand, what waits for approval."""
+"""`dragoman servers`: MCP servers of a running hub, and definitions that wait for approval."""
 
 from __future__ import annotations
 
@@ -191,5 +191,5 @@ def parse_pair(text: str) -> tuple[str, str]:
     """The two sides of `FIELD=ENTRY`. BadRequest."""
     field, separator, entry = text.partition("=")
     if not separator or not field or not entry:
-        raise BadRequest(f"{text!r} is no FIELD=ENTRY", hint="one reads like API_TOKEN=github")
+        raise BadRequest(f"{text!r} is not a valid FIELD=ENTRY", hint="write it like API_TOKEN=github")
     return field, entry

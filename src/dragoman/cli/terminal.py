@@ -1,4 +1,4 @@
-"""The terminal: results on stdout, words about them on stderr, tables, JSON, errors in two lines."""
+"""Terminal output: results on stdout, notes and errors on stderr, tables, JSON, ages."""
 
 from __future__ import annotations
 

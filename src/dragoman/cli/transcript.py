@@ -1,4 +1,4 @@
-"""Transcripts: a session as it was said, for a terminal or as Markdown."""
+"""Prints a stored session to the terminal, or writes it as Markdown."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def print_transcript(session: Mapping[str, Any], messages: Sequence[Message], *,
         screen.render(unfold(message))
         screen.end_line()
         metadata = message.metadata if isinstance(message.metadata, dict) else {}
-        said = [f"{len(message.parts)} parts", unusual_finish(metadata), describe_answer(metadata)]
+        parts = [f"{len(message.parts)} parts", unusual_finish(metadata), describe_answer(metadata)]
         if message.role == "assistant":
-            out.print(" · ".join(word for word in said if word), style="dim")
+            out.print(" · ".join(word for word in parts if word), style="dim")
 
 
 def print_passage(passage: Mapping[str, Any], *, out: Console) -> None:

@@ -59,10 +59,10 @@ def record_table(report: Json) -> Table:
     for row in report["rows"]:
         at = time.strftime("%m-%d %H:%M:%S", time.localtime(row["startedAt"]))
         model = row["modelServed"] or row["modelAsked"]
-        said = (row["owner"], row["door"], row["provider"], model, row["error"] or row["status"])
+        cells = (row["owner"], row["door"], row["provider"], model, row["error"] or row["status"])
         times = (format_seconds(row["firstByte"]), format_seconds(row["duration"]))
         table.add_row(
-            at, *(strip_controls(word or "-") for word in said), format_cost(row), *token_cells(row), *times
+            at, *(strip_controls(word or "-") for word in cells), format_cost(row), *token_cells(row), *times
         )
     table.add_section()
     cost, calls, failed, *rest = total_cells(report["total"])
@@ -87,8 +87,8 @@ def format_cost(row: Json) -> str:
     if row["cost"] is None:
         return "-"
     cost = row["cost"]
-    said = "< $0.0001" if 0 < cost < 0.00005 else f"${cost:,.4f}"
-    return f"≥ {said}" if row.get("unpriced") else said
+    amount = "< $0.0001" if 0 < cost < 0.00005 else f"${cost:,.4f}"
+    return f"≥ {amount}" if row.get("unpriced") else amount
 
 
 def format_seconds(span: float | None) -> str:

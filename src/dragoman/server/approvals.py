@@ -1,4 +1,4 @@
-"""Approval doors: what waits for somebody's word, and the place to give it."""
+"""HTTP handlers of approvals: list them, and answer them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ApprovalHandlers:
         await exchange.respond(200, {"approvals": [approval_to_json(approval, caller) for approval in found]})
 
     async def get(self, exchange: Exchange) -> None:
-        """One of them. NotFound, also for what is none of the caller's business."""
+        """Return one approval. NotFound, also for one that the caller may not see."""
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         found = await self._approvals.get(exchange.path_params["id"])
@@ -91,17 +91,17 @@ class ApprovalHandlers:
         # A key that may only call operations would approve its own calls.
         require_scope(caller, "chat", "admin")
         try:
-            said = msgspec.convert(await exchange.read_json(MAX_BODY), ApprovalBody)
+            body = msgspec.convert(await exchange.read_json(MAX_BODY), ApprovalBody)
         except msgspec.ValidationError as error:
             raise BadRequest(f"the body does not fit: {error}", hint=BODY_HINT) from None
-        asked = await self._approvals.get(exchange.path_params["id"])
-        approved, reason = parse_answer(said, asked if may_answer(asked, caller) else None)
-        found = await self._answer(asked.id, approved=approved, by=caller, reason=reason)
+        approval = await self._approvals.get(exchange.path_params["id"])
+        approved, reason = parse_answer(body, approval if may_answer(approval, caller) else None)
+        found = await self._answer(approval.id, approved=approved, by=caller, reason=reason)
         await exchange.respond(200, approval_to_json(found, caller))
 
 
 def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[bool, str | None]:
-    """Whether it is a yes, and what is said with it. BadRequest when it is no answer to what was `asked`."""
+    """Whether it is a yes, and what is said with it. BadRequest when it does not answer `approval`."""
     if body.answer is None:
         if body.approved is None:
             raise BadRequest("the body says neither yes nor no", hint=BODY_HINT)
@@ -110,7 +110,7 @@ def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[
         raise BadRequest("an answer is a yes, and needs no reason", field="answer", hint=BODY_HINT)
     if approval is not None and approval.question is None:
         hint = 'nothing is asked there but yes or no: send {"approved": true} or {"approved": false}'
-        raise BadRequest(f"approval {approval.id!r} is no question", field="answer", hint=hint)
+        raise BadRequest(f"approval {approval.id!r} is not a question", field="answer", hint=hint)
     return True, validate_answer(body.answer)
 
 

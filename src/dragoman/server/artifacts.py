@@ -1,4 +1,4 @@
-"""Artifact doors: big results, whole or piece by piece, as downloads that no browser runs."""
+"""HTTP handlers of artifacts: large results as downloads, whole or in ranges, that no browser executes."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class ArtifactHandlers:
 
 def content_headers(artifact: Artifact) -> dict[str, str]:
     """What it is, in words that no foreign text can get into."""
-    known = MEDIA_TYPE.fullmatch(artifact.media_type) is not None
-    media_type = artifact.media_type if known else "application/octet-stream"
+    is_valid = MEDIA_TYPE.fullmatch(artifact.media_type) is not None
+    media_type = artifact.media_type if is_valid else "application/octet-stream"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", artifact.id)
     ending = FILE_EXTENSIONS.get(media_type.partition(";")[0], "bin")
     return {
@@ -108,7 +108,7 @@ def content_headers(artifact: Artifact) -> dict[str, str]:
 
 
 def requested_range(exchange: Exchange, artifact: Artifact, *, etag: str) -> ByteRange:
-    """Which bytes are wanted. BadRequest for an offset or a limit that is no number."""
+    """Which bytes are wanted. BadRequest for an offset or a limit that is not a number."""
     query, size = exchange.query, artifact.size
     if "offset" in query or "limit" in query:
         start = min(read_number(query, "offset", default=0), size)
@@ -131,9 +131,9 @@ def parse_range(first: str, last: str, *, size: int) -> ByteRange:
 
 
 def read_number(query: dict[str, str], name: str, *, default: int) -> int:
-    said = query.get(name)
-    if said is None:
+    text = query.get(name)
+    if text is None:
         return default
-    if not (said.isascii() and said.isdigit()) or len(said) > MAX_DIGITS:
-        raise BadRequest(f"{name} must be a number of bytes, not {said!r}", field=name)
-    return int(said)
+    if not (text.isascii() and text.isdigit()) or len(text) > MAX_DIGITS:
+        raise BadRequest(f"{name} must be a number of bytes, not {text!r}", field=name)
+    return int(text)

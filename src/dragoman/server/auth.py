@@ -1,4 +1,4 @@
-"""Who is asking: keys, looked up by hash; each request gets an identity, or a 401 that says why not."""
+"""Authentication: looks keys up by hash and returns the caller's identity, or a 401 with the reason."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class KeyCache:
 
     def get(self, key_hash: str) -> CachedKey | None:
         """The key, or None when it is not known or was not confirmed for too long."""
-        known = self._keys.get(key_hash)
-        if known is None or self._clock() - known.confirmed_at > MAX_AGE:
+        cached = self._keys.get(key_hash)
+        if cached is None or self._clock() - cached.confirmed_at > MAX_AGE:
             return None
-        return known
+        return cached
 
     async def put(self, key_hash: str, identity: Identity, *, expires_at: float | None) -> None:
         """The database has confirmed this key; written down when that says something new."""
         now = self._clock()
-        held = self._keys.pop(key_hash, None)
-        recent = held is not None and now - held.confirmed_at < CONFIRM_INTERVAL
-        if held is not None and recent and (held.identity, held.expires_at) == (identity, expires_at):
-            self._keys[key_hash] = held
+        cached = self._keys.pop(key_hash, None)
+        recent = cached is not None and now - cached.confirmed_at < CONFIRM_INTERVAL
+        if cached is not None and recent and (cached.identity, cached.expires_at) == (identity, expires_at):
+            self._keys[key_hash] = cached
         else:
             self._keys[key_hash] = CachedKey(identity, now, expires_at)
             self._dirty = True
@@ -161,9 +161,9 @@ class Auth:
                 "this hub wants a key",
                 hint="send `Authorization: Bearer dgm_...`; make one with `dragoman keys create`",
             )
-        held = self._recent.get(secret)
-        if held is not None and held[0] > self._clock():
-            return held[1]
+        recent = self._recent.get(secret)
+        if recent is not None and recent[0] > self._clock():
+            return recent[1]
         self._recent.pop(secret, None)
         identity, expires_at = await self._look_up(secret)
         left = RECHECK_INTERVAL if expires_at is None else min(RECHECK_INTERVAL, expires_at - self._now())
@@ -187,15 +187,15 @@ class Auth:
     def _look_up_cached(
         self, key_hash: str, error: StoreError | Unavailable
     ) -> tuple[Identity, float | None]:
-        known = self._cache.get(key_hash)
-        if known is None:
+        cached = self._cache.get(key_hash)
+        if cached is None:
             raise Unavailable(
                 "the hub's database does not answer, and this key was not seen before", hint="try again later"
             ) from error
-        if known.expires_at is not None and known.expires_at <= self._now():
+        if cached.expires_at is not None and cached.expires_at <= self._now():
             _reject("expired")
-        log.debug("the database does not answer (%s); a key of %r is believed", error, known.identity.owner)
-        return known.identity, known.expires_at
+        log.debug("the database does not answer (%s); a key of %r is believed", error, cached.identity.owner)
+        return cached.identity, cached.expires_at
 
 
 def _reject(reason: KeyRejection) -> NoReturn:

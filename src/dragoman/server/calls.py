@@ -1,4 +1,4 @@
-"""Call doors: what was called, as a list, as a tree, one by one; and stopping what is under way."""
+"""HTTP handlers of calls: list, tree, single calls, and stopping active ones."""
 
 from __future__ import annotations
 
@@ -97,8 +97,10 @@ class CallReader:
         }
         filters = restrict_owner(filters, self._owner)
         if filters.get("status", "done") not in get_args(CallStatus):
-            known = ", ".join(get_args(CallStatus))
-            raise BadRequest(f"there is no status {filters['status']!r}; there are {known}", field="status")
+            statuses = ", ".join(get_args(CallStatus))
+            raise BadRequest(
+                f"there is no status {filters['status']!r}; there are {statuses}", field="status"
+            )
         limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
         found = await self._store.calls.list(filters, before=await self._cursor(query), limit=limit)
         nodes = [node_to_json(call_node(line, source=self._source(line.operation))) for line in found]

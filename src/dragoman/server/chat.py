@@ -1,4 +1,4 @@
-"""Chat doors: begin a run and follow it, follow it again, stop it."""
+"""HTTP handlers of chat: start a run and stream it, resume the stream, stop the run."""
 
 from __future__ import annotations
 

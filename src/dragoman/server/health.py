@@ -1,4 +1,4 @@
-"""Health doors: alive, and ready to take work."""
+"""HTTP handlers of health checks: liveness and readiness."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class HealthHandlers:
             problem = self._store.database.problem
         except DragomanError as error:
             problem = error.message
-        said = {"status": "ready", "store": "ok"}
+        body = {"status": "ready", "store": "ok"}
         if problem is not None:
-            said = {"status": "unavailable", "store": problem}
+            body = {"status": "unavailable", "store": problem}
         if self._spool.row_count:
-            said["spool"] = f"{self._spool.row_count} usage records wait for the database"
+            body["spool"] = f"{self._spool.row_count} usage records wait for the database"
         if self._spool.dropped:
-            said["lost"] = f"{self._spool.dropped} usage records found no room on the disk"
-        await exchange.respond(200 if problem is None else 503, said)
+            body["lost"] = f"{self._spool.dropped} usage records found no room on the disk"
+        await exchange.respond(200 if problem is None else 503, body)

@@ -1,4 +1,4 @@
-"""Doors to what brings operations from elsewhere: MCP servers and spokes."""
+"""HTTP handlers of MCP servers and spokes."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class McpServerHandlers:
     async def approve(self, exchange: Exchange) -> None:
         """Approve definitions: `{"tools": {NAME: HASH}}` or `{"tools": [NAME, …]}`; all without a body."""
         try:
-            said = msgspec.convert(await exchange.read_json(MAX_BODY), ApproveDefinitionsBody)
+            body = msgspec.convert(await exchange.read_json(MAX_BODY), ApproveDefinitionsBody)
         except msgspec.ValidationError as error:
             raise BadRequest(
                 f"the body does not fit: {error}", hint='send {"tools": {NAME: HASH}} or {"tools": [NAME]}'
             ) from None
         name, by = exchange.path_params["name"], exchange.identity.owner
-        approved = await self._clients.approve(name, said.tools, by=by)
+        approved = await self._clients.approve(name, body.tools, by=by)
         await exchange.respond(200, {"approved": list(approved)})
 
     async def spokes(self, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""Operation doors: what there is, what it takes, and calling one; for the CLI and the console."""
+"""HTTP handlers of operations: list, search, schemas and calls."""
 
 from __future__ import annotations
 

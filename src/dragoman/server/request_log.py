@@ -1,4 +1,4 @@
-"""Requests to the hub: each has an id, the client's own or a new one, and in the end a line in the log."""
+"""Request ids, and the access log line of each model request."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def assign_request_id(headers: Mapping[str, str]) -> str:
 
     The client's `x-request-id` is taken when it is one word of at most 128 letters, digits and `._-`.
     """
-    asked = headers.get(REQUEST_ID_HEADER)
-    known = asked if asked is not None and VALID_ID.fullmatch(asked) else new_id("req")
-    identity.request_id.set(known)
-    return known
+    header = headers.get(REQUEST_ID_HEADER)
+    request_id = header if header is not None and VALID_ID.fullmatch(header) else new_id("req")
+    identity.request_id.set(request_id)
+    return request_id
 
 
 def log_request(record: UsageRecord) -> None:
@@ -54,13 +54,13 @@ def log_request(record: UsageRecord) -> None:
 
 def log_fields(record: UsageRecord) -> dict[str, Any]:
     """What the line says; what is not known is left out."""
-    known = {name: getattr(record, name) for name in LOGGED_FIELDS}
-    known |= {name: getattr(record.tokens, name) for name in Usage.__struct_fields__}
-    known["estimated"] = record.tokens.estimated or None
+    fields = {name: getattr(record, name) for name in LOGGED_FIELDS}
+    fields |= {name: getattr(record.tokens, name) for name in Usage.__struct_fields__}
+    fields["estimated"] = record.tokens.estimated or None
     if record.request_id is not None and identity.request_id.get() is None:
-        known["request_id"] = record.request_id
+        fields["request_id"] = record.request_id
     return {
         name: round(value, DECIMALS) if isinstance(value, float) else value
-        for name, value in known.items()
+        for name, value in fields.items()
         if value is not None
     }

@@ -1,4 +1,4 @@
-"""The usage door: who used what, and what it cost, summed up or record by record, as JSON or CSV."""
+"""HTTP handler of usage: totals by group, or single records, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UsageHandlers:
         flush_usage: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`catch_up` has what was consumed until now written, so that it is seen."""
+        """`flush_usage` has what was consumed until now written, so that it is seen."""
         self._store = store
         self._flush_usage = flush_usage
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Usage as others read it: what can be asked of the records, and the answer as JSON values or CSV."""
+"""Usage reports: the query parameters, and the report as JSON values or CSV."""
 
 from __future__ import annotations
 
@@ -104,26 +104,26 @@ def parse_cursor(text: str) -> tuple[float, str]:
         return float(moment), id
     except ValueError:
         raise BadRequest(
-            f"{text!r} is no place to go on from", field="after", hint="take `next` of an answer"
+            f"{text!r} is not a valid cursor", field="after", hint="use `next` of a response"
         ) from None
 
 
 async def build_report(records: UsageRepository, query: UsageQuery) -> Json:
     """`rows` and their `total`; where there are more, `more` says so or `next` where to go on."""
     total = await records.report(**query.shared_parameters)
-    told = {"since": query.since, "until": query.until, "total": totals_to_json(total[0])}
+    bounds = {"since": query.since, "until": query.until, "total": totals_to_json(total[0])}
     if query.group_by:
         limit = query.limit or PAGE_SIZE
         lines = await records.report(query.group_by, **query.shared_parameters, limit=limit + 1)
         rows = [{"group": dict(line.group), **totals_to_json(line)} for line in lines[:limit]]
-        return {"groupBy": query.group_by, "rows": rows, "more": len(lines) > limit, **told}
+        return {"groupBy": query.group_by, "rows": rows, "more": len(lines) > limit, **bounds}
     limit = query.limit or DEFAULT_LIMIT
     found = await records.list(**query.shared_parameters, after=query.after, limit=limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     return {
         "rows": [record_to_json(record) for record in found[:limit]],
         "next": None if last is None else f"{last.started_at!r}~{last.id}",
-        **told,
+        **bounds,
     }
 
 
@@ -179,12 +179,12 @@ def csv_headings(group_by: Sequence[str]) -> tuple[str, ...]:
 def csv_cells(row: Json) -> list[Any]:
     """A row of an answer, in the order of the headings; what is not known is empty."""
     group = row.get("group")
-    known = {**row, **row["usage"]}
+    values = {**row, **row["usage"]}
     if group is not None:
-        return [*group.values(), *(known.get(to_camel_case(name)) for name in TOTAL_COLUMNS)]
+        return [*group.values(), *(values.get(to_camel_case(name)) for name in TOTAL_COLUMNS)]
     at = datetime.fromtimestamp(row["startedAt"], UTC).isoformat(timespec="milliseconds")
-    known |= {"startedAt": at, "estimated": known.get("estimated", False)}
-    return [known.get(to_camel_case(name)) for name in RECORD_COLUMNS]
+    values |= {"startedAt": at, "estimated": values.get("estimated", False)}
+    return [values.get(to_camel_case(name)) for name in RECORD_COLUMNS]
 
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:

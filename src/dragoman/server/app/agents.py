@@ -1,4 +1,4 @@
-"""The agents of a hub, as its configuration says them, with the functions and schemas that they name."""
+"""Builds the agents of a configuration, with the functions and schemas that they name."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def build_agent(name: str, agent: AgentConfig, *, config: Config) -> AgentSpec:
 
 def context_policy(agent: AgentConfig) -> ContextPolicy:
     """How an agent's conversations are shortened."""
-    said = agent.context
-    if said.policy == "off":
+    context = agent.context
+    if context.policy == "off":
         return ContextPolicy()
-    return ContextPolicy(kind=said.policy, limit=said.limit, margin=said.margin, keep=said.keep)
+    return ContextPolicy(kind=context.policy, limit=context.limit, margin=context.margin, keep=context.keep)
 
 
 def context_size_lookup(config: Config) -> Callable[[str, str], int | None]:
@@ -174,7 +174,7 @@ def load_function(reference: str | None, *, path: str) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
     if not callable(found):
-        raise ConfigError(f"{path}: {reference} is no function")
+        raise ConfigError(f"{path}: {reference} is not a function")
     return found
 
 

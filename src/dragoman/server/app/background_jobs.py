@@ -1,4 +1,4 @@
-"""Chores: what a hub sees to by itself from time to time: answers given elsewhere, and what has grown old."""
+"""Background jobs of a hub: resuming runs whose approvals were answered elsewhere, and purging old rows."""
 
 from __future__ import annotations
 

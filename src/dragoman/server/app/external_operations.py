@@ -1,4 +1,4 @@
-"""What brings operations from elsewhere: MCP servers, of the configuration and added since, and spokes."""
+"""Operations from outside the hub: MCP servers, configured or added at run time, and spokes."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class ExternalOperations:
         async with self._lock:
             self._config = config
             specs, left_out = [], {}
-            for name, said in (await self._reserve_namespaces()).items():
+            for name, server in (await self._reserve_namespaces()).items():
                 try:
-                    specs.append(await self._build_spec(name, said))
+                    specs.append(await self._build_spec(name, server))
                 except ConfigError as error:
                     log.warning("the MCP server %s is left out: %s", name, error.message)
                     left_out[name] = error.message
@@ -80,11 +80,11 @@ class ExternalOperations:
     async def add(self, name: str, body: Any) -> ServerStatus:
         """Take in a server, described as in the configuration, and keep it. BadRequest, Conflict."""
         if name.lower() in {each.lower() for each in self._config.mcp_servers}:
-            raise Conflict(f"the MCP server {name!r} stands in the configuration; change it there")
+            raise Conflict(f"the MCP server {name!r} is in the configuration; change it there")
         async with self._lock:
             try:
-                said = parse_config({"mcp_servers": {name: body}}, source="the server").mcp_servers[name]
-                spec = await self._build_spec(name, said)
+                server = parse_config({"mcp_servers": {name: body}}, source="the server").mcp_servers[name]
+                spec = await self._build_spec(name, server)
             except ConfigError as error:
                 raise BadRequest(error.message, hint=error.hint) from None
             status = self.servers.add(spec)
@@ -99,22 +99,22 @@ class ExternalOperations:
     async def remove(self, name: str) -> None:
         """Let a server go that was added, and forget what was approved of it. Conflict, NotFound."""
         async with self._lock:
-            held = self.servers.status(name).name
-            if held in self._config.mcp_servers:
-                raise Conflict(f"the MCP server {held!r} stands in the configuration; take it out there")
-            await self._store.mcp_servers.delete(held)
-            await self.servers.remove(held, forget=True)
+            exact_name = self.servers.status(name).name
+            if exact_name in self._config.mcp_servers:
+                raise Conflict(f"the MCP server {exact_name!r} is in the configuration; remove it there")
+            await self._store.mcp_servers.delete(exact_name)
+            await self.servers.remove(exact_name, forget=True)
             await self._reserve_namespaces()
 
     async def reconnect(self, name: str) -> ServerStatus:
         """Connect to a server anew, with its secrets as they are now. NotFound."""
         async with self._lock:
-            held = self.servers.status(name).name
-            said = (await self._all_servers()).get(held)
-            if said is None:
-                raise NotFound(f"there is no MCP server {held!r}", hint="it was taken out elsewhere")
+            exact_name = self.servers.status(name).name
+            server = (await self._all_servers()).get(exact_name)
+            if server is None:
+                raise NotFound(f"there is no MCP server {exact_name!r}", hint="it was removed elsewhere")
             try:
-                return self.servers.update(await self._build_spec(held, said))
+                return self.servers.update(await self._build_spec(exact_name, server))
             except ConfigError as error:
                 raise BadRequest(error.message, hint=error.hint) from None
 
@@ -126,22 +126,22 @@ class ExternalOperations:
 
     async def _all_servers(self) -> dict[str, McpServerConfig]:
         """All servers that there should be; those of the configuration go before those that were added."""
-        known = {name.lower() for name in self._config.mcp_servers}
+        configured = {name.lower() for name in self._config.mcp_servers}
         added = await self._added_servers()
         return {
             **self._config.mcp_servers,
-            **{name: said for name, said in added.items() if name.lower() not in known},
+            **{name: server for name, server in added.items() if name.lower() not in configured},
         }
 
     async def _added_servers(self) -> dict[str, McpServerConfig]:
         """Those that were added; as they were, while the database does not answer."""
         try:
-            kept = await self._store.mcp_servers.list()
+            rows = await self._store.mcp_servers.list()
         except (StoreError, Unavailable) as error:
             log.warning("the MCP servers that were added cannot be read: %s", error.message)
             return self._last_added
         found = {}
-        for each in kept:
+        for each in rows:
             try:
                 found[each.name] = msgspec.json.decode(each.body, type=McpServerConfig)
             except msgspec.ValidationError as error:

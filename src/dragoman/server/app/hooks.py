@@ -1,4 +1,4 @@
-"""The hooks of a hub, as its configuration says them: Python functions, ready-made ones, HTTP addresses."""
+"""Builds the hooks of a configuration: Python functions, built-in hooks and HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def build_hook(entry: HookEntry, function: HookFunction, *, name: str | None) ->
         raise ConfigError(f"{entry.use} is for pre_tool_use, not for {entry.event}")
     event = entry.event or ("pre_tool_use" if entry.use in BUILTIN_HOOKS else None)
     if event is None:
-        raise ConfigError("says no `event`")
+        raise ConfigError("does not name an `event`")
     hooks = Hooks().on(
         event,
         function,
@@ -117,12 +117,12 @@ def signing_secret(entry: HookEntry, environ: Mapping[str, str]) -> str | None:
     """What signs the requests."""
     if entry.secret_env is None:
         return None
-    held = environ.get(entry.secret_env)
-    if not held:
+    secret = environ.get(entry.secret_env)
+    if not secret:
         raise ConfigError(
             f"the environment variable {entry.secret_env} is not set; it holds the hook's secret"
         )
-    return held
+    return secret
 
 
 def load_hook(reference: str, options: Mapping[str, Any]) -> Any:
@@ -130,11 +130,13 @@ def load_hook(reference: str, options: Mapping[str, Any]) -> Any:
     if reference in BUILTIN_HOOKS:
         return build_builtin_hook(reference, dict(options))
     if ":" not in reference.lstrip(":"):
-        known = ", ".join(BUILTIN_HOOKS)
-        raise ConfigError(f"{reference!r} is no hook", hint=f"there are {known}; or say module:function")
+        names = ", ".join(BUILTIN_HOOKS)
+        raise ConfigError(
+            f"{reference!r} is not a hook", hint=f"use one of {names}, or write module:function"
+        )
     thing = load_object(reference, "function or Hooks")
     if not isinstance(thing, Hooks) and not callable(thing):
-        raise ConfigError(f"{reference} is no function and no Hooks")
+        raise ConfigError(f"{reference} is neither a function nor Hooks")
     return thing(**options) if options else thing
 
 

@@ -1,4 +1,4 @@
-"""A hub: its parts while it is open, and how a new configuration takes the place of the old one."""
+"""A hub: its parts while it is open, and how a reload replaces its configuration."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Hub:
         self._spawn(self._close_when_idle(old.providers))
 
     async def abort(self, id: str) -> bool:
-        """Stop a run, or a call that is under way, with all below it; False when there is none."""
+        """Stop a run, or an active call, with all calls below it. False when it is not active."""
         run = self.runs.get(id)
         if run is not None:
             await self.runs.stop_run(run.row.session_id, "stopped by the user")
@@ -226,7 +226,7 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
 
 
 def check_pinned(id: str, agent: str, *, config: Config, services: HubServices) -> None:
-    """ConfigError when there is no such operation, and nobody is known who may bring it later."""
+    """Raise ConfigError unless the operation exists or an MCP server or spoke may register it later."""
     namespace, _, name = id.partition(".")
     if namespace in {*config.mcp_servers, *config.spokes.reserved}:
         return
@@ -240,8 +240,8 @@ def check_pinned(id: str, agent: str, *, config: Config, services: HubServices) 
     try:
         services.registry.get(id)
     except NotFound as error:
-        said = f"the agent {agent!r} pins an operation: {error.message}"
-        raise ConfigError(said, hint=error.hint) from None
+        message = f"the agent {agent!r} pins an operation: {error.message}"
+        raise ConfigError(message, hint=error.hint) from None
 
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:
@@ -265,16 +265,16 @@ def build_app(
     config: Config, data: Path, *, require_keys: bool = True, environ: Mapping[str, str] | None = None
 ) -> ASGIApp:
     """An ASGI app that opens its hub at start-up: for `uvicorn --factory` and other servers."""
-    held: list[ASGIApp] = []
+    apps: list[ASGIApp] = []
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         async with Hub.open(config, data, require_keys=require_keys, environ=environ) as hub:
-            held.append(hub.app)
+            apps.append(hub.app)
             yield
-            held.clear()
+            apps.clear()
 
     async def inside(scope: Any, receive: Any, send: Any) -> None:
-        await held[0](scope, receive, send)
+        await apps[0](scope, receive, send)
 
     return Router(lifespan=lifespan, default=inside)

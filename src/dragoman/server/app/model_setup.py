@@ -1,4 +1,4 @@
-"""A setting: all that one configuration says of models, made into what the gateway and the agents use."""
+"""What one configuration says about models: providers, routing, prices, limits and agents."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def build_prices(config: Config) -> PriceList:
     return PriceList(
         {
             pattern: PriceOverride(
-                input=said.input,
-                output=said.output,
-                cache_read=said.cache_read,
-                cache_write=said.cache_write,
+                input=price.input,
+                output=price.output,
+                cache_read=price.cache_read,
+                cache_write=price.cache_write,
             )
-            for pattern, said in config.price_list.items()
+            for pattern, price in config.price_list.items()
         }
     )
 
@@ -95,14 +95,14 @@ def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Pric
 def listed_models(config: Config) -> Sequence[str]:
     """The names under which clients may ask: aliases, the models that are listed, and the hub's own."""
     names = [*config.routes]
-    names += [f"{name}/{model}" for name, said in config.providers.items() for model in said.models]
+    names += [f"{name}/{model}" for name, provider in config.providers.items() for model in provider.models]
     names += [config.model] if config.model else []
     return list(dict.fromkeys(names))
 
 
 def build_limits(config: Config) -> LimitTable:
     """Who may ask how much."""
-    said = config.limits
+    limits = config.limits
     return LimitTable(
-        default_key=said.key, default_owner=said.owner, by_owner=said.owners, unpriced=said.unpriced
+        default_key=limits.key, default_owner=limits.owner, by_owner=limits.owners, unpriced=limits.unpriced
     )

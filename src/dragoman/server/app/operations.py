@@ -1,4 +1,4 @@
-"""The operations that a hub has of itself: those built in, as far as they are configured, and yours."""
+"""Builds the hub's own operations, built-in and configured, their search and the policy."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def build_registry(config: Config, artifacts: ArtifactStore, *, history: Message
 
 def web_settings(config: Config) -> WebSettings | None:
     """What `web.fetch` may ask; None when it is off."""
-    said = config.web
-    if not said.enabled:
+    web = config.web
+    if not web.enabled:
         return None
     return WebSettings(
-        allow_hosts=said.allow_hosts,
-        deny_hosts=said.deny_hosts,
-        allow_networks=said.allow_networks,
-        ports=said.ports,
-        max_bytes=said.max_bytes,
-        timeout=said.timeout,
+        allow_hosts=web.allow_hosts,
+        deny_hosts=web.deny_hosts,
+        allow_networks=web.allow_networks,
+        ports=web.ports,
+        max_bytes=web.max_bytes,
+        timeout=web.timeout,
     )
 
 

@@ -1,4 +1,4 @@
-"""The fleet: the providers of one configuration, with what they send through. A reload makes a new one."""
+"""Builds the providers of one configuration with their transports. A reload builds new ones."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def build_provider(
         case "claude-code":
             return build_claude_code(name, provider, environ=environ)
         case "openai":
-            said = {word: value for word in QUIRKS if (value := getattr(provider, word)) is not None}
-            return OpenAIProvider(name, server, quirks=replace(quirks_of(server), **said), **common)
+            overrides = {word: value for word in QUIRKS if (value := getattr(provider, word)) is not None}
+            return OpenAIProvider(name, server, quirks=replace(quirks_of(server), **overrides), **common)
         case "anthropic":
             habits = AnthropicSettings(
                 version=provider.version, beta=provider.beta, max_tokens=provider.max_tokens

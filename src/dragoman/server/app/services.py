@@ -1,4 +1,4 @@
-"""The ground that a hub stands on: what a reload of its configuration leaves as it is."""
+"""The services of a hub that outlive a reload: store, registry, calls, tracing, hooks."""
 
 from __future__ import annotations
 
@@ -157,15 +157,15 @@ def build_guard(config: Config, store: Store) -> AccessControl:
 
 def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:
     """Tracing as it is configured. ConfigError when it is, and what it needs is not installed."""
-    said = config.telemetry
-    if said.otlp_endpoint is None:
+    telemetry = config.telemetry
+    if telemetry.otlp_endpoint is None:
         return NO_TRACING
     settings = TelemetrySettings(
-        endpoint=said.otlp_endpoint,
-        service=said.service_name,
+        endpoint=telemetry.otlp_endpoint,
+        service=telemetry.service_name,
         version=version(),
-        content=said.content,
-        sample=said.sample,
+        content=telemetry.content,
+        sample=telemetry.sample,
     )
     return open_tracing(settings, secrets=secrets)
 
@@ -177,8 +177,8 @@ def call_tracer(tracing: Tracing) -> Tracing | None:
 
 def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | None:
     """The key to the encrypted table, if there is one."""
-    said = master_key(config, environ)
-    return None if said is None else MasterKey.from_text(said)
+    text = master_key(config, environ)
+    return None if text is None else MasterKey.from_text(text)
 
 
 async def recover_runs(store: Store) -> None:

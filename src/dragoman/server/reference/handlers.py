@@ -1,4 +1,4 @@
-"""Reference doors: what the hub answers at, for programs and for people; nobody needs a key to read it."""
+"""HTTP handlers of the API reference, which needs no key."""
 
 from __future__ import annotations
 

@@ -112,6 +112,6 @@ def wire_schema(name: str, schema: Document) -> Document:
 
 def without_null(rules: Document) -> Document:
     """A field's rules without the null that stands for what is not known."""
-    kept = {key: value for key, value in rules.items() if key != "default"}
-    options = [each for each in kept.get("anyOf", ()) if each != NULL]
-    return options[0] if len(options) == 1 else kept
+    schema = {key: value for key, value in rules.items() if key != "default"}
+    options = [each for each in schema.get("anyOf", ()) if each != NULL]
+    return options[0] if len(options) == 1 else schema

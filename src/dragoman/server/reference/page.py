@@ -1,4 +1,4 @@
-"""Pages for people: the reference, drawn from the OpenAPI document, and the way to it.
+"""HTML pages: the API reference, rendered from the OpenAPI document, and the home page.
 
 Plain HTML and CSS without scripts; nothing is loaded from elsewhere.
 """
@@ -173,11 +173,11 @@ class ReferencePage:
 
     def _headers(self, response: Document) -> str:
         named = {name: self._resolve(header) for name, header in response.get("headers", {}).items()}
-        said = "".join(
+        items = "".join(
             f"<li><code>{escape(name)}</code> {inline(header['description'])}</li>"
             for name, header in named.items()
         )
-        return f'<p class="soft">Headers</p><ul>{said}</ul>' if said else ""
+        return f'<p class="soft">Headers</p><ul>{items}</ul>' if items else ""
 
     def _media(self, name: str, media: Document) -> str:
         shape = describe_type(media.get("x-event-schema") or media["schema"])
