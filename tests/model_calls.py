@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from dragoman.accounts.payment import Batch, ModelCall, Payment
+from dragoman.accounts.payment import ModelCall, Payment
+from dragoman.accounts.upstream_answer import Batch
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import ModelRoutes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.accounts.payment import BudgetReservation
+from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.price import Price, TokenRates
 from dragoman.errors import BudgetExhausted
 from dragoman.operations.budget import Budget

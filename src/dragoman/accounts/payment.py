@@ -12,22 +12,20 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
+from dragoman.accounts.budget_reservation import BudgetReservation
+from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.meter import Admission, Meter, with_cost
-from dragoman.accounts.price import (
-    DEFAULT_OUTPUT_TOKENS,
-    NANOS_PER_DOLLAR,
-    Price,
-    provider_cost,
-    usage_of_error,
-)
+from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price, usage_of_error
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, max_output_of, token_factor
+from dragoman.accounts.upstream_answer import AnswerProgress, Batch, EventAnswer, UpstreamAnswer
 from dragoman.errors import (
     BadRequest,
     BudgetExhausted,
@@ -37,7 +35,6 @@ from dragoman.errors import (
     ProviderError,
     Unavailable,
 )
-from dragoman.identity import LOCAL, Identity
 from dragoman.ids import sortable_id
 from dragoman.model_request import ModelRequest
 from dragoman.operations.budget import Budget
@@ -46,135 +43,21 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.store.usage import UsageRecord
-from dragoman.tracing.interface import NO_TRACING, ModelSpan, Tracing
-from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
+from dragoman.tracing.interface import NO_TRACING, Tracing
+from dragoman.wire.token_estimate import estimate_input
 
-Batch: TypeAlias = Sequence[e.Event]
 PriceOf: TypeAlias = Callable[[Route], Price | None]
 Status: TypeAlias = Literal["finished", "failed", "aborted"]
 T = TypeVar("T")
 
 SELF_BUDGETED = ("claude-code",)  # provider families that keep to a budget of their own
-CHARACTERS_PER_TOKEN = 4
 NO_RETRY = RetryPolicy(retries=0)
 NO_USAGE = e.Usage()
 
 log = logging.getLogger(__name__)
 
 
-# ---- answers -----------------------------------------------------------------------------------------
-
-
-class AnswerProgress(msgspec.Struct):
-    """What is known of an answer so far.
-
-    `text_length` counts characters, `key` names the provider's key, `cost` is the cost in US dollars that the
-    provider itself reports, `finish` the event that ended an answer read as events.
-    """
-
-    started: bool = False
-    text_length: int = 0
-    usage: e.Usage | None = None
-    model: str | None = None
-    finish_reason: str | None = None
-    key: str | None = None
-    cost: float | None = None
-    finish: e.FinishStep | None = None
-
-
-class UpstreamAnswer(Protocol[T]):
-    """One provider's answer, as a model call reads it: batches of events, or bytes that are passed on."""
-
-    @property
-    def span(self) -> ModelSpan:
-        """The span of the request to the provider."""
-
-    @property
-    def progress(self) -> AnswerProgress:
-        """What is known of the answer so far."""
-
-    async def start(self) -> UpstreamAnswer[T]:
-        """Wait until there is something to read; return the answer to read on from.
-
-        ProviderError or BadRequest: nothing was passed on, so another route may be tried.
-        """
-
-    async def receive(self) -> T | None:
-        """Return the next item; None at the end. ProviderError when the answer broke off."""
-
-    async def close(self, *, abandoned: bool) -> None:
-        """Close the upstream connection; an abandoned answer is not read to its end."""
-
-
-class EventAnswer:
-    """An answer read as batches of events from `Provider.stream`."""
-
-    def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
-        self.span = span
-        self.progress = AnswerProgress(model=model)
-        self._batches = batches
-        self._first: Batch | None = None
-
-    async def start(self) -> Self:
-        """See `UpstreamAnswer.start`: fetch the first batch."""
-        self._first = await anext(self._batches, None)
-        if self._first is not None:
-            self.progress.started = True
-            self.span.first_byte()
-        return self
-
-    async def receive(self) -> Batch | None:
-        """See `UpstreamAnswer.receive`."""
-        batch, self._first = self._first, None
-        if batch is None:
-            batch = await anext(self._batches, None)
-        if batch is not None:
-            self._count(batch)
-        return batch
-
-    async def close(self, *, abandoned: bool) -> None:
-        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
-        await self._batches.aclose()
-
-    def _count(self, batch: Batch) -> None:
-        progress = self.progress
-        self.span.add(batch)
-        for event in batch:
-            kind = type(event)
-            if kind is e.TextDelta or kind is e.ReasoningDelta:
-                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
-            elif kind is e.ToolInputDelta:
-                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
-            elif isinstance(event, e.FinishStep):
-                progress.finish = event
-                progress.usage, progress.finish_reason = event.usage, event.finish_reason
-                progress.model, progress.key = event.model or progress.model, event.key
-                progress.cost = provider_cost(event)
-
-
 # ---- who pays ----------------------------------------------------------------------------------------
-
-
-class CallOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom model calls are made for, and what they belong to: columns of their usage records."""
-
-    identity: Identity = LOCAL
-    endpoint: str | None = None
-    request_id: str | None = None
-    run_id: str | None = None
-    session_id: str | None = None
-    call_id: str | None = None
-
-    @classmethod
-    def of_run(cls, context: Context) -> CallOrigin:
-        """Return the origin of the model calls of a run."""
-        return cls(
-            identity=context.identity,
-            endpoint="chat",
-            run_id=context.run_id,
-            session_id=context.session_id,
-            call_id=context.call_id,
-        )
 
 
 def _no_price(_: Route) -> Price | None:
@@ -249,7 +132,7 @@ class Payment:
         return ModelCall(
             self,
             routes,
-            open_answer,
+            open_answer=open_answer,
             input_tokens=lambda: estimate_input(request, factor=token_factor(routes.first)),
             max_output=max_output_of(request),
             retry=retry,
@@ -295,50 +178,6 @@ class Billing(msgspec.Struct, frozen=True):
         return Payment(origin, price=self.price, meter=self.meter, budget=context.budget)
 
 
-class BudgetReservation:
-    """Money of a run's budget kept back for one model call; grows while the answer outgrows it.
-
-    Without a price nothing can be kept back: such a call is paid for when its cost is known.
-    """
-
-    def __init__(self, budget: Budget, price: Price | None) -> None:
-        self._budget = budget
-        self._price = price if budget.is_limited else None
-        self._reserved = 0.0
-        self._output_tokens = 0  # of the answer that the reservation covers
-        self._settled = False
-
-    def reserve(self, input_tokens: Callable[[], int], max_output: int | None) -> None:
-        """Reserve the most that the call may cost. BudgetExhausted when the budget has no room for it."""
-        if self._budget.is_spent:
-            raise BudgetExhausted("the budget of this run is spent")
-        if self._price is not None:
-            self._output_tokens = DEFAULT_OUTPUT_TOKENS if max_output is None else max_output
-            self._add(self._price.max_cost(input_tokens(), self._output_tokens))
-
-    def grow(self, text_length: int) -> None:
-        """Reserve more for an answer of so many characters. BudgetExhausted."""
-        price = self._price
-        while price is not None and text_length > self._output_tokens * CHARACTERS_PER_TOKEN:
-            self._add(price.max_cost(0, DEFAULT_OUTPUT_TOKENS))
-            self._output_tokens += DEFAULT_OUTPUT_TOKENS
-
-    def settle(self, cost: float | None, *, answered: bool) -> None:
-        """Release the reservation and spend the cost; only the first time counts.
-
-        An unknown cost spends what was reserved if the model has answered, else nothing.
-        """
-        if self._settled:
-            return
-        self._settled = True
-        unknown = self._reserved if answered else 0.0
-        self._budget.settle(self._reserved, unknown if cost is None else cost)
-
-    def _add(self, nanos: int) -> None:
-        self._budget.reserve(nanos / NANOS_PER_DOLLAR)
-        self._reserved += nanos / NANOS_PER_DOLLAR
-
-
 # ---- the call ----------------------------------------------------------------------------------------
 
 
@@ -357,8 +196,8 @@ class ModelCall(Generic[T]):
         self,
         payment: Payment,
         routes: ModelRoutes,
-        open_answer: Callable[[Route], UpstreamAnswer[T]],
         *,
+        open_answer: Callable[[Route], UpstreamAnswer[T]],
         input_tokens: Callable[[], int],
         max_output: int | None,
         retry: RetryPolicy = NO_RETRY,
@@ -453,7 +292,7 @@ class ModelCall(Generic[T]):
     async def next(self) -> T | None:
         """Return the next item of the answer; None at its end.
 
-        ProviderError when the answer broke off, BudgetExhausted when it outgrows the run's budget.
+        ProviderError when the answer failed, BudgetExhausted when it outgrows the run's budget.
         """
         answer = self.answer
         if answer is None:
@@ -534,15 +373,20 @@ class ModelCall(Generic[T]):
                 self.answer = self._open_answer(route)
                 return await self.answer.span.propagate(self.answer.start())
             except (ProviderError, BadRequest) as raised:
-                error = self._redact(raised) if isinstance(raised, ProviderError) else raised
-                if self.answer is not None:
-                    with self.answer.span as span:
-                        span.fail(error)
+                error = self._failed_attempt(raised)
                 if following is None or not self._routes.allows_fallback(error):
                     raise error from None
                 log.warning("%s failed (%s), falling back to %s", route.name, error.message, following.name)
                 self._routes.on_fallback(route.name, following.name)
         raise Unavailable("no provider is left to ask")
+
+    def _failed_attempt(self, raised: ProviderError | BadRequest) -> ProviderError | BadRequest:
+        """End the span of an attempt that failed; return its error without the provider's keys."""
+        error = self._redact(raised) if isinstance(raised, ProviderError) else raised
+        if self.answer is not None:
+            with self.answer.span as span:
+                span.fail(error)
+        return error
 
     def _redact(self, error: ProviderError) -> ProviderError:
         """Return the error without the provider's keys."""
@@ -631,17 +475,6 @@ class ModelCall(Generic[T]):
             elif status == "finished":
                 finish = progress.finish or e.FinishStep(model=progress.model)
                 span.finish(replace(finish, usage=self.usage))
-
-
-def token_factor(route: Route) -> float:
-    """Return by how much a family counts more tokens than others do."""
-    return ANTHROPIC_FACTOR if route.provider.family == "anthropic" else 1.0
-
-
-def max_output_of(request: ModelRequest) -> int | None:
-    """Return how many tokens the answer may have, where the request limits it."""
-    limit = request.options.get("max_completion_tokens") or request.options.get("max_tokens")
-    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def refused(error: DragomanError) -> ProviderError:

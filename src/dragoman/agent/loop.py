@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.payment import Batch, ModelCall
+from dragoman.accounts.payment import ModelCall
+from dragoman.accounts.upstream_answer import Batch
 from dragoman.agent import outcome as closing
 from dragoman.agent.approvals import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher

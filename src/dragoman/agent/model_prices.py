@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.context_sizes import Contexts
-from dragoman.accounts.payment import SELF_BUDGETED, CallOrigin, Payment, unpriced
+from dragoman.accounts.payment import SELF_BUDGETED, Payment, unpriced
 from dragoman.accounts.price import Price
 from dragoman.accounts.price_list import SELF_HOSTED_TYPES, PriceList, PriceOverride
 from dragoman.agent.context.policy import ContextFitter, ContextPolicy, ContextSizes

@@ -8,10 +8,11 @@ its dialect.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Self
 
 from dragoman import events as e
-from dragoman.accounts.payment import AnswerProgress, EventAnswer
+from dragoman.accounts.upstream_answer import AnswerProgress, EventAnswer
 from dragoman.agent import outcome
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
@@ -82,8 +83,8 @@ class RelayedAnswer:
         self,
         dialect: ClientDialect,
         send: Send,
-        span: ModelSpan,
         *,
+        span: ModelSpan,
         stream: bool,
         make_tap: Callable[[], AnswerTap],
         translate: Callable[[bytes], TranslatedAnswer],
@@ -193,6 +194,10 @@ class RelayedAnswer:
         self._progress.started = True
         self._progress.usage, self._progress.model = summary.usage, summary.model
         self._progress.finish_reason = summary.finish_reason
+        if summary.usage is None and self._dialect.endpoint != "embeddings":
+            with suppress(ProviderError):  # read once more as events, to estimate how long it is
+                events = await self._translate(document).start()
+                self._progress.text_length = events.progress.text_length
 
 
 class HubAnswerEncoder:

@@ -31,7 +31,7 @@ class AnswerEncoder(Protocol):
         """The frames of a batch."""
 
     def encode_error(self, error: DragomanError) -> bytes:
-        """The last frame, when the answer broke off."""
+        """The last frame, when the answer failed."""
 
     def end(self) -> bytes:
         """The last frames of a complete answer."""

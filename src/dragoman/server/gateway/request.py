@@ -10,7 +10,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.payment import EventAnswer, ModelCall, Payment
+from dragoman.accounts.payment import ModelCall, Payment
+from dragoman.accounts.upstream_answer import EventAnswer
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable
 from dragoman.events import Event
 from dragoman.http.disconnect import DisconnectWatch
@@ -46,7 +47,7 @@ class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
 class GatewayRequest:
     """A request of a gateway client. `admit()` it, then `run()` it; `stop()` ends it with an error."""
 
-    def __init__(self, plan: RequestPlan, exchange: Exchange, payment: Payment) -> None:
+    def __init__(self, plan: RequestPlan, exchange: Exchange, *, payment: Payment) -> None:
         self._plan = plan
         self._exchange = exchange
         self._hub_dialect: StreamEncoder | None = requested_dialect(exchange)
@@ -58,7 +59,7 @@ class GatewayRequest:
         self._call: ModelCall[bytes] = ModelCall(
             payment,
             plan.routes,
-            self._open_answer,
+            open_answer=self._open_answer,
             input_tokens=lambda: plan.input_tokens,
             max_output=plan.head.max_output_tokens,
         )
@@ -126,16 +127,16 @@ class GatewayRequest:
             lambda handle: provider.relay(
                 dialect.url(provider.server), write, headers=forwarded, handle=handle
             ),
-            span,
+            span=span,
             stream=head.stream,
             make_tap=lambda: dialect.tap(
                 hide_usage=requests_usage() and not head.include_usage, lenient=lenient
             ),
-            translate=lambda body: self._convert(body, provider, route.model, span=span),
+            translate=lambda body: self._convert(body, provider, model=route.model, span=span),
         )
 
     def _convert(
-        self, body: bytes, provider: RemoteProvider, model: str, *, span: ModelSpan
+        self, body: bytes, provider: RemoteProvider, *, model: str, span: ModelSpan
     ) -> TranslatedAnswer:
         """Return a document as the stream that the client asked for, or a stream as a document."""
         try:
@@ -239,7 +240,7 @@ class GatewayRequest:
             self._dropped_fields = ()  # they belong to an answer
             self._exchange.response_headers |= self._answer_headers()
             raise error from None
-        log.warning("request %s broke off: %s", self._exchange.request_id, error.message)
+        log.warning("the answer to request %s failed: %s", self._exchange.request_id, error.message)
         await self._send_last(self._error_frame(error), watch)
 
     async def _handle_cancellation(self, watch: DisconnectWatch) -> None:

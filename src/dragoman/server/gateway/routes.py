@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
+from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.meter import Meter
-from dragoman.accounts.payment import CHARACTERS_PER_TOKEN, CallOrigin, Payment, token_factor
+from dragoman.accounts.payment import Payment
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, token_factor
 from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, Unavailable
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
@@ -151,7 +153,7 @@ class Gateway:
         )
         origin = CallOrigin(identity=exchange.identity, endpoint=dialect.endpoint, request_id=request_id)
         payment = Payment(origin, price=self.catalog.price, meter=self._meter)
-        request = GatewayRequest(plan, exchange, payment)
+        request = GatewayRequest(plan, exchange, payment=payment)
         await request.admit()
         await self._run(request, dialect.endpoint)
 

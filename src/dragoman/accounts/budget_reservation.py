@@ -1,0 +1,54 @@
+"""Part of a run's budget, kept back for one model call until its cost is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, NANOS_PER_DOLLAR, Price
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN
+from dragoman.errors import BudgetExhausted
+from dragoman.operations.budget import Budget
+
+
+class BudgetReservation:
+    """Money of a run's budget kept back for one model call; grows while the answer outgrows it.
+
+    Without a price nothing can be kept back: such a call is paid for when its cost is known.
+    """
+
+    def __init__(self, budget: Budget, price: Price | None) -> None:
+        self._budget = budget
+        self._price = price if budget.is_limited else None
+        self._reserved = 0.0
+        self._output_tokens = 0  # of the answer that the reservation covers
+        self._settled = False
+
+    def reserve(self, input_tokens: Callable[[], int], max_output: int | None) -> None:
+        """Reserve the most that the call may cost. BudgetExhausted when the budget has no room for it."""
+        if self._budget.is_spent:
+            raise BudgetExhausted("the budget of this run is spent")
+        if self._price is not None:
+            self._output_tokens = DEFAULT_OUTPUT_TOKENS if max_output is None else max_output
+            self._add(self._price.max_cost(input_tokens(), self._output_tokens))
+
+    def grow(self, text_length: int) -> None:
+        """Reserve more for an answer of so many characters. BudgetExhausted."""
+        price = self._price
+        while price is not None and text_length > self._output_tokens * CHARACTERS_PER_TOKEN:
+            self._add(price.max_cost(0, DEFAULT_OUTPUT_TOKENS))
+            self._output_tokens += DEFAULT_OUTPUT_TOKENS
+
+    def settle(self, cost: float | None, *, answered: bool) -> None:
+        """Release the reservation and spend the cost; only the first time counts.
+
+        An unknown cost spends what was reserved if the model has answered, else nothing.
+        """
+        if self._settled:
+            return
+        self._settled = True
+        unknown = self._reserved if answered else 0.0
+        self._budget.settle(self._reserved, unknown if cost is None else cost)
+
+    def _add(self, nanos: int) -> None:
+        self._budget.reserve(nanos / NANOS_PER_DOLLAR)
+        self._reserved += nanos / NANOS_PER_DOLLAR
