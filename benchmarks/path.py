@@ -44,7 +44,6 @@ class CallCounter:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.stack_names: list[Call] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):

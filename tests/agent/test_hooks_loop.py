@@ -74,7 +74,7 @@ async def test_answers_and_ends_are_heard_of_and_a_broken_hook_spoils_nothing(
     hooks, seen = Hooks(), list[Any]()
 
     @hooks.post_model
-    def breaks(_: PostModel) -> None:
+    def fail(_: PostModel) -> None:
         raise ValueError("oh")
 
     hooks.on("post_model", seen.append).on("run_end", seen.append).on("run_end", lambda _: Block("too late"))

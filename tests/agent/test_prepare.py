@@ -81,7 +81,7 @@ async def test_hooks_hear_of_a_whole_run_in_order() -> None:
     hooks, heard = Hooks(), list[str]()
 
     @hooks.user_prompt_submit
-    def submitted(event: UserPromptSubmit) -> None:
+    def user_prompt_submit(event: UserPromptSubmit) -> None:
         heard.append(f"user: {event.text}")
 
     @hooks.pre_model

@@ -69,7 +69,7 @@ async def test_an_unknown_tool_is_told_to_the_model_and_the_loop_goes_on(tmp_pat
         frames = await hub.chat("look")
         errors = [frame for frame in frames if frame["type"] == "tool-input-error"]
         assert "no tool 'get_weather'" in errors[0]["errorText"]
-        assert "no JSON" in errors[1]["errorText"]
+        assert "not valid JSON" in errors[1]["errorText"]
         assert text_of(frames) == "Oh."
 
 

@@ -196,21 +196,8 @@ class Loop:
         request, events = await self._prepare_step()
         started_at = self._begin_step(request)
         yield [e.StartStep(), *events]
-        async for batch in self._stream_model(request):
-            yield batch
-        if output_events := self._read_output():
-            yield output_events
-        async for batch in self._run_calls(self._runnable_calls()):
-            yield batch
-        async for batch in self._wait_for_inputs():
-            yield batch
-        step = self._record_step(request.request, self.turn.clock() - started_at)
-        await self.hooks.post_model(step)
-        yield [msgspec.structs.replace(self._finish_step, duration=step.duration)]
-
-    async def _stream_model(self, step: StepRequest) -> AsyncGenerator[Batch, None]:
-        """Yield the model's answer. It is settled when it is complete, before its calls run."""
-        call, batch, dropped = await self._begin_call(step)
+        # Read here, not in a generator of its own: that would be resumed twice for every chunk.
+        call, batch, dropped = await self._begin_call(request)
         if dropped:
             yield dropped
         while batch is not None:
@@ -219,6 +206,19 @@ class Loop:
             if normalised := self._normaliser.normalise(batch):
                 yield normalised
             batch = await call.next()
+        await self._end_call(call)
+        if output_events := self._read_output():
+            yield output_events
+        async for outputs in self._run_calls(self._runnable_calls()):
+            yield outputs
+        async for inputs in self._wait_for_inputs():
+            yield inputs
+        step = self._record_step(request.request, self.turn.clock() - started_at)
+        await self.hooks.post_model(step)
+        yield [msgspec.structs.replace(self._finish_step, duration=step.duration)]
+
+    async def _end_call(self, call: ModelCall[Batch]) -> None:
+        """Settle a complete answer, before its calls run. Raises ProviderError for an incomplete one."""
         if self._finish_step.finish_reason is None:
             error = ProviderError(
                 "the provider closed the stream before the answer was complete", category="api_error"

@@ -22,10 +22,10 @@ async def shorten_request(
     """What is asked instead of what was too long, and what it leaves out. Raises the error if nothing can."""
     if turn.context_window is None:
         raise error
-    request, said = await turn.context_window.shrink(step.request, turn.context, provider=step.provider)
-    if not said:
+    request, dropped = await turn.context_window.shrink(step.request, turn.context, provider=step.provider)
+    if not dropped:
         raise error
-    return StepRequest(step.routes, request), said
+    return StepRequest(step.routes, request), dropped
 
 
 REPAIR_NOTE = "the arguments were broken JSON; read as what was meant"

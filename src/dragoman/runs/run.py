@@ -93,15 +93,7 @@ class HubRun:
         name = row.agent or "default"
         with tracing.run(name, run_id=row.id, session_id=row.session_id, model=row.model) as span:
             try:
-                # No coroutine in between: each one on the way to the model is resumed for every chunk.
-                async with aclosing(self._loop.run()) as batches:
-                    async for batch in batches:
-                        if isinstance(batch[-1], e.Finish):
-                            await self._finish(batch)
-                        else:
-                            self.tail.add(batch)
-                            self._journal.schedule()
-                            self.tail.release(batch)
+                await self._consume_loop()
             except asyncio.CancelledError:
                 await self._abort(self._stop_reason or "the hub stopped the run")
             except Exception as error:
@@ -109,6 +101,16 @@ class HubRun:
                 await self._fail(error)
             if self._error_text is not None:
                 span.set_error("failed", self._error_text)
+
+    async def _consume_loop(self) -> None:
+        async with aclosing(self._loop.run()) as batches:
+            async for batch in batches:
+                if isinstance(batch[-1], e.Finish):
+                    await self._finish(batch)
+                    continue
+                self.tail.add(batch)
+                self._journal.schedule()
+                self.tail.release(batch)
 
     async def _abort(self, reason: str) -> None:
         metadata = self._loop.message_metadata("aborted")
