@@ -26,11 +26,11 @@ CLOCK = os.sysconf("SC_CLK_TCK")
 class Pace:
     """The requests that are due, and what came of those that were sent."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.request = given["request"].encode()
-        self.wanted = given["wanted"].encode()
-        self.rate = given["rate"]
-        self.seconds = given["seconds"]
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.request = options["request"].encode()
+        self.wanted = options["wanted"].encode()
+        self.rate = options["rate"]
+        self.seconds = options["seconds"]
         self.idle: deque[Connection] = deque()
         self.due: deque[float] = deque()
         self.sent = self.answered = self.wrong = 0
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._held = b""
+        self._buffer = b""
         self._since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,9 +92,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A piece of an answer."""
-        self._held += data
-        if is_whole(self._held):
-            answer, self._held = self._held, b""
+        self._buffer += data
+        if is_whole(self._buffer):
+            answer, self._buffer = self._buffer, b""
             self._pace.took(self._since, answer)
             self._pace.free(self)
 
@@ -117,8 +117,8 @@ def memory(pid: int) -> float:
 
 def cpu(pid: int) -> float:
     """The CPU-seconds that a process has used."""
-    said = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(said[11]) + int(said[12])) / CLOCK
+    stat_fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat_fields[11]) + int(stat_fields[12])) / CLOCK
 
 
 async def watch(pid: int, pace: Pace) -> list[tuple[float, float]]:
@@ -153,15 +153,15 @@ async def settle(done: Callable[[], bool]) -> None:
         await asyncio.sleep(TICK)
 
 
-async def run(given: Mapping[str, Any]) -> dict[str, Any]:
+async def run(options: Mapping[str, Any]) -> dict[str, Any]:
     """Send what is asked for; what came of it."""
-    pace = Pace(given)
+    pace = Pace(options)
     loop = asyncio.get_running_loop()
-    for _ in range(given["connections"]):
-        await loop.create_connection(lambda: Connection(pace), "127.0.0.1", given["port"])
+    for _ in range(options["connections"]):
+        await loop.create_connection(lambda: Connection(pace), "127.0.0.1", options["port"])
     pace.began = time.perf_counter()
-    before, own = cpu(given["pid"]), time.process_time()
-    watching = asyncio.create_task(watch(given["pid"], pace))
+    before, own = cpu(options["pid"]), time.process_time()
+    watching = asyncio.create_task(watch(options["pid"], pace))
     await play(pace)
     seconds = time.perf_counter() - pace.began
     taken = sorted(pace.taken) or [0.0]
@@ -174,7 +174,7 @@ async def run(given: Mapping[str, Any]) -> dict[str, Any]:
         "p99": taken[len(taken) * 99 // 100] * 1000,
         "seconds": seconds,
         "cpu": time.process_time() - own,
-        "server_cpu": cpu(given["pid"]) - before,
+        "server_cpu": cpu(options["pid"]) - before,
         "memory": await watching,
     }
 

@@ -86,9 +86,9 @@ def peer(python: Path, script: Path) -> Iterator[Place]:
 
 def paced(place: Place, request: str, **how: Any) -> Mapping[str, Any]:
     """What the load generator finds; see `paced.py`."""
-    given = {"port": place.port, "request": request, "pid": place.pid, **how}
+    options = {"port": place.port, "request": request, "pid": place.pid, **how}
     command = [sys.executable, str(TOOLS / "paced.py")]
-    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, input=json.dumps(options), capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -115,11 +115,11 @@ def process(command: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str
             running.communicate()
 
 
-def wait_for(running: subprocess.Popen[str], said: re.Pattern[str]) -> re.Match[str]:
+def wait_for(running: subprocess.Popen[str], pattern: re.Pattern[str]) -> re.Match[str]:
     """The first line that says this. `Absent` when the process ends before."""
     assert running.stdout is not None
     for line in running.stdout:
-        if found := said.search(line):
+        if found := pattern.search(line):
             return found
     raise Absent("it ended before it was ready")
 
@@ -127,8 +127,8 @@ def wait_for(running: subprocess.Popen[str], said: re.Pattern[str]) -> re.Match[
 def environment() -> dict[str, str]:
     """The environment with this source tree in front."""
     paths = [str(HERE.parent / "src"), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def free_port() -> int:

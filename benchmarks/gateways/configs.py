@@ -46,7 +46,7 @@ def litellm(*, upstream: int, model: str) -> str:
 
 def nginx(*, folder: Path, port: int, upstream: int) -> str:
     """nginx.conf: a reverse proxy that passes on each read at once."""
-    kept = " ".join(
+    directives = " ".join(
         f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     return f"""daemon off;
@@ -57,7 +57,7 @@ error_log stderr error;
 events {{ worker_connections 16384; }}
 http {{
   access_log off;
-  {kept}
+  {directives}
   keepalive_requests 1000000000;
   tcp_nodelay on;
   upstream models {{ server 127.0.0.1:{upstream}; keepalive 4096; keepalive_requests 1000000000; }}

@@ -108,8 +108,8 @@ def _python(packages: Path, *, names: set[str]) -> Size:
 
 
 def _name(metadata: Path) -> str:
-    said = message_from_string((metadata / "METADATA").read_text(errors="replace"))["Name"]
-    return _plain(str(said))
+    distribution = message_from_string((metadata / "METADATA").read_text(errors="replace"))["Name"]
+    return _plain(str(distribution))
 
 
 def _files(record: Path) -> Iterator[Path]:

@@ -151,7 +151,7 @@ def cpu_of(pid: int) -> float:
 def _look(place: Place, process: subprocess.Popen[bytes] | None, *, since: float) -> None:
     """`Absent` when there is nothing to wait for."""
     if process is not None and process.poll() is not None:
-        said = (place.folder / "output").read_text(errors="replace").strip().splitlines()[-3:]
-        raise Absent(f"did not start: {' / '.join(line.strip() for line in said)}")
+        last_lines = (place.folder / "output").read_text(errors="replace").strip().splitlines()[-3:]
+        raise Absent(f"did not start: {' / '.join(line.strip() for line in last_lines)}")
     if time.monotonic() - since > START_SECONDS:
         raise Absent(f"was not there after {START_SECONDS} s")

@@ -65,8 +65,8 @@ def install(command: list[str], *, cwd: Path) -> None:
     try:
         subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True, timeout=600)
     except (subprocess.SubprocessError, OSError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        raise Absent(f"could not be installed: {said.strip().splitlines()[-1]}") from error
+        detail = getattr(error, "stderr", None) or str(error)
+        raise Absent(f"could not be installed: {detail.strip().splitlines()[-1]}") from error
 
 
 def is_newer(made: Path, sources: list[Path]) -> bool:

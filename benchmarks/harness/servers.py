@@ -142,12 +142,12 @@ def start(server: Server, *, upstream: Running, model: str) -> Iterator[Running]
 def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        said = log.read_text(errors="replace")
-        for line in said.splitlines(keepends=True):
+        log_text = log.read_text(errors="replace")
+        for line in log_text.splitlines(keepends=True):
             if READY in line and line.endswith("\n"):
                 return int(line.split(READY, 1)[1].split()[0].rstrip("/"))
         if process.poll() is not None:
-            last = said.strip().splitlines()[-3:] or [f"exit code {process.returncode}"]
+            last = log_text.strip().splitlines()[-3:] or [f"exit code {process.returncode}"]
             raise build.Absent(f"did not start: {' / '.join(line.strip() for line in last)}")
         time.sleep(0.01)
     raise build.Absent(f"did not say where it listens within {START_SECONDS} s")

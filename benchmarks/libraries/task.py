@@ -28,14 +28,14 @@ class Ran:
         return a + b
 
 
-def check(said: Any, *, scripted: bool, streamed: bool) -> None:
+def check(text: Any, *, scripted: bool, streamed: bool) -> None:
     """AssertionError, unless this is the whole answer."""
     if scripted:
-        assert said == ANSWER, f"the answer was {said!r}"
+        assert text == ANSWER, f"the answer was {text!r}"
         return
     stamps = len(PIECES) if streamed else 1
-    assert isinstance(said, str), f"the answer was {said!r}"
-    assert said.count(STAMP) == stamps, f"{stamps} stamps are due, the answer was {said!r}"
+    assert isinstance(text, str), f"the answer was {text!r}"
+    assert text.count(STAMP) == stamps, f"{stamps} stamps are due, the answer was {text!r}"
 
 
 def shaped(ran: Ran) -> Callable[[int, int], Any]:

@@ -29,10 +29,10 @@ class Cost:
 
 def turns(library: Library, task: Turns, *, url: str, seconds: float) -> Found:
     """Turns for some seconds; `Absent` when one of them was not right."""
-    said = ["turns", "--seconds", str(seconds), "--at-once", str(task.at_once)]
-    said += ["--stream"] if task.stream else []
-    said += ["--url", url, "--name", MODEL] if task.http else []
-    return work(library, said)
+    arguments = ["turns", "--seconds", str(seconds), "--at-once", str(task.at_once)]
+    arguments += ["--stream"] if task.stream else []
+    arguments += ["--url", url, "--name", MODEL] if task.http else []
+    return work(library, arguments)
 
 
 def idle(library: Library, task: Idle, *, count: int) -> Found:
@@ -40,9 +40,9 @@ def idle(library: Library, task: Idle, *, count: int) -> Found:
     return work(library, ["memory", "--count", str(max(1, int(count * task.share))), *task.options])
 
 
-def work(library: Library, said: Sequence[str]) -> Found:
+def work(library: Library, arguments: Sequence[str]) -> Found:
     """What the worker prints; `Absent` with its last words when it fails."""
-    command = [str(library.python), "-m", "benchmarks.libraries.worker", library.module, *said]
+    command = [str(library.python), "-m", "benchmarks.libraries.worker", library.module, *arguments]
     try:
         done = subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=SECONDS, env=environment()
@@ -66,8 +66,8 @@ def importing(library: Library, *, compiled: bool) -> Cost:
 
 def script(library: Library, *, url: str) -> Cost:
     """A process that takes one turn over HTTP and ends."""
-    said = ["script", "--url", url, "--name", MODEL, "--stream"]
-    command = [str(library.python), "-m", "benchmarks.libraries.worker", library.module, *said]
+    arguments = ["script", "--url", url, "--name", MODEL, "--stream"]
+    command = [str(library.python), "-m", "benchmarks.libraries.worker", library.module, *arguments]
     return process(command, environment())
 
 

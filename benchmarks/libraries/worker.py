@@ -117,16 +117,16 @@ async def memory(library: Any, options: argparse.Namespace) -> dict[str, float]:
     if options.traced:
         tracemalloc.start()
     before, began = resident(), time.process_time()
-    held = []
+    agents = []
     for number in range(options.count):
         tool = library.tool(ran) if options.own_tool else shared
-        held.append(library.agent(model, tool, f"{INSTRUCTIONS} You are number {number}."))
+        agents.append(library.agent(model, tool, f"{INSTRUCTIONS} You are number {number}."))
         if options.used:
-            check(await library.run(held[-1]), scripted=True, streamed=False)
+            check(await library.run(agents[-1]), scripted=True, streamed=False)
     cpu = time.process_time() - began
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0] if options.traced else resident() - before
-    return {"count": len(held), "each": grown / len(held), "cpu": cpu}
+    return {"count": len(agents), "each": grown / len(agents), "cpu": cpu}
 
 
 async def script(library: Any, options: argparse.Namespace) -> dict[str, float]:

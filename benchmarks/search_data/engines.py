@@ -73,8 +73,8 @@ def run(engine: Engine, tools: Sequence[Tool], queries: Sequence[str]) -> Rankin
             raise Absent(error.stderr.strip().splitlines()[-1]) from error
         except (subprocess.TimeoutExpired, OSError) as error:
             raise Absent(str(error)) from error
-        said: dict[str, Any] = json.loads(answer.read_text())
-        return Ranking(**said)
+        rankings: dict[str, Any] = json.loads(answer.read_text())
+        return Ranking(**rankings)
 
 
 def environment() -> dict[str, str]:

@@ -12,10 +12,10 @@ def golden() -> Pool:
     """64 operations and 70 queries, a few of which share no word with what they want."""
     tools = []
     for line in (GOLDEN / "operations.jsonl").read_text().splitlines():
-        said = json.loads(line)
-        namespace, _, name = said["id"].partition(".")
-        schema = properties(said["parameters"])
-        made = Tool(name=name, namespace=namespace, description=said["description"], schema=schema)
-        tools.append((said["id"], made))
-    asked = [json.loads(line) for line in (GOLDEN / "queries.jsonl").read_text().splitlines()]
-    return gather("golden", tools, ((each["query"], each["gold"]) for each in asked))
+        record = json.loads(line)
+        namespace, _, name = record["id"].partition(".")
+        schema = properties(record["parameters"])
+        made = Tool(name=name, namespace=namespace, description=record["description"], schema=schema)
+        tools.append((record["id"], made))
+    queries = [json.loads(line) for line in (GOLDEN / "queries.jsonl").read_text().splitlines()]
+    return gather("golden", tools, ((each["query"], each["gold"]) for each in queries))

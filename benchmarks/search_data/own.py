@@ -28,7 +28,7 @@ def made(tool: Mapping[str, Any]) -> Operation:
         name=tool["name"],
         description=tool["description"],
         input_schema=tool["schema"],
-        parse=lambda given: given,
+        parse=lambda arguments: arguments,
         run=nothing,
     )
 
@@ -55,14 +55,14 @@ async def build(operations: Sequence[Operation], *, meanings: bool) -> Operation
 def main() -> None:
     """Build, ask, write down."""
     how, work, answer = sys.argv[1:]
-    given = json.loads(Path(work).read_text())
-    operations = [made(each) for each in given["tools"]]
+    arguments = json.loads(Path(work).read_text())
+    operations = [made(each) for each in arguments["tools"]]
     before, started = resident(), time.process_time()
     search = asyncio.run(build(operations, meanings=how == "meanings"))
     built, grown = time.process_time() - started, resident() - before
     places = {each.id: place for place, each in enumerate(operations)}
     ranked, taken = [], []
-    for query in given["queries"]:
+    for query in arguments["queries"]:
         started = time.process_time()
         search.search(query)  # what is timed: the whole answer, as a model gets it
         taken.append(1000 * (time.process_time() - started))

@@ -47,21 +47,21 @@ def gather(
     Of more than a thousand queries a sample is taken, the same each time.
     """
     places: dict[str, int] = {}
-    kept: list[Tool] = []
+    distinct: list[Tool] = []
     taken: set[str] = set()
     for key, tool in tools:
         if key not in places:
-            places[key] = len(kept)
-            kept.append(_own_name(tool, taken))
-    asked = [(text, tuple(wanted)) for text, wanted in queries]
-    known = [
+            places[key] = len(distinct)
+            distinct.append(_own_name(tool, taken))
+    records = [(text, tuple(wanted)) for text, wanted in queries]
+    usable = [
         Query(text=text, gold=frozenset(places[key] for key in wanted))
-        for text, wanted in asked
+        for text, wanted in records
         if wanted and all(key in places for key in wanted)
     ]
-    if len(known) > MOST_QUERIES:
-        known = random.Random(7).sample(known, MOST_QUERIES)
-    return Pool(name=name, tools=kept, queries=known)
+    if len(usable) > MOST_QUERIES:
+        usable = random.Random(7).sample(usable, MOST_QUERIES)
+    return Pool(name=name, tools=distinct, queries=usable)
 
 
 def _own_name(tool: Tool, taken: set[str]) -> Tool:
@@ -82,9 +82,9 @@ def read_pools(folder: Path) -> Iterable[Pool]:
     for path in sorted(folder.glob("*.tools.json")):
         name = path.name.removesuffix(".tools.json")
         lines = (folder / f"{name}.queries.jsonl").read_text().splitlines()
-        asked = [json.loads(line) for line in lines if line.strip()]
+        records = [json.loads(line) for line in lines if line.strip()]
         tools = ((each["name"], made(each)) for each in json.loads(path.read_text())["tools"])
-        yield gather(name, tools, ((each["query"], each["gold"]) for each in asked))
+        yield gather(name, tools, ((each["query"], each["gold"]) for each in records))
 
 
 def made(fields: Mapping[str, Any], namespace: str | None = None) -> Tool:

@@ -30,7 +30,7 @@ def seal_tools(root: Path) -> Iterator[Pool]:
             Tool(
                 name=each["api_name"],
                 description=each["api_description"],
-                schema=properties({name: _said(rules) for name, rules in each["parameters"].items()}),
+                schema=properties({name: _describe(rules) for name, rules in each["parameters"].items()}),
             ),
         )
         for each in _lines(root / SEAL / "tool.jsonl")
@@ -50,12 +50,12 @@ def livemcpbench(root: Path) -> Iterator[Pool]:
         for namespace, one in server["tools"].items()
         for each in one["tools"]
     ]
-    known = {key for key, _ in tools}
+    tool_keys = {key for key, _ in tools}
     tasks = json.loads((root / "annotated_data/all_annotations.json").read_text())
     queries = []
     for task in tasks:
         named = re.findall(r"^\s*\d+\.\s*([\w-]+)", task["Annotator Metadata"]["Tools"], re.MULTILINE)
-        queries.append((task["Question"], {name for name in named if name in known}))
+        queries.append((task["Question"], {name for name in named if name in tool_keys}))
     yield gather("livemcp-tasks", tools, queries)
 
 
@@ -139,7 +139,7 @@ def _lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
-def _said(rules: Any) -> str:
+def _describe(rules: Any) -> str:
     return str(rules.get("description") or "") if isinstance(rules, Mapping) else ""
 
 
@@ -148,7 +148,7 @@ def _function(fields: Mapping[str, Any]) -> Tool:
     return Tool(
         name=fields["name"],
         description=fields.get("description") or "",
-        schema=properties({name: _said(rules) for name, rules in described.items()}),
+        schema=properties({name: _describe(rules) for name, rules in described.items()}),
     )
 
 

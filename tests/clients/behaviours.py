@@ -69,9 +69,9 @@ def defaults() -> dict[str, Behaviour]:
     look = {"name": "ask_user", "arguments": {"question": "Which colour?"}}
     refused = failure("the model does not like this question", "invalid_request_error")
     down = failure("the server is on fire", "server_error")
-    said = {"text": ["Hello ", "from ", "the ", "model."]}
+    messages = {"text": ["Hello ", "from ", "the ", "model."]}
     return {
-        "plain": Behaviour([[said]]),
+        "plain": Behaviour([[messages]]),
         "tool": Behaviour([[{"calls": [calculate("6*7")]}], [{"text": "6*7 is 42."}]]),
         "parallel": Behaviour([[{"calls": [calculate("2+2"), calculate("3*3")]}], [{"text": "4 and 9."}]]),
         "reasoning": Behaviour([[thinking, {"text": ["Thought ", "through."]}]]),
@@ -105,8 +105,8 @@ def step_of(body: dict[str, Any]) -> int:
 
 def last_user_text(body: dict[str, Any]) -> str:
     """The text of the last user message, whichever way its content is spelt."""
-    said = [message for message in body.get("messages", []) if message["role"] == "user"]
-    content = said[-1]["content"] if said else ""
+    messages = [message for message in body.get("messages", []) if message["role"] == "user"]
+    content = messages[-1]["content"] if messages else ""
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content)

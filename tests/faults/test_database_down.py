@@ -185,11 +185,11 @@ async def test_a_budget_holds_while_the_database_is_down(tmp_path: Path) -> None
 
 async def test_what_was_reserved_when_the_database_went_down_is_given_back(tmp_path: Path) -> None:
     async with opened(tmp_path, Limits(usd_total=5.0)) as rooms:
-        held = [await rooms.meter.admit(ANN, price=CENT, max_output=1) for _ in range(3)]
+        reservations = [await rooms.meter.admit(ANN, price=CENT, max_output=1) for _ in range(3)]
         assert await rooms.spent() == (0, 3 * CENTS)
         with busy(tmp_path):
             await rooms.ask(0)
-            for admission in held:
+            for admission in reservations:
                 admission.release()
         await rooms.up()
         assert await rooms.spent() == (CENTS, 0)

@@ -131,21 +131,21 @@ async def test_a_hub_that_starts_without_its_database_serves_who_was_seen_before
         async with rooms(tmp_path, upstream.url) as it:
             _, known = await it.hub.store.keys.create("ann")
             _, unknown = await it.hub.store.keys.create("bob")
-            asked = [(await it.ask(known)).headers["x-request-id"]]
+            request_ids = [(await it.ask(known)).headers["x-request-id"]]
         with trouble(tmp_path / "hub"):
             async with rooms(tmp_path, upstream.url) as it:
                 status, said = await it.ready()
                 assert (status, said["status"]) == (503, "unavailable")
                 assert DATABASE_FILE in said["store"]
-                asked += await check_down(it, known=known, unknown=unknown)
+                request_ids += await check_down(it, known=known, unknown=unknown)
                 assert await it.waiting() == "2 usage records wait for the database"
         async with rooms(tmp_path, upstream.url) as it:
             await it.up()
-            assert await it.ids() == asked
+            assert await it.ids() == request_ids
             assert await it.ready() == (200, {"status": "ready", "store": "ok"})
             assert (await it.ask(unknown)).status_code == 200
         async with rooms(tmp_path, upstream.url) as it:
-            assert len(await it.ids()) == len(asked) + 1
+            assert len(await it.ids()) == len(request_ids) + 1
 
 
 @pytest.mark.promise("no-database-no-outage")
@@ -157,14 +157,14 @@ async def test_a_database_that_goes_down_and_up_again_loses_and_repeats_nothing(
     async with serving(script) as upstream, rooms(tmp_path, upstream.url) as it:
         _, known = await it.hub.store.keys.create("ann")
         _, unknown = await it.hub.store.keys.create("bob")
-        asked = [(await it.ask(known)).headers["x-request-id"]]
+        request_ids = [(await it.ask(known)).headers["x-request-id"]]
         with trouble(tmp_path / "hub"):
             answers = await asyncio.gather(*(it.ask(known) for _ in range(20)))
             assert {answer.status_code for answer in answers} == {200}
-            asked += [answer.headers["x-request-id"] for answer in answers]
+            request_ids += [answer.headers["x-request-id"] for answer in answers]
             if trouble is not busy:  # it can be read then, and knows the keys
-                asked += await check_down(it, known=known, unknown=unknown)
+                request_ids += await check_down(it, known=known, unknown=unknown)
                 assert (await it.ready())[0] == 503
         await it.up()
-        assert sorted(map(str, await it.ids())) == sorted(asked)
+        assert sorted(map(str, await it.ids())) == sorted(request_ids)
         assert (await it.ready())[0] == 200

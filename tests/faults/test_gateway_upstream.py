@@ -90,7 +90,7 @@ class Told(NamedTuple):
     row: tuple[str, str | None, str | None]
 
 
-async def told(folder: Path, way: Way, faults: Mapping[str, Fault], *, stream: bool) -> Mapping[str, Told]:
+async def observe(folder: Path, way: Way, faults: Mapping[str, Fault], *, stream: bool) -> Mapping[str, Told]:
     """Ask for each fault, all at once."""
     async with house(folder, way.family, Faulty(faults).script, **SHORT) as it:
         asking = [it.post(way, stream=stream, model=f"up/{name}") for name in faults]
@@ -161,13 +161,13 @@ def check_early(way: Way, name: str, found: Told) -> None:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_a_stream_that_does_not_begin_is_an_error_with_a_status(tmp_path: Path, way: Way) -> None:
-    for name, found in (await told(tmp_path, way, EARLY, stream=True)).items():
+    for name, found in (await observe(tmp_path, way, EARLY, stream=True)).items():
         check_early(way, name, found)
 
 
 @pytest.mark.parametrize("way", MAIN, ids=str)
 async def test_a_whole_answer_that_fails_is_an_error_with_a_status(tmp_path: Path, way: Way) -> None:
-    for name, found in (await told(tmp_path, way, DOCUMENTS, stream=False)).items():
+    for name, found in (await observe(tmp_path, way, DOCUMENTS, stream=False)).items():
         check_early(way, name, found)
 
 
@@ -176,7 +176,7 @@ async def test_a_stream_that_breaks_ends_with_the_doors_own_error_and_nothing_is
     tmp_path: Path, way: Way
 ) -> None:
     faults = {**LATE, **OWN.get(way.family, {})}
-    for name, (response, row) in (await told(tmp_path, way, faults, stream=True)).items():
+    for name, (response, row) in (await observe(tmp_path, way, faults, stream=True)).items():
         assert (response.status_code, row[0], row[2]) == (200, "failed", None), name
         assert row[1] in CATEGORIES.get(name, ["network"]), name
         frames = response.content.rstrip(b"\n").split(b"\n\n")
@@ -218,13 +218,13 @@ ODD: Mapping[str, Fault] = {
 async def test_an_answer_in_another_form_than_was_asked_for_is_told_as_it_was_asked_for(
     tmp_path: Path, way: Way
 ) -> None:
-    for name, (response, row) in (await told(tmp_path, way, ODD, stream=True)).items():
+    for name, (response, row) in (await observe(tmp_path, way, ODD, stream=True)).items():
         assert (response.status_code, row) == (200, ("finished", None, row[2])), name
         assert response.headers["content-type"] == "text/event-stream"
         assert response.content.count(b'"hello"') == 1
         end = b"[DONE]" if way.door == "openai" else b'{"type":"message_stop"}'
         assert response.content.count(end) == 1, name
-    for name, (response, row) in (await told(tmp_path, way, ODD, stream=False)).items():
+    for name, (response, row) in (await observe(tmp_path, way, ODD, stream=False)).items():
         assert (response.status_code, row) == (200, ("finished", None, row[2])), name
         assert response.headers["content-type"] == "application/json"
         assert TEXT in response.text
@@ -269,7 +269,7 @@ async def test_a_line_of_10_mb_passes_and_one_over_the_limit_is_an_error(tmp_pat
         "long": lambda speech: [complete(speech.stream.replace(speech.text, line(speech, LONG)))],
         "too long": lambda speech: [complete(talk(speech) + line(speech, 4 * LONG))],
     }
-    found = await told(tmp_path, way, faults, stream=True)
+    found = await observe(tmp_path, way, faults, stream=True)
     assert found["long"].row[0] == "finished"
     assert found["long"].response.content.count(b"x" * LONG) == 1
     broken, row = found["too long"]

@@ -71,8 +71,8 @@ def check(seen: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> Non
         if frame["type"] == "tool-output-available":
             assert calls[frame["toolCallId"]]["output"] == frame["output"]
         if frame["type"] == "finish":
-            said = [part["text"] for part in parts if part["type"] == "text"]
-            assert said == ["".join(WORDS)] * 3
+            texts = [part["text"] for part in parts if part["type"] == "text"]
+            assert texts == ["".join(WORDS)] * 3
 
 
 def check_marks(file: Path, held: Sequence[dict[str, Any]]) -> None:

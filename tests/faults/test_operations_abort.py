@@ -98,9 +98,9 @@ async def test_a_node_in_the_middle_is_stopped_with_all_below_it_and_the_run_goe
         run = await here.run("s")
         middle = find(await here.tree(run), "far.relay")["id"]
         assert (await here.http.post(f"/api/calls/{middle}/abort")).json() == {"id": middle, "aborted": True}
-        said = await chatting
-        assert "went on: The call was aborted." in said
-        assert "Done." in said
+        response = await chatting
+        assert "went on: The call was aborted." in response
+        assert "Done." in response
         assert [here.count(f"stopped {link}") for link in ("patient", "start", "relay", "wait")] == [
             0,
             0,

@@ -138,16 +138,16 @@ async def test_what_waits_for_an_approval_outlives_kill_9_and_its_answer_goes_on
     config = write(tmp_path, WIPE, pinned=["danger.wipe"])
     async with started(config, tmp_path / "hub") as hub:
         frames = frames_in((await hub.http.post("/api/chat", json=ask("go"))).text)
-        [asked] = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
+        [approval_id] = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
         await hub.kill()
     async with started(config, tmp_path / "hub") as hub:
-        answered = await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+        answered = await hub.http.post(f"/api/approvals/{approval_id}", json={"approved": True})
         assert answered.status_code == 200, answered.text
         parts = await settled(hub)
         assert (parts[1]["state"], parts[1]["output"]) == ("output-available", "wiped a")
         assert parts[-1]["text"] == "Done."
         assert words(tmp_path / "log")["wiped a"] == 1
-        again = await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+        again = await hub.http.post(f"/api/approvals/{approval_id}", json={"approved": True})
         assert again.status_code == 409
         assert words(tmp_path / "log")["wiped a"] == 1
         [call] = (await get(hub, "/api/calls?session=s"))["calls"]
@@ -169,9 +169,9 @@ async def test_an_approved_call_that_kill_9_cuts_off_is_not_made_again_and_the_m
     config = write(tmp_path, BURN, pinned=["danger.burn"])
     async with started(config, tmp_path / "hub") as hub:
         frames = frames_in((await hub.http.post("/api/chat", json=ask("go"))).text)
-        [asked] = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
+        [approval_id] = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
         with suppress(httpx2.TransportError):
-            await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+            await hub.http.post(f"/api/approvals/{approval_id}", json={"approved": True})
         await hub.process.wait()
     async with started(config, tmp_path / "hub") as hub:
         part = (await hub.messages("s"))[1]["parts"][1]

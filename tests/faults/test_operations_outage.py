@@ -76,8 +76,8 @@ async def test_a_call_that_ends_while_the_database_is_down_is_told_and_is_writte
             operations_chain.released.set()
             assert (await holding)["result"] == "held"
         await up(hub)
-        [kept] = (await hub.http.get("/api/calls?operation=near.hold")).json()["calls"]
-        assert (kept["status"], kept["result"]) == ("done", '"held"')
+        [call_record] = (await hub.http.get("/api/calls?operation=near.hold")).json()["calls"]
+        assert (call_record["status"], call_record["result"]) == ("done", '"held"')
         assert (await call(hub, "danger.quick", disk="a"))["result"] == "wiped a"
 
 
@@ -104,21 +104,21 @@ async def test_a_result_that_cannot_be_kept_is_told_in_part(tmp_path: Path, log:
         assert entry["success"]
         assert "artifact" not in entry["result"]
         assert entry["result"]["head"].startswith('[{"row":0')
-        assert "could not be written down" in entry["result"]["hint"]
+        assert "could not be stored" in entry["result"]["hint"]
 
 
 async def test_nobody_is_asked_while_the_database_is_down_and_an_answer_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, operations=["tests.faults.operations_chain"]) as hub:
-        asked = (await call(hub, "danger.wipe", disk="a"))["approvalId"]
+        approval_id = (await call(hub, "danger.wipe", disk="a"))["approvalId"]
         with replaced(tmp_path / "hub"):
             for _ in range(2):  # the first one finds out that it is down
                 said = await told(hub, "danger.wipe", disk="b")
                 assert not said["success"]
                 assert said["error"]["code"] in ("store", "unavailable")
-            answer = await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+            answer = await hub.http.post(f"/api/approvals/{approval_id}", json={"approved": True})
             assert answer.status_code == 503
         await up(hub)
-        answer = await hub.http.post(f"/api/approvals/{asked}", json={"approved": True})
+        answer = await hub.http.post(f"/api/approvals/{approval_id}", json={"approved": True})
         assert answer.json()["status"] == "approved"
 
 

@@ -98,8 +98,8 @@ async def test_a_key_for_operations_only_cannot_approve_what_it_calls(tmp_path: 
         program = await key_of(hub, "ann", "operations")
         person = await key_of(hub, "ann")
         if door == "http":
-            asked = await call(hub, program, "hub.call", **WIPE)
-            assert await answer(hub, program, asked["approvalId"]) == 403
+            approval = await call(hub, program, "hub.call", **WIPE)
+            assert await answer(hub, program, approval["approvalId"]) == 403
         else:
             assert "requestState" not in await mcp(hub, program)
             state = (await mcp(hub, person))["requestState"]
@@ -125,8 +125,8 @@ async def test_what_was_approved_in_a_chat_is_taken_by_no_other_door(tmp_path: P
     steps = turn(("danger_wipe", {"disk": "a"}))
     async with serving(tmp_path, steps, operations=[PREY], pinned=["danger.wipe"], keys=True) as hub:
         ann = await key_of(hub, "ann")
-        [asked] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
-        id = asked["approvalId"]
+        [approval] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
+        id = approval["approvalId"]
         await hub.hub.store.approvals.answer(id, approved=True, by=Identity("ann"))
         tool = f"danger.wipe/call?approval={id}"
         said = (await hub.http.post(f"/api/operations/{tool}", headers=ann, json={"disk": "a"})).json()
@@ -149,8 +149,8 @@ async def test_a_chat_that_goes_on_after_an_approval_stays_under_its_key(tmp_pat
     policy = [{"deny": "mail", "identity": "key:*"}]
     async with serving(tmp_path, steps, operations=[PREY], policy=policy, keys=True) as hub:
         ann = await key_of(hub, "ann")
-        [asked] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
-        assert await answer(hub, await key_of(hub, "root", "admin"), asked["approvalId"]) == 200
+        [approval] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
+        assert await answer(hub, await key_of(hub, "root", "admin"), approval["approvalId"]) == 200
         wiped, sent = [each["output"] for each in await parts_of(hub, ann) if "output" in each]
         assert wiped == [{"success": True, "result": "wiped a"}]
         assert sent[0]["error"]["code"] == "call_denied"
@@ -165,10 +165,10 @@ async def test_a_chat_of_a_key_that_was_revoked_does_not_go_on(tmp_path: Path) -
     async with serving(tmp_path, steps, operations=[PREY], keys=True) as hub:
         key, secret = await hub.hub.store.keys.create("ann")
         frames = await chat(hub, {"authorization": f"Bearer {secret}"})
-        [asked] = [each for each in frames if each["type"] == "tool-approval-request"]
+        [approval] = [each for each in frames if each["type"] == "tool-approval-request"]
         await hub.hub.store.keys.revoke(key.id)
         ann = await key_of(hub, "ann")
-        assert await answer(hub, ann, asked["approvalId"]) == 200
+        assert await answer(hub, ann, approval["approvalId"]) == 200
         asked_for, *_ = [part for part in await parts_of(hub, ann) if part["type"] == "tool-hub_call"]
         assert asked_for["state"] == "approval-requested"
 
@@ -178,9 +178,9 @@ async def test_a_chat_goes_on_when_somebody_else_was_to_approve(tmp_path: Path) 
     steps = turn(("hub_call", SEND))
     async with serving(tmp_path, steps, operations=[PREY], policy=policy, keys=True) as hub:
         ann, boss = await key_of(hub, "ann"), await key_of(hub, "boss")
-        [asked] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
-        assert await answer(hub, ann, asked["approvalId"]) == 403
-        assert await answer(hub, boss, asked["approvalId"]) == 200
+        [approval] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
+        assert await answer(hub, ann, approval["approvalId"]) == 403
+        assert await answer(hub, boss, approval["approvalId"]) == 200
         [output] = [each["output"] for each in await parts_of(hub, ann) if "output" in each]
         assert output == [{"success": True, "result": "sent to x"}]
 
@@ -206,9 +206,9 @@ async def test_no_spelling_and_no_way_round_calls_what_is_denied(tmp_path: Path)
                 assert "sent to" not in str(said), said
             [first] = (await call(hub, {}, "hub.call", **inner))["result"]
             assert first["error"]["code"] in ("call_denied", "not_found")
-        told = [await call(hub, {}, "hub.list"), await call(hub, {}, "hub.search", q="send mail")]
-        told += [(await hub.http.get("/api/operations")).text]
-        assert "mail" not in str(told)
+        texts = [await call(hub, {}, "hub.list"), await call(hub, {}, "hub.search", q="send mail")]
+        texts += [(await hub.http.get("/api/operations")).text]
+        assert "mail" not in str(texts)
 
 
 @pytest.mark.promise("spoke-lends-no-rights")
@@ -251,8 +251,8 @@ async def test_those_who_do_not_say_who_they_are_keep_no_spoke_out(tmp_path: Pat
             await stack.enter_async_context(socket)
         with pytest.raises(websockets.InvalidStatus):
             await stack.enter_async_context(websockets.connect(endpoint_url(hub.url)))
-        async with websockets.connect(endpoint_url(hub.url), additional_headers=eve) as known:
-            await hello(known)
+        async with websockets.connect(endpoint_url(hub.url), additional_headers=eve) as connection:
+            await hello(connection)
 
 
 async def hello(socket: Any) -> None:

@@ -71,7 +71,7 @@ async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
 ) -> None:
     lead, marks, questions = WAYS[way]
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
-    config, asked = configure(tmp_path, lead), set[str]()
+    config, question_ids = configure(tmp_path, lead), set[str]()
     answer: dict[str, Any] = {}
     told: list[dict[str, Any]] = []
     async with started(config, tmp_path / "hub") as hub:
@@ -82,7 +82,7 @@ async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
         [first] = await waiting(hub)
         id = first["id"]
     for left in range(questions, 0, -1):
-        asked.add(id)
+        question_ids.add(id)
         if not up:
             reply(tmp_path, id, "answer", "blue")
         async with started(config, tmp_path / "hub") as hub:
@@ -90,7 +90,7 @@ async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
                 assert [each["id"] for each in await waiting(hub)] == [id]
                 reply(tmp_path, id, "answer", "blue")
             if left > 1:
-                id = await next_question(hub, asked)
+                id = await next_question(hub, question_ids)
                 continue
             answer = await ended(hub)
             await settled(hub)

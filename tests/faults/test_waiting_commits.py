@@ -48,8 +48,8 @@ async def play(hub: Served) -> dict[str, Any]:
     async with asyncio.timeout(LIMIT):
         while True:
             for each in await approvals(hub, "pending"):
-                said = await hub.http.post(f"/api/approvals/{each['id']}", json={"answer": "blue"})
-                assert said.status_code == 200, said.text
+                response = await hub.http.post(f"/api/approvals/{each['id']}", json={"answer": "blue"})
+                assert response.status_code == 200, response.text
             *_, last = await hub.messages()
             over = last["role"] == "user" or "finishReason" in last.get("metadata", {})
             open = [*await approvals(hub, "pending"), *await approvals(hub, "approved")]
@@ -79,8 +79,8 @@ async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
         marks = data / "marks"
         monkeypatch.setenv("MARKS", str(marks))
         async with hub_of(config, data) as hub:
-            asked = await approvals(hub, "pending")
+            pending = await approvals(hub, "pending")
             answer = await play(hub)
-            assert not asked or answer["parts"][-1].get("text") == "All done."
+            assert not pending or answer["parts"][-1].get("text") == "All done."
         made = marks.read_text().split() if marks.exists() else []
         assert made.count("boss") <= 1

@@ -66,8 +66,8 @@ def outcome(id: str, content: Any, **more: Any) -> None:
 
 
 def result(subtype: str = "success", **fields: Any) -> None:
-    told = {"is_error": subtype != "success", "duration_ms": 900, "duration_api_ms": 800, "num_turns": 2}
-    say("result", subtype=subtype, **{**told, "usage": USAGE, "total_cost_usd": 0.0123, **fields})
+    records = {"is_error": subtype != "success", "duration_ms": 900, "duration_api_ms": 800, "num_turns": 2}
+    say("result", subtype=subtype, **{**records, "usage": USAGE, "total_cost_usd": 0.0123, **fields})
 
 
 def init() -> None:
@@ -325,8 +325,8 @@ def ask(url: str, headers: dict[str, str], method: str, params: Any) -> tuple[An
     request = urllib.request.Request(url, body.encode(), {**headers, **accept})
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
         lines = answer.read().decode().replace("data: ", "").splitlines()
-    told = [json.loads(line) for line in lines if line.startswith("{")]
-    return answer.headers, next((each for each in told if "id" in each), None)
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    return answer.headers, next((each for each in records if "id" in each), None)
 
 
 PLAYS = (
@@ -336,10 +336,10 @@ PLAYS = (
 
 
 def main() -> None:
-    told = [json.loads(line) for line in sys.stdin]
+    records = [json.loads(line) for line in sys.stdin]
     seen: dict[str, Any] = {
         "argv": sys.argv[1:],
-        "told": told,
+        "told": records,
         "cwd": str(Path.cwd()),
         "environ": sorted(os.environ),
     }

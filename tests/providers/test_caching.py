@@ -37,9 +37,9 @@ def assistant(*outputs: str, text: str = "", id: str = "a1") -> Message:
 
 
 def ask(*messages: Message, cache: Any = True, **fields: Any) -> ModelRequest:
-    said = {"instructions": "Be brief.", "tools": TOOLS, **fields}
-    options = {"cache_control": cache, **said.pop("options", {})}
-    return ModelRequest(model=MODEL, messages=messages, options=options, **said)
+    fields_of_request = {"instructions": "Be brief.", "tools": TOOLS, **fields}
+    options = {"cache_control": cache, **fields_of_request.pop("options", {})}
+    return ModelRequest(model=MODEL, messages=messages, options=options, **fields_of_request)
 
 
 def body(request: ModelRequest) -> Any:

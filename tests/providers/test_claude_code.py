@@ -44,9 +44,9 @@ class Cli:
         self.path.chmod(0o755)
 
     def provider(self, play: str, **ways: Any) -> ClaudeCodeProvider:
-        told = {"CLAUDE_PLAY": play, "CLAUDE_SEEN": str(self.seen_at), "OPENAI_API_KEY": "sk-other"}
-        told["DISABLE_TELEMETRY"] = "1"
-        return ClaudeCodeProvider(str(self.path), environ={**os.environ, **told}, **ways)
+        collected = {"CLAUDE_PLAY": play, "CLAUDE_SEEN": str(self.seen_at), "OPENAI_API_KEY": "sk-other"}
+        collected["DISABLE_TELEMETRY"] = "1"
+        return ClaudeCodeProvider(str(self.path), environ={**os.environ, **collected}, **ways)
 
     @property
     def seen(self) -> list[dict[str, Any]]:
@@ -77,17 +77,17 @@ async def fail(provider: ClaudeCodeProvider, request: ModelRequest | None = None
     return raised.value
 
 
-def folded(told: Sequence[e.Event]) -> Message:
+def folded(collected: Sequence[e.Event]) -> Message:
     """The message that the events make; it fails where they break the grammar of a run."""
     fold = Fold()
-    fold.add([e.Start("a"), e.StartStep(), *told, e.Finish("stop")])
+    fold.add([e.Start("a"), e.StartStep(), *collected, e.Finish("stop")])
     return fold.message()
 
 
 async def test_a_run_comes_out_as_reasoning_text_and_calls_with_outputs(cli: Cli) -> None:
-    told = await collect(cli.provider("answer"))
+    collected = await collect(cli.provider("answer"))
 
-    _, thought, look, read, bash, found = folded(told).parts
+    _, thought, look, read, bash, found = folded(collected).parts
     assert thought == ReasoningPart(
         "A file.", "done", {**MARK, "anthropic": {"signature": "sig", "provider": "claude-code"}}
     )
@@ -102,9 +102,9 @@ async def test_a_run_comes_out_as_reasoning_text_and_calls_with_outputs(cli: Cli
 
 
 async def test_text_arrives_piece_by_piece(cli: Cli) -> None:
-    told = await collect(cli.provider("answer"))
+    collected = await collect(cli.provider("answer"))
 
-    assert [event.delta for event in told if isinstance(event, e.TextDelta)] == [
+    assert [event.delta for event in collected if isinstance(event, e.TextDelta)] == [
         "I look ",
         "at it.",
         "Two lines.",
@@ -130,9 +130,9 @@ async def test_the_finish_tells_usage_cost_model_and_session(cli: Cli) -> None:
 
 
 async def test_whole_messages_and_noise_between_the_lines_are_read_too(cli: Cli) -> None:
-    told = await collect(cli.provider("plain"))
+    collected = await collect(cli.provider("plain"))
 
-    assert folded(told).parts[1] == TextPart("Whole.", "done", MARK)
+    assert folded(collected).parts[1] == TextPart("Whole.", "done", MARK)
 
 
 async def test_the_command_line_says_how_it_is_to_run(cli: Cli, tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ async def test_what_others_said_before_is_told_in_words(cli: Cli) -> None:
 async def test_a_session_that_the_cli_has_lost_is_told_again(cli: Cli) -> None:
     earlier = Message("a", "assistant", (TextPart("Four.", "done", MARK),))
 
-    told = await collect(cli.provider("lost"), ask(user("2+2?"), earlier, user("Sure?")))
+    collected = await collect(cli.provider("lost"), ask(user("2+2?"), earlier, user("Sure?")))
 
-    assert folded(told).parts[1] == TextPart("Whole.", "done", MARK)
+    assert folded(collected).parts[1] == TextPart("Whole.", "done", MARK)
     assert ["--resume" in " ".join(seen["argv"]) for seen in cli.seen] == [True, False]
     assert "Four." in cli.seen[1]["told"][0]["message"]["content"][0]["text"]
 
@@ -287,15 +287,15 @@ async def test_a_missing_folder_is_not_taken_for_a_missing_cli(cli: Cli, tmp_pat
 
 
 async def test_a_cli_without_a_login_is_an_auth_error_and_its_words_are_no_answer(cli: Cli) -> None:
-    told: list[e.Event] = []
+    collected: list[e.Event] = []
     error: ProviderError | None = None
     try:
         async for batch in cli.provider("logged_out").stream(ask()):
-            told += batch
+            collected += batch
     except ProviderError as raised:
         error = raised
 
-    assert told == []
+    assert collected == []
     assert error is not None
     assert classify_error(error) == "auth"
     assert not is_transient_error(error)
@@ -310,11 +310,11 @@ async def test_an_overloaded_api_is_transient(cli: Cli) -> None:
 
 
 async def test_its_last_turn_is_a_finish_that_says_so_and_leaves_no_call_open(cli: Cli) -> None:
-    told = await collect(cli.provider("exhausted"))
+    collected = await collect(cli.provider("exhausted"))
 
-    assert isinstance(told[-1], e.FinishStep)
-    assert told[-1].finish_reason == "max-steps"
-    (call,) = (part for part in folded(told).parts if isinstance(part, ToolPart))
+    assert isinstance(collected[-1], e.FinishStep)
+    assert collected[-1].finish_reason == "max-steps"
+    (call,) = (part for part in folded(collected).parts if isinstance(part, ToolPart))
     assert call.state == "output-error"
 
 
@@ -339,9 +339,9 @@ async def test_an_early_end_tells_its_last_words_without_keys(cli: Cli) -> None:
 
 
 async def test_a_message_that_was_begun_anew_leaves_nothing_open(cli: Cli) -> None:
-    told = await collect(cli.provider("again"))
+    collected = await collect(cli.provider("again"))
 
-    texts = [part.text for part in folded(told).parts if isinstance(part, TextPart)]
+    texts = [part.text for part in folded(collected).parts if isinstance(part, TextPart)]
     assert texts == ["Hal", "Hello"]
 
 

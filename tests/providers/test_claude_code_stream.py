@@ -16,23 +16,23 @@ CLOSING = {"type": "text", "text": "(The message ends here.)"}
 
 
 async def test_what_a_call_gave_before_its_message_ended_is_told_once(cli: Cli) -> None:
-    told = await collect(cli.provider("early"))
+    collected = await collect(cli.provider("early"))
 
-    calls = [part for part in folded(told).parts if isinstance(part, ToolPart)]
+    calls = [part for part in folded(collected).parts if isinstance(part, ToolPart)]
     assert [(call.input, call.state, call.error_text or call.output) for call in calls] == [
         ({"command": "no"}, "output-error", "ran no"),
         ({"command": "ls"}, "output-available", "ran ls"),
     ]
-    assert len([event for event in told if isinstance(event, e.ToolInputAvailable)]) == 2
+    assert len([event for event in collected if isinstance(event, e.ToolInputAvailable)]) == 2
 
 
 async def test_a_run_goes_on_until_its_commands_in_the_background_have_ended(cli: Cli) -> None:
-    told = await collect(cli.provider("background"))
+    collected = await collect(cli.provider("background"))
 
-    texts = [part.text for part in folded(told).parts if isinstance(part, TextPart)]
+    texts = [part.text for part in folded(collected).parts if isinstance(part, TextPart)]
     assert texts == ["It runs.", "It ended."]
-    (finish,) = [event for event in told if isinstance(event, e.FinishStep)]
-    assert finish is told[-1]
+    (finish,) = [event for event in collected if isinstance(event, e.FinishStep)]
+    assert finish is collected[-1]
     assert finish.provider_metadata is not None
     assert finish.provider_metadata["claude-code"] | {"sessionId": ""} == {
         "sessionId": "",
@@ -59,11 +59,11 @@ async def test_a_command_in_the_background_that_the_cli_ends_does_not_hold_the_f
 
 @pytest.mark.parametrize(("play", "reason"), [("long", "length"), ("refused", "content-filter")])
 async def test_an_answer_that_ended_too_early_says_why(cli: Cli, play: str, reason: str) -> None:
-    told = await collect(cli.provider(play))
+    collected = await collect(cli.provider(play))
 
-    assert isinstance(told[-1], e.FinishStep)
-    assert told[-1].finish_reason == reason
-    assert len([part for part in folded(told).parts if isinstance(part, TextPart)]) == 1
+    assert isinstance(collected[-1], e.FinishStep)
+    assert collected[-1].finish_reason == reason
+    assert len([part for part in folded(collected).parts if isinstance(part, TextPart)]) == 1
 
 
 async def test_an_answer_that_was_cut_is_no_success_though_the_cli_says_so(cli: Cli) -> None:

@@ -215,16 +215,16 @@ async def test_an_answer_before_the_request_is_all_sent_is_taken(transport: Tran
 
 
 async def test_cancelling_a_large_request_closes_the_socket_at_once(transport: Transport) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.head()
-        asked.set()
+        requested.set()
         await peer.gone()
 
     async with serving(script) as server:
         task = asyncio.create_task(transport.send("POST", server.url, headers={}, body=b"x" * LARGE))
-        await asked.wait()
+        await requested.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -68,46 +68,46 @@ class Told:
 
 async def test_the_first_that_answers_is_the_only_one_that_is_asked() -> None:
     first, second = says("one", "a"), says("two", "b")
-    told = await Told(first, second).ask()
-    assert (told.text, told.fell, second.requests) == ("one", [], [])
-    assert told.routes.first.name == "a/m-a"
+    outcome = await Told(first, second).ask()
+    assert (outcome.text, outcome.fell, second.requests) == ("one", [], [])
+    assert outcome.routes.first.name == "a/m-a"
     assert [request.model for request in first.requests] == ["m-a"]
 
 
 async def test_a_failure_before_the_first_word_goes_on_to_the_next() -> None:
-    told = await Told(fails("a"), fails("b", "auth"), says("three", "c")).ask()
-    assert told.text == "three"
-    assert told.finish is not None
-    assert (told.finish.provider, told.finish.model) == ("c", "m-c")
-    assert told.fell == [("a/m-a", "b/m-b"), ("b/m-b", "c/m-c")]
+    outcome = await Told(fails("a"), fails("b", "auth"), says("three", "c")).ask()
+    assert outcome.text == "three"
+    assert outcome.finish is not None
+    assert (outcome.finish.provider, outcome.finish.model) == ("c", "m-c")
+    assert outcome.fell == [("a/m-a", "b/m-b"), ("b/m-b", "c/m-c")]
 
 
 async def test_a_failure_behind_the_first_word_is_told() -> None:
     last = says("two", "b")
-    told = Told(fails("a", text="Hel lo"), last)
+    outcome = Told(fails("a", text="Hel lo"), last)
     with pytest.raises(ProviderError, match="busy"):
-        await told.ask()
-    assert (told.text, told.fell, last.requests) == ("Hel lo", [], [])
+        await outcome.ask()
+    assert (outcome.text, outcome.fell, last.requests) == ("Hel lo", [], [])
 
 
 async def test_what_the_next_would_not_do_better_is_told_at_once() -> None:
     last = says("two", "b")
-    told = Told(fails("a", "context_limit"), last)
+    outcome = Told(fails("a", "context_limit"), last)
     with pytest.raises(ProviderError) as failed:
-        await told.ask()
-    assert (failed.value.category, told.fell, last.requests) == ("context_limit", [], [])
+        await outcome.ask()
+    assert (failed.value.category, outcome.fell, last.requests) == ("context_limit", [], [])
 
 
 async def test_the_failure_of_the_last_is_the_failure_of_all() -> None:
-    told = Told(fails("a", "overloaded"), fails("b", "timeout"))
+    outcome = Told(fails("a", "overloaded"), fails("b", "timeout"))
     with pytest.raises(ProviderError) as failed:
-        await told.ask()
-    assert (failed.value.category, told.fell) == ("timeout", [("a/m-a", "b/m-b")])
+        await outcome.ask()
+    assert (failed.value.category, outcome.fell) == ("timeout", [("a/m-a", "b/m-b")])
 
 
 async def test_what_a_provider_cannot_be_told_goes_on_to_the_next() -> None:
-    told = await Told(Picky([], name="a"), says("two", "b")).ask()
-    assert (told.text, told.fell) == ("two", [("a/m-a", "b/m-b")])
+    outcome = await Told(Picky([], name="a"), says("two", "b")).ask()
+    assert (outcome.text, outcome.fell) == ("two", [("a/m-a", "b/m-b")])
 
 
 async def test_a_request_that_no_provider_accepts_fails_with_the_last_refusal() -> None:

@@ -252,16 +252,16 @@ async def test_head_has_no_body_and_keeps_the_connection(transport: Transport) -
 
 
 async def test_cancelling_before_the_answer_closes_the_socket_at_once(transport: Transport) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        asked.set()
+        requested.set()
         await peer.gone()
 
     async with serving(script) as server:
         task = asyncio.create_task(get(transport, server))
-        await asked.wait()
+        await requested.wait()
         task.cancel()
         await server.wait_closed(1, within=0.1)
         with pytest.raises(asyncio.CancelledError):

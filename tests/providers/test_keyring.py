@@ -39,9 +39,9 @@ def fail(keys: KeyPool, failure: ProviderError, times: int = 1) -> list[str]:
     """Take a key and fail with it, so often; the keys' names."""
     names = []
     for _ in range(times):
-        held = keys.acquire()
-        names.append(held.key.name)
-        held.mark_failed(failure)
+        leases = keys.acquire()
+        names.append(leases.key.name)
+        leases.mark_failed(failure)
     return names
 
 
@@ -49,10 +49,10 @@ def served(keys: KeyPool, times: int) -> str:
     """The names of the keys that so many requests get, one after the other."""
     names = []
     for _ in range(times):
-        held = keys.acquire()
-        held.mark_succeeded()
-        held.release()
-        names.append(held.key.name)
+        leases = keys.acquire()
+        leases.mark_succeeded()
+        leases.release()
+        names.append(leases.key.name)
     return "".join(names)
 
 
@@ -62,12 +62,12 @@ def test_requests_one_after_the_other_go_round() -> None:
 
 def test_the_least_busy_key_is_taken() -> None:
     keys = ring(Clock())
-    held = {name: [] for name in "abc"}  # type: dict[str, list[KeyLease]]
+    leases = {name: [] for name in "abc"}  # type: dict[str, list[KeyLease]]
     for _ in range(6):
         taken = keys.acquire()
-        held[taken.key.name].append(taken)
-    assert {name: len(each) for name, each in held.items()} == {"a": 2, "b": 2, "c": 2}
-    for taken in held["b"]:
+        leases[taken.key.name].append(taken)
+    assert {name: len(each) for name, each in leases.items()} == {"a": 2, "b": 2, "c": 2}
+    for taken in leases["b"]:
         taken.release()
     assert [keys.acquire().key.name for _ in range(3)] == ["b", "b", "a"]
     assert keys.busy == 7
@@ -75,15 +75,15 @@ def test_the_least_busy_key_is_taken() -> None:
 
 @given(st.lists(st.integers(0, 8), max_size=60))
 def test_no_key_is_ever_much_busier_than_the_others(script: list[int]) -> None:
-    keys, held = ring(Clock()), list[KeyLease]()
+    keys, leases = ring(Clock()), list[KeyLease]()
     for step in script:
-        if step < len(held) and step % 2:
-            held.pop(step).release()
+        if step < len(leases) and step % 2:
+            leases.pop(step).release()
         else:
-            before = Counter(taken.key.name for taken in held)
-            held.append(keys.acquire())
-            assert before[held[-1].key.name] == min(before[name] for name in "abc")
-    assert keys.busy == len(held)
+            before = Counter(taken.key.name for taken in leases)
+            leases.append(keys.acquire())
+            assert before[leases[-1].key.name] == min(before[name] for name in "abc")
+    assert keys.busy == len(leases)
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ def test_another_key_is_taken_than_those_that_were_tried_as_long_as_there_is_one
 
 def test_a_request_ends_once_however_often_that_is_said() -> None:
     keys = ring(Clock(), "a")
-    held = keys.acquire()
+    leases = keys.acquire()
     for _ in range(4):
-        held.mark_failed(error())
-        held.release()
-        held.mark_succeeded()
+        leases.mark_failed(error())
+        leases.release()
+        leases.mark_succeeded()
     assert (keys.busy, keys.cooling_down) == (0, 0)  # one failure, not four
 
 

@@ -66,8 +66,8 @@ def ask(model: Model) -> ModelRequest:
 
 
 async def say(model: Model) -> str:
-    told = [event async for batch in model.provider.stream(ask(model)) for event in batch]
-    return "".join(event.delta for event in told if isinstance(event, e.TextDelta))
+    collected = [event async for batch in model.provider.stream(ask(model)) for event in batch]
+    return "".join(event.delta for event in collected if isinstance(event, e.TextDelta))
 
 
 async def test_a_provider_needs_no_more_than_an_address_and_a_key() -> None:
@@ -119,16 +119,16 @@ def test_one_provider_serves_several_event_loops() -> None:
     async def once() -> str:
         async with stub(CHAT) as upstream:
             provider.server = msgspec.structs.replace(provider.server, base_url=upstream.server.url)
-            said = await say(provider.model("any"))
+            text = await say(provider.model("any"))
             await provider.aclose()
-            return said
+            return text
 
     assert [asyncio.run(once()), asyncio.run(once())] == ["Hi", "Hi"]
 
 
 async def test_nothing_is_tried_again_unless_it_is_asked_for() -> None:
     busy = ok(b"{}", "retry-after: 0").replace(b"200 OK", b"503 Busy", 1)
-    for retries, asked in ((0, 1), (1, 2)):
+    for retries, attempts in ((0, 1), (1, 2)):
         async with (
             stub(busy) as upstream,
             OpenAIProvider(base_url=upstream.server.url, retries=retries) as provider,
@@ -136,7 +136,7 @@ async def test_nothing_is_tried_again_unless_it_is_asked_for() -> None:
             with pytest.raises(ProviderError) as raised:
                 await say(provider.model("any"))
             assert raised.value.transient
-            assert len(upstream.received) == asked
+            assert len(upstream.received) == attempts
 
 
 async def test_the_key_is_neither_shown_nor_told_in_errors() -> None:

@@ -135,10 +135,10 @@ async def test_recorded_streams_come_out_as_the_decoder_tells_them(transport: Tr
                 heard += batch
         except ProviderError as error:
             failed = error
-    known = [event[1] for event in summarise(expected.events) if event[0] == "call"]
+    call_ids = [event[1] for event in summarise(expected.events) if event[0] == "call"]
     again = [event[1] for event in summarise(heard) if event[0] == "call"]
-    assert [id for id in again if id in known] == [id for id in known if id in again]
-    assert len(again) == len(known)
+    assert [id for id in again if id in call_ids] == [id for id in call_ids if id in again]
+    assert len(again) == len(call_ids)
     assert (failed and failed.message) == (expected.failure and expected.failure.message)
 
 
@@ -252,18 +252,18 @@ async def test_a_stream_is_a_stream_whatever_its_type_says(transport: Transport)
 async def test_a_server_that_does_not_know_stream_options_is_asked_without_now_and_later(
     transport: Transport,
 ) -> None:
-    asked: list[bool] = []
+    received: list[bool] = []
 
     async def script(peer: Peer) -> None:
         while True:
-            asked.append(b"stream_options" in (await peer.request()).body)
+            received.append(b"stream_options" in (await peer.request()).body)
             no = refusal(400, {"error": {"message": "Unknown field: stream_options"}})
-            await peer.send(no if asked[-1] else streamed(sse(*HELLO)))
+            await peer.send(no if received[-1] else streamed(sse(*HELLO)))
 
     async with serving(script) as server:
         up = provider(transport, server.url)
         assert [summarise(await answer(up)) for _ in range(2)] == [STORY] * 2
-    assert asked == [True, False, False]
+    assert received == [True, False, False]
 
 
 async def test_a_refusal_of_both_forms_is_told(transport: Transport) -> None:
@@ -291,18 +291,18 @@ async def test_leaving_the_stream_closes_the_socket_at_once(transport: Transport
     "sent", [b"", CHUNKED, CHUNKED + piece(b": wait\n\n"), CHUNKED + piece(sse(HELLO[0], done=False))]
 )
 async def test_a_cancelled_question_closes_the_socket_at_once(transport: Transport, sent: bytes) -> None:
-    asked, left = asyncio.Event(), asyncio.Event()
+    received, left = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(sent)
-        asked.set()
+        received.set()
         await peer.gone()
         left.set()
 
     async with serving(script) as server:
         task = asyncio.create_task(answer(provider(transport, server.url)))
-        await asked.wait()
+        await received.wait()
         task.cancel()
         async with asyncio.timeout(LIMIT):
             await left.wait()

@@ -32,9 +32,9 @@ async def collect(provider: Any, request: ModelRequest) -> list[Any]:
     return [list(batch) async for batch in provider.stream(request)]
 
 
-async def drain(provider: Any, told: list[e.Event]) -> None:
+async def drain(provider: Any, collected: list[e.Event]) -> None:
     async for batch in provider.stream(ask()):
-        told += batch
+        collected += batch
 
 
 def files(folder: Path) -> list[Path]:
@@ -105,14 +105,14 @@ async def test_failures_are_recorded_and_raised_again(tmp_path: Path) -> None:
     with pytest.raises(ProviderError):
         await collect(recorder, ask())
 
-    told: list[e.Event] = []
+    collected: list[e.Event] = []
     with pytest.raises(ProviderError) as raised:
-        await drain(replay(tmp_path), told)
+        await drain(replay(tmp_path), collected)
 
     error = raised.value
     assert (error.message, error.category, error.transient) == ("slow down", "rate_limit", True)
     assert error.retry_after == 3.0
-    assert e.TextDelta("text-1", "Half") in told
+    assert e.TextDelta("text-1", "Half") in collected
 
 
 @pytest.mark.promise("recordings-hold-no-secrets")

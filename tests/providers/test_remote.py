@@ -96,10 +96,10 @@ class Asked:
 
 
 async def test_a_body_goes_out_with_a_key_and_the_answer_is_heard(transport: Transport) -> None:
-    asked = Asked(GOOD)
-    await asked.relay(transport)
-    assert asked.heard == [b'{"ok":true}']
-    [received] = asked.received
+    requests = Asked(GOOD)
+    await requests.relay(transport)
+    assert requests.heard == [b'{"ok":true}']
+    [received] = requests.received
     assert (received.line, received.body) == ("POST /v1/x HTTP/1.1", b'{"number":1}')
     said = {
         name: received[name]
@@ -118,47 +118,47 @@ async def test_a_body_goes_out_with_a_key_and_the_answer_is_heard(transport: Tra
 async def test_what_another_key_may_mend_is_tried_with_another_at_once(
     transport: Transport, status: int
 ) -> None:
-    asked = Asked(refusal(status, {"message": "no"}), refusal(status, {"message": "no"}), GOOD)
-    provider = await asked.relay(transport, keys="abc")
-    assert (asked.keys, asked.retried) == (["a", "b", "c"], [])
+    requests = Asked(refusal(status, {"message": "no"}), refusal(status, {"message": "no"}), GOOD)
+    provider = await requests.relay(transport, keys="abc")
+    assert (requests.keys, requests.retried) == (["a", "b", "c"], [])
     assert provider.keys.cooling_down == (2 if status in (401, 403) else 0)
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
 async def test_what_no_other_key_would_mend_is_not(transport: Transport, status: int) -> None:
-    asked = Asked(refusal(status, {"message": "no"}))
-    error = await asked.fail(transport, keys="abc")
-    assert (asked.keys, error.upstream_status) == (["a"], status)
+    requests = Asked(refusal(status, {"message": "no"}))
+    error = await requests.fail(transport, keys="abc")
+    assert (requests.keys, error.upstream_status) == (["a"], status)
 
 
 async def test_each_key_is_tried_once_an_attempt(transport: Transport) -> None:
-    asked = Asked(*[refusal(429, {"message": "slow down"})] * 6)
-    error = await asked.fail(transport, keys="ab", policy=FAST)
+    requests = Asked(*[refusal(429, {"message": "slow down"})] * 6)
+    error = await requests.fail(transport, keys="ab", policy=FAST)
     assert error.category == "rate_limit"
-    assert asked.keys == ["a", "b", "a", "b", "a", "b"]
-    assert asked.retried == ["up", "up"]
-    assert asked.failures == [("up", "rate_limit")] * 6
+    assert requests.keys == ["a", "b", "a", "b", "a", "b"]
+    assert requests.retried == ["up", "up"]
+    assert requests.failures == [("up", "rate_limit")] * 6
 
 
 async def test_a_bad_key_is_not_tried_again_and_not_waited_for(transport: Transport) -> None:
-    asked = Asked(refusal(401, {"message": "no"}), refusal(401, {"message": "no"}))
-    error = await asked.fail(transport, keys="ab", policy=FAST)
-    assert (error.category, asked.keys, asked.retried) == ("auth", ["a", "b"], [])
+    requests = Asked(refusal(401, {"message": "no"}), refusal(401, {"message": "no"}))
+    error = await requests.fail(transport, keys="ab", policy=FAST)
+    assert (error.category, requests.keys, requests.retried) == ("auth", ["a", "b"], [])
 
 
 async def test_a_transient_failure_is_tried_again_with_a_body_of_its_own(transport: Transport) -> None:
-    asked = Asked(refusal(500, {"message": "no"}), refusal(502, b"<html><title>Bad gateway</title>"), GOOD)
-    await asked.relay(transport, policy=FAST)
-    assert [received.body for received in asked.received] == [
+    requests = Asked(refusal(500, {"message": "no"}), refusal(502, b"<html><title>Bad gateway</title>"), GOOD)
+    await requests.relay(transport, policy=FAST)
+    assert [received.body for received in requests.received] == [
         b'{"number":1}',
         b'{"number":2}',
         b'{"number":3}',
     ]
-    assert (asked.retried, asked.heard) == (["up", "up"], [b'{"ok":true}'])
+    assert (requests.retried, requests.heard) == (["up", "up"], [b'{"ok":true}'])
 
 
 async def test_what_a_listener_raises_is_tried_again_while_it_may_help(transport: Transport) -> None:
-    asked = Asked(GOOD, GOOD, GOOD)
+    requests = Asked(GOOD, GOOD, GOOD)
     numbers = iter(range(9))
 
     async def listen(relay: RelayedResponse) -> None:
@@ -167,9 +167,9 @@ async def test_what_a_listener_raises_is_tried_again_while_it_may_help(transport
             raise ProviderError("busy", category="overloaded", transient=True)
         relay.close()
 
-    asked.listen = listen
-    await asked.relay(transport, policy=FAST)
-    assert len(asked.received) == 3
+    requests.listen = listen
+    await requests.relay(transport, policy=FAST)
+    assert len(requests.received) == 3
 
 
 async def test_a_listener_that_is_cancelled_gives_socket_and_key_back() -> None:
@@ -211,22 +211,22 @@ UNKNOWN = refusal(400, {"message": "Unrecognized request argument supplied: stre
 async def test_a_server_that_does_not_know_stream_options_is_asked_again_without(
     transport: Transport, status: int
 ) -> None:
-    asked = Asked(UNKNOWN.replace(b"400", b"%d" % status, 1), GOOD)
-    provider = await asked.relay(transport)
+    requests = Asked(UNKNOWN.replace(b"400", b"%d" % status, 1), GOOD)
+    provider = await requests.relay(transport)
     assert isinstance(provider, OpenAIProvider)
-    assert (asked.written, asked.keys, provider.adapter.quirks.include_usage) == (2, ["a", "a"], False)
-    assert (asked.failures, asked.retried) == ([], [])  # it was no failure of the server's
+    assert (requests.written, requests.keys, provider.adapter.quirks.include_usage) == (2, ["a", "a"], False)
+    assert (requests.failures, requests.retried) == ([], [])  # it was no failure of the server's
 
 
 async def test_one_that_goes_on_complaining_is_told_once(transport: Transport) -> None:
-    asked = Asked(UNKNOWN, UNKNOWN)
-    error = await asked.fail(transport)
-    assert (error.upstream_status, asked.written) == (400, 2)
+    requests = Asked(UNKNOWN, UNKNOWN)
+    error = await requests.fail(transport)
+    assert (error.upstream_status, requests.written) == (400, 2)
 
 
 async def test_others_have_nothing_to_mend(transport: Transport) -> None:
-    asked = Asked(UNKNOWN)
-    assert (await asked.fail(transport, of=AnthropicProvider)).upstream_status == 400
+    requests = Asked(UNKNOWN)
+    assert (await requests.fail(transport, of=AnthropicProvider)).upstream_status == 400
 
 
 # ---- secrets ---------------------------------------------------------------------------------------------
@@ -240,15 +240,15 @@ async def test_a_key_that_the_server_says_back_is_masked(
     transport: Transport, said: str, status: int
 ) -> None:
     details = {"message": f"wrong: {said}", "param": said, "deep": [{"x": [said]}]}
-    asked = Asked(*[refusal(status, details)] * 2)
-    error = await asked.fail(transport, keys="ab")
+    requests = Asked(*[refusal(status, details)] * 2)
+    error = await requests.fail(transport, keys="ab")
     shown = f"{error!r} {error} {error.message} {error.hint} {error.details} {error.__cause__!r}"
     assert "secret" not in shown
     assert "***" in error.message
 
 
 async def test_what_a_listener_heard_is_masked_as_well(transport: Transport) -> None:
-    asked = Asked(GOOD)
+    requests = Asked(GOOD)
 
     async def listen(_: RelayedResponse) -> None:
         error = ProviderError(
@@ -257,8 +257,8 @@ async def test_what_a_listener_heard_is_masked_as_well(transport: Transport) -> 
         error.details = {"message": "sk-secret-a", "code": 7}
         raise error
 
-    asked.listen = listen
-    error = await asked.fail(transport)
+    requests.listen = listen
+    error = await requests.fail(transport)
     assert (error.message, error.details) == ("key ***", {"message": "***", "code": 7})
     assert (error.category, error.upstream_status, error.retry_after, error.hint) == ("auth", 401, 7.0, "x")
 

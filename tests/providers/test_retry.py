@@ -154,10 +154,10 @@ def test_a_content_filter_is_not_tried_again() -> None:
     assert (found.category, found.transient) == ("content_filter", False)
 
 
-@pytest.mark.parametrize(("status", "told"), [(400, "true"), (503, "false"), (503, "x")])
-def test_the_provider_has_the_last_word_on_trying_again(status: int, told: str) -> None:
-    transient = told != "false"
-    error = refused(status, b"no", x_should_retry=told, retry_after="2")
+@pytest.mark.parametrize(("status", "should_retry"), [(400, "true"), (503, "false"), (503, "x")])
+def test_the_provider_has_the_last_word_on_trying_again(status: int, should_retry: str) -> None:
+    transient = should_retry != "false"
+    error = refused(status, b"no", x_should_retry=should_retry, retry_after="2")
     assert error.transient is transient
     assert error.retry_after == (2 if transient else None)
 
@@ -293,8 +293,8 @@ def test_a_lasting_failure_is_raised_at_once() -> None:
 def test_the_wait_that_was_asked_for_is_the_least() -> None:
     attempt, _ = failing(ProviderError("later", transient=True, retry_after=20))
     assert run(attempt) == ("done", [20.5])
-    asked = ProviderError("later", transient=True, retry_after=20)
-    assert RetryPolicy().delay(0, asked, random=lambda: 0.0) == 20
+    failure = ProviderError("later", transient=True, retry_after=20)
+    assert RetryPolicy().delay(0, failure, random=lambda: 0.0) == 20
 
 
 def test_a_wait_that_is_too_long_is_not_waited_for() -> None:

@@ -30,12 +30,12 @@ def routing(names: Sequence[str] = ("a", "b", "c"), **rules: Any) -> Routing:
     return Routing(places(*names), **rules)
 
 
-def found(of: Routing, asked: str) -> list[str]:
-    return [route.name for route in of.find_routes(asked)]
+def found(of: Routing, model: str) -> list[str]:
+    return [route.name for route in of.find_routes(model)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "names"),
+    ("model", "names"),
     [
         ("a/m", ["a/m"]),
         ("a/org/model:free", ["a/org/model:free"]),
@@ -46,8 +46,8 @@ def found(of: Routing, asked: str) -> list[str]:
         ("safe", ["a/m", "c/m"]),
     ],
 )
-def test_a_name_leads_to_its_models_in_their_order(asked: str, names: list[str]) -> None:
-    known = routing(
+def test_a_name_leads_to_its_models_in_their_order(model: str, names: list[str]) -> None:
+    routes = routing(
         aliases={
             "fast": ["b/small"],
             "nested": ["fast", "both"],
@@ -57,16 +57,16 @@ def test_a_name_leads_to_its_models_in_their_order(asked: str, names: list[str])
         },
         fallbacks={"a/slow": ["c/slow"], "safe": ["c/m", "a/m"]},
     )
-    assert found(known, asked) == names
-    assert found(known, asked) == names  # and when it is asked again
+    assert found(routes, model) == names
+    assert found(routes, model) == names  # and when it is asked again
 
 
 def test_fallbacks_are_those_of_the_name_else_of_its_first_model_else_of_all() -> None:
-    known = routing(
+    routes = routing(
         aliases={"x": ["a/1"], "y": ["a/2"], "z": ["a/3"]},
         fallbacks={"x": ["b/x"], "a/1": ["b/1"], "a/2": ["b/2"], "*": ["c/all", "z"]},
     )
-    assert [found(known, asked) for asked in ("x", "y", "z", "c/all")] == [
+    assert [found(routes, model) for model in ("x", "y", "z", "c/all")] == [
         ["a/1", "b/x"],
         ["a/2", "b/2"],
         ["a/3", "c/all"],
@@ -75,8 +75,8 @@ def test_fallbacks_are_those_of_the_name_else_of_its_first_model_else_of_all() -
 
 
 def test_a_bare_name_is_a_model_of_the_default_provider() -> None:
-    known = routing(default="b", aliases={"fast": ["a/m"]})
-    assert [found(known, asked) for asked in ("gpt-x", "fast", "a/m", "meta/llama")] == [
+    routes = routing(default="b", aliases={"fast": ["a/m"]})
+    assert [found(routes, model) for model in ("gpt-x", "fast", "a/m", "meta/llama")] == [
         ["b/gpt-x"],
         ["a/m"],
         ["a/m"],
@@ -84,38 +84,38 @@ def test_a_bare_name_is_a_model_of_the_default_provider() -> None:
     ]
 
 
-@pytest.mark.parametrize("asked", ["gpt-x", "d/m", "a/", "/m", "a", "", "/"])
-def test_what_leads_nowhere_is_told_with_what_there_is(asked: str) -> None:
+@pytest.mark.parametrize("model", ["gpt-x", "d/m", "a/", "/m", "a", "", "/"])
+def test_what_leads_nowhere_is_told_with_what_there_is(model: str) -> None:
     with pytest.raises(NotFound) as refused:
-        routing(aliases={"fast": ["a/m"]}).find_routes(asked)
-    assert refused.value.message == f"there is no model {asked!r}; the hub knows a/..., b/..., c/..., fast"
+        routing(aliases={"fast": ["a/m"]}).find_routes(model)
+    assert refused.value.message == f"there is no model {model!r}; the hub knows a/..., b/..., c/..., fast"
     assert refused.value.hint == "a model is written provider/model, or is an alias of dragoman.yaml"
 
 
 def test_a_provider_may_have_no_other_models_than_those_listed() -> None:
-    known = routing(listed_models={"a": ("m", "n")}, default="a", aliases={"odd": ["a/x"]})
-    assert [found(known, asked) for asked in ("a/m", "n", "b/x")] == [["a/m"], ["a/n"], ["b/x"]]
-    for asked in ("a/x", "x", "odd"):
+    routes = routing(listed_models={"a": ("m", "n")}, default="a", aliases={"odd": ["a/x"]})
+    assert [found(routes, model) for model in ("a/m", "n", "b/x")] == [["a/m"], ["a/n"], ["b/x"]]
+    for model in ("a/x", "x", "odd"):
         with pytest.raises(NotFound):
-            known.find_routes(asked)
+            routes.find_routes(model)
 
 
 def test_a_provider_whose_keys_all_rest_comes_last_until_they_are_back() -> None:
     providers = places("a", "b", "c")
-    known = Routing(providers, aliases={"any": ["a/m", "b/m", "c/m"]})
+    routes = Routing(providers, aliases={"any": ["a/m", "b/m", "c/m"]})
     providers["a"].rests = True
-    assert found(known, "any") == ["b/m", "c/m", "a/m"]
+    assert found(routes, "any") == ["b/m", "c/m", "a/m"]
     providers["b"].rests = providers["c"].rests = True
-    assert found(known, "any") == ["a/m", "b/m", "c/m"]
+    assert found(routes, "any") == ["a/m", "b/m", "c/m"]
     providers["a"].rests = providers["b"].rests = providers["c"].rests = False
-    assert found(known, "any") == ["a/m", "b/m", "c/m"]
+    assert found(routes, "any") == ["a/m", "b/m", "c/m"]
 
 
 def test_names_that_clients_make_up_take_a_bounded_space() -> None:
-    known = routing(default="a")
+    routes = routing(default="a")
     for number in range(5000):
-        assert found(known, f"m-{number}") == [f"a/m-{number}"]
-    assert len(known._cache) < 5000
+        assert found(routes, f"m-{number}") == [f"a/m-{number}"]
+    assert len(routes._cache) < 5000
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_what_another_provider_may_do_better_goes_on_to_it(error: DragomanError,
 
 
 def test_the_classes_of_errors_to_fall_on_can_be_chosen() -> None:
-    known = routing(fallback_categories=["context_limit"])
-    assert known.allows_fallback(ProviderError("long", category="context_limit"))
-    assert not known.allows_fallback(ProviderError("busy", category="overloaded"))
+    routes = routing(fallback_categories=["context_limit"])
+    assert routes.allows_fallback(ProviderError("long", category="context_limit"))
+    assert not routes.allows_fallback(ProviderError("busy", category="overloaded"))
 
 
 @pytest.mark.parametrize(
-    ("patterns", "asked", "may"),
+    ("patterns", "model", "may"),
     [
         (None, "a/m", True),
         (["a/m"], "a/m", True),
@@ -158,21 +158,21 @@ def test_the_classes_of_errors_to_fall_on_can_be_chosen() -> None:
         ([], "a/m", False),
     ],
 )
-def test_a_key_asks_what_its_patterns_fit(patterns: list[str] | None, asked: str, *, may: bool) -> None:
-    known = routing(aliases={"fast": ["b/small", "a/m"]})
+def test_a_key_asks_what_its_patterns_fit(patterns: list[str] | None, model: str, *, may: bool) -> None:
+    routes = routing(aliases={"fast": ["b/small", "a/m"]})
     if may:
-        require_model_access(patterns, asked, routing=known)
+        require_model_access(patterns, model, routing=routes)
         return
     with pytest.raises(Forbidden) as refused:
-        require_model_access(patterns, asked, routing=known)
+        require_model_access(patterns, model, routing=routes)
     allowed = ", ".join(patterns or ()) or "none"
-    assert refused.value.message == f"this key may not ask the model {asked!r}; it may ask {allowed}"
+    assert refused.value.message == f"this key may not ask the model {model!r}; it may ask {allowed}"
 
 
 def test_who_may_ask_does_not_depend_on_which_provider_rests() -> None:
     providers = places("a", "b")
-    known = Routing(providers, aliases={"fast": ["a/m", "b/m"]})
+    routes = Routing(providers, aliases={"fast": ["a/m", "b/m"]})
     providers["a"].rests = True
-    require_model_access(["a/*"], "fast", routing=known)
+    require_model_access(["a/*"], "fast", routing=routes)
     with pytest.raises(Forbidden):
-        require_model_access(["b/*"], "fast", routing=known)
+        require_model_access(["b/*"], "fast", routing=routes)

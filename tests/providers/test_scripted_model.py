@@ -21,24 +21,24 @@ async def ask(model: ScriptedModel, text: str = "Hi") -> list[e.Event]:
     return [event async for batch in model.provider.stream(request(text)) for event in batch]
 
 
-async def drain(model: ScriptedModel, told: list[e.Event]) -> None:
+async def drain(model: ScriptedModel, collected: list[e.Event]) -> None:
     async for batch in model.provider.stream(request()):
-        told += batch
+        collected += batch
 
 
-def said(told: list[e.Event]) -> str:
-    return "".join(event.delta for event in told if isinstance(event, e.TextDelta))
+def text_of(collected: list[e.Event]) -> str:
+    return "".join(event.delta for event in collected if isinstance(event, e.TextDelta))
 
 
-def calls(told: list[e.Event]) -> list[tuple[str, object]]:
-    return [(event.tool_name, event.input) for event in told if isinstance(event, e.ToolInputAvailable)]
+def calls(collected: list[e.Event]) -> list[tuple[str, object]]:
+    return [(event.tool_name, event.input) for event in collected if isinstance(event, e.ToolInputAvailable)]
 
 
 async def test_a_text_is_an_answer_and_a_pair_is_a_call() -> None:
     async with ScriptedModel([("add", {"a": 1}), [("add", {}), ("sub", {})], "Done."]) as model:
         assert calls(await ask(model)) == [("add", {"a": 1})]
         assert calls(await ask(model)) == [("add", {}), ("sub", {})]
-        assert said(await ask(model)) == "Done."
+        assert text_of(await ask(model)) == "Done."
 
 
 async def test_a_step_has_usage_and_a_finish_of_its_own() -> None:
@@ -46,7 +46,7 @@ async def test_a_step_has_usage_and_a_finish_of_its_own() -> None:
     async with ScriptedModel([Step(text="Hi", usage=usage, finish="length"), {"text": "Ho"}]) as model:
         *_, finish = await ask(model)
         assert finish == e.FinishStep("length", usage, "script", "scripted")
-        assert said(await ask(model)) == "Ho"
+        assert text_of(await ask(model)) == "Ho"
 
 
 @pytest.mark.parametrize("name", ["input_tokens", "inputTokens"])
@@ -98,13 +98,13 @@ async def test_an_exception_is_raised_as_it_is() -> None:
 async def test_a_failure_comes_behind_what_was_said_before_it() -> None:
     failure = Failure("overloaded", category="overloaded", transient=True, retry_after=1.5)
     model = ScriptedModel([Step(text="Half", error=failure)])
-    told: list[e.Event] = []
+    collected: list[e.Event] = []
 
     with pytest.raises(ProviderError) as raised:
-        await drain(model, told)
+        await drain(model, collected)
 
     assert (raised.value.category, raised.value.retry_after) == ("overloaded", 1.5)
-    assert said(told) == "Half"
+    assert text_of(collected) == "Half"
 
 
 async def test_a_function_sees_the_request() -> None:
@@ -114,7 +114,7 @@ async def test_a_function_sees_the_request() -> None:
         return part.text.upper()
 
     async with ScriptedModel([echo]) as model:
-        assert said(await ask(model, "loud")) == "LOUD"
+        assert text_of(await ask(model, "loud")) == "LOUD"
         assert [asked.model for asked in model.requests] == ["script"]
 
 

@@ -153,8 +153,8 @@ async def test_what_was_said_is_on_no_span_unless_content_is_on() -> None:
     for content in (False, True):
         seen = Seen(content=content)
         await play(seen.tracing, Step(text="the answer"), ask=request("the question"))
-        told = msgspec.json.encode(facts(seen.only())).decode()
-        assert ("the question" in told, "the answer" in told) == (content, content)
+        exported = msgspec.json.encode(facts(seen.only())).decode()
+        assert ("the question" in exported, "the answer" in exported) == (content, content)
 
 
 async def test_content_has_the_shapes_of_the_conventions_and_no_keys() -> None:
@@ -178,9 +178,9 @@ async def test_content_has_the_shapes_of_the_conventions_and_no_keys() -> None:
         {"role": "assistant", "parts": [asked]},
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": [1]}]},
     ]
-    said = {"type": "tool_call", "id": "c2", "name": "look", "arguments": {"at": 2}}
+    second_call = {"type": "tool_call", "id": "c2", "name": "look", "arguments": {"at": 2}}
     assert msgspec.json.decode(known["gen_ai.output.messages"]) == [
-        {"role": "assistant", "parts": [{"type": "text", "content": "Done."}, said]}
+        {"role": "assistant", "parts": [{"type": "text", "content": "Done."}, second_call]}
     ]
 
 

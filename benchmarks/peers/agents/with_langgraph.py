@@ -70,20 +70,20 @@ def agent(model: BaseChatModel, tool: Any, instructions: str) -> Any:
     return create_agent(model, [tool], system_prompt=instructions)
 
 
-def asked() -> dict[str, Any]:
+def question() -> dict[str, Any]:
     """What the graph is given."""
     return {"messages": [{"role": "user", "content": QUESTION}]}
 
 
 async def run(agent: Any) -> str:
     """The answer as a whole."""
-    return (await agent.ainvoke(asked()))["messages"][-1].content
+    return (await agent.ainvoke(question()))["messages"][-1].content
 
 
 async def stream(agent: Any) -> str:
     """The answer, gathered as it comes."""
     text = ""
-    async for message, _ in agent.astream(asked(), stream_mode="messages"):
+    async for message, _ in agent.astream(question(), stream_mode="messages"):
         if isinstance(message, AIMessageChunk):
             text += message.content
     return text

@@ -61,13 +61,13 @@ def resident():
 
 def main():
     peer, work, answer = sys.argv[1:]
-    given = json.loads(Path(work).read_text())
-    build = {"fastmcp": fastmcp, "pydantic_ai": pydantic_ai}[peer](given["tools"])
+    task = json.loads(Path(work).read_text())
+    build = {"fastmcp": fastmcp, "pydantic_ai": pydantic_ai}[peer](task["tools"])
     before, started = resident(), time.process_time()
     search = build()
     built, grown = time.process_time() - started, resident() - before
     ranked, taken = [], []
-    for query in given["queries"]:
+    for query in task["queries"]:
         started = time.process_time()
         ranked.append(search(query))
         taken.append(1000 * (time.process_time() - started))
