@@ -259,7 +259,7 @@ def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_
     ("agent", "why"),
     [
         ("{stop_when: [{use: steps.py:gone}]}", "agents.a.stop_when[0].use: steps.py has no function 'gone'"),
-        ("{on_prepare_step: no.such:x}", "agents.a.on_prepare_step: there is no module 'no.such'"),
+        ("{on_prepare_step: no.such:x}", "agents.a.on_prepare_step: There is no module 'no.such'"),
         ("{output: gone.json}", "agents.a.output: cannot read 'gone.json': No such file or directory"),
         ("{output: {type: 7}}", "agents.a.output: the schema is no usable JSON Schema"),
     ],

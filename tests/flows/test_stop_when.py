@@ -95,7 +95,7 @@ async def test_a_reload_changes_when_answers_end_and_a_bad_one_changes_nothing(t
             "model": "sim/any",
         }
         for bad, why in {
-            "no.such.module:x": "agents.default.stop_when[0].use: there is no module 'no.such.module'",
+            "no.such.module:x": "agents.default.stop_when[0].use: There is no module 'no.such.module'",
             f"{OWN}:nothing": "has no function 'nothing'",
             f"{OWN}:NUMBER": "is not a function",
             f"{OWN}:later": "is async; a stop condition is a plain function",
