@@ -82,7 +82,7 @@ async def test_answers_and_ends_are_heard_of_and_a_broken_hook_spoils_nothing(
     await hooks.loop.post_model(answer)
     await hooks.loop.run_end(end)
     assert seen == [answer, end]
-    assert "hook breaks failed" in caplog.text
+    assert "hook fail failed" in caplog.text
 
 
 async def test_requests_and_prompts_are_changed_in_turn() -> None:
