@@ -103,8 +103,8 @@ def test_one_is_shown_with_all_that_is_in_it_also_what_cannot_be_seen(
 @pytest.mark.parametrize(("word", "status"), [("approve", "approved"), ("deny", "denied")])
 def test_an_answer_is_given_once(run: Run, hub: Hub, where: tuple[str, ...], word: str, status: str) -> None:
     id = ask(hub.data)
-    said = run("approvals", word, id, "--reason", "because", *where)
-    assert (said.code, said.out, f"{id} is {status}: mail.send" in said.err) == (0, "", True)
+    result = run("approvals", word, id, "--reason", "because", *where)
+    assert (result.code, result.out, f"{id} is {status}: mail.send" in result.err) == (0, "", True)
     assert status_of(hub.data, id) == status
     assert "answered just now by local: because" in run("approvals", "show", id, *where).out
     again = run("approvals", "approve", id, *where)
@@ -114,15 +114,15 @@ def test_an_answer_is_given_once(run: Run, hub: Hub, where: tuple[str, ...], wor
 
 def test_one_that_is_not_there_is_said_to_be_missing(run: Run, where: tuple[str, ...]) -> None:
     for word in ("show", "approve", "deny"):
-        said = run("approvals", word, "nothing", *where)
-        assert (said.code, said.out, "'nothing'" in said.err) == (1, "", True)
+        result = run("approvals", word, "nothing", *where)
+        assert (result.code, result.out, "'nothing'" in result.err) == (1, "", True)
 
 
 def test_where_nothing_waits_that_is_said(run: Run, tmp_path: Path) -> None:
     assert run("approvals", "list", "--data", tmp_path / "gone").code == 1
     within(tmp_path / "empty", lambda store: store.approvals.list())
-    said = run("approvals", "list", "--data", tmp_path / "empty")
-    assert (said.code, said.out, "nothing waits" in said.err) == (0, "", True)
+    result = run("approvals", "list", "--data", tmp_path / "empty")
+    assert (result.code, result.out, "nothing waits" in result.err) == (0, "", True)
 
 
 def test_the_terminal_asks_about_each_request_as_it_comes(hub: Hub, where: tuple[str, ...]) -> None:

@@ -102,13 +102,13 @@ def test_a_good_configuration_is_explained_without_its_secrets(
 ) -> None:
     (tmp_path / "dragoman.yaml").write_text(GOOD, encoding="utf-8")
     monkeypatch.setenv("OPENAI_A", "hunter2")
-    said = run("check")
-    assert (said.code, [line.split() for line in said.out.splitlines()]) == (
+    result = run("check")
+    assert (result.code, [line.split() for line in result.out.splitlines()]) == (
         0,
         [line.split() for line in MEANING.splitlines()],
     )
-    assert said.err == "dragoman: WARNING: the key of openai is missing: nowhere.txt\n"
-    assert "hunter2" not in said.out
+    assert result.err == "dragoman: WARNING: the key of openai is missing: nowhere.txt\n"
+    assert "hunter2" not in result.out
 
 
 def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
     run: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "dragoman.yaml").write_text(OPERATIONS, encoding="utf-8")
-    said = run("check")
+    result = run("check")
     expected = [line.split() for line in REACHED.splitlines()]
-    assert [line.split() for line in said.out.splitlines()][-len(expected) :] == expected
-    assert said.err == "dragoman: WARNING: the MCP server git gets no GIT_HOME: it is not set\n"
+    assert [line.split() for line in result.out.splitlines()][-len(expected) :] == expected
+    assert result.err == "dragoman: WARNING: the MCP server git gets no GIT_HOME: it is not set\n"
     told = run("check", "--json")
     assert told.json["mcpServers"][0] == {
         "name": "git",
@@ -174,7 +174,7 @@ def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
         "secrets": {"GITHUB": "the secret main"},
         "missing": ["GIT_HOME"],
     }
-    assert "hunter2" not in said.out + said.err + told.out + told.err
+    assert "hunter2" not in result.out + result.err + told.out + told.err
 
 
 def test_what_is_switched_off_is_told_as_off(run: Run, tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_what_is_switched_off_is_told_as_off(run: Run, tmp_path: Path) -> None:
 
 def test_a_bad_configuration_ends_with_1_and_all_that_is_wrong(run: Run, tmp_path: Path) -> None:
     (tmp_path / "dragoman.yaml").write_text("modle: x\nmax_steps: 0\n", encoding="utf-8")
-    said = run("check")
-    assert (said.code, said.out) == (1, "")
-    assert said.err.splitlines() == [
+    result = run("check")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.splitlines() == [
         "dragoman: dragoman.yaml:1: modle: there is no such field; did you mean 'model'?",
         "dragoman.yaml:2: max_steps: expected a whole number >= 1, got 0",
         "  docs/configuration.md lists every field",
@@ -201,8 +201,8 @@ def test_a_bad_configuration_ends_with_1_and_all_that_is_wrong(run: Run, tmp_pat
 
 def test_a_configuration_of_variables_alone_is_checked_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN__PROVIDERS__UP__TYPE", "ollama")
-    said = run("check")
-    assert (said.code, said.out.splitlines()[0]) == (0, "the environment is good")
+    result = run("check")
+    assert (result.code, result.out.splitlines()[0]) == (0, "the environment is good")
     monkeypatch.setenv("DRAGOMAN__PROVIDERS__UP__RETRIES", "x")
     assert run("check").err.startswith(
         "dragoman: DRAGOMAN__PROVIDERS__UP__RETRIES: providers.up.retries: expec"
@@ -211,9 +211,9 @@ def test_a_configuration_of_variables_alone_is_checked_too(run: Run, monkeypatch
 
 def test_an_empty_configuration_is_good_but_no_use(run: Run, tmp_path: Path) -> None:
     (tmp_path / "dragoman.yaml").touch()
-    said = run("check")
-    assert (said.code, said.out.splitlines()[0]) == (0, "dragoman.yaml is good")
-    assert "no provider is configured" in said.err
+    result = run("check")
+    assert (result.code, result.out.splitlines()[0]) == (0, "dragoman.yaml is good")
+    assert "no provider is configured" in result.err
 
 
 AGENTS = """
@@ -237,9 +237,9 @@ def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_
     (tmp_path / "dragoman.yaml").write_text(AGENTS, encoding="utf-8")
     (tmp_path / "steps.py").write_text("def cheaper(step):\n    return None\n", encoding="utf-8")
     (tmp_path / "form.json").write_text('{"type": "array"}', encoding="utf-8")
-    said = run("check")
+    result = run("check")
     told = [
-        line.split(maxsplit=1) for line in said.out.splitlines() if line[:6].strip() in ("clerk", "other")
+        line.split(maxsplit=1) for line in result.out.splitlines() if line[:6].strip() in ("clerk", "other")
     ]
     assert told == [
         ["clerk", "stops when web.fetch was called"],
@@ -252,7 +252,7 @@ def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_
         ["other", "is JSON: form.json"],
     ]
     unpriced = "the agent other counts money, and small/other has no price: say one under `prices`"
-    assert said.err == f"dragoman: WARNING: {unpriced}\n"
+    assert result.err == f"dragoman: WARNING: {unpriced}\n"
 
 
 @pytest.mark.parametrize(
@@ -267,6 +267,6 @@ def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_
 def test_what_an_agent_names_is_looked_for(agent: str, why: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "dragoman.yaml").write_text(f"agents: {{a: {agent}}}", encoding="utf-8")
     (tmp_path / "steps.py").write_text("x = 1\n", encoding="utf-8")
-    said = run("check")
-    assert said.code == 1
-    assert f"dragoman: {why}" in said.err
+    result = run("check")
+    assert result.code == 1
+    assert f"dragoman: {why}" in result.err

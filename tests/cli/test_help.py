@@ -39,16 +39,16 @@ COMMANDS = dict(commands())
 def test_every_command_says_what_it_does_and_shows_examples_of_itself(name: str, run: Run) -> None:
     command = COMMANDS[name]
     assert command.help
-    said = run(*name.split(), "--help")
-    assert said.code == 0
-    assert "Examples" in said.out
-    assert f"dragoman {name}" in said.out
-    assert " ".join(said.out.split()).count(command.help.split(".")[0]) == 1
+    result = run(*name.split(), "--help")
+    assert result.code == 0
+    assert "Examples" in result.out
+    assert f"dragoman {name}" in result.out
+    assert " ".join(result.out.split()).count(command.help.split(".")[0]) == 1
 
 
 def test_the_program_says_its_version(run: Run) -> None:
-    said = run("--version")
-    assert (said.code, said.out.split()[0], said.err) == (0, "dragoman", "")
+    result = run("--version")
+    assert (result.code, result.out.split()[0], result.err) == (0, "dragoman", "")
 
 
 def test_what_is_asked_wrongly_ends_with_2_and_no_traceback(run: Run) -> None:
@@ -58,15 +58,15 @@ def test_what_is_asked_wrongly_ends_with_2_and_no_traceback(run: Run) -> None:
         ["serve", "--port", "99999"],
         ["sessions", "list", "--limit", "0"],
     ):
-        said = run(*wrong)
-        assert (said.code, said.out) == (2, "")
-        assert "Traceback" not in said.err
+        result = run(*wrong)
+        assert (result.code, result.out) == (2, "")
+        assert "Traceback" not in result.err
 
 
 def test_without_a_command_it_shows_what_there_is(run: Run) -> None:
-    said = run()
+    result = run()
     for name in (*(command.split()[0] for command in COMMANDS), "keys", "local"):
-        assert name in said.out + said.err
+        assert name in result.out + result.err
 
 
 def test_an_error_of_the_program_itself_is_one_line_unless_asked_for(
@@ -76,11 +76,11 @@ def test_an_error_of_the_program_itself_is_one_line_unless_asked_for(
         raise RuntimeError("fell over")
 
     monkeypatch.setattr(program, "cli", lambda **_: fall())
-    said = run("demo")
-    assert said.code == 1
-    assert "fell over" in said.err
-    assert "Traceback" not in said.err
-    assert "DRAGOMAN_TRACEBACK=1" in said.err
+    result = run("demo")
+    assert result.code == 1
+    assert "fell over" in result.err
+    assert "Traceback" not in result.err
+    assert "DRAGOMAN_TRACEBACK=1" in result.err
 
 
 def test_the_program_runs_as_a_module() -> None:

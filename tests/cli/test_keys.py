@@ -11,11 +11,11 @@ from tests.cli.program import Hub, run
 
 
 def test_a_new_key_stands_alone_on_stdout_and_its_secret_is_not_kept(run: Run, tmp_path: Path) -> None:
-    said = run("keys", "create", "--data", tmp_path / "hub", "--owner", "ada", "--name", "laptop")
-    secret = said.out.strip()
-    assert said.code == 0
+    result = run("keys", "create", "--data", tmp_path / "hub", "--owner", "ada", "--name", "laptop")
+    secret = result.out.strip()
+    assert result.code == 0
     assert secret.startswith("dgm_")
-    assert secret not in said.err
+    assert secret not in result.err
     held = b"".join(path.read_bytes() for path in (tmp_path / "hub").iterdir())
     assert secret.encode() not in held
     listed = run("keys", "list", "--data", tmp_path / "hub")
@@ -41,10 +41,10 @@ def test_a_list_says_what_a_key_may(run: Run, tmp_path: Path) -> None:
     data = ("--data", tmp_path / "hub")
     run("keys", "create", *data, "--owner", "ada", "--scope", "gateway", "--usd-per-month", "10")
     run("keys", "create", *data, "--owner", "ada", "--model", "a/*", "--expires", "0s")
-    said = run("keys", "list", *data).out
-    assert "gateway; usd per month 10" in said
-    assert "models a/*" in said
-    assert "expired just now" in said
+    result = run("keys", "list", *data).out
+    assert "gateway; usd per month 10" in result
+    assert "models a/*" in result
+    assert "expired just now" in result
 
 
 def test_what_is_changed_of_a_key_leaves_the_rest_as_it_was(run: Run, tmp_path: Path) -> None:
@@ -70,12 +70,12 @@ def test_a_rotated_key_keeps_its_id_and_its_new_secret_stands_alone_on_stdout(
 ) -> None:
     data = ("--data", tmp_path / "hub")
     made = run("keys", "create", *data, "--owner", "ada", "--json").json
-    said = run("keys", "rotate", made["id"], *data, "--grace", "90min")
-    assert said.out.startswith("dgm_")
-    assert said.out.strip() != made["key"]
-    assert "90min" in said.err
+    result = run("keys", "rotate", made["id"], *data, "--grace", "90min")
+    assert result.out.startswith("dgm_")
+    assert result.out.strip() != made["key"]
+    assert "90min" in result.err
     (listed,) = run("keys", "list", *data, "--json").json["keys"]
-    assert (listed["id"], listed["prefix"]) == (made["id"], said.out[:10])
+    assert (listed["id"], listed["prefix"]) == (made["id"], result.out[:10])
 
 
 def test_a_rule_that_cannot_be_is_refused_in_words(run: Run, tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_a_rule_that_cannot_be_is_refused_in_words(run: Run, tmp_path: Path) -> 
         (("--expires", "soon"), 1),
         (("--model", ""), 1),
     ):
-        said = run("keys", "create", *data, *wrong)
-        assert (said.code, said.out) == (code, "")
+        result = run("keys", "create", *data, *wrong)
+        assert (result.code, result.out) == (code, "")
     made = run("keys", "create", *data, "--json").json
     for command in (("change", "nobody"), ("rotate", "nobody"), ("rotate", made["id"], "--grace", "long")):
-        said = run("keys", *command, "--data", tmp_path / "hub")
-        assert (said.code, said.out) == (1, "")
+        result = run("keys", *command, "--data", tmp_path / "hub")
+        assert (result.code, result.out) == (1, "")
 
 
 def test_a_revoked_key_is_revoked_once(run: Run, tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_a_revoked_key_is_revoked_once(run: Run, tmp_path: Path) -> None:
 
 
 def test_keys_are_not_looked_for_where_no_hub_ever_was(run: Run, tmp_path: Path) -> None:
-    said = run("keys", "list", "--data", tmp_path / "nowhere")
-    assert said.code == 1
-    assert "--data" in said.err
+    result = run("keys", "list", "--data", tmp_path / "nowhere")
+    assert result.code == 1
+    assert "--data" in result.err
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -148,7 +148,7 @@ def test_a_line_for_people_says_when_where_for_whom_and_what(capsys: Err) -> Non
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines] == [
         "WARNING server.gateway.routes: one",
-        "INFO    server.gateway [r1]: two a=1 b=x",
+        "INFO    server.gateway.routes [r1]: two a=1 b=x",
     ]
 
 

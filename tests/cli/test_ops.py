@@ -33,9 +33,9 @@ def where(request: pytest.FixtureRequest, hub: Hub) -> tuple[str, ...]:
 
 
 def test_operations_are_listed(run: Run, where: tuple[str, ...]) -> None:
-    said = run("ops", "list", *where)
-    assert said.code == 0
-    assert "math.calculate" in said.out
+    result = run("ops", "list", *where)
+    assert result.code == 0
+    assert "math.calculate" in result.out
     answer = run("ops", "list", "--namespace", "time", "--json", *where).json
     assert [each["id"] for each in answer["operations"]] == ["time.convert", "time.now"]
     assert answer["namespaces"] == {
@@ -69,10 +69,10 @@ def test_an_operation_is_called(run: Run, where: tuple[str, ...]) -> None:
 
 
 def test_a_call_that_fails_ends_with_1_and_says_what_to_mend(run: Run, where: tuple[str, ...]) -> None:
-    said = run("ops", "call", "math.calculate", "exp=1", *where)
-    assert (said.code, said.out) == (1, "")
-    assert "expression" in said.err
-    assert "ops schema math.calculate" in said.err
+    result = run("ops", "call", "math.calculate", "exp=1", *where)
+    assert (result.code, result.out) == (1, "")
+    assert "expression" in result.err
+    assert "ops schema math.calculate" in result.err
     failed = run("ops", "call", "math.calculate", "expression=1/0", "--json", *where)
     assert (failed.code, failed.json["success"]) == (1, False)
     assert run("ops", "call", "no.such", *where).code == 1
@@ -82,8 +82,8 @@ def test_operations_of_ones_own_are_loaded_from_a_file_and_from_the_configuratio
     run: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(MINE)
-    said = run("ops", "call", "mine.greet", "name=7", "times=2", "--operations", "./mine.py")
-    assert said.out == "Hello 7! Hello 7! \n"
+    result = run("ops", "call", "mine.greet", "name=7", "times=2", "--operations", "./mine.py")
+    assert result.out == "Hello 7! Hello 7! \n"
     failed = run("ops", "call", "mine.fall", "--operations", "./mine.py")
     assert (failed.code, "fell over" in failed.err) == (1, True)
     (tmp_path / "dragoman.yaml").write_text("operations: [./mine.py]")

@@ -47,9 +47,9 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_the_verdict_comes_with_the_rules_that_fit_the_one_that_decides_first(run: Run, config: Path) -> None:
-    said = run("policy", "check", "shop.order", "--config", config)
-    assert said.code == 0, said.err
-    lines = said.out.splitlines()
+    result = run("policy", "check", "shop.order", "--config", config)
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
     assert lines[0] == "shop.order (once): ask"
     assert [line.split() for line in lines[1:]] == [
         ["DECISION", "PATTERN", "BECAUSE", "OF"],
@@ -82,9 +82,9 @@ def test_agents_identities_and_effects_are_taken_into_account(
 
 
 def test_an_operation_that_is_not_known_here_is_said_to_be_guessed(run: Run, config: Path) -> None:
-    said = run("policy", "check", "github.delete_repo", "--config", config)
-    assert (said.code, said.out.splitlines()[0]) == (0, "github.delete_repo (once): ask")
-    assert "not known here" in said.err
+    result = run("policy", "check", "github.delete_repo", "--config", config)
+    assert (result.code, result.out.splitlines()[0]) == (0, "github.delete_repo (once): ask")
+    assert "not known here" in result.err
     wrong = run("policy", "check", "no id", "--config", config)
     assert (wrong.code, wrong.out, "'no id'" in wrong.err) == (1, "", True)
 

@@ -33,13 +33,13 @@ def test_a_secret_is_set_from_a_pipe_listed_and_deleted(
 ) -> None:
     data = ("--data", tmp_path / "hub")
     pipe(monkeypatch, f"{VALUE}\n")
-    said = run("secrets", "set", "openai", *data)
-    assert (said.code, said.out) == (0, "")
+    result = run("secrets", "set", "openai", *data)
+    assert (result.code, result.out) == (0, "")
     listed = run("secrets", "list", *data)
     assert "openai" in listed.out
     assert "just now" in listed.out
     held = b"".join(path.read_bytes() for path in (tmp_path / "hub").iterdir())
-    for shown in (said.err, listed.out, run("secrets", "list", *data, "--json").out, repr(held)):
+    for shown in (result.err, listed.out, run("secrets", "list", *data, "--json").out, repr(held)):
         assert VALUE not in shown
         assert master not in shown
     (secret,) = run("secrets", "list", *data, "--json").json["secrets"]
@@ -66,13 +66,13 @@ def test_without_a_master_key_or_a_value_nothing_is_kept(
 ) -> None:
     data = ("--data", tmp_path / "hub")
     pipe(monkeypatch, VALUE)
-    said = run("secrets", "set", "openai", *data)
-    assert said.code == 1
-    assert "generate-key" in said.err
+    result = run("secrets", "set", "openai", *data)
+    assert result.code == 1
+    assert "generate-key" in result.err
     monkeypatch.setenv("DRAGOMAN_MASTER_KEY", run("secrets", "generate-key").out.strip())
     pipe(monkeypatch, " \n")
-    said = run("secrets", "set", "openai", *data)
-    assert (said.code, "no value" in said.err) == (1, True)
+    result = run("secrets", "set", "openai", *data)
+    assert (result.code, "no value" in result.err) == (1, True)
     pipe(monkeypatch, VALUE)
     assert run("secrets", "set", "no name", *data).code == 1
     assert run("secrets", "set", "openai", VALUE, *data).code == 2
@@ -102,11 +102,11 @@ def test_the_master_key_is_the_one_that_the_configuration_names(
 
 def test_a_master_key_is_written_for_its_owner_alone_and_over_nothing(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "master.key"
-    said = run("secrets", "generate-key", "--write", path)
-    assert (said.code, said.out) == (0, "")
+    result = run("secrets", "generate-key", "--write", path)
+    assert (result.code, result.out) == (0, "")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_text()
-    assert before.strip() not in said.err
+    assert before.strip() not in result.err
     again = run("secrets", "generate-key", "--write", path)
     assert (again.code, path.read_text()) == (1, before)
     assert len(run("secrets", "generate-key").out.strip()) == 44
@@ -126,10 +126,10 @@ def test_all_secrets_are_sealed_with_a_new_master_key(
     if how == "variable":
         monkeypatch.setenv("DRAGOMAN_NEW_MASTER_KEY", new.read_text())
     options = {"write": ("--write", new), "file": ("--new-key-file", new), "variable": ()}[how]
-    said = run("secrets", "rotate", *data, *options)
-    assert said.code == 0
-    assert "2 secrets" in said.err
-    assert new.read_text().strip() not in said.err + said.out
+    result = run("secrets", "rotate", *data, *options)
+    assert result.code == 0
+    assert "2 secrets" in result.err
+    assert new.read_text().strip() not in result.err + result.out
     monkeypatch.delenv("DRAGOMAN_NEW_MASTER_KEY", raising=False)
     again = run("secrets", "rotate", *data, "--write", tmp_path / "third")
     assert again.code == 1

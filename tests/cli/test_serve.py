@@ -42,9 +42,9 @@ def test_a_hub_is_ready_when_it_says_so_and_lets_in_who_has_a_key(tmp_path: Path
         assert get(f"{hub.url}/readyz") == 200
         assert get(f"{hub.url}/api/sessions") == 401
         assert get(f"{hub.url}/api/sessions", authorization=f"Bearer {hub.key('ada')}") == 200
-        said = finish(hub.process, signal.SIGTERM)
-    assert said.code == 0
-    assert "nobody has a key yet" in said.err
+        result = finish(hub.process, signal.SIGTERM)
+    assert result.code == 0
+    assert "nobody has a key yet" in result.err
 
 
 def test_a_hub_that_is_loaded_anew_starts_serves_and_ends(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_no_auth_is_said_loudly_and_refused_beyond_this_machine(tmp_path: Path) 
     with serving(tmp_path, config(tmp_path), "--no-auth") as hub:
         assert get(f"{hub.url}/api/sessions") == 200
         assert "WARNING: --no-auth" in finish(hub.process, signal.SIGTERM).err
-    said = run(
+    result = run(
         "serve", "--config", tmp_path / "dragoman.yaml", "--no-auth", "--host", "0.0.0.0", "--port", "0"
     )
-    assert (said.code, said.out) == (2, "")
-    assert "--no-auth" in said.err
+    assert (result.code, result.out) == (2, "")
+    assert "--no-auth" in result.err
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -86,9 +86,9 @@ def test_a_signal_ends_open_streams_properly_and_the_program_with_0(
         events = [json.loads(line) for line in finish(chat).out.splitlines()[1:]]
     assert [event["type"] for event in events[-4:]] == ["text-end", "finish-step", "abort", "finish"]
     assert events[-2]["reason"] == "the hub is shutting down"
-    kept = run("sessions", "show", "s", "--data", hub.data, "--json").json
-    assert kept["running"] is False
-    assert kept["messages"][1]["metadata"]["finishReason"] == "aborted"
+    result = run("sessions", "show", "s", "--data", hub.data, "--json").json
+    assert result["running"] is False
+    assert result["messages"][1]["metadata"]["finishReason"] == "aborted"
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert hub.process.stderr is not None
         while "Ctrl-C again" not in hub.process.stderr.readline():
             pass
-        said = finish(hub.process, signal.SIGINT)
-    assert said.code == 130
+        result = finish(hub.process, signal.SIGINT)
+    assert result.code == 130
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -108,19 +108,19 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         scripted(tmp_path, "sim", SLOW)
         (tmp_path / "hub.yaml").write_text(json.dumps(config(tmp_path)))
-        said = run(
+        result = run(
             "serve", "--config", tmp_path / "hub.yaml", "--data", tmp_path / "data", "--port", str(port)
         )
-    assert (said.code, said.out) == (1, "")
-    assert said.err.splitlines()[0] == f"dragoman: port {port} on 127.0.0.1 is taken by another program"
-    assert "--port 0" in said.err
+    assert (result.code, result.out) == (1, "")
+    assert result.err.splitlines()[0] == f"dragoman: port {port} on 127.0.0.1 is taken by another program"
+    assert "--port 0" in result.err
 
 
 def test_a_data_folder_in_use_is_named(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "hub.yaml").write_text(json.dumps(config(tmp_path)))
-    said = run("serve", "--config", tmp_path / "hub.yaml", "--data", hub.data, "--port", "0")
-    assert (said.code, said.out) == (1, "")
-    assert str(hub.process.pid) in said.err
+    result = run("serve", "--config", tmp_path / "hub.yaml", "--data", hub.data, "--port", "0")
+    assert (result.code, result.out) == (1, "")
+    assert str(hub.process.pid) in result.err
 
 
 def test_a_key_that_is_not_set_is_a_loud_warning_and_the_hub_starts(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_a_key_that_is_not_set_is_a_loud_warning_and_the_hub_starts(tmp_path: Pa
     settings = config(tmp_path)
     settings["providers"]["other"] = more
     with serving(tmp_path, settings) as hub:
-        said = finish(hub.process, signal.SIGTERM)
-    assert said.code == 0
-    assert "WARNING" in said.err
-    assert "NOBODY_SETS_THIS is not set" in said.err
+        result = finish(hub.process, signal.SIGTERM)
+    assert result.code == 0
+    assert "WARNING" in result.err
+    assert "NOBODY_SETS_THIS is not set" in result.err
 
 
 def test_a_configuration_is_taken_from_where_one_stands_or_an_example_is_shown(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_a_configuration_is_taken_from_where_one_stands_or_an_example_is_shown(t
     (tmp_path / "dragoman.yaml").write_text(json.dumps(config(tmp_path)))
     process = start("serve", "--data", tmp_path / "data", "--port", "0", cwd=tmp_path)
     read_until(process, "listening on")
-    said = finish(process, signal.SIGTERM)
-    assert (said.code, "dragoman.yaml; model sim/x" in said.err) == (0, True)
+    result = finish(process, signal.SIGTERM)
+    assert (result.code, "dragoman.yaml; model sim/x" in result.err) == (0, True)
     broken = run("serve", "--config", tmp_path / "none.yaml")
     assert (broken.code, "none.yaml" in broken.err) == (1, True)
     (tmp_path / "wrong.yaml").write_text("modell: a/b")
@@ -158,12 +158,12 @@ def test_logs_are_json_lines_when_asked_for_and_hold_no_keys(tmp_path: Path) -> 
     with serving(tmp_path, settings, "--log-json", "--log-level", "debug") as hub:
         key = hub.key("ada")
         assert get(f"{hub.url}/api/sessions?key={key}", authorization=f"Bearer {key}") == 200
-        said = finish(hub.process, signal.SIGTERM)
-    lines = [json.loads(line) for line in said.err.splitlines() if line.startswith("{")]
+        result = finish(hub.process, signal.SIGTERM)
+    lines = [json.loads(line) for line in result.err.splitlines() if line.startswith("{")]
     assert {"level", "event", "logger", "timestamp"} <= set(lines[0])
     assert any("NOBODY_SETS_THIS" in line["event"] for line in lines)
-    assert key not in said.err
-    assert "dgm_***" in said.err
+    assert key not in result.err
+    assert "dgm_***" in result.err
 
 
 def test_operations_of_ones_own_are_served(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from tests.store.samples import converse
 @pytest.fixture(scope="session")
 def told(hub: Hub) -> str:
     """A session with a tool turn."""
-    said = run_apart("chat", "Calculate!", "--model", "tools/x", "--session", "told", "--hub", hub.url)
-    assert said.code == 0
+    result = run_apart("chat", "Calculate!", "--model", "tools/x", "--session", "told", "--hub", hub.url)
+    assert result.code == 0
     return "told"
 
 
@@ -36,8 +36,8 @@ def test_sessions_are_listed(run: Run, told: str, where: tuple[str, ...]) -> Non
 
 
 def test_a_session_reads_like_a_talk(run: Run, told: str, where: tuple[str, ...]) -> None:
-    said = run("sessions", "show", told, *where)
-    lines = said.out.splitlines()
+    result = run("sessions", "show", told, *where)
+    lines = result.out.splitlines()
     assert lines[3:7] == ["You", "Calculate!", "", "Assistant"]
     assert lines[7] == "I calculate."
     assert lines[8].startswith("→ hub_call")
@@ -47,9 +47,9 @@ def test_a_session_reads_like_a_talk(run: Run, told: str, where: tuple[str, ...]
 
 
 def test_what_was_said_is_found(run: Run, told: str, where: tuple[str, ...]) -> None:
-    said = run("sessions", "search", "calculat", "6 * 7", "--session", told, *where)
-    assert (said.code, said.err) == (0, "")
-    head, snippet = said.out.splitlines()[:2]
+    result = run("sessions", "search", "calculat", "6 * 7", "--session", told, *where)
+    assert (result.code, result.err) == (0, "")
+    head, snippet = result.out.splitlines()[:2]
     assert head.startswith("told · ")
     assert head.endswith(" · just now · Assistant")
     assert "math.calculate" in snippet
@@ -117,6 +117,6 @@ def test_the_last_changed_session_needs_no_name(run: Run, hub: Hub, where: tuple
 
 
 def test_a_session_that_is_not_there_is_said_to_be_missing(run: Run, where: tuple[str, ...]) -> None:
-    said = run("sessions", "show", "nothing", *where)
-    assert (said.code, said.out) == (1, "")
-    assert "'nothing'" in said.err
+    result = run("sessions", "show", "nothing", *where)
+    assert (result.code, result.out) == (1, "")
+    assert "'nothing'" in result.err

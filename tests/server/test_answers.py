@@ -200,8 +200,8 @@ async def test_mcp_servers_answer_as_the_document_says(tmp_path: Path) -> None:
         approve = {"verb": "post", "path": "/api/mcp/servers/{name}/approve", "name": "raw"}
         assert await refused(served, **approve, json={"tools": {first["name"]: "another"}}) == 409
         assert await refused(served, **approve, json={"tools": ["nobody"]}) == 404
-        said = await check(served, **approve, json={"tools": {first["name"]: first["hash"]}})
-        assert said == {"approved": [first["name"]]}
+        body = await check(served, **approve, json={"tools": {first["name"]: first["hash"]}})
+        assert body == {"approved": [first["name"]]}
         again = await check(served, "post", "/api/mcp/servers/{name}/reconnect", name="raw")
         assert again["name"] == "raw"
         assert await refused(served, "delete", "/api/mcp/servers/{name}", name="raw") == 409

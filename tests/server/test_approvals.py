@@ -140,8 +140,8 @@ async def test_they_are_seen_and_answered_by_whom_they_concern(tmp_path: Path) -
         assert await served.answer("gone", ann) == 404
         assert await served.answer("own", bob) == 403
         assert await served.answer("boss", ann) == 403
-        told = (await served.http.get("/api/approvals/boss", headers=ann)).json()
-        assert (told["status"], told["mayAnswer"]) == ("pending", False)
+        body = (await served.http.get("/api/approvals/boss", headers=ann)).json()
+        assert (body["status"], body["mayAnswer"]) == ("pending", False)
         assert await served.answer("own", ann) == 200
         assert await served.answer("boss", boss) == 200
         assert await served.answer("bobs", admin) == 200
@@ -150,8 +150,8 @@ async def test_they_are_seen_and_answered_by_whom_they_concern(tmp_path: Path) -
 async def test_a_key_for_calling_operations_cannot_approve_its_own_calls(tmp_path: Path) -> None:
     async with serving(tmp_path, asking()) as served:
         caller = await served.key("ann", "operations", "gateway")
-        told = (await served.http.get("/api/approvals/a", headers=caller)).json()
-        assert told["mayAnswer"] is False
+        body = (await served.http.get("/api/approvals/a", headers=caller)).json()
+        assert body["mayAnswer"] is False
         assert await served.answer("a", caller) == 403
         assert await served.answer("a", await served.key("ann", "chat")) == 200
 

@@ -82,9 +82,9 @@ async def test_what_is_no_answer_is_refused_and_the_question_stays(tmp_path: Pat
 async def test_an_answer_to_what_is_no_question_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, asking()) as served:
         ann, eve = await served.key("ann"), await served.key("eve")
-        said = await served.http.post("/api/approvals/a", json={"answer": "blue"}, headers=ann)
-        assert said.status_code == 400
-        assert "approved" in said.json()["error"]["hint"]
+        body = await served.http.post("/api/approvals/a", json={"answer": "blue"}, headers=ann)
+        assert body.status_code == 400
+        assert "approved" in body.json()["error"]["hint"]
         told = await served.http.post("/api/approvals/a", json={"answer": "blue"}, headers=eve)
         assert told.status_code == 403, "who may not answer does not learn what is asked"
         assert (await served.store.approvals.get("a")).status == "pending"
@@ -96,8 +96,8 @@ async def test_a_question_is_not_answered_by_whom_it_does_not_concern(
 ) -> None:
     async with serving(tmp_path, question()) as served:
         key = await served.key(owner, *scopes)
-        said = await served.http.post("/api/approvals/q", json={"answer": "blue"}, headers=key)
-        assert said.status_code == 403
+        body = await served.http.post("/api/approvals/q", json={"answer": "blue"}, headers=key)
+        assert body.status_code == 403
         assert (await served.store.approvals.get("q")).status == "pending"
 
 

@@ -228,8 +228,8 @@ async def test_the_gateway_answers_as_the_document_says(tmp_path: Path) -> None:
         assert whole["choices"][0]["message"]["content"] == "Good day."
         streamed = await check(served, "post", "/v1/chat/completions", json={**hi, "stream": True})
         assert streamed.endswith("data: [DONE]\n\n")
-        said = await check(served, "post", "/v1/messages", json=asked)
-        assert said["content"][-2] == {"type": "text", "text": "Good day."}
+        body = await check(served, "post", "/v1/messages", json=asked)
+        assert body["content"][-2] == {"type": "text", "text": "Good day."}
         assert "event: message_stop" in await check(
             served, "post", "/v1/messages", json={**asked, "stream": True}
         )
