@@ -20,7 +20,7 @@ from dragoman.events import Usage
 from dragoman.identity import Identity
 from dragoman.limits import Limits
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.accounts.conftest import NOON, Clock
 
 ANN = Identity(owner="ann", key_id="k")

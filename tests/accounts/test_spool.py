@@ -12,7 +12,7 @@ from dragoman.accounts.spool import Settlement, Spool
 from dragoman.errors import StoreError
 from dragoman.events import Usage
 from dragoman.store.budgets import ChargedBudget
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 
 def row(number: int) -> Settlement:

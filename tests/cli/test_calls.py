@@ -18,7 +18,7 @@ from dragoman.cli.calls import calls
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.cli.program import LIMIT
 
 Said = tuple[int, str]

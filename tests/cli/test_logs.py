@@ -18,7 +18,7 @@ from dragoman.cli.logs import configure_logging
 from dragoman.config import ProviderConfig
 from dragoman.events import Usage
 from dragoman.server.request_log import assign_request_id, log_request
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 Err = pytest.CaptureFixture[str]
 ODD = "correct horse battery"  # a secret that looks like none

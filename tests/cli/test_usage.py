@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.events import Usage
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.cli.conftest import Run
 from tests.cli.program import Hub
 

@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.config import parse_config
 from dragoman.server.app import Hub
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.providers.servers import CHUNKED, Peer, Script, Server, chunk
 from tests.providers.servers import serving as upstream_serving
 from tests.serving import listening

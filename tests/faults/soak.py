@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.app import Hub
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, Fault, play, speech_at
 from tests.faults.gateway_upstream import (
     DEADLINE,

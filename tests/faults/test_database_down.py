@@ -23,7 +23,7 @@ from dragoman.identity import Identity
 from dragoman.limits import Limits
 from dragoman.store import sqlite
 from dragoman.store.store import DATABASE_FILE, Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 DEADLINE = 120.0
 NOON = 1_795_348_800.0

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.events import Usage
 from dragoman.providers.relayed_response import RelayedResponse
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.faults.gateway_upstream import (
     MAIN,
     OPENAI,

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.faults.gateway_faults import speech_at, talk
 from tests.faults.gateway_process import Process, started
 from tests.faults.gateway_upstream import END, MAIN, TEXT, Client, Way, ask, begun, provider, until

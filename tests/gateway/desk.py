@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.config import Config, parse_config
 from dragoman.server.app import Hub
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.providers.servers import CHUNKED, Peer, Received, chunk, ok, serving
 from tests.serving import frames_in, listening
 from tests.wire import anthropic_streams, openai_streams

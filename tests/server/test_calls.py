@@ -23,7 +23,7 @@ from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.serving import listening
 
 NOW = 100.0

@@ -12,7 +12,7 @@ from dragoman.events import Usage
 from dragoman.http.exchange import Exchange
 from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.version import version
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 TOKENS = Usage(input_tokens=90, output_tokens=7, reasoning_tokens=3, cached_input_tokens=60)
 BUCKETS = 16

@@ -19,7 +19,7 @@ from dragoman.server.auth import Auth
 from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.serving import listening
 
 NOON = 1_795_348_800.0  # 2026-11-22T12:00Z

@@ -17,7 +17,7 @@ from dragoman.store.budgets import (
     window_bounds,
 )
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
 
 DAY = "day:2026-11-22"

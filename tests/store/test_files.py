@@ -24,7 +24,7 @@ from dragoman.store import schema
 from dragoman.store.keys import ApiKey, hash_secret
 from dragoman.store.sqlite import DIALECT
 from dragoman.store.store import DATABASE_FILE, Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.store.samples import converse, session, text
 
 HOLDER = Path(__file__).with_name("holder.py")

@@ -9,7 +9,7 @@ from dragoman.errors import Conflict, NotFound, RunActive
 from dragoman.events import Usage
 from dragoman.operations.ledger import CallRecord
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
 from tests.store.samples import assistant, converse, run, session
 

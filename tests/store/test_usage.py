@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from dragoman.errors import Conflict
 from dragoman.events import Usage
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord, UsageTotals
+from dragoman.store.usage import UsageTotals
 from dragoman.store.usage_report import GROUP_NAMES, UsageReportRow
+from dragoman.usage_record import UsageRecord
 
 USED = UsageRecord(
     id="u1",

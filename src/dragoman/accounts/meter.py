@@ -11,10 +11,8 @@ from math import isinf
 from types import EllipsisType
 from typing import Any
 
-from msgspec.structs import replace
-
 from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budgets
-from dragoman.accounts.price import NANOS_PER_DOLLAR, PROVIDER_PRICE, Price
+from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, with_cost
 from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
 from dragoman.accounts.spool import Settlement, Spool
@@ -25,7 +23,7 @@ from dragoman.identity import Identity
 from dragoman.limits import Limits
 from dragoman.store.budgets import BudgetRefusal, ChargedBudget
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 MAX_CACHED_LIMITS = 10_000
 LIMIT_TEXTS = {
@@ -252,18 +250,6 @@ class Meter:
         """Release a reservation that completed after its caller was cancelled."""
         if not reservation.cancelled() and reservation.exception() is None and reservation.result() is None:
             self.ledger.release_reservation(charges, amount)
-
-
-def with_cost(record: UsageRecord, price: Price | None, *, provider_cost: float | None) -> UsageRecord:
-    """Return the record with its cost: its own, else by the price, else as reported by the provider."""
-    if record.cost is not None:
-        return record
-    cost = price.cost(record.tokens) if price is not None else None
-    if price is not None and cost is not None:
-        return replace(record, cost=cost / NANOS_PER_DOLLAR, price_model=record.price_model or price.name)
-    return (
-        record if provider_cost is None else replace(record, cost=provider_cost, price_model=PROVIDER_PRICE)
-    )
 
 
 def count_tokens(usage: Usage) -> int | None:

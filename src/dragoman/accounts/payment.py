@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.call_origin import CallOrigin
-from dragoman.accounts.meter import Admission, Meter, with_cost
-from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price, usage_of_error
+from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price, usage_of_error, with_cost
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, max_output_of, token_factor
 from dragoman.accounts.upstream_answer import AnswerProgress, Batch, EventAnswer, UpstreamAnswer
 from dragoman.errors import (
@@ -42,9 +41,12 @@ from dragoman.operations.context import Context
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.routing import ModelRoutes, Route
-from dragoman.store.usage import UsageRecord
 from dragoman.tracing.interface import NO_TRACING, Tracing
+from dragoman.usage_record import UsageRecord
 from dragoman.wire.token_estimate import estimate_input
+
+if TYPE_CHECKING:  # a program without a hub has no meter, and loads no database
+    from dragoman.accounts.meter import Admission, Meter
 
 PriceOf: TypeAlias = Callable[[Route], Price | None]
 Status: TypeAlias = Literal["finished", "failed", "aborted"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import FinishStep, Usage
+from dragoman.usage_record import UsageRecord
 
 NANOS_PER_DOLLAR = 1_000_000_000
 """Nano-dollars in a US dollar."""
@@ -88,3 +90,15 @@ def usage_of_error(error: DragomanError | None) -> Usage | None:
     """Return the tokens that the provider reported for a failed answer, if it did."""
     used = error.usage if isinstance(error, ProviderError) else None
     return None if used is None else Usage(**used)
+
+
+def with_cost(record: UsageRecord, price: Price | None, *, provider_cost: float | None) -> UsageRecord:
+    """Return the record with its cost: its own, else by the price, else as reported by the provider."""
+    if record.cost is not None:
+        return record
+    cost = price.cost(record.tokens) if price is not None else None
+    if price is not None and cost is not None:
+        return replace(record, cost=cost / NANOS_PER_DOLLAR, price_model=record.price_model or price.name)
+    return (
+        record if provider_cost is None else replace(record, cost=provider_cost, price_model=PROVIDER_PRICE)
+    )

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from dragoman.store.budgets import ChargedBudget
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 # The file: complete lines are appended, and survive a crash. During a replay the old file is renamed, while
 # new lines go to a new one. These functions block.

@@ -36,7 +36,7 @@ from dragoman.operations.outcome import CallStatus
 from dragoman.server.query_parameters import parse_limit
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 Json: TypeAlias = dict[str, Any]
 Abort: TypeAlias = Callable[[str], Awaitable[bool]]

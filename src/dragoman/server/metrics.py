@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from dragoman.http.exchange import Exchange
 from dragoman.server.version import version
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 # ---- Series: numbers by their labels, counted in the event loop and written for Prometheus.
 # They are counted without locks, since only the loop's thread counts; one count costs a fifth of a

@@ -10,7 +10,7 @@ from typing import Any
 from dragoman import identity
 from dragoman.events import Usage
 from dragoman.ids import new_id
-from dragoman.store.usage import UsageRecord
+from dragoman.usage_record import UsageRecord
 
 REQUEST_ID_HEADER = "x-request-id"
 VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

@@ -13,8 +13,9 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.server.query_parameters import parse_limit, to_camel_case
 from dragoman.server.time_ranges import parse_past
-from dragoman.store.usage import UsageRecord, UsageRepository
+from dragoman.store.usage import UsageRepository
 from dragoman.store.usage_report import FILTERS, GROUP_NAMES, TOKEN_COLUMNS, GroupBy, UsageReportRow
+from dragoman.usage_record import UsageRecord
 
 Json: TypeAlias = dict[str, Any]
 

@@ -16,40 +16,7 @@ from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob,
 from dragoman.store.database import Database
 from dragoman.store.tables import usage
 from dragoman.store.usage_report import TOKEN_COLUMNS, GroupBy, UsageReport, UsageReportRow, filter_conditions
-
-
-class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of one model call. None means unknown. `cost` is in US dollars, durations are in seconds.
-
-    `door` is the endpoint that received the request, `key_name` the name of the provider's key that was
-    used, `error` the code of the error, `price_model` the model whose price was used, or "provider" when the
-    provider reported the cost. `call_id` is the call in which a sub-agent works.
-    """
-
-    id: str
-    owner: str
-    status: str
-    started_at: float
-    run_id: str | None = None
-    session_id: str | None = None
-    key_id: str | None = None
-    step: int | None = None
-    provider: str | None = None
-    model_asked: str | None = None
-    model_served: str | None = None
-    tokens: Usage = Usage()
-    cost: float | None = None
-    duration: float | None = None
-    finish_reason: str | None = None
-    request_id: str | None = None
-    door: str | None = None
-    key_name: str | None = None
-    first_byte: float | None = None
-    upstream_status: int | None = None
-    error: str | None = None
-    price_model: str | None = None
-    call_id: str | None = None
-
+from dragoman.usage_record import UsageRecord
 
 RECORD_COLUMNS = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
 COLUMNS = (*RECORD_COLUMNS, *Usage.__struct_fields__)
