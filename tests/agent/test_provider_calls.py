@@ -24,7 +24,6 @@ class Searching:
 
     family = "searching"
     name = "searching"
-    resting = False
 
     def __init__(self, *answers: Sequence[e.Event]) -> None:
         self.answers = list(answers)

@@ -105,9 +105,9 @@ def check_ends(way: Way, soon: bytes, never: bytes, *, silent: bytes) -> None:
     assert end not in never
     assert never.endswith(END)
     error = rb'data: \{"error":\{' if way.door == "openai" else rb'event: error\ndata: \{"type":"error",'
-    assert re.search(error + rb".*the hub is stopping", never), never
+    assert re.search(error + rb".*the hub is shutting down", never), never
     assert silent.startswith(b"HTTP/1.1 503")
-    assert b"the hub is stopping" in silent
+    assert b"the hub is shutting down" in silent
 
 
 @pytest.mark.promise("a-reload-drops-no-stream")

@@ -97,7 +97,8 @@ async def test_an_agent_is_found_described_and_called_as_an_operation(tmp_path: 
 
 
 async def test_the_model_calls_of_an_agent_stand_below_its_call_and_are_paid(tmp_path: Path) -> None:
-    async with serving(tmp_path, **team(tmp_path)) as hub:
+    first = {**TASK, "usage": usage(0, 0)}
+    async with serving(tmp_path, **team(tmp_path, lead=(first, DONE))) as hub:
         frames = await hub.chat()
         assert frames[-1]["messageMetadata"]["cost"] == pytest.approx(STEP)
         rows = (await hub.http.get("/api/usage")).json()["rows"]

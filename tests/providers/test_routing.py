@@ -8,22 +8,23 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError, TooLarge
+from dragoman.http.connection import Timeouts
+from dragoman.providers.direct import LazyTransport
+from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.routing import FALLBACK_CATEGORIES, Routing, require_model_access
-from dragoman.providers.scripted import ScriptedProvider
+from dragoman.providers.upstream import UpstreamServer
 
 
-class Place(ScriptedProvider):
-    """A provider whose keys may rest."""
-
-    rests = False
-
-    @property
-    def resting(self) -> bool:
-        return self.rests
+def places(*names: str) -> dict[str, OpenAIProvider]:
+    server, transport = (
+        UpstreamServer(base_url="http://127.0.0.1:9/v1", api_key="sk-1"),
+        LazyTransport(Timeouts()),
+    )
+    return {name: OpenAIProvider(name, server, transport=transport) for name in names}
 
 
-def places(*names: str) -> dict[str, Place]:
-    return {name: Place([], name=name) for name in names}
+def cool_down(provider: OpenAIProvider) -> None:
+    provider.keys.acquire().mark_failed(ProviderError("wrong key", category="auth"))
 
 
 def routing(names: Sequence[str] = ("a", "b", "c"), **rules: Any) -> Routing:
@@ -100,14 +101,13 @@ def test_a_provider_may_have_no_other_models_than_those_listed() -> None:
             routes.find_routes(model)
 
 
-def test_a_provider_whose_keys_all_rest_comes_last_until_they_are_back() -> None:
+def test_a_provider_whose_keys_all_cool_down_comes_last() -> None:
     providers = places("a", "b", "c")
     routes = Routing(providers, aliases={"any": ["a/m", "b/m", "c/m"]})
-    providers["a"].rests = True
+    cool_down(providers["a"])
     assert found(routes, "any") == ["b/m", "c/m", "a/m"]
-    providers["b"].rests = providers["c"].rests = True
-    assert found(routes, "any") == ["a/m", "b/m", "c/m"]
-    providers["a"].rests = providers["b"].rests = providers["c"].rests = False
+    cool_down(providers["b"])
+    cool_down(providers["c"])
     assert found(routes, "any") == ["a/m", "b/m", "c/m"]
 
 
@@ -169,10 +169,10 @@ def test_a_key_asks_what_its_patterns_fit(patterns: list[str] | None, model: str
     assert refused.value.message == f"this key may not ask the model {model!r}; it may ask {allowed}"
 
 
-def test_who_may_ask_does_not_depend_on_which_provider_rests() -> None:
+def test_who_may_ask_does_not_depend_on_which_provider_cools_down() -> None:
     providers = places("a", "b")
     routes = Routing(providers, aliases={"fast": ["a/m", "b/m"]})
-    providers["a"].rests = True
+    cool_down(providers["a"])
     require_model_access(["a/*"], "fast", routing=routes)
     with pytest.raises(Forbidden):
         require_model_access(["b/*"], "fast", routing=routes)

@@ -22,11 +22,6 @@ class Provider(Protocol):
         """The language that it speaks: `openai`, `anthropic`, `ollama`, or a name of its own."""
         ...
 
-    @property
-    def resting(self) -> bool:
-        """Whether another provider had better be asked, because this one has failed too often just now."""
-        ...
-
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """Ask the model; yield what each socket read brought as one batch.
 

@@ -97,8 +97,6 @@ class RecordingProvider(ProviderWrapper[Provider]):
 class ReplayProvider:
     """A provider that answers from recordings, each once. `async with` fails if some were not used."""
 
-    resting = False
-
     def __init__(self, cassettes: Sequence[Cassette], folder: Path, *, secrets: Collection[str]) -> None:
         self.name = cassettes[0].provider
         self.family = cassettes[0].family

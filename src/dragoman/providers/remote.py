@@ -72,11 +72,6 @@ class RemoteProvider:
         """The family of the server's protocol."""
         return self._adapter.family
 
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`: all keys are cooling down."""
-        return self.keys.exhausted
-
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """See `Provider.stream`."""
         answer: DecodedResponse | None = None

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
+from dragoman.providers.remote import RemoteProvider
 
 FALLBACK_CATEGORIES: tuple[str, ...] = ("rate_limit", "overloaded", "timeout", "network", "api_error", "auth")
 MAX_CACHED = 2048
@@ -94,7 +95,7 @@ class Routing:
         routes = self._routes(model)
         if len(routes) == 1:
             return routes
-        return sorted(routes, key=lambda route: route.provider.resting)
+        return sorted(routes, key=is_cooling_down)
 
     def model_routes(
         self,
@@ -164,6 +165,11 @@ class Routing:
             f"there is no model {requested!r}; the hub knows {known}",
             hint="a model is written provider/model, or is an alias of dragoman.yaml",
         )
+
+
+def is_cooling_down(route: Route) -> bool:
+    """Return whether all keys of the route's provider are cooling down, so that another should be asked."""
+    return isinstance(route.provider, RemoteProvider) and route.provider.keys.exhausted
 
 
 def require_model_access(patterns: Sequence[str] | None, model: str, *, routing: Routing) -> None:

@@ -93,11 +93,6 @@ class ScriptedProvider:
             async for batch in answer:
                 yield batch
 
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return False
-
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`: a script accepts everything."""
         return ()
@@ -241,11 +236,6 @@ class ScriptedModelProvider:
         self.name = name
         self.steps = tuple(steps)
         self.requests: list[ModelRequest] = []
-
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return False
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`: a script accepts everything."""

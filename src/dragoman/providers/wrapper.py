@@ -27,11 +27,6 @@ class ProviderWrapper(Generic[P]):
         """See `Provider.family`."""
         return self._provider.family
 
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return self._provider.resting
-
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
         return self._provider.check(request)

@@ -133,11 +133,6 @@ class ClaudeCodeProvider:
         )
         return provider
 
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return False
-
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`: the CLI has its own tools; ours reach it only over MCP
         (`with_borrowed_tools`).

@@ -86,11 +86,6 @@ class LocalProvider:
         except ProviderError as error:
             raise await self._explain(error) from None
 
-    @property
-    def resting(self) -> bool:
-        """See `Provider.resting`."""
-        return False
-
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`: llama.cpp accepts what OpenAI accepts."""
         return ()

@@ -138,7 +138,7 @@ class Gateway:
         request_id = exchange.request_id
         exchange.response_headers |= request_id_headers(request_id)
         if self.draining:
-            raise Unavailable("the hub is stopping", hint="ask again in a moment")
+            raise Unavailable("the hub is shutting down", hint="retry the request in a moment")
         raw = await exchange.read_body(self._settings.body_limit)
         head = RawRequestBody(raw)
         routes = self._routes(exchange, head)
