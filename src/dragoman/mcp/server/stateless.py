@@ -164,15 +164,21 @@ class StatelessCalls:
         try:
             with self._in_flight.track(call.cancel):
                 async with DisconnectWatch(exchange) as watch:
-                    async with KeepAlive(response.send_comment, KEEP_ALIVE_SECONDS) as keep_alive:
-                        while (update := await call.next()) is not None:
-                            if token is not None:
-                                keep_alive.reset()
-                                await response.send_message(progress_message(token, update))
+                    await self._send_progress(call, response, token=token)
                     watch.response_complete = True
                     await response.finish(*self._result_message(request, call))
         finally:
             call.cancel()
+
+    async def _send_progress(
+        self, call: RunningCall, response: JsonRpcResponse, *, token: str | int | None
+    ) -> None:
+        """Send the updates of a call until it ends; comments while it sends none."""
+        async with KeepAlive(response.send_comment, KEEP_ALIVE_SECONDS) as keep_alive:
+            while (update := await call.next()) is not None:
+                if token is not None:
+                    keep_alive.reset()
+                    await response.send_message(progress_message(token, update))
 
     async def _call(
         self, request: ToolCallMessage, *, exchange: Exchange, report: ProgressCallback | None

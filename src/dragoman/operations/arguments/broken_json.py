@@ -68,7 +68,7 @@ def parse_tolerant(text: str) -> dict[str, Any] | None:
     """Parse with the json-repair package, if the result preserves every word."""
     if len(text) > MAX_GUESS_LENGTH or is_too_deep(text):
         return None
-    import json_repair  # imported late: most calls never need it
+    import json_repair  # late: most calls never need it
 
     try:
         parsed = json_repair.loads(text, skip_json_loads=True)

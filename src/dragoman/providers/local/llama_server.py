@@ -40,7 +40,7 @@ def main() -> None:
 
 def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
     """Start the server, which runs in its own threads, and return it when it is ready."""
-    import xllamacpp  # imported late: optional, installed by `dragoman local install`
+    import xllamacpp  # late: optional, installed by `dragoman local install`
 
     params = xllamacpp.CommonParams()
     params.model.path = str(model)

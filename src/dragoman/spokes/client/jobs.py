@@ -137,11 +137,6 @@ class JobRunner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def running_count(self) -> int:
-        """How many jobs are running."""
-        return len(self._jobs)
-
-    @property
     def sent_count(self) -> int:
         """How many replies have been sent."""
         return self._sent_count
