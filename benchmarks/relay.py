@@ -277,15 +277,17 @@ class Turn(asyncio.Protocol):
         self.spawn(self.step())
 
     def run(self, call: ToolCall) -> bytes:
-        asked = msgspec.json.decode(call.function.arguments)
-        output = [{"tool": item["tool"], "output": datetime.now(UTC).isoformat()} for item in asked["calls"]]
+        request = msgspec.json.decode(call.function.arguments)
+        output = [
+            {"tool": item["tool"], "output": datetime.now(UTC).isoformat()} for item in request["calls"]
+        ]
         function = {"name": call.function.name, "arguments": call.function.arguments}
         self.messages.append(
             {"role": "assistant", "tool_calls": [{"id": call.id, "type": "function", "function": function}]}
         )
         self.messages.append({"role": "tool", "tool_call_id": call.id, "content": encode(output).decode()})
         available = frame(
-            type="tool-input-available", toolCallId=call.id, toolName=call.function.name, input=asked
+            type="tool-input-available", toolCallId=call.id, toolName=call.function.name, input=request
         )
         return available + frame(type="tool-output-available", toolCallId=call.id, output=output)
 

@@ -102,23 +102,23 @@ def quality(pools: Sequence[Pool], chosen: Sequence[Engine]) -> str:
         cells = [judge(pool.queries, run(engine, pool.tools, queries).ranked) for engine in chosen]
         for engine, found in zip(chosen, cells, strict=True):
             judged[engine.name].append(found)
-        lines.append([pool.name, str(len(pool.tools)), str(len(queries)), *map(said, cells)])
-        print(f"{pool.name}: {', '.join(map(said, cells))}", file=sys.stderr, flush=True)
+        lines.append([pool.name, str(len(pool.tools)), str(len(queries)), *map(text_of, cells)])
+        print(f"{pool.name}: {', '.join(map(text_of, cells))}", file=sys.stderr, flush=True)
     if len(pools) > 1:
-        means = [said(average(judged[engine.name][1:])) for engine in chosen]
+        means = [text_of(average(judged[engine.name][1:])) for engine in chosen]
         lines.append(["mean of the public sets", "", "", *means])
     title = "## Quality\n\nfirst hit / recall@5 / NDCG@10, of 100; each set is a pool of its own\n"
     return "\n".join([title, *align(lines), ""])
 
 
-def said(found: Quality) -> str:
+def text_of(found: Quality) -> str:
     """A quality as a cell."""
     return f"{found.first:.1f} / {found.recall:.1f} / {found.ndcg:.1f}"
 
 
 def speed(pools: Sequence[Pool], chosen: Sequence[Engine], size: int) -> str:
     """A table: an engine a line."""
-    tools, asked = crowd(pools, size), questions(pools, QUESTIONS)
+    tools, requests = crowd(pools, size), questions(pools, QUESTIONS)
     lines = [
         [
             "search",
@@ -136,19 +136,19 @@ def speed(pools: Sequence[Pool], chosen: Sequence[Engine], size: int) -> str:
     notes = []
     for engine in chosen:
         try:
-            found = run(engine, tools, [*asked, *KEYWORDS])
+            found = run(engine, tools, [*requests, *KEYWORDS])
         except Absent as reason:
             notes.append(f"- {engine.name}: {reason}")
             continue
-        lines.append([engine.name, *times(found, len(asked))])
+        lines.append([engine.name, *times(found, len(requests))])
         print(f"{size}: {' '.join(lines[-1])}", file=sys.stderr, flush=True)
     title = f"## Speed over {size:,} tools\n\nCPU ms a query\n"
     return "\n".join([title, *align(lines), "", *notes, ""])
 
 
-def times(found: Ranking, asked: int) -> list[str]:
+def times(found: Ranking, request_count: int) -> list[str]:
     """A ranking's cells."""
-    long, short = found.taken[:asked], found.taken[asked:]
+    long, short = found.taken[:request_count], found.taken[request_count:]
     figures = [percentile(long, 0.5), percentile(long, 0.95), max(long), percentile(short, 0.5), max(short)]
     changes = [number(each or None) for each in (found.add, found.remove)]
     return [*map(number, figures), number(found.built), number(found.grown), *changes]

@@ -42,8 +42,8 @@ class Served:
         """What the session holds."""
         response = await self.http.get(f"/api/sessions/{session}/messages")
         assert response.status_code == 200, response.text
-        held: list[dict[str, Any]] = response.json()["messages"]
-        return held
+        pending: list[dict[str, Any]] = response.json()["messages"]
+        return pending
 
 
 def ask(text: str, *, session: str = "s", id: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -54,9 +54,9 @@ def ask(text: str, *, session: str = "s", id: str | None = None, **fields: Any) 
 
 def frames_in(body: str) -> Frames:
     """The JSON frames of an SSE body, which must end with [DONE]."""
-    said = [line.removeprefix("data: ") for line in body.split("\n\n") if line.startswith("data: ")]
-    assert said[-1] == "[DONE]", said[-1]
-    return [msgspec.json.decode(frame) for frame in said[:-1]]
+    replies = [line.removeprefix("data: ") for line in body.split("\n\n") if line.startswith("data: ")]
+    assert replies[-1] == "[DONE]", replies[-1]
+    return [msgspec.json.decode(frame) for frame in replies[:-1]]
 
 
 def types(frames: Frames) -> list[str]:

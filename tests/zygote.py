@@ -71,7 +71,7 @@ class Zygote:
         if preexec or pass_fds or shell or executable or group != -1 or not fits(args, env):
             self._execute(popen, args, executable, preexec, *rest)
             return
-        fds = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        fds = [value if value != -1 else own for own, value in enumerate((p2cread, c2pwrite, errwrite))]
         request = {
             "args": [os.fspath(each) for each in args[1:]],
             "cwd": os.fspath(cwd or Path.cwd()),
@@ -149,11 +149,11 @@ def clone() -> int:
 
 def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     """Run the program as if it had just been started."""
-    for own, given in enumerate(fds):
-        os.dup2(given, own)
-    for given in fds:
-        if given > 2:
-            os.close(given)
+    for own, number in enumerate(fds):
+        os.dup2(number, own)
+    for number in fds:
+        if number > 2:
+            os.close(number)
     if request["session"]:
         os.setsid()
     os.chdir(request["cwd"])

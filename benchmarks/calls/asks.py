@@ -19,13 +19,13 @@ def batch(tool: str) -> dict[str, Any]:
 def request(path: str, body: Any, headers: Mapping[str, str]) -> str:
     """A whole POST."""
     text = json.dumps(body)
-    said = {
+    reply = {
         "host": "127.0.0.1",
         "content-type": "application/json",
         "content-length": str(len(text)),
         **headers,
     }
-    return "".join([f"POST {path} HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in said.items()), "\r\n", text])
+    return "".join([f"POST {path} HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in reply.items()), "\r\n", text])
 
 
 def by_http(tool: str, key: str) -> str:

@@ -102,5 +102,5 @@ def properties(described: Mapping[str, str]) -> Mapping[str, Any]:
     """A JSON Schema of these parameters."""
     return {
         "type": "object",
-        "properties": {name: {"type": "string", "description": said} for name, said in described.items()},
+        "properties": {name: {"type": "string", "description": text} for name, text in described.items()},
     }

@@ -36,8 +36,8 @@ def seal_tools(root: Path) -> Iterator[Pool]:
         for each in _lines(root / SEAL / "tool.jsonl")
     ]
     for part in ("in_domain", "out_domain"):
-        asked = _lines(root / SEAL / f"test_{part}.jsonl")
-        queries = ((each["query"], {call["api"] for call in each["calling"]}) for each in asked)
+        requests = _lines(root / SEAL / f"test_{part}.jsonl")
+        queries = ((each["query"], {call["api"] for call in each["calling"]}) for each in requests)
         yield gather(f"seal-{part}", tools, queries)
 
 
@@ -61,8 +61,8 @@ def livemcpbench(root: Path) -> Iterator[Pool]:
 
 def metatool(root: Path) -> Iterator[Pool]:
     """HowieHwong/MetaTool (MIT): 199 plugins without parameters, questions as people ask them."""
-    said = json.loads((root / "dataset/plugin_des.json").read_text())
-    tools = [(name, Tool(name=name, description=text, schema={})) for name, text in said.items()]
+    reply = json.loads((root / "dataset/plugin_des.json").read_text())
+    tools = [(name, Tool(name=name, description=text, schema={})) for name, text in reply.items()]
     with (root / "dataset/data/all_clean_data.csv").open() as file:
         rows = [(row["Query"], (row["Tool"],)) for row in csv.DictReader(file)]
     yield gather("metatool", tools, rows)
@@ -90,7 +90,7 @@ def gorilla(root: Path) -> Iterator[Pool]:
 def stable_tool_bench(root: Path) -> Iterator[Pool]:
     """THUNLP-MT/StableToolBench (Apache-2.0): web APIs; all that its tasks name in one pool."""
     tools: dict[str, Tool] = {}
-    asked: dict[str, list[tuple[str, Iterable[str]]]] = {}
+    request: dict[str, list[tuple[str, Iterable[str]]]] = {}
     for name, parts in TOOLBENCH.items():
         for part in parts:
             path = root / "solvable_queries/test_instruction" / f"{part}.json"
@@ -99,8 +99,8 @@ def stable_tool_bench(root: Path) -> Iterator[Pool]:
                     (_key(each["tool_name"], each["api_name"]), _api(each)) for each in task["api_list"]
                 )
                 wanted = {_key(*pair) for pair in task["relevant APIs"]}
-                asked.setdefault(name, []).append((task["query"], wanted))
-    for name, queries in asked.items():
+                request.setdefault(name, []).append((task["query"], wanted))
+    for name, queries in request.items():
         yield gather(name, tools.items(), queries)
 
 
@@ -109,8 +109,8 @@ def mcpproxy(root: Path) -> Iterator[Pool]:
     folder = root / "specs/065-evaluation-foundation/datasets"
     corpus = json.loads((folder / "corpus_v1.tools.json").read_text())["tools"]
     tools = [(each["tool_id"], made({**each, "name": each["tool"]}, each["server"])) for each in corpus]
-    asked = json.loads((folder / "retrieval_golden_v1.json").read_text())["queries"]
-    best = [(max(label["relevance"] for label in each["labels"]), each) for each in asked if each["labels"]]
+    request = json.loads((folder / "retrieval_golden_v1.json").read_text())["queries"]
+    best = [(max(label["relevance"] for label in each["labels"]), each) for each in request if each["labels"]]
     queries = (
         (each["query"], {label["tool_id"] for label in each["labels"] if label["relevance"] == most})
         for most, each in best
@@ -167,5 +167,5 @@ def _key(tool: str, api: str) -> str:
 
 
 def _user_words(turns: Any) -> str:
-    said = [each["content"] for turn in turns for each in turn if each["role"] == "user"]
-    return "\n".join(said)
+    replies = [each["content"] for turn in turns for each in turn if each["role"] == "user"]
+    return "\n".join(replies)

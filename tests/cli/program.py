@@ -38,8 +38,8 @@ class Said:
 
 def environ(**more: str) -> dict[str, str]:
     """The environment without what would steer the program, and with `more`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    return {**kept, "COLUMNS": "100", **more}
+    stored = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    return {**stored, "COLUMNS": "100", **more}
 
 
 def run(
@@ -77,13 +77,13 @@ def start(
 def read_until(process: subprocess.Popen[str], text: str) -> str:
     """What a process printed up to and with this text."""
     assert process.stdout is not None
-    said = ""
+    reply = ""
     deadline = time.monotonic() + LIMIT
-    while text not in said and time.monotonic() < deadline:
+    while text not in reply and time.monotonic() < deadline:
         piece = process.stdout.read(1)
-        assert piece, f"it ended before it said {text!r}: {said!r}"
-        said += piece
-    return said
+        assert piece, f"it ended before it said {text!r}: {reply!r}"
+        reply += piece
+    return reply
 
 
 def finish(process: subprocess.Popen[str], how: signal.Signals | None = None) -> Said:

@@ -33,7 +33,7 @@ def within(folder: Path, work: Callable[[Store], Awaitable[T]]) -> T:
 
 def asking(**fields: Any) -> ApprovalRequest:
     id = f"apr_{next(numbers)}"
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "id": id,
         "owner": "local",
         "operation": "mail.send",
@@ -45,7 +45,7 @@ def asking(**fields: Any) -> ApprovalRequest:
         "agent": "helper",
         **fields,
     }
-    return ApprovalRequest(**given)
+    return ApprovalRequest(**arguments)
 
 
 def ask(folder: Path, **fields: Any) -> str:

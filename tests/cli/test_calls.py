@@ -25,9 +25,9 @@ Said = tuple[int, str]
 
 
 def record(id: str, parent: str | None = None, *, at: float = 0.0, **more: Any) -> CallRecord:
-    told: dict[str, Any] = {"operation": f"op.{id}", "effect": "read", "owner": "ann", "input_hash": "h"}
-    told |= {"idempotency_key": "k", "run_id": "run", "step": 1, "input": {"of": f"\x1b[31m{id}"}}
-    return CallRecord(id=id, parent_id=parent, started_at=1_000.0 + at, **{**told, **more})
+    report: dict[str, Any] = {"operation": f"op.{id}", "effect": "read", "owner": "ann", "input_hash": "h"}
+    report |= {"idempotency_key": "k", "run_id": "run", "step": 1, "input": {"of": f"\x1b[31m{id}"}}
+    return CallRecord(id=id, parent_id=parent, started_at=1_000.0 + at, **{**report, **more})
 
 
 async def fill(store: Store) -> None:
@@ -72,8 +72,8 @@ def data(tmp_path: Path) -> Path:
 def run(*arguments: str | Path) -> Said:
     app = typer.Typer()
     app.add_typer(calls, name="calls")
-    said = CliRunner().invoke(app, ["calls", *map(str, arguments)])
-    return said.exit_code, said.output
+    result = CliRunner().invoke(app, ["calls", *map(str, arguments)])
+    return result.exit_code, result.output
 
 
 def test_a_tree_is_drawn_with_times_money_and_errors(data: Path) -> None:
@@ -114,15 +114,17 @@ def test_a_tree_goes_on_until_what_is_under_way_has_ended(data: Path) -> None:
     within(data, begin)
     still = run("tree", "live", "--data", data, "--no-follow")
     assert still[1].startswith("▶ op.live")
-    said: list[Said] = []
-    follower = threading.Thread(target=lambda: said.append(run("tree", "live", "--data", data, "--follow")))
+    replies: list[Said] = []
+    follower = threading.Thread(
+        target=lambda: replies.append(run("tree", "live", "--data", data, "--follow"))
+    )
     follower.start()
     follower.join(1.0)
     assert follower.is_alive()
     within(data, end)
     follower.join(LIMIT)
-    assert said[0][0] == 0
-    assert said[0][1].startswith("✓ op.live")
+    assert replies[0][0] == 0
+    assert replies[0][1].startswith("✓ op.live")
 
 
 def test_calls_are_listed_and_shown(data: Path) -> None:
@@ -148,7 +150,7 @@ def test_a_long_tree_keeps_to_its_screen_while_it_is_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("span", "said"), [(0.0123, "12 ms"), (0.9999, "1.0 s"), (3.14, "3.1 s"), (125, "2:05 min")]
+    ("span", "text"), [(0.0123, "12 ms"), (0.9999, "1.0 s"), (3.14, "3.1 s"), (125, "2:05 min")]
 )
-def test_a_time_is_said_in_its_own_unit(span: float, said: str) -> None:
-    assert format_seconds(span) == said
+def test_a_time_is_said_in_its_own_unit(span: float, text: str) -> None:
+    assert format_seconds(span) == text

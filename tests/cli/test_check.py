@@ -164,8 +164,8 @@ def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
     expected = [line.split() for line in REACHED.splitlines()]
     assert [line.split() for line in result.out.splitlines()][-len(expected) :] == expected
     assert result.err == "dragoman: WARNING: the MCP server git gets no GIT_HOME: it is not set\n"
-    told = run("check", "--json")
-    assert told.json["mcpServers"][0] == {
+    report = run("check", "--json")
+    assert report.json["mcpServers"][0] == {
         "name": "git",
         "from": "uvx",
         "state": "started",
@@ -174,7 +174,7 @@ def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
         "secrets": {"GITHUB": "the secret main"},
         "missing": ["GIT_HOME"],
     }
-    assert "hunter2" not in result.out + result.err + told.out + told.err
+    assert "hunter2" not in result.out + result.err + report.out + report.err
 
 
 def test_what_is_switched_off_is_told_as_off(run: Run, tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_
     (tmp_path / "steps.py").write_text("def cheaper(step):\n    return None\n", encoding="utf-8")
     (tmp_path / "form.json").write_text('{"type": "array"}', encoding="utf-8")
     result = run("check")
-    told = [
+    messages = [
         line.split(maxsplit=1) for line in result.out.splitlines() if line[:6].strip() in ("clerk", "other")
     ]
-    assert told == [
+    assert messages == [
         ["clerk", "stops when web.fetch was called"],
         ["clerk", "stops when it took 120 seconds"],
         ["clerk", "stops when the model said 'DONE' and (it used 20,000 tokens or it cost 0.5 US dollars)"],

@@ -16,32 +16,32 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_scripted_demo_shows_a_turn_with_tools_and_what_was_kept() -> None:
-    said = run("demo", "--scripted")
-    assert (said.code, said.err) == (0, "")
-    assert "SIMULATOR" in said.out
-    assert re.search(r"→ hub_search .*\n  ✓ .*time\.now", said.out)
-    assert re.search(r"→ hub_call .*\n  ✓ .*\"result\":1517", said.out)
-    assert "session    demo-1\n  user       text\n  assistant  step-start, reasoning, hub_search" in said.out
-    assert re.search(r"call +math\.calculate: done", said.out)
-    assert "usage      3 model calls" in said.out
-    assert "dragoman serve" in said.out
-    assert "useChat" in said.out
+    reply = run("demo", "--scripted")
+    assert (reply.code, reply.err) == (0, "")
+    assert "SIMULATOR" in reply.out
+    assert re.search(r"→ hub_search .*\n  ✓ .*time\.now", reply.out)
+    assert re.search(r"→ hub_call .*\n  ✓ .*\"result\":1517", reply.out)
+    assert "session    demo-1\n  user       text\n  assistant  step-start, reasoning, hub_search" in reply.out
+    assert re.search(r"call +math\.calculate: done", reply.out)
+    assert "usage      3 model calls" in reply.out
+    assert "dragoman serve" in reply.out
+    assert "useChat" in reply.out
 
 
 def test_the_demo_shows_a_real_model_that_calls_tools() -> None:
     """The model is small: one of its two calls must have run."""
     assert is_installed(), "the local model is not installed: make setup"
-    said = run("demo")
-    assert (said.code, said.err) == (0, "")
-    assert "SIMULATOR" not in said.out
-    assert re.search(r"→ (math_calculate|time_now) \{", said.out)
-    assert re.search(r"call +(math\.calculate|time\.now): done", said.out)
+    reply = run("demo")
+    assert (reply.code, reply.err) == (0, "")
+    assert "SIMULATOR" not in reply.out
+    assert re.search(r"→ (math_calculate|time_now) \{", reply.out)
+    assert re.search(r"call +(math\.calculate|time\.now): done", reply.out)
 
 
 def test_a_demo_that_is_kept_leaves_a_hub_to_try(tmp_path: Path) -> None:
     demo = start("demo", "--scripted", "--keep", env={"TMPDIR": str(tmp_path)})
-    said = read_until(demo, "stays up at ") + read_until(demo, "\n")
-    url, key = re.findall(r"stays up at (\S+) until Ctrl-C\. Its key: (\S+)", said)[0]
+    text = read_until(demo, "stays up at ") + read_until(demo, "\n")
+    url, key = re.findall(r"stays up at (\S+) until Ctrl-C\. Its key: (\S+)", text)[0]
     answer = run("chat", "again", "--hub", url, "--key", key)
     assert (answer.code, "1517" in answer.out) == (0, True)
     assert finish(demo, signal.SIGINT).code == 130
@@ -56,6 +56,6 @@ def test_the_wheels_of_the_local_model_are_pinned_as_in_the_repository() -> None
 
 
 def test_the_local_model_is_said_to_be_here_or_not(run: Run) -> None:
-    said = run("local", "status")
-    assert said.code == (0 if is_installed() else 1)
-    assert msgspec.json.encode(said.out.split()[0]) in (b'"installed"', b'"not"')
+    reply = run("local", "status")
+    assert reply.code == (0 if is_installed() else 1)
+    assert msgspec.json.encode(reply.out.split()[0]) in (b'"installed"', b'"not"')

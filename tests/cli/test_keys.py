@@ -16,8 +16,8 @@ def test_a_new_key_stands_alone_on_stdout_and_its_secret_is_not_kept(run: Run, t
     assert result.code == 0
     assert secret.startswith("dgm_")
     assert secret not in result.err
-    held = b"".join(path.read_bytes() for path in (tmp_path / "hub").iterdir())
-    assert secret.encode() not in held
+    pending = b"".join(path.read_bytes() for path in (tmp_path / "hub").iterdir())
+    assert secret.encode() not in pending
     listed = run("keys", "list", "--data", tmp_path / "hub")
     assert secret not in listed.out
     assert "ada" in listed.out

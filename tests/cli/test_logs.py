@@ -80,10 +80,10 @@ FIELDS = {
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()
-    held, level, token = list(root.handlers), root.level, identity.request_id.set(None)
+    pending, level, token = list(root.handlers), root.level, identity.request_id.set(None)
     hooks = sys.excepthook, threading.excepthook
     yield
-    root.handlers[:] = held
+    root.handlers[:] = pending
     root.setLevel(level)
     sys.excepthook, threading.excepthook = hooks
     identity.request_id.reset(token)
@@ -98,14 +98,14 @@ def entries(err: Err) -> list[dict[str, Any]]:
 
 
 def test_a_request_keeps_the_id_that_its_client_gave_it() -> None:
-    for asked in ("abc-1", "A.b_c-9", "x" * 128):
-        assert assign_request_id({"x-request-id": asked}) == asked
-        assert identity.request_id.get() == asked
+    for question in ("abc-1", "A.b_c-9", "x" * 128):
+        assert assign_request_id({"x-request-id": question}) == question
+        assert identity.request_id.get() == question
 
 
 def test_a_request_without_a_sane_id_gets_one() -> None:
-    for asked in ("", "x" * 129, "a b", "a\nb", "é", "<script>"):
-        made = assign_request_id({"x-request-id": asked})
+    for question in ("", "x" * 129, "a b", "a\nb", "é", "<script>"):
+        made = assign_request_id({"x-request-id": question})
         assert re.fullmatch(r"req_[\w-]{18}", made)
         assert identity.request_id.get() == made
     assert assign_request_id({}) != assign_request_id({})
@@ -187,9 +187,9 @@ def test_whatever_is_logged_no_key_comes_through(capsys: Err, as_json: bool) -> 
             log.info("%s", text, extra={"fields": {"said": text}})
     for key in (*KEYS, ODD):
         log.info("the server said that %r is wrong", key)
-    told = capsys.readouterr().err
-    assert [key for key in (*KEYS, "plainvalue123", ODD) if key in told] == []
-    assert "the server said that '***' is wrong" in told
+    message = capsys.readouterr().err
+    assert [key for key in (*KEYS, "plainvalue123", ODD) if key in message] == []
+    assert "the server said that '***' is wrong" in message
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -202,10 +202,10 @@ def test_a_traceback_is_told_without_its_keys(capsys: Err, as_json: bool) -> Non
             raise RuntimeError(f"asked with {KEYS[0]} and {ODD}") from cause
     except RuntimeError:
         logging.getLogger("dragoman.x").exception("it failed with %s", KEYS[2])
-    told = capsys.readouterr().err
-    assert "Traceback (most recent call last)" in told
-    assert "RuntimeError: asked with" in told
-    assert [key for key in (*KEYS, ODD) if key in told] == []
+    message = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in message
+    assert "RuntimeError: asked with" in message
+    assert [key for key in (*KEYS, ODD) if key in message] == []
 
 
 def test_a_providers_configuration_can_be_logged(capsys: Err) -> None:
@@ -230,18 +230,18 @@ def test_a_secret_that_comes_later_is_hidden_from_then_on(capsys: Err) -> None:
 
 def test_words_that_only_look_a_little_like_keys_stay(capsys: Err) -> None:
     configure_logging("info", as_json=True)
-    said = (
+    text = (
         "input_tokens=123456 of run run_abcdefghijklmnop, task-1234567, 3 tokens: 1234567, risk-free-choice"
     )
-    logging.getLogger("dragoman.x").info(said)
-    assert [line["event"] for line in entries(capsys)] == [said]
+    logging.getLogger("dragoman.x").info(text)
+    assert [line["event"] for line in entries(capsys)] == [text]
 
 
 def test_a_line_that_cannot_be_written_tells_none_of_its_arguments(capsys: Err) -> None:
     configure_logging("info", as_json=True)
     logging.getLogger("dragoman.x").info("%d", KEYS[0])
-    told = capsys.readouterr().err
-    assert re.fullmatch(r"a log line failed \(TypeError\), from .*test_logs\.py:\d+\n", told)
+    message = capsys.readouterr().err
+    assert re.fullmatch(r"a log line failed \(TypeError\), from .*test_logs\.py:\d+\n", message)
 
 
 def test_what_ends_the_program_or_a_thread_is_told_without_keys(capsys: Err) -> None:
@@ -256,9 +256,9 @@ def test_what_ends_the_program_or_a_thread_is_told_without_keys(capsys: Err) -> 
     thread.start()
     thread.join()
     sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
-    told = entries(capsys)
-    assert [line["event"] for line in told] == ["the program failed", "the thread worker failed"]
-    assert all("RuntimeError: with dgm_***" in line["exception"] for line in told)
+    messages = entries(capsys)
+    assert [line["event"] for line in messages] == ["the program failed", "the thread worker failed"]
+    assert all("RuntimeError: with dgm_***" in line["exception"] for line in messages)
 
 
 def test_nothing_that_others_wrote_looks_like_another_entry_or_steers_the_terminal(capsys: Err) -> None:
@@ -269,11 +269,11 @@ def test_nothing_that_others_wrote_looks_like_another_entry_or_steers_the_termin
     except RuntimeError:
         logging.getLogger("dragoman.x").warning("it said %s", evil, exc_info=True)
     logging.getLogger("dragoman.x").info("request", extra={"fields": {"model_asked": evil}})
-    told = capsys.readouterr().err
-    assert not set("\x1b\x07\x9b\u202e") & set(told)
-    begun = [line for line in told.splitlines() if not line.startswith("    ")]
+    message = capsys.readouterr().err
+    assert not set("\x1b\x07\x9b\u202e") & set(message)
+    begun = [line for line in message.splitlines() if not line.startswith("    ")]
     assert [line.split()[1:3] for line in begun] == [["WARNING", "x:"], ["INFO", "x:"]]
-    assert "\\u001b]0;pwned" in told
+    assert "\\u001b]0;pwned" in message
 
 
 def test_a_key_of_a_few_letters_blots_nothing_out(capsys: Err) -> None:

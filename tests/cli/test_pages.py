@@ -125,8 +125,8 @@ def test_the_page_has_every_command_and_option(name: str) -> None:
 
 def test_the_page_has_every_address_of_the_hub() -> None:
     text = (DOCS / "http.md").read_text(encoding="utf-8")
-    for verb, path, said in list_operations(build_document()["paths"]):
-        where = f"`{path}`" if "x-same-as" in said else f"### `{verb.upper()} {path}`\n"
+    for verb, path, reply in list_operations(build_document()["paths"]):
+        where = f"`{path}`" if "x-same-as" in reply else f"### `{verb.upper()} {path}`\n"
         assert where in text, where
 
 

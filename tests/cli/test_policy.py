@@ -35,14 +35,14 @@ RULES: list[dict[str, Any]] = [
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(OPERATIONS)
-    said = {
+    reply = {
         "operations": [str(tmp_path / "shop.py")],
         "policy": RULES,
         "policy_default": "ask",
         "agents": {"guest": {"policy": "deny"}},
     }
     path = tmp_path / "hub.yaml"
-    path.write_bytes(msgspec.json.encode(said))
+    path.write_bytes(msgspec.json.encode(reply))
     return path
 
 
@@ -60,7 +60,7 @@ def test_the_verdict_comes_with_the_rules_that_fit_the_one_that_decides_first(ru
 
 
 @pytest.mark.parametrize(
-    ("asked", "decision", "reason"),
+    ("requests", "decision", "reason"),
     [
         (("shop.price",), "ask", None),
         (("shop.price", "--agent", "guest"), "deny", None),
@@ -74,9 +74,9 @@ def test_the_verdict_comes_with_the_rules_that_fit_the_one_that_decides_first(ru
     ],
 )
 def test_agents_identities_and_effects_are_taken_into_account(
-    run: Run, config: Path, asked: tuple[str, ...], decision: str, reason: str | None
+    run: Run, config: Path, requests: tuple[str, ...], decision: str, reason: str | None
 ) -> None:
-    found = run("policy", "check", *asked, "--config", config, "--json").json
+    found = run("policy", "check", *requests, "--config", config, "--json").json
     assert (found["decision"], found["reason"]) == (decision, reason)
     assert found["matches"][0]["decision"] == decision
 
@@ -90,7 +90,7 @@ def test_an_operation_that_is_not_known_here_is_said_to_be_guessed(run: Run, con
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "text"),
     [
         ({"allow": "a.b", "deny": "a"}, "allow and deny"),
         ({"reason": "why"}, "got none"),
@@ -98,10 +98,10 @@ def test_an_operation_that_is_not_known_here_is_said_to_be_guessed(run: Run, con
         ({"allow": "a.b", "effect": "write"}, "write"),
     ],
 )
-def test_a_rule_that_cannot_be_is_told(run: Run, tmp_path: Path, rule: dict[str, Any], said: str) -> None:
+def test_a_rule_that_cannot_be_is_told(run: Run, tmp_path: Path, rule: dict[str, Any], text: str) -> None:
     path = tmp_path / "hub.yaml"
     path.write_bytes(msgspec.json.encode({"policy": [rule]}))
     refused = run("policy", "check", "a.b", "--config", path)
     assert (refused.code, refused.out) == (1, "")
-    assert said in refused.err
+    assert text in refused.err
     assert "policy" in refused.err

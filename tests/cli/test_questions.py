@@ -20,9 +20,9 @@ COLOUR = Question("Which colour?\nNot \u202egreen.", ("red", "blue"))
 ASK = {"text": "Which colour?", "options": ["red", "blue"]}
 
 
-def question(folder: Path, asked: Question = COLOUR) -> str:
+def question(folder: Path, request: Question = COLOUR) -> str:
     """The id of a new question."""
-    item = ApprovalItem("user.question", {"text": asked.text}, "h", question=asked, agent="painter")
+    item = ApprovalItem("user.question", {"text": request.text}, "h", question=request, agent="painter")
     return ask(folder, operation="user.question", items=(item,), agent=None)
 
 
@@ -45,8 +45,8 @@ def test_a_question_is_shown_as_one(run: Run, hub: Hub, where: tuple[str, ...]) 
         "      1. red",
         "      2. blue",
     ]
-    told = run("approvals", "show", id, "--json", *where).json
-    assert told["question"] == {"text": COLOUR.text, "options": ["red", "blue"]}
+    report = run("approvals", "show", id, "--json", *where).json
+    assert report["question"] == {"text": COLOUR.text, "options": ["red", "blue"]}
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_it_is_answered_by_number_or_in_words(
     run: Run, hub: Hub, where: tuple[str, ...], typed: str, answer: str
 ) -> None:
     id = question(hub.data)
-    said = run("approvals", "answer", id, typed, *where)
-    assert (said.code, said.out, f"{id} is approved: user.question, {answer}" in said.err) == (0, "", True)
+    reply = run("approvals", "answer", id, typed, *where)
+    assert (reply.code, reply.out, f"{id} is approved: user.question, {answer}" in reply.err) == (0, "", True)
     assert f"by local: {answer}" in run("approvals", "show", id, *where).out
     again = run("approvals", "answer", id, "1", *where)
     assert (again.code, "approved already" in again.err) == (1, True)
@@ -71,8 +71,8 @@ def test_what_is_no_answer_changes_nothing(run: Run, hub: Hub, where: tuple[str,
         (other, "blue", "not a question"),
         ("nothing", "blue", "'nothing'"),
     ):
-        said = run("approvals", "answer", wanted, text, *where)
-        assert (said.code, complaint in said.err) == (1, True), said.err
+        reply = run("approvals", "answer", wanted, text, *where)
+        assert (reply.code, complaint in reply.err) == (1, True), reply.err
     assert (status_of(hub.data, id), status_of(hub.data, other)) == ("pending", "pending")
 
 
@@ -153,8 +153,8 @@ def test_a_talk_asks_for_a_sub_agent_as_often_as_it_wants(asker: Hub) -> None:
 
 
 def test_a_session_that_waits_is_asked_about_when_it_is_opened(asker: Hub) -> None:
-    said = program("chat", "paint it", "--session", "left", "--hub", asker.url)
-    assert (said.code, "Which colour?" in said.err) == (0, True)
+    reply = program("chat", "paint it", "--session", "left", "--hub", asker.url)
+    assert (reply.code, "Which colour?" in reply.err) == (0, True)
     chat = Terminal("chat", "--session", "left", env={"DRAGOMAN_HUB": asker.url})
     assert "2. blue" in chat.see("declines)> ")
     chat.type("2")

@@ -38,8 +38,8 @@ def test_a_secret_is_set_from_a_pipe_listed_and_deleted(
     listed = run("secrets", "list", *data)
     assert "openai" in listed.out
     assert "just now" in listed.out
-    held = b"".join(path.read_bytes() for path in (tmp_path / "hub").iterdir())
-    for shown in (result.err, listed.out, run("secrets", "list", *data, "--json").out, repr(held)):
+    pending = b"".join(path.read_bytes() for path in (tmp_path / "hub").iterdir())
+    for shown in (result.err, listed.out, run("secrets", "list", *data, "--json").out, repr(pending)):
         assert VALUE not in shown
         assert master not in shown
     (secret,) = run("secrets", "list", *data, "--json").json["secrets"]

@@ -16,7 +16,7 @@ from tests.store.samples import converse
 
 
 @pytest.fixture(scope="session")
-def told(hub: Hub) -> str:
+def collect(hub: Hub) -> str:
     """A session with a tool turn."""
     result = run_apart("chat", "Calculate!", "--model", "tools/x", "--session", "told", "--hub", hub.url)
     assert result.code == 0
@@ -29,14 +29,14 @@ def where(request: pytest.FixtureRequest, hub: Hub) -> tuple[str, ...]:
     return ("--data", str(hub.data)) if request.param == "folder" else ("--hub", hub.url)
 
 
-def test_sessions_are_listed(run: Run, told: str, where: tuple[str, ...]) -> None:
-    assert told in run("sessions", "list", *where).out
+def test_sessions_are_listed(run: Run, collect: str, where: tuple[str, ...]) -> None:
+    assert collect in run("sessions", "list", *where).out
     listed = run("sessions", "list", "--json", *where).json["sessions"]
-    assert told in [session["id"] for session in listed]
+    assert collect in [session["id"] for session in listed]
 
 
-def test_a_session_reads_like_a_talk(run: Run, told: str, where: tuple[str, ...]) -> None:
-    result = run("sessions", "show", told, *where)
+def test_a_session_reads_like_a_talk(run: Run, collect: str, where: tuple[str, ...]) -> None:
+    result = run("sessions", "show", collect, *where)
     lines = result.out.splitlines()
     assert lines[3:7] == ["You", "Calculate!", "", "Assistant"]
     assert lines[7] == "I calculate."
@@ -46,15 +46,15 @@ def test_a_session_reads_like_a_talk(run: Run, told: str, where: tuple[str, ...]
     assert lines[11].startswith("5 parts · tools/x · 2 steps")
 
 
-def test_what_was_said_is_found(run: Run, told: str, where: tuple[str, ...]) -> None:
-    result = run("sessions", "search", "calculat", "6 * 7", "--session", told, *where)
+def test_what_was_said_is_found(run: Run, collect: str, where: tuple[str, ...]) -> None:
+    result = run("sessions", "search", "calculat", "6 * 7", "--session", collect, *where)
     assert (result.code, result.err) == (0, "")
     head, snippet = result.out.splitlines()[:2]
     assert head.startswith("told · ")
     assert head.endswith(" · just now · Assistant")
     assert "math.calculate" in snippet
-    asked = ("calculate!", "--session", told, "--json")
-    answer = run("sessions", "search", *asked, *where).json
+    requests = ("calculate!", "--session", collect, "--json")
+    answer = run("sessions", "search", *requests, *where).json
     assert answer["matched"] == "all"
     found = {each["role"]: each for each in answer["found"]}
     assert (found["user"]["sessionId"], found["user"]["title"]) == ("told", None)
@@ -80,12 +80,12 @@ def test_a_search_goes_on_until_all_is_looked_at_and_says_how_far_it_is(
 
 
 def test_a_search_that_finds_nothing_or_only_some_says_so(
-    run: Run, told: str, where: tuple[str, ...]
+    run: Run, collect: str, where: tuple[str, ...]
 ) -> None:
     nothing = run("sessions", "search", "qqqqqq", *where)
     assert (nothing.code, nothing.out) == (0, "")
     assert "nothing holds 'qqqqqq'" in nothing.err
-    some = run("sessions", "search", "calculate", "qqqqqq", "--session", told, *where)
+    some = run("sessions", "search", "calculate", "qqqqqq", "--session", collect, *where)
     assert "told" in some.out
     assert "some of them" in some.err
     for bad in (("search", " "), ("search", "x", "--session", "nowhere")):
@@ -93,20 +93,20 @@ def test_a_search_that_finds_nothing_or_only_some_says_so(
 
 
 def test_a_session_is_exported_as_ui_messages(
-    run: Run, told: str, where: tuple[str, ...], tmp_path: Path
+    run: Run, collect: str, where: tuple[str, ...], tmp_path: Path
 ) -> None:
-    exported = run("sessions", "export", told, *where).json
-    assert exported == run("sessions", "show", told, "--json", *where).json
+    exported = run("sessions", "export", collect, *where).json
+    assert exported == run("sessions", "show", collect, "--json", *where).json
     assert [message["role"] for message in exported["messages"]] == ["user", "assistant"]
     types = [part["type"] for part in exported["messages"][1]["parts"]]
     assert types == ["step-start", "reasoning", "tool-hub_call", "step-start", "text"]
-    written = run("sessions", "export", told, "--output", tmp_path / "told.json", *where)
+    written = run("sessions", "export", collect, "--output", tmp_path / "told.json", *where)
     assert (written.code, written.out) == (0, "")
     assert '"hub_call' not in written.err
 
 
-def test_a_session_is_exported_as_markdown(run: Run, told: str, where: tuple[str, ...]) -> None:
-    text = run("sessions", "export", told, "--format", "markdown", *where).out
+def test_a_session_is_exported_as_markdown(run: Run, collect: str, where: tuple[str, ...]) -> None:
+    text = run("sessions", "export", collect, "--format", "markdown", *where).out
     assert text.startswith("# told\n\n## You\n\nCalculate!\n\n## Assistant\n\n> I calculate.\n\n**hub_call**")
     assert text.endswith("```\n\nIt is 42.\n")
 

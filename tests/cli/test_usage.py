@@ -49,16 +49,16 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_usage_is_a_table_with_bars_and_totals(run: Run, data: Path) -> None:
-    said = run("usage", "--data", data)
-    assert said.code == 0
-    lines = [line.split() for line in said.out.splitlines() if line.strip()]
+    reply = run("usage", "--data", data)
+    assert reply.code == 0
+    lines = [line.split() for line in reply.out.splitlines() if line.strip()]
     assert lines[0] == ["MODEL", "COST", "CALLS", "FAILED", "IN", "OUT", "CACHED", "FIRST", "TIME"]
     assert lines[2] == [
         *("big", "█" * 16, "$1.5000", "6", "1", "~6,000", "~600", "-", "0.50", "s", "2.00", "s")
     ]
     assert lines[3][:4] == ["[31mold", "-", "2", "0"]
     assert lines[-1][:7] == ["total", "≥", "$1.5000", "8", "1", "~8,000", "~800"]
-    assert "\x1b" not in said.out
+    assert "\x1b" not in reply.out
 
 
 def test_usage_is_grouped_and_filtered_as_asked(run: Run, data: Path) -> None:
@@ -72,11 +72,11 @@ def test_usage_is_grouped_and_filtered_as_asked(run: Run, data: Path) -> None:
 
 
 def test_requests_are_listed_one_by_one(run: Run, data: Path) -> None:
-    said = run("usage", "--data", data, "--requests", "--limit", "2")
-    lines = [line.split() for line in said.out.splitlines() if line.strip()]
+    reply = run("usage", "--data", data, "--requests", "--limit", "2")
+    lines = [line.split() for line in reply.out.splitlines() if line.strip()]
     assert [line[2] for line in lines[2:4]] == ["ada", "bob"]
     assert lines[-1][:3] == ["total", "8", "calls"]
-    assert "more rows" in said.err
+    assert "more rows" in reply.err
     found = run("usage", "--data", data, "--requests", "--json").json
     assert [row["id"] for row in found["rows"]] == [f"u{number}" for number in reversed(range(8))]
 
@@ -109,8 +109,8 @@ def test_csv_continues_over_all_pages(run: Run, data: Path, monkeypatch: pytest.
 
 def test_what_cannot_be_asked_is_told(run: Run, data: Path) -> None:
     for wrong in (("--by", "colour"), ("--since", "never"), ("--until", "")):
-        said = run("usage", "--data", data, *wrong)
-        assert (said.code, said.out, wrong[0][2:] in said.err or wrong[1] in said.err) == (1, "", True)
+        reply = run("usage", "--data", data, *wrong)
+        assert (reply.code, reply.out, wrong[0][2:] in reply.err or wrong[1] in reply.err) == (1, "", True)
     nothing = run("usage", "--data", data, "--owner", "eve")
     assert (nothing.code, nothing.out, "nothing was used" in nothing.err) == (0, "", True)
     assert run("usage", "--data", data / "nowhere").code == 1

@@ -49,12 +49,12 @@ class Behaviour:
     answers: list[Answer]
     repeat: bool = False
     in_order: bool = False
-    asked: int = field(default=0)
+    requests: int = field(default=0)
 
     def answer(self, step: int) -> Answer:
         """The answer for this step; a refusal when the script has none left."""
-        index = self.asked if self.in_order else step
-        self.asked += 1
+        index = self.requests if self.in_order else step
+        self.requests += 1
         if self.repeat:
             index = min(index, len(self.answers) - 1)
         if index < len(self.answers):
@@ -88,8 +88,8 @@ def defaults() -> dict[str, Behaviour]:
 
 def key_of(body: dict[str, Any]) -> str:
     """The behaviour that a request asks for: `#key` in the last user text, else the model's name."""
-    asked = MARK.search(last_user_text(body))
-    return asked.group(1) if asked else str(body.get("model", "plain"))
+    match = MARK.search(last_user_text(body))
+    return match.group(1) if match else str(body.get("model", "plain"))
 
 
 def step_of(body: dict[str, Any]) -> int:

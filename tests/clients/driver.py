@@ -146,13 +146,13 @@ def player(sdk: str) -> Player:
     return made
 
 
-def run_node(script: str, *arguments: str, given: Any) -> Any:
+def run_node(script: str, *arguments: str, value: Any) -> Any:
     """The JSON that a script of this folder prints."""
     node = require("node")
     done = subprocess.run(
         [node, script, *arguments],
         cwd=HERE,
-        input=json.dumps(given),
+        input=json.dumps(value),
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -192,5 +192,5 @@ def bare(part: dict[str, Any]) -> dict[str, Any]:
     """A part's own content; version 6 calls the input of an invalid call `rawInput`."""
     if "rawInput" in part:
         part = {"input": part["rawInput"], **part}
-    kept = ("type", "text", "state", "toolCallId", "toolName", "input", "output", "errorText", "url")
-    return {name: part[name] for name in kept if name in part}
+    stored = ("type", "text", "state", "toolCallId", "toolName", "input", "output", "errorText", "url")
+    return {name: part[name] for name in stored if name in part}

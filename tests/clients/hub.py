@@ -48,11 +48,11 @@ class Hub:
         """Status and JSON of one request; errors are answers too."""
         data = None if body is None else json.dumps(body).encode()
         kind = {} if body is None else {"content-type": "application/json"}
-        asked = urllib.request.Request(
+        question = urllib.request.Request(
             self.url + path, data=data, headers={**self.headers, **kind}, method=method
         )
         try:
-            with urllib.request.urlopen(asked, timeout=30) as response:
+            with urllib.request.urlopen(question, timeout=30) as response:
                 return response.status, json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:

@@ -104,7 +104,7 @@ BAD: dict[str, tuple[str, Context, str]] = {
 def verdicts() -> dict[str, list[str]]:
     """What the judge says about each case."""
     cases = {**GOOD, **{name: case[:2] for name, case in BAD.items()}}
-    judged = run_node("check.mjs", given=[{"body": stream, **context} for stream, context in cases.values()])
+    judged = run_node("check.mjs", value=[{"body": stream, **context} for stream, context in cases.values()])
     return dict(zip(cases, judged, strict=True))
 
 

@@ -108,11 +108,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def through(stage: Stage, cases: list[Case]) -> list[Any]:
     """What the clients make of the hub."""
-    asked = [{**case, "model": f"{case['model'][:3]}/{case['model']}"} for case in cases]
+    requests = [{**case, "model": f"{case['model'][:3]}/{case['model']}"} for case in cases]
     openai = {"baseURL": f"{stage.url}/v1", "apiKey": stage.key}
     anthropic = {"baseURL": stage.url, "apiKey": stage.key}
     reports: list[Any] = run_node(
-        "gateway.mjs", given={"openai": openai, "anthropic": anthropic, "cases": asked}
+        "gateway.mjs", value={"openai": openai, "anthropic": anthropic, "cases": requests}
     )
     return reports
 
@@ -122,7 +122,7 @@ def straight(stage: Stage, cases: list[Case]) -> list[Any]:
     openai = {"baseURL": f"{stage.upstream.url}/v1", "apiKey": "x"}
     anthropic = {"baseURL": stage.upstream.url, "apiKey": "x"}
     reports: list[Any] = run_node(
-        "gateway.mjs", given={"openai": openai, "anthropic": anthropic, "cases": cases}
+        "gateway.mjs", value={"openai": openai, "anthropic": anthropic, "cases": cases}
     )
     return reports
 
@@ -132,8 +132,8 @@ def test_the_clients_hear_the_same_as_straight(stage: Stage) -> None:
         {name: value for name, value in case.items() if name != "stream_options" or case["sdk"] == "openai"}
         for case in SAME
     ]
-    for case, told, want in zip(cases, through(stage, cases), straight(stage, cases), strict=True):
-        assert unnumbered(told) == unnumbered(want), case
+    for case, report, want in zip(cases, through(stage, cases), straight(stage, cases), strict=True):
+        assert unnumbered(report) == unnumbered(want), case
 
 
 def unnumbered(report: Any) -> Any:
@@ -145,31 +145,31 @@ def unnumbered(report: Any) -> Any:
 
 
 def test_an_answer_that_broke_off_is_an_error(stage: Stage) -> None:
-    for case, told in zip(BROKEN, through(stage, BROKEN), strict=True):
-        assert "error" in told, case
+    for case, report in zip(BROKEN, through(stage, BROKEN), strict=True):
+        assert "error" in report, case
 
 
 def test_each_client_hears_what_the_other_family_says(stage: Stage) -> None:
-    for case, told in zip(ACROSS, through(stage, ACROSS), strict=True):
+    for case, report in zip(ACROSS, through(stage, ACROSS), strict=True):
         raw = ANSWERS[case["model"]].body
         want = decoded(case["model"][:3], raw)
         assert isinstance(want, Said)
         if case["sdk"] == "openai":
-            said = said_by_openai(ChatCompletion.model_validate(told["said"]))
+            reply = said_by_openai(ChatCompletion.model_validate(report["said"]))
             if (
                 case["how"] == "fold"
             ):  # usage is for who asks for it, and this SDK keeps one piece of a thought
-                want, said = (replace(one, tokens=(None, None), reasoning="") for one in (want, said))
+                want, reply = (replace(one, tokens=(None, None), reasoning="") for one in (want, reply))
         else:
-            said = said_by_anthropic(Message.model_validate(told["said"]))
-        assert known_ids(said, raw) == known_ids(want, raw), case
+            reply = said_by_anthropic(Message.model_validate(report["said"]))
+        assert known_ids(reply, raw) == known_ids(want, raw), case
 
 
 def test_a_client_that_leaves_is_gone_for_the_upstream_too(stage: Stage) -> None:
     before = stage.upstream.left
-    for told in through(stage, LEFT):
-        assert len(told["said"]) == 1
-        assert "error" not in told
+    for report in through(stage, LEFT):
+        assert len(report["said"]) == 1
+        assert "error" not in report
     deadline = time.monotonic() + LIMIT
     while stage.upstream.left < before + len(LEFT):
         assert time.monotonic() < deadline

@@ -41,7 +41,7 @@ class Visit:
             "url": f"{self.pages.url}/?{address}",
             "actions": [*actions, picture],
         }
-        seen: dict[str, Any] = run_node("browse.mjs", given=script)
+        seen: dict[str, Any] = run_node("browse.mjs", value=script)
         print(json.dumps(seen, indent=1))  # pytest shows it when the test fails
         assert not seen.get("failure")
         return seen
@@ -85,7 +85,7 @@ def gate(upstream: Upstream) -> Iterator[str]:
     upstream.open(name)
 
 
-def held(gate: str) -> list[dict[str, Any]]:
+def blocked(gate: str) -> list[dict[str, Any]]:
     return [{"text": ["one ", "two ", "three "]}, {"gate": gate}, {"text": ["four ", "five"]}]
 
 
@@ -126,7 +126,7 @@ def test_a_person_sees_the_tool_call_and_the_answer(visit: Visit, upstream: Upst
 def test_a_page_reloaded_in_midstream_ends_with_the_whole_answer_once(
     visit: Visit, upstream: Upstream, gate: str
 ) -> None:
-    mark = upstream.teach([{"calls": [calculate("6*7")]}], held(gate))
+    mark = upstream.teach([{"calls": [calculate("6*7")]}], blocked(gate))
     seen = visit(
         {"do": "say", "text": mark},
         see(HALF),
@@ -145,7 +145,7 @@ def test_a_page_reloaded_in_midstream_ends_with_the_whole_answer_once(
 def test_a_page_that_lost_its_connection_resumes_and_shows_the_answer_once(
     visit: Visit, upstream: Upstream, gate: str
 ) -> None:
-    mark = upstream.teach(held(gate))
+    mark = upstream.teach(blocked(gate))
     visit.pages.lose_after(frames=4)
     seen = visit(
         {"do": "say", "text": mark},
@@ -163,7 +163,7 @@ def test_a_page_that_lost_its_connection_resumes_and_shows_the_answer_once(
 def test_a_person_who_stops_keeps_what_was_said_and_can_go_on(
     visit: Visit, upstream: Upstream, gate: str
 ) -> None:
-    mark = upstream.teach(held(gate))
+    mark = upstream.teach(blocked(gate))
     seen = visit(
         {"do": "say", "text": mark},
         see(HALF),
@@ -175,9 +175,9 @@ def test_a_person_who_stops_keeps_what_was_said_and_can_go_on(
     )
     roles = [message["role"] for message in seen["messages"]]
     assert roles == ["user", "assistant", "user", "assistant"]
-    [asked] = upstream.requests(mark)
-    upstream.wait(lambda: asked.ended)
-    assert asked.left is not None
+    [request] = upstream.requests(mark)
+    upstream.wait(lambda: request.ended)
+    assert request.left is not None
     stopped = visit.stored()[1]
     assert [(part.get("text"), part.get("state")) for part in stopped["parts"]][-1] == (
         "one two three ",

@@ -76,7 +76,7 @@ def test_a_question_is_shown_as_a_call_and_answered_by_its_output(ask: Driver, u
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("reply", "told"),
     [
         ({"output": {"answer": "mauve"}}, "mauve"),
         ({"output": {"colour": "blue"}}, '{"colour":"blue"}'),
@@ -84,10 +84,10 @@ def test_a_question_is_shown_as_a_call_and_answered_by_its_output(ask: Driver, u
     ],
 )
 def test_an_answer_may_be_a_value_or_declined(
-    ask: Driver, upstream: Upstream, said: dict[str, Any], told: str
+    ask: Driver, upstream: Upstream, reply: dict[str, Any], told: str
 ) -> None:
     mark = upstream.teach([{"calls": [QUESTION]}], [{"text": "I see."}])
-    report = ask(send(f"{mark} Paint it."), {"do": "output", **said}, auto="tools", maxRequests=MOST)
+    report = ask(send(f"{mark} Paint it."), {"do": "output", **reply}, auto="tools", maxRequests=MOST)
     assert told in upstream.requests(mark)[1].body["messages"][-1]["content"]
     assert len(report.posts) == 2
     assert_kept(report)
@@ -124,10 +124,10 @@ def test_the_second_answer_is_refused_and_nothing_is_asked_again(ask: Driver, up
 def test_what_was_answered_elsewhere_stays_so(ask: Driver, upstream: Upstream) -> None:
     mark = upstream.teach([{"calls": [QUESTION]}], [{"text": "Red it is."}])
     first = ask(send(f"{mark} Paint it."), auto="tools", maxRequests=MOST)
-    asked = first.answer["parts"][2]["data"]["id"]
-    place = f"/api/approvals/{asked}"
-    status, told = ask.hub.request("POST", place, {"answer": "red"})
-    assert (status, told["answer"]) == (200, "red")
+    request = first.answer["parts"][2]["data"]["id"]
+    place = f"/api/approvals/{request}"
+    status, report = ask.hub.request("POST", place, {"answer": "red"})
+    assert (status, report["answer"]) == (200, "red")
     upstream.wait(lambda: len(upstream.requests(mark)) == 2)
     late = ask(
         answer("blue"),
@@ -175,8 +175,8 @@ def test_what_a_sub_agent_asks_after_it_was_at_work_is_answered_as_an_approval(
     )
     tool = report.answer["parts"][1]
     assert (tool["state"], tool["output"]) == ("output-available", "It is done.")
-    said = {"status": "answered", "answer": "blue"} if approved else {"status": "declined", "reason": "blue"}
-    assert questions(report) == [{**OPEN, **said}]
+    reply = {"status": "answered", "answer": "blue"} if approved else {"status": "declined", "reason": "blue"}
+    assert questions(report) == [{**OPEN, **reply}]
     assert len(report.posts) == 2
     assert_kept(report)
 

@@ -26,9 +26,9 @@ def test_a_plain_turn_is_shown_as_the_model_said_it_and_kept(drive: Driver) -> N
 def test_a_second_turn_tells_the_model_the_first(drive: Driver, upstream: Upstream) -> None:
     mark = upstream.teach([{"text": "Yes."}])
     report = drive(send("#plain I am Ada."), send(f"{mark} Who am I?"))
-    [asked] = upstream.requests(mark)
-    said = [(m["role"], m["content"]) for m in asked.body["messages"] if m["role"] != "system"]
-    assert said == [
+    [request] = upstream.requests(mark)
+    replies = [(m["role"], m["content"]) for m in request.body["messages"] if m["role"] != "system"]
+    assert replies == [
         ("user", "#plain I am Ada."),
         ("assistant", "Hello from the model."),
         ("user", f"{mark} Who am I?"),
@@ -48,10 +48,10 @@ def test_a_tool_call_is_shown_run_and_told_to_the_model(drive: Driver, upstream:
     assert text_of(report.answer) == "It is 42."
     first, second = upstream.requests(mark)
     assert {tool["function"]["name"] for tool in first.body["tools"]} == META_TOOLS
-    *_, asked, told = second.body["messages"]
-    assert [call["id"] for call in asked["tool_calls"]] == [told["tool_call_id"]]
-    assert told["role"] == "tool"
-    assert "42" in told["content"]
+    *_, request, message = second.body["messages"]
+    assert [call["id"] for call in request["tool_calls"]] == [message["tool_call_id"]]
+    assert message["role"] == "tool"
+    assert "42" in message["content"]
     assert len(report.posts) == 1
     assert_kept(report)
 
@@ -68,8 +68,8 @@ def test_parallel_calls_share_a_step_and_are_told_in_call_order(drive: Driver, u
     ]
     _, four, nine, *_ = report.answer["parts"]
     assert [four["state"], nine["state"]] == ["output-available", "output-available"]
-    *_, asked, told_four, told_nine = upstream.requests(mark)[1].body["messages"]
-    ids = [call["id"] for call in asked["tool_calls"]]
+    *_, request, told_four, told_nine = upstream.requests(mark)[1].body["messages"]
+    ids = [call["id"] for call in request["tool_calls"]]
     assert ids == [told_four["tool_call_id"], told_nine["tool_call_id"]]
     assert "4" in told_four["content"]
     assert "9" in told_nine["content"]
@@ -112,8 +112,8 @@ def test_a_tool_that_does_not_exist_is_told_to_the_model_and_the_run_goes_on(
     assert shape_of(report.answer) == ["step-start", "tool-no_such_tool", "step-start", "text"]
     assert report.answer["parts"][1]["state"] == "output-error"
     assert "no_such_tool" in report.answer["parts"][1]["errorText"]
-    told = upstream.requests(mark)[1].body["messages"][-1]
-    assert (told["role"], "no_such_tool" in told["content"]) == ("tool", True)
+    message = upstream.requests(mark)[1].body["messages"][-1]
+    assert (message["role"], "no_such_tool" in message["content"]) == ("tool", True)
     assert len(report.posts) == 1
     assert_kept(report)
 
@@ -128,11 +128,11 @@ def test_calls_that_reuse_an_id_in_the_next_step_stay_apart(drive: Driver, upstr
     assert_kept(report)
 
 
-@pytest.mark.parametrize(("said", "reason"), [("length", "length"), ("content_filter", "content-filter")])
+@pytest.mark.parametrize(("text", "reason"), [("length", "length"), ("content_filter", "content-filter")])
 def test_an_answer_that_the_model_had_to_cut_says_why(
-    drive: Driver, upstream: Upstream, said: str, reason: str
+    drive: Driver, upstream: Upstream, text: str, reason: str
 ) -> None:
-    mark = upstream.teach([{"text": ["Half ", "an "]}, {"finish": said}])
+    mark = upstream.teach([{"text": ["Half ", "an "]}, {"finish": text}])
     report = drive(send(mark))
     assert report.chat["status"] == "ready"
     assert [finish["finishReason"] for finish in report.chat["finishes"]] == [reason]
@@ -187,8 +187,8 @@ def test_editing_a_message_goes_on_from_there(drive: Driver, upstream: Upstream)
         {"do": "edit", "nth": 0, "text": f"{mark} I am Grace."},
     )
     assert [text_of(message) for message in report.messages] == [f"{mark} I am Grace.", "Hello Grace."]
-    told = [m["content"] for m in upstream.requests(mark)[1].body["messages"] if m["role"] != "system"]
-    assert told == [f"{mark} I am Grace."]
+    messages = [m["content"] for m in upstream.requests(mark)[1].body["messages"] if m["role"] != "system"]
+    assert messages == [f"{mark} I am Grace."]
     assert_kept(report)
 
 

@@ -34,10 +34,10 @@ class Held:
 
 
 @pytest.fixture
-def held(upstream: Upstream) -> Iterator[Held]:
-    held = Held(upstream, uuid.uuid4().hex)
-    yield held
-    upstream.open(held.gate)
+def blocked(upstream: Upstream) -> Iterator[Held]:
+    pending = Held(upstream, uuid.uuid4().hex)
+    yield pending
+    upstream.open(pending.gate)
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,11 @@ HALF = {"text": "three"}
 RESUMED = {"resumed": 1}
 
 
-def reload_in_midstream(held: Held) -> list[dict[str, Any]]:
+def reload_in_midstream(blocked: Held) -> list[dict[str, Any]]:
     return [
         {"do": "reload", "after": HALF, "wait": False},
         {"do": "wait", "for": RESUMED},
-        held.release(),
+        blocked.release(),
         {"do": "wait"},
     ]
 
@@ -68,9 +68,11 @@ def assert_whole(report: Report) -> None:
     assert_kept(report)
 
 
-def test_a_fresh_page_resumes_the_answer_in_midstream(drive: Driver, upstream: Upstream, held: Held) -> None:
-    mark = upstream.teach(held.answer())
-    report = drive(send(mark, wait=False), *reload_in_midstream(held))
+def test_a_fresh_page_resumes_the_answer_in_midstream(
+    drive: Driver, upstream: Upstream, blocked: Held
+) -> None:
+    mark = upstream.teach(blocked.answer())
+    report = drive(send(mark, wait=False), *reload_in_midstream(blocked))
     assert shape_of(report.answer) == ["step-start", "text"]
     assert len(report.posts) == 1
     assert len(upstream.requests(mark)) == 1
@@ -78,10 +80,10 @@ def test_a_fresh_page_resumes_the_answer_in_midstream(drive: Driver, upstream: U
 
 
 def test_a_fresh_page_shows_finished_calls_without_firing_them_again(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    mark = upstream.teach([{"calls": [calculate("6*7")]}], held.answer())
-    report = drive(send(mark, wait=False), *reload_in_midstream(held), auto="tools")
+    mark = upstream.teach([{"calls": [calculate("6*7")]}], blocked.answer())
+    report = drive(send(mark, wait=False), *reload_in_midstream(blocked), auto="tools")
     assert shape_of(report.answer) == ["step-start", "tool-hub_call", "step-start", "text"]
     assert report.answer["parts"][1]["state"] == "output-available"
     assert len(report.chat["toolCalls"]) == 1
@@ -90,14 +92,14 @@ def test_a_fresh_page_shows_finished_calls_without_firing_them_again(
 
 
 def test_a_fresh_page_in_a_continued_message_gets_all_of_it(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
     ask = {"name": "ask_user", "arguments": {"question": "Which colour?"}}
-    mark = upstream.teach([{"calls": [ask]}], held.answer())
+    mark = upstream.teach([{"calls": [ask]}], blocked.answer())
     report = drive(
         send(mark),
         {"do": "output", "output": "blue", "wait": False},
-        *reload_in_midstream(held),
+        *reload_in_midstream(blocked),
         auto="tools",
         body={"tools": [ASK_USER]},
     )
@@ -108,16 +110,16 @@ def test_a_fresh_page_in_a_continued_message_gets_all_of_it(
 
 
 def test_a_fresh_page_resumes_in_the_middle_of_a_call_s_input(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    begun = piece('{"calls": [{"tool": "math.calculate", "input": {"expr', id=held.gate, name="hub_call")
+    begun = piece('{"calls": [{"tool": "math.calculate", "input": {"expr', id=blocked.gate, name="hub_call")
     rest = piece('ession": "6*7"}}]}')
-    mark = upstream.teach([begun, {"gate": held.gate}, rest], [{"text": WHOLE}])
+    mark = upstream.teach([begun, {"gate": blocked.gate}, rest], [{"text": WHOLE}])
     report = drive(
         send(mark, wait=False),
         {"do": "reload", "after": {"tool": "input-streaming"}, "wait": False},
         {"do": "wait", "for": {"resumed": 3}},
-        held.release(),
+        blocked.release(),
         {"do": "wait"},
         auto="tools",
     )
@@ -128,28 +130,30 @@ def test_a_fresh_page_resumes_in_the_middle_of_a_call_s_input(
 
 @pytest.mark.parametrize("name", ["a/b", "ü ñ", "a?b#c", "%2F", "a+b&c=d"])
 def test_a_session_of_any_name_is_resumed_and_stopped(
-    drive: Driver, upstream: Upstream, held: Held, name: str
+    drive: Driver, upstream: Upstream, blocked: Held, name: str
 ) -> None:
-    mark = upstream.teach(held.answer())
+    mark = upstream.teach(blocked.answer())
     report = drive(
         send(mark, wait=False),
         {"do": "reload", "after": HALF, "wait": False},
         {"do": "stop", "after": RESUMED},
-        id=f"{name} {held.gate}",
+        id=f"{name} {blocked.gate}",
     )
     assert report.result("stop")["status"] == 200
     assert text_of(report.answer) == "one two three "
     assert text_of(report.stored[-1]) == "one two three "
 
 
-def test_a_lost_connection_is_resumed_on_the_same_page(drive: Driver, upstream: Upstream, held: Held) -> None:
-    mark = upstream.teach(held.answer())
+def test_a_lost_connection_is_resumed_on_the_same_page(
+    drive: Driver, upstream: Upstream, blocked: Held
+) -> None:
+    mark = upstream.teach(blocked.answer())
     report = drive(
         send(mark, wait=False, cut={"frames": 4}),
         {"do": "wait", "for": {"status": "error"}},
         {"do": "resume", "wait": False},
         {"do": "wait", "for": RESUMED},
-        held.release(),
+        blocked.release(),
         {"do": "wait"},
     )
     lost, whole = report.chat["finishes"]
@@ -161,15 +165,15 @@ def test_a_lost_connection_is_resumed_on_the_same_page(drive: Driver, upstream: 
 
 @pytest.mark.parametrize("frames", [1, 3, 6, 9])
 def test_a_connection_lost_anywhere_in_a_tool_turn_is_resumed(
-    drive: Driver, upstream: Upstream, held: Held, frames: int
+    drive: Driver, upstream: Upstream, blocked: Held, frames: int
 ) -> None:
-    mark = upstream.teach([{"calls": [calculate("6*7")]}], held.answer())
+    mark = upstream.teach([{"calls": [calculate("6*7")]}], blocked.answer())
     report = drive(
         send(mark, wait=False, cut={"frames": frames}),
         {"do": "wait", "for": {"status": "error"}},
         {"do": "resume", "wait": False},
         {"do": "wait", "for": RESUMED},
-        held.release(),
+        blocked.release(),
         {"do": "wait"},
         auto="tools",
     )
@@ -187,13 +191,13 @@ def test_resuming_when_nothing_runs_changes_nothing(drive: Driver) -> None:
 
 
 def test_an_answer_that_ended_while_the_page_was_away_is_there_after_a_reload(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    mark = upstream.teach(held.answer())
+    mark = upstream.teach(blocked.answer())
     report = drive(
         send(mark, wait=False, cut={"frames": 4}),
         {"do": "wait", "for": {"status": "error"}},
-        held.release(),
+        blocked.release(),
         {"do": "open", "as": "other", "wait": False},
         {"do": "wait", "chat": "other"},
         {"do": "reload"},
@@ -202,25 +206,25 @@ def test_an_answer_that_ended_while_the_page_was_away_is_there_after_a_reload(
 
 
 def test_an_answer_that_ends_while_the_connection_is_lost_is_resumed_whole(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    mark = upstream.teach(held.answer())
+    mark = upstream.teach(blocked.answer())
     report = drive(
         send(mark, wait=False, cut={"frames": 4}),
         {"do": "wait", "for": {"status": "error"}},
-        held.release(),
+        blocked.release(),
         {"do": "resume"},
     )
     assert_whole(report)
 
 
-def test_two_tabs_follow_one_run_to_the_same_end(drive: Driver, upstream: Upstream, held: Held) -> None:
-    mark = upstream.teach([{"calls": [calculate("6*7")]}], held.answer())
+def test_two_tabs_follow_one_run_to_the_same_end(drive: Driver, upstream: Upstream, blocked: Held) -> None:
+    mark = upstream.teach([{"calls": [calculate("6*7")]}], blocked.answer())
     report = drive(
         send(mark, wait=False),
         {"do": "open", "as": "second", "after": HALF, "wait": False},
         {"do": "wait", "chat": "second", "for": RESUMED},
-        held.release(),
+        blocked.release(),
         {"do": "wait"},
         {"do": "wait", "chat": "second"},
     )
@@ -229,8 +233,10 @@ def test_two_tabs_follow_one_run_to_the_same_end(drive: Driver, upstream: Upstre
     assert len(upstream.requests(mark)) == 2
 
 
-def test_one_tab_s_stop_ends_the_run_for_the_other_too(drive: Driver, upstream: Upstream, held: Held) -> None:
-    mark = upstream.teach(held.answer())
+def test_one_tab_s_stop_ends_the_run_for_the_other_too(
+    drive: Driver, upstream: Upstream, blocked: Held
+) -> None:
+    mark = upstream.teach(blocked.answer())
     report = drive(
         send(mark, wait=False),
         {"do": "open", "as": "second", "after": HALF, "wait": False},
@@ -243,18 +249,20 @@ def test_one_tab_s_stop_ends_the_run_for_the_other_too(drive: Driver, upstream: 
     assert_kept(report)
 
 
-def test_a_stop_closes_the_model_s_connection_at_once(drive: Driver, upstream: Upstream, held: Held) -> None:
-    mark, watch = upstream.teach(held.answer()), Stopwatch()
+def test_a_stop_closes_the_model_s_connection_at_once(
+    drive: Driver, upstream: Upstream, blocked: Held
+) -> None:
+    mark, watch = upstream.teach(blocked.answer()), Stopwatch()
     report = drive(
         send(mark, wait=False),
         {"do": "stop", "after": HALF},
         {"do": "request", "path": "/api/chat/{id}/stream", "name": "after"},
     )
-    [asked] = upstream.requests(mark)
-    upstream.wait(lambda: asked.ended)
+    [request] = upstream.requests(mark)
+    upstream.wait(lambda: request.ended)
     stop = report.result("stop")
-    assert asked.left is not None
-    assert asked.left - stop["at"] / 1000 < STOP_LIMIT + watch.in_line()
+    assert request.left is not None
+    assert request.left - stop["at"] / 1000 < STOP_LIMIT + watch.in_line()
     assert stop["status"] == 200
     assert report.result("after")["status"] == 204
     assert report.chat["status"] == "ready"
@@ -264,9 +272,9 @@ def test_a_stop_closes_the_model_s_connection_at_once(drive: Driver, upstream: U
 
 
 def test_a_stop_before_the_first_word_leaves_a_session_for_the_next_turn(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    mark = upstream.teach([{"gate": held.gate}])
+    mark = upstream.teach([{"gate": blocked.gate}])
     report = drive(
         send(mark, wait=False),
         {"do": "stop", "after": {"frames": 1}},
@@ -278,40 +286,40 @@ def test_a_stop_before_the_first_word_leaves_a_session_for_the_next_turn(
 
 
 def test_a_turn_after_a_stop_is_accepted_and_tells_what_was_said(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    stopped, mark = upstream.teach(held.answer()), upstream.teach([{"text": "Go on."}])
+    stopped, mark = upstream.teach(blocked.answer()), upstream.teach([{"text": "Go on."}])
     report = drive(send(stopped, wait=False), {"do": "stop", "after": HALF}, send(mark))
     assert [message["role"] for message in report.messages] == ["user", "assistant", "user", "assistant"]
     assert text_of(report.answer) == "Go on."
-    [asked] = upstream.requests(mark)
-    told = [(m["role"], m["content"]) for m in asked.body["messages"] if m["role"] != "system"]
-    assert told == [("user", stopped), ("assistant", "one two three "), ("user", mark)]
+    [request] = upstream.requests(mark)
+    messages = [(m["role"], m["content"]) for m in request.body["messages"] if m["role"] != "system"]
+    assert messages == [("user", stopped), ("assistant", "one two three "), ("user", mark)]
 
 
 def test_a_turn_after_the_client_s_own_stop_takes_the_place_of_the_run_it_left(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    left, mark = upstream.teach(held.answer()), upstream.teach([{"text": "Go on."}])
+    left, mark = upstream.teach(blocked.answer()), upstream.teach([{"text": "Go on."}])
     report = drive(send(left, wait=False), {"do": "stop", "how": "client", "after": HALF}, send(mark))
     assert text_of(report.answer) == "Go on."
     assert report.chat["errors"] == []
-    [asked] = upstream.requests(left)
-    upstream.wait(lambda: asked.ended)
-    assert asked.left is not None
+    [request] = upstream.requests(left)
+    upstream.wait(lambda: request.ended)
+    assert request.left is not None
 
 
 def test_a_hub_without_grace_ends_the_run_when_its_client_leaves(
-    impatient_hub: Hub, sdk: str, upstream: Upstream, held: Held
+    impatient_hub: Hub, sdk: str, upstream: Upstream, blocked: Held
 ) -> None:
-    mark, watch = upstream.teach(held.answer()), Stopwatch()
+    mark, watch = upstream.teach(blocked.answer()), Stopwatch()
     report = Driver(sdk, impatient_hub)(
         send(mark, wait=False), {"do": "stop", "how": "client", "after": HALF}
     )
-    [asked] = upstream.requests(mark)
-    upstream.wait(lambda: asked.ended)
-    assert asked.left is not None
-    assert asked.left - report.raw["responses"][0]["endedAt"] / 1000 < STOP_LIMIT + watch.in_line()
+    [request] = upstream.requests(mark)
+    upstream.wait(lambda: request.ended)
+    assert request.left is not None
+    assert request.left - report.raw["responses"][0]["endedAt"] / 1000 < STOP_LIMIT + watch.in_line()
 
 
 def test_stopping_when_nothing_runs_is_harmless(drive: Driver) -> None:
@@ -322,9 +330,9 @@ def test_stopping_when_nothing_runs_is_harmless(drive: Driver) -> None:
 
 
 def test_a_second_turn_during_a_run_is_refused_and_the_run_goes_on(
-    drive: Driver, upstream: Upstream, held: Held
+    drive: Driver, upstream: Upstream, blocked: Held
 ) -> None:
-    mark = upstream.teach(held.answer())
+    mark = upstream.teach(blocked.answer())
     intruder = {"id": "u-2", "role": "user", "parts": [{"type": "text", "text": "#plain Me too."}]}
     report = drive(
         send(mark, wait=False),
@@ -336,7 +344,7 @@ def test_a_second_turn_during_a_run_is_refused_and_the_run_goes_on(
             "path": "/api/chat",
             "body": {"id": "{id}", "messages": [intruder], "trigger": "submit-message"},
         },
-        held.release(),
+        blocked.release(),
         {"do": "wait"},
     )
     second = report.result("second")

@@ -46,7 +46,7 @@ class Upstream:
 
     def __init__(self, port: int = 0) -> None:
         self.behaviours = defaults()
-        self.asked: list[Asked] = []
+        self.questions: list[Asked] = []
         self.changed = threading.Condition()
         self._gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._server = Server(self._respond, port)
@@ -73,7 +73,7 @@ class Upstream:
     def requests(self, mark: str) -> list[Asked]:
         """The requests so far that asked for this behaviour."""
         with self.changed:
-            return [asked for asked in self.asked if asked.key == mark.removeprefix("#")]
+            return [request for request in self.questions if request.key == mark.removeprefix("#")]
 
     def wait(self, true: Callable[[], object], limit: float = 120.0) -> None:
         """Return when `true()` holds; fail at the deadline."""
@@ -99,7 +99,7 @@ class Upstream:
                 self._gates[name].set()
                 await wire.send(200, {"gate": name})
             case ["GET", "control", "requests"]:
-                await wire.send(200, {"requests": [asdict(asked) for asked in self.asked]})
+                await wire.send(200, {"requests": [asdict(question) for question in self.questions]})
             case _:
                 await wire.send(404, {"error": {"message": f"no such path: {request.path}"}})
 
@@ -107,42 +107,42 @@ class Upstream:
         body = json.loads(request.body)
         key, step = key_of(body), step_of(body)
         with self.changed:
-            number = len(self.asked) + 1
-            asked = Asked(number, key, step, body, request.headers, time.time())
-            self.asked.append(asked)
+            number = len(self.questions) + 1
+            question = Asked(number, key, step, body, request.headers, time.time())
+            self.questions.append(question)
             self.changed.notify_all()
         behaviour = self.behaviours.get(key) or self.behaviours["plain"]
-        answer = asyncio.ensure_future(self._answer(wire, asked, behaviour.answer(step)))
+        answer = asyncio.ensure_future(self._answer(wire, question, behaviour.answer(step)))
         watch = asyncio.ensure_future(wire.left())
         await asyncio.wait({answer, watch}, return_when=asyncio.FIRST_COMPLETED)
-        self._note(asked, **{"answered" if answer.done() else "left": time.time()})
+        self._note(question, **{"answered" if answer.done() else "left": time.time()})
         for task in (answer, watch):
             task.cancel()
         await asyncio.gather(watch, return_exceptions=True)
         await answer
 
-    def _note(self, asked: Asked, **changes: Any) -> None:
+    def _note(self, request: Asked, **changes: Any) -> None:
         with self.changed:
             for name, value in changes.items():
-                setattr(asked, name, value)
+                setattr(request, name, value)
             self.changed.notify_all()
 
-    async def _answer(self, wire: Wire, asked: Asked, answer: Answer) -> None:
+    async def _answer(self, wire: Wire, request: Asked, answer: Answer) -> None:
         if answer and "status" in answer[0]:
             refusal = answer[0]
             await wire.send(refusal["status"], refusal["body"], refusal.get("headers", {}))
             return
         await wire.begin()
-        await self._chunk(wire, asked, {"role": "assistant", "content": ""})
+        await self._chunk(wire, request, {"role": "assistant", "content": ""})
         for move in answer:
-            if await self._move(wire, asked, move):
+            if await self._move(wire, request, move):
                 return
         if not any("finish" in move for move in answer):
             called = any("calls" in move for move in answer)
-            await self._finish(wire, asked, "tool_calls" if called else "stop")
+            await self._finish(wire, request, "tool_calls" if called else "stop")
         await wire.end()
 
-    async def _move(self, wire: Wire, asked: Asked, move: dict[str, Any]) -> bool:
+    async def _move(self, wire: Wire, request: Asked, move: dict[str, Any]) -> bool:
         """Carry out one move; true when the answer ends with it."""
         match move:
             case {"wait": seconds}:
@@ -157,34 +157,34 @@ class Upstream:
                 await (wire.end() if how == "clean" else wire.reset())
                 return True
             case {"finish": reason}:
-                await self._finish(wire, asked, reason)
+                await self._finish(wire, request, reason)
             case _:
-                for delta in deltas(move, asked.number):
-                    await self._chunk(wire, asked, delta)
+                for delta in deltas(move, request.number):
+                    await self._chunk(wire, request, delta)
                     await asyncio.sleep(move.get("pace", 0))
         return False
 
-    async def _chunk(self, wire: Wire, asked: Asked, delta: dict[str, Any]) -> None:
+    async def _chunk(self, wire: Wire, request: Asked, delta: dict[str, Any]) -> None:
         choice = {"index": 0, "delta": delta, "finish_reason": None}
-        await wire.event(json.dumps(chunk(asked, [choice])))
-        self._note(asked, chunks=asked.chunks + 1)
+        await wire.event(json.dumps(chunk(request, [choice])))
+        self._note(request, chunks=request.chunks + 1)
 
-    async def _finish(self, wire: Wire, asked: Asked, reason: str) -> None:
+    async def _finish(self, wire: Wire, request: Asked, reason: str) -> None:
         choice = {"index": 0, "delta": {}, "finish_reason": reason}
-        await wire.event(json.dumps(chunk(asked, [choice])))
-        if (asked.body.get("stream_options") or {}).get("include_usage"):
+        await wire.event(json.dumps(chunk(request, [choice])))
+        if (request.body.get("stream_options") or {}).get("include_usage"):
             usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-            await wire.event(json.dumps({**chunk(asked, []), "usage": usage}))
+            await wire.event(json.dumps({**chunk(request, []), "usage": usage}))
         await wire.event("[DONE]")
 
 
-def chunk(asked: Asked, choices: list[dict[str, Any]]) -> dict[str, Any]:
+def chunk(request: Asked, choices: list[dict[str, Any]]) -> dict[str, Any]:
     """One `chat.completion.chunk`."""
     return {
-        "id": f"chatcmpl-{asked.number}",
+        "id": f"chatcmpl-{request.number}",
         "object": "chat.completion.chunk",
-        "created": int(asked.began),
-        "model": asked.body.get("model", ""),
+        "created": int(request.began),
+        "model": request.body.get("model", ""),
         "choices": choices,
     }
 

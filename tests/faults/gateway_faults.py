@@ -103,14 +103,14 @@ class Faulty:
 
     def __init__(self, faults: Mapping[str, Fault]) -> None:
         self._faults = faults
-        self.asked: dict[str, int] = {}
+        self.requests: dict[str, int] = {}
 
     async def script(self, peer: Peer) -> None:
         """See `tests.providers.servers.serving`. One request a connection, which is closed behind it."""
         received = await peer.request()
         body: dict[str, Any] = msgspec.json.decode(received.body)
         name = body["model"]
-        self.asked[name] = self.asked.get(name, 0) + 1
+        self.requests[name] = self.requests.get(name, 0) + 1
         await play(peer, self._faults[name](speech_at(received.line)))
 
 

@@ -206,8 +206,8 @@ class Client:
         host, _, port = url.removeprefix("http://").partition(":")
         client = cls(*await asyncio.open_connection(host, int(port)))
         raw = msgspec.json.encode(body)
-        said = {"host": host, "content-length": str(len(raw)), **(headers or {})}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        reply = {"host": host, "content-length": str(len(raw)), **(headers or {})}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in reply.items())
         client.writer.write(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + raw)
         return client
 
@@ -295,9 +295,9 @@ async def house(
 ) -> AsyncIterator[House]:
     """A hub whose only provider `up` plays this script; `more` is said of the provider."""
     async with upstream_serving(script) as upstream:
-        said = {"providers": {"up": provider(family, upstream.url, **more)}, **(config or {})}
+        reply = {"providers": {"up": provider(family, upstream.url, **more)}, **(config or {})}
         async with (
-            opened(folder, said) as (hub, url),
+            opened(folder, reply) as (hub, url),
             httpx2.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http,
         ):
             yield House(hub, upstream, url, http)
@@ -307,7 +307,7 @@ async def house(
 class Watch:
     """A script's eye: that it was asked, and that the hub closed each connection."""
 
-    asked: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
+    requests: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     closed: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
 
     def then(self, *answer: bytes) -> Script:
@@ -315,7 +315,7 @@ class Watch:
 
         async def script(peer: Peer) -> None:
             await peer.request()
-            self.asked.put_nowait(None)
+            self.requests.put_nowait(None)
             for piece in answer:
                 await peer.send(piece)
             await peer.gone()

@@ -38,8 +38,8 @@ class Process:
         """What the session holds; an error is a failed test."""
         response = await self.http.get(f"/api/sessions/{session}/messages")
         assert response.status_code == 200, response.text
-        held: list[dict[str, Any]] = response.json()["messages"]
-        return held
+        pending: list[dict[str, Any]] = response.json()["messages"]
+        return pending
 
 
 def write_config(

@@ -130,8 +130,10 @@ class Upstream:
         """Answer one request; whether there may be another on this connection."""
         received = await peer.request()
         body: dict[str, Any] = msgspec.json.decode(received.body)
-        asked = self._book.asked.get(body["model"]) or Asked()  # its client may be gone, and all is settled
-        asked.attempts += 1
+        request = (
+            self._book.questions.get(body["model"]) or Asked()
+        )  # its client may be gone, and all is settled
+        request.attempts += 1
         self._book.report.attempts += 1
         speech, stream = speech_at(received.line), bool(body.get("stream"))
         if self._dice.random() < FAULTY:
@@ -142,7 +144,7 @@ class Upstream:
             await self._talk(peer, speech, tokens)
         else:
             await peer.send(ok(counted(speech.whole, tokens)))
-        asked.served = tokens
+        request.served = tokens
         return True
 
     async def _talk(self, peer: Peer, speech: Speech, tokens: int) -> None:
@@ -166,7 +168,7 @@ class Book:
     """The account of all requests; what is complete and right is forgotten."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Asked] = {}
+        self.questions: dict[str, Asked] = {}
         self.report = Report()
         self._seen: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
@@ -176,55 +178,59 @@ class Book:
         """A new request, by its model's name."""
         name = f"n{self.report.requests}"
         self.report.requests += 1
-        self.asked[name] = Asked()
+        self.questions[name] = Asked()
         return name
 
     def settled(self, record: UsageRecord) -> None:
         """The hub has written a usage row."""
         name = (record.model_asked or "").partition("/")[2]
         self._rows[record.status] += 1
-        asked = self.asked.get(name)
-        if asked is None or asked.row is not None:
+        request = self.questions.get(name)
+        if request is None or request.row is not None:
             self.report.problems.append(f"a second row for {name}")
             return
-        asked.row = record
+        request.row = record
         self.report.tokens += record.tokens.output_tokens or 0
-        self._close(name, asked)
+        self._close(name, request)
 
     def ended(self, name: str, seen: str) -> None:
         """A client is done."""
         self._seen[seen] += 1
-        self.asked[name].seen = seen
-        self._close(name, self.asked[name])
+        self.questions[name].seen = seen
+        self._close(name, self.questions[name])
 
     def finish(self) -> Report:
         """What is still open is wrong, unless the hub has never heard of it."""
-        for name, asked in self.asked.items():
-            if asked.row is None and (asked.attempts or asked.seen != "left"):
-                self.report.problems.append(f"no row for {name}: {asked}")
+        for name, request in self.questions.items():
+            if request.row is None and (request.attempts or request.seen != "left"):
+                self.report.problems.append(f"no row for {name}: {request}")
         self.report.seen, self.report.rows = dict(self._seen), dict(self._rows)
         return self.report
 
-    def _close(self, name: str, asked: Asked) -> None:
-        if asked.row is None or asked.seen is None:
+    def _close(self, name: str, request: Asked) -> None:
+        if request.row is None or request.seen is None:
             return
-        self.report.problems += [f"{name}: {problem}: {asked}" for problem in wrong(asked, asked.row)]
-        del self.asked[name]
+        self.report.problems += [f"{name}: {problem}: {request}" for problem in wrong(request, request.row)]
+        del self.questions[name]
 
 
-def wrong(asked: Asked, row: UsageRecord) -> Iterator[str]:
+def wrong(request: Asked, row: UsageRecord) -> Iterator[str]:
     """What does not fit together."""
     tokens = row.tokens
     fitting = {"complete": ("finished",), "failed": ("failed",), "left": ("finished", "failed", "aborted")}
-    if row.status not in fitting[asked.seen or ""]:
+    if row.status not in fitting[request.seen or ""]:
         yield "the client saw something else"
-    if row.status == "finished" and (tokens.output_tokens, tokens.estimated) != (asked.served, False):
+    if row.status == "finished" and (tokens.output_tokens, tokens.estimated) != (request.served, False):
         yield "not what was served"
     if row.status == "finished" and tokens.input_tokens != 7:
         yield "not what was asked"
     if row.status == "failed" and row.error is None:
         yield "a failure without a reason"
-    if row.status == "aborted" and tokens.output_tokens not in (None, asked.served) and not tokens.estimated:
+    if (
+        row.status == "aborted"
+        and tokens.output_tokens not in (None, request.served)
+        and not tokens.estimated
+    ):
         yield "an estimate that is not marked"
     if row.status == "aborted" and tokens.output_tokens is None:
         yield "nothing was written down"
@@ -353,10 +359,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    said = parser.parse_args()
+    namespace = parser.parse_args()
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
-        report = asyncio.run(soak(Path(folder), seconds=said.seconds, clients=said.clients, seed=said.seed))
+        report = asyncio.run(
+            soak(Path(folder), seconds=namespace.seconds, clients=namespace.clients, seed=namespace.seed)
+        )
     shown = asdict(report)
     shown["problems"] = [len(report.problems), *report.problems[:20]]
     print(json.dumps(shown, indent=2))

@@ -64,9 +64,9 @@ class Rooms:
     async def waiting(self) -> str:
         """What is said of the spool, once what was consumed has got there: a moment after the answer."""
         async with asyncio.timeout(10):
-            while "spool" not in (said := (await self.ready())[1]):
+            while "spool" not in (reply := (await self.ready())[1]):
                 pass
-        return str(said["spool"])
+        return str(reply["spool"])
 
     async def up(self) -> None:
         """The database is up, and nothing waits."""
@@ -106,16 +106,16 @@ def unreadable(folder: Path) -> Iterator[None]:
     away.rmdir()
 
 
-async def check_down(it: Rooms, *, known: str, unknown: str) -> list[str]:
+async def check_down(it: Rooms, *, existing: str, unknown: str) -> list[str]:
     """A key that was seen goes on at both doors, another does not, and all else says 503; the requests."""
-    answers = [await it.ask(known), await it.ask(known, PATHS["anthropic"])]
+    answers = [await it.ask(existing), await it.ask(existing, PATHS["anthropic"])]
     assert [answer.status_code for answer in answers] == [200, 200]
     for path, door in zip(PATHS.values(), PATHS, strict=True):
         refused = await it.ask(unknown, path)
         assert refused.status_code == 503
         assert "database" in refused.json()["error"]["message"], door
     assert (await it.ask("dgm_made-up")).status_code == 503
-    headers = {"authorization": f"Bearer {known}"}
+    headers = {"authorization": f"Bearer {existing}"}
     assert (await it.http.get("/api/sessions", headers=headers)).status_code == 503
     message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
     chat = await it.http.post("/api/chat", json={"id": "s", "messages": [message]}, headers=headers)
@@ -129,15 +129,15 @@ async def test_a_hub_that_starts_without_its_database_serves_who_was_seen_before
 ) -> None:
     async with serving(script) as upstream:
         async with rooms(tmp_path, upstream.url) as it:
-            _, known = await it.hub.store.keys.create("ann")
+            _, existing = await it.hub.store.keys.create("ann")
             _, unknown = await it.hub.store.keys.create("bob")
-            request_ids = [(await it.ask(known)).headers["x-request-id"]]
+            request_ids = [(await it.ask(existing)).headers["x-request-id"]]
         with trouble(tmp_path / "hub"):
             async with rooms(tmp_path, upstream.url) as it:
-                status, said = await it.ready()
-                assert (status, said["status"]) == (503, "unavailable")
-                assert DATABASE_FILE in said["store"]
-                request_ids += await check_down(it, known=known, unknown=unknown)
+                status, reply = await it.ready()
+                assert (status, reply["status"]) == (503, "unavailable")
+                assert DATABASE_FILE in reply["store"]
+                request_ids += await check_down(it, existing=existing, unknown=unknown)
                 assert await it.waiting() == "2 usage records wait for the database"
         async with rooms(tmp_path, upstream.url) as it:
             await it.up()
@@ -155,15 +155,15 @@ async def test_a_database_that_goes_down_and_up_again_loses_and_repeats_nothing(
 ) -> None:
     """With 20 requests under way when it happens."""
     async with serving(script) as upstream, rooms(tmp_path, upstream.url) as it:
-        _, known = await it.hub.store.keys.create("ann")
+        _, existing = await it.hub.store.keys.create("ann")
         _, unknown = await it.hub.store.keys.create("bob")
-        request_ids = [(await it.ask(known)).headers["x-request-id"]]
+        request_ids = [(await it.ask(existing)).headers["x-request-id"]]
         with trouble(tmp_path / "hub"):
-            answers = await asyncio.gather(*(it.ask(known) for _ in range(20)))
+            answers = await asyncio.gather(*(it.ask(existing) for _ in range(20)))
             assert {answer.status_code for answer in answers} == {200}
             request_ids += [answer.headers["x-request-id"] for answer in answers]
             if trouble is not busy:  # it can be read then, and knows the keys
-                request_ids += await check_down(it, known=known, unknown=unknown)
+                request_ids += await check_down(it, existing=existing, unknown=unknown)
                 assert (await it.ready())[0] == 503
         await it.up()
         assert sorted(map(str, await it.ids())) == sorted(request_ids)

@@ -48,7 +48,7 @@ async def leave_again(
 
         async def measure() -> float:
             client = await Client.ask(it.url, way.path, ask(stream=stream))
-            await watch.asked.get()
+            await watch.requests.get()
             await wait(client)
             return await watch.delay(client.leave())
 
@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_a_count_of_tokens_ends_it_at_the_provider(tm
 
         async def measure() -> float:
             client = await Client.ask(it.url, "/v1/messages/count_tokens", ask(stream=False))
-            await watch.asked.get()
+            await watch.requests.get()
             return await watch.delay(client.leave())
 
         assert await median(measure, TIMES) < AT_ONCE

@@ -61,7 +61,7 @@ class Moody:
 
     def __init__(self, plan: Callable[[Speech, Received], list[Steps]]) -> None:
         self._plan = plan
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.keys: list[str] = []
 
     async def script(self, peer: Peer) -> None:
@@ -69,8 +69,8 @@ class Moody:
         received = await peer.request()
         self.keys.append((received["authorization"] or received["x-api-key"]).removeprefix("Bearer "))
         body: dict[str, Any] = msgspec.json.decode(received.body)
-        speech, number = speech_at(received.line), self.asked[body["model"]]
-        self.asked[body["model"]] += 1
+        speech, number = speech_at(received.line), self.requests[body["model"]]
+        self.requests[body["model"]] += 1
         plan = self._plan(speech, received)
         good = [answer(speech, stream=bool(body.get("stream")))]
         await play(peer, plan[number] if number < len(plan) else good)
@@ -83,7 +83,7 @@ async def test_an_overloaded_provider_is_asked_again_also_when_it_says_so_in_its
     moody = Moody(lambda speech, _: [[complete(OVERLOADED[speech.family])]] * 2)
     async with house(tmp_path, way.family, moody.script, retries=2) as it:
         response = await it.post(way, stream=True)
-        assert (response.status_code, moody.asked) == (200, {"m": 3})
+        assert (response.status_code, moody.requests) == (200, {"m": 3})
         assert "verloaded" not in response.text
         row = await it.row()
         assert (row.status, row.tokens.output_tokens) == ("finished", 3)
@@ -94,7 +94,7 @@ async def test_an_overload_that_stays_is_told_as_one(tmp_path: Path, way: Way) -
     moody = Moody(lambda speech, _: [[complete(OVERLOADED[speech.family])]] * 9)
     async with house(tmp_path, way.family, moody.script, retries=1) as it:
         response = await it.post(way, stream=True)
-        assert moody.asked == {"m": 2}
+        assert moody.requests == {"m": 2}
         assert response.status_code in (503, 529)
         assert "verloaded" in response.json()["error"]["message"]
         assert (await it.row()).error == "overloaded"
@@ -116,7 +116,7 @@ async def test_a_failure_that_may_pass_is_tried_again(tmp_path: Path, way: Way, 
     many = len(TRANSIENT)
     async with house(tmp_path, way.family, moody.script, retries=many) as it:
         response = await it.post(way, stream=stream)
-        assert (response.status_code, moody.asked) == (200, {"m": many + 1})
+        assert (response.status_code, moody.requests) == (200, {"m": many + 1})
         assert (await it.row()).status == "finished"
 
 
@@ -140,13 +140,13 @@ async def two(folder: Path, way: Way, script: Script, **more: Any) -> AsyncItera
             yield http, hub, good
 
 
-def script_of(faults: Mapping[str, Fault], asked: Counter[str]) -> Script:
+def script_of(faults: Mapping[str, Fault], counter: Counter[str]) -> Script:
     """Each model fails in its own way; how often each is asked is counted."""
 
     async def script(peer: Peer) -> None:
         received = await peer.request()
         name = msgspec.json.decode(received.body)["model"]
-        asked[name] += 1
+        counter[name] += 1
         await play(peer, faults[name](speech_at(received.line)))
 
     return script
@@ -154,26 +154,26 @@ def script_of(faults: Mapping[str, Fault], asked: Counter[str]) -> Script:
 
 @pytest.mark.parametrize("way", MAIN, ids=str)
 async def test_once_a_byte_has_reached_the_client_nobody_is_asked_again(tmp_path: Path, way: Way) -> None:
-    asked: Counter[str] = Counter()
-    async with two(tmp_path, way, script_of(LATE, asked), retries=3) as (http, hub, good):
+    counter: Counter[str] = Counter()
+    async with two(tmp_path, way, script_of(LATE, counter), retries=3) as (http, hub, good):
         asking = [http.post(way.path, json=ask(stream=True, model=f"bad/{name}")) for name in LATE]
         for response in await asyncio.gather(*asking):
             assert response.status_code == 200
             assert '"error"' in response.text
-        assert asked == dict.fromkeys(LATE, 1)
-        assert good.asked == {}
+        assert counter == dict.fromkeys(LATE, 1)
+        assert good.requests == {}
         assert {row.status for row in await rows_of(hub, len(LATE))} == {"failed"}
 
 
 @pytest.mark.parametrize("way", MAIN, ids=str)
 async def test_the_next_model_answers_when_nothing_was_told_yet(tmp_path: Path, way: Way) -> None:
-    asked: Counter[str] = Counter()
-    async with two(tmp_path, way, script_of(EARLY, asked)) as (http, hub, good):
+    counter: Counter[str] = Counter()
+    async with two(tmp_path, way, script_of(EARLY, counter)) as (http, hub, good):
         asking = [http.post(way.path, json=ask(stream=True, model=f"bad/{name}")) for name in EARLY]
         for response in await asyncio.gather(*asking):
             assert (response.status_code, response.headers["x-dragoman-model"]) == (200, "good/spare")
             assert '"error"' not in response.text
-        assert (asked, good.asked) == (dict.fromkeys(EARLY, 1), {"spare": len(EARLY)})
+        assert (counter, good.requests) == (dict.fromkeys(EARLY, 1), {"spare": len(EARLY)})
         rows = await rows_of(hub, len(EARLY))
         assert {(row.status, row.provider, row.tokens.output_tokens) for row in rows} == {
             ("finished", "good", 3)
@@ -183,11 +183,11 @@ async def test_the_next_model_answers_when_nothing_was_told_yet(tmp_path: Path, 
 async def test_what_the_client_did_wrong_is_told_and_nobody_else_is_asked(tmp_path: Path) -> None:
     way = Way("openai", "openai")
     wrong = msgspec.json.encode({"error": {"message": "no such field", "type": "invalid_request_error"}})
-    asked: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
     bad: Mapping[str, Fault] = {"m": lambda _: [failed(400, wrong)]}
-    async with two(tmp_path, way, script_of(bad, asked), retries=3) as (http, _, good):
+    async with two(tmp_path, way, script_of(bad, counter), retries=3) as (http, _, good):
         response = await http.post(way.path, json=ask(stream=True, model="bad/m"))
-        assert (response.status_code, asked, good.asked) == (400, {"m": 1}, {})
+        assert (response.status_code, counter, good.requests) == (400, {"m": 1}, {})
         assert "no such field" in response.text
 
 

@@ -30,7 +30,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self.end = asyncio.Event()
-        self.asked: dict[str, int] = {}
+        self.requests: dict[str, int] = {}
         self.keys: list[str] = []
 
     async def script(self, peer: Peer) -> None:
@@ -41,7 +41,7 @@ class Upstream:
         speech = speech_at(received.line)
         if name != "silent":
             await peer.send(begun(talk(speech)))
-        self.asked[name] = self.asked.get(name, 0) + 1
+        self.requests[name] = self.requests.get(name, 0) + 1
         if name == "soon":
             await self.end.wait()
             await peer.send(chunk(speech.finish + speech.usage + speech.ending) + END)
@@ -66,15 +66,15 @@ async def test_sigterm_lets_streams_end_tells_those_that_do_not_and_takes_nothin
                 await Client.ask(hub.url, way.path, ask(stream=True, model=f"up/{name}"))
                 for name in ("soon", "never", "silent")
             ]
-            kept = await Client.ask(hub.url, "/v1/nothing", {})
-            await kept.until(b"nothing at")
+            client = await Client.ask(hub.url, "/v1/nothing", {})
+            await client.until(b"nothing at")
             await soon.until(TEXT.encode())
             await never.until(TEXT.encode())
-            await until(lambda: "silent" in up.asked)
+            await until(lambda: "silent" in up.requests)
             hub.process.send_signal(signal.SIGTERM)
             await hub.until_refused()
             up.end.set()
-            again = await later(kept, way)
+            again = await later(client, way)
             assert again.startswith(b"HTTP/1.1 503") or again == b""
             check_ends(way, await soon.rest(), await never.rest(), silent=await silent.rest())
             assert await hub.process.wait() == 0
@@ -88,13 +88,13 @@ async def test_sigterm_lets_streams_end_tells_those_that_do_not_and_takes_nothin
     assert (found["up/never"].tokens.estimated, found["up/never"].tokens.output_tokens) == (True, 2)
 
 
-async def later(kept: Client, way: Way) -> bytes:
+async def later(client: Client, way: Way) -> bytes:
     """What a request on an open connection gets while the hub drains: a refusal, or nothing any more."""
-    kept.read = b""
+    client.read = b""
     raw = msgspec.json.encode(ask(stream=True, model="up/late"))
     head = f"POST {way.path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
-    kept.writer.write(head + raw)
-    return await kept.rest()
+    client.writer.write(head + raw)
+    return await client.rest()
 
 
 def check_ends(way: Way, soon: bytes, never: bytes, *, silent: bytes) -> None:
@@ -136,12 +136,12 @@ async def test_sighup_takes_a_new_configuration_and_drops_no_stream(tmp_path: Pa
             running.leave()
 
 
-async def reload(hub: Process, folder: Path, config: Mapping[str, Any] | None, said: str) -> None:
+async def reload(hub: Process, folder: Path, config: Mapping[str, Any] | None, text: str) -> None:
     """Write the configuration and say so; until that is answered in the log."""
     if config is not None:
         (folder / "dragoman.yaml").write_bytes(msgspec.json.encode(config))
     hub.process.send_signal(signal.SIGHUP)
-    await hub.until_logged(said)
+    await hub.until_logged(text)
 
 
 async def models(hub: Process) -> list[str]:

@@ -68,7 +68,7 @@ class Hose:
             self.sent += len(piece)
             await asyncio.sleep(0)  # the hub runs on this loop too
 
-    async def held(self, it: House) -> None:
+    async def pending(self, it: House) -> None:
         """Wait until nothing more is taken, while others are served."""
         async with asyncio.timeout(DEADLINE):
             before = -1
@@ -93,7 +93,7 @@ async def test_clients_that_read_nothing_cost_bounded_memory_and_hold_nobody_up(
         ]
         for client in clients:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a stream's transport can
-        await hose.held(it)
+        await hose.pending(it)
         grown = resident() - memory
         print(f"{way}: {grown:.1f} MB for {CLIENTS} clients, {hose.sent / 1e6:.1f} MB sent")
         assert grown < EACH * CLIENTS

@@ -135,14 +135,14 @@ def raises(door: str, response: httpx2.Response) -> str:
         )
     )
     plain: Any = {"api_key": "k", "max_retries": 0, "base_url": "http://hub.test"}
-    said: Any = ask(stream=kind == "text/event-stream")
+    reply: Any = ask(stream=kind == "text/event-stream")
     with httpx2.Client(transport=answer) as http:
         if door == "openai":
             with pytest.raises(openai.APIError) as raised:
-                list(openai.OpenAI(**plain, http_client=http).chat.completions.create(**said))
+                list(openai.OpenAI(**plain, http_client=http).chat.completions.create(**reply))
             return raised.value.message
         with pytest.raises(anthropic.APIError) as failed:
-            list(anthropic.Anthropic(**plain, http_client=http).messages.create(**said))
+            list(anthropic.Anthropic(**plain, http_client=http).messages.create(**reply))
         return failed.value.message
 
 
@@ -290,14 +290,14 @@ async def test_the_official_clients_raise_when_a_stream_breaks(tmp_path: Path, w
 
 async def read_with_sdk(it: House, way: Way, read: list[str]) -> None:
     """Read a stream that is reset."""
-    said: Any = ask(stream=True, model="up/resets")
+    reply: Any = ask(stream=True, model="up/resets")
     plain: Any = {"api_key": "k", "max_retries": 0, "http_client": it.http}
     if way.door == "openai":
         chat = openai.AsyncOpenAI(base_url=f"{it.url}/v1", **plain).chat
-        async for chunk in await chat.completions.create(**said):
+        async for chunk in await chat.completions.create(**reply):
             read += [choice.delta.content or "" for choice in chunk.choices]
         return
     messages = anthropic.AsyncAnthropic(base_url=it.url, **plain).messages
-    async for event in await messages.create(**said):
+    async for event in await messages.create(**reply):
         if event.type == "content_block_delta":
             read.append(event.delta.text)

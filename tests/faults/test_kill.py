@@ -100,13 +100,13 @@ async def test_after_kill_9_at_any_moment_nothing_acknowledged_is_lost_and_the_s
         seen = await killed_turn(config, tmp_path / "hub", session=session, after=chance.uniform(0, LENGTH))
         async with started(config, tmp_path / "hub") as hub:
             response = await hub.http.get(f"/api/sessions/{session}/messages")
-            held = response.json()["messages"] if response.status_code == 200 else []
-            check(seen, held)
-            check_marks(tmp_path / f"marks-{number}", held)
+            pending = response.json()["messages"] if response.status_code == 200 else []
+            check(seen, pending)
+            check_marks(tmp_path / f"marks-{number}", pending)
             monkeypatch.setenv("MARKS", str(tmp_path / "next"))
             again = await hub.http.post("/api/chat", json=ask("more", session=session))
             assert text_of(frames_in(again.text)).endswith("word7 ")
-            assert len(await hub.messages(session)) == len(held) + 2
+            assert len(await hub.messages(session)) == len(pending) + 2
 
 
 async def test_a_call_that_ran_in_a_crash_is_kept_and_the_model_is_told_what_had_finished(

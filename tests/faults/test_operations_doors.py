@@ -81,7 +81,7 @@ async def test_what_opens_a_server_s_address_is_known_as_secret(
         "header": {**FAR, "headers": {"authorization": f"Bearer {PASSWORD}-3"}},
     }
     async with serving(tmp_path, mcp_servers=servers) as hub:
-        known = hub.hub._services.environment.secrets
-        assert {f"{PASSWORD}-{number}" for number in (1, 2, 3)} <= known
+        existing = hub.hub._services.environment.secrets
+        assert {f"{PASSWORD}-{number}" for number in (1, 2, 3)} <= existing
         await hub.hub.external.servers.wait_until_started()
         assert PASSWORD not in (await hub.http.get("/api/mcp/servers")).text

@@ -42,10 +42,10 @@ async def call(hub: Served, operation: str, **input: Any) -> Json:
     return found
 
 
-async def told(hub: Served, operation: str, **input: Any) -> Json:
+async def collect(hub: Served, operation: str, **input: Any) -> Json:
     """What a model would be told of it."""
-    said = await call(hub, "hub.call", calls=[{"tool": operation, "input": input}])
-    entry: Json = said["result"][0] if said["success"] else said
+    reply = await call(hub, "hub.call", calls=[{"tool": operation, "input": input}])
+    entry: Json = reply["result"][0] if reply["success"] else reply
     return entry
 
 
@@ -89,14 +89,14 @@ async def test_what_acts_below_a_call_is_not_done_while_the_database_is_down(
         with replaced(tmp_path / "hub"):
             assert (await call(hub, "danger.quick", disk="a"))["error"]["code"] == "unavailable"
             operations_chain.released.set()
-            said = await relaying
-        assert (said["status"], said["error"]["transient"]) == ("failed", True)
+            reply = await relaying
+        assert (reply["status"], reply["error"]["transient"]) == ("failed", True)
         assert words(log)["wiped b"] == 0
 
 
 async def test_a_result_that_cannot_be_kept_is_told_in_part(tmp_path: Path, log: Path) -> None:
     async with serving(tmp_path, operations=["tests.faults.operations_chain"]) as hub:
-        piling = await begun(log, "pile", told(hub, "big.pile", rows=2_000))
+        piling = await begun(log, "pile", collect(hub, "big.pile", rows=2_000))
         with replaced(tmp_path / "hub"):
             assert (await call(hub, "danger.quick", disk="a"))["error"]["code"] == "unavailable"
             operations_chain.released.set()
@@ -112,9 +112,9 @@ async def test_nobody_is_asked_while_the_database_is_down_and_an_answer_is_refus
         approval_id = (await call(hub, "danger.wipe", disk="a"))["approvalId"]
         with replaced(tmp_path / "hub"):
             for _ in range(2):  # the first one finds out that it is down
-                said = await told(hub, "danger.wipe", disk="b")
-                assert not said["success"]
-                assert said["error"]["code"] in ("store", "unavailable")
+                reply = await collect(hub, "danger.wipe", disk="b")
+                assert not reply["success"]
+                assert reply["error"]["code"] in ("store", "unavailable")
             answer = await hub.http.post(f"/api/approvals/{approval_id}", json={"approved": True})
             assert answer.status_code == 503
         await up(hub)

@@ -63,8 +63,8 @@ async def parts_of(hub: Served, headers: Mapping[str, str]) -> list[dict[str, An
     async with asyncio.timeout(10):
         while (run := hub.hub.runs.get_active("s")) is not None:
             await run.done.wait()
-    said = (await hub.http.get("/api/sessions/s/messages", headers=headers)).json()
-    parts: list[dict[str, Any]] = said["messages"][-1]["parts"]
+    reply = (await hub.http.get("/api/sessions/s/messages", headers=headers)).json()
+    parts: list[dict[str, Any]] = reply["messages"][-1]["parts"]
     return parts
 
 
@@ -79,7 +79,7 @@ def turn(*tools: tuple[str, Any]) -> list[dict[str, Any]]:
 
 async def mcp(hub: Served, headers: Mapping[str, str], **params: Any) -> Any:
     """The result of a tool call by a client whose user can be asked."""
-    said = {
+    reply = {
         "content-type": "application/json",
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": "2026-07-28",
@@ -88,7 +88,7 @@ async def mcp(hub: Served, headers: Mapping[str, str], **params: Any) -> Any:
     }
     body = {"name": "hub_call", "arguments": WIPE, "_meta": META, **params}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": body}
-    return (await hub.http.post("/mcp", headers={**said, **headers}, json=message)).json()["result"]
+    return (await hub.http.post("/mcp", headers={**reply, **headers}, json=message)).json()["result"]
 
 
 @pytest.mark.promise("approval-not-by-caller")
@@ -117,8 +117,8 @@ async def test_of_many_uses_and_answers_at_once_one_passes(tmp_path: Path) -> No
         assert sorted(statuses) == [200, *[409] * 19]
         tool = f"danger.wipe/call?approval={id}"
         using = [hub.http.post(f"/api/operations/{tool}", headers=ann, json={"disk": "a"}) for _ in range(20)]
-        said = [response.json()["success"] for response in await asyncio.gather(*using)]
-        assert said.count(True) == 1
+        replies = [response.json()["success"] for response in await asyncio.gather(*using)]
+        assert replies.count(True) == 1
 
 
 async def test_what_was_approved_in_a_chat_is_taken_by_no_other_door(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ async def test_what_was_approved_in_a_chat_is_taken_by_no_other_door(tmp_path: P
         id = approval["approvalId"]
         await hub.hub.store.approvals.answer(id, approved=True, by=Identity("ann"))
         tool = f"danger.wipe/call?approval={id}"
-        said = (await hub.http.post(f"/api/operations/{tool}", headers=ann, json={"disk": "a"})).json()
-        assert (said["status"], said["error"]["code"]) == ("failed", "conflict")
+        reply = (await hub.http.post(f"/api/operations/{tool}", headers=ann, json={"disk": "a"})).json()
+        assert (reply["status"], reply["error"]["code"]) == ("failed", "conflict")
         assert (await hub.hub.store.approvals.get(id)).status == "approved"
         resumed = await hub.http.post("/api/chat", headers=ann, json=await responded(hub, ann, id))
         assert "tool-output-available" in types(frames_in(resumed.text))
@@ -138,10 +138,10 @@ async def test_what_was_approved_in_a_chat_is_taken_by_no_other_door(tmp_path: P
 
 async def responded(hub: Served, headers: Mapping[str, str], id: str) -> dict[str, Any]:
     """The body in which a front end says yes."""
-    said = (await hub.http.get("/api/sessions/s/messages", headers=headers)).json()["messages"]
-    part = next(each for each in said[-1]["parts"] if each.get("approval", {}).get("id") == id)
+    reply = (await hub.http.get("/api/sessions/s/messages", headers=headers)).json()["messages"]
+    part = next(each for each in reply[-1]["parts"] if each.get("approval", {}).get("id") == id)
     part |= {"state": "approval-responded", "approval": {"id": id, "approved": True}}
-    return {"id": "s", "messages": said, "trigger": "submit-message", "messageId": said[-1]["id"]}
+    return {"id": "s", "messages": reply, "trigger": "submit-message", "messageId": reply[-1]["id"]}
 
 
 async def test_a_chat_that_goes_on_after_an_approval_stays_under_its_key(tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ async def test_no_spelling_and_no_way_round_calls_what_is_denied(tmp_path: Path)
             inner = {"calls": [entry]}
             ways = (("hub.call", inner), ("relay.pass_on", entry))
             for way in (*ways, ("hub.call", {"calls": [{"tool": "hub.call", "input": inner}]})):
-                said = await call(hub, {}, way[0], **way[1])
-                assert "sent to" not in str(said), said
+                reply = await call(hub, {}, way[0], **way[1])
+                assert "sent to" not in str(reply), reply
             [first] = (await call(hub, {}, "hub.call", **inner))["result"]
             assert first["error"]["code"] in ("call_denied", "not_found")
         texts = [await call(hub, {}, "hub.list"), await call(hub, {}, "hub.search", q="send mail")]

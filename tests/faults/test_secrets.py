@@ -59,7 +59,7 @@ class Vault:
         self.header, self.query = word("qheader"), word("qquery")
         self.master = MasterKey.generate().to_text()
         self.hub: list[str] = []
-        self.said: list[str] = []
+        self.output: list[str] = []
 
     @property
     def all(self) -> list[str]:
@@ -67,9 +67,9 @@ class Vault:
         hub = [key[SHOWN:] for key in self.hub]
         return [self.env, self.file, self.table, self.header, self.query, self.master, *hub]
 
-    def hear(self, *said: object) -> None:
+    def hear(self, *replies: object) -> None:
         """Something was said."""
-        self.said += map(str, said)
+        self.output += map(str, replies)
 
     def hear_response(self, response: httpx2.Response) -> None:
         """An answer, with its headers."""
@@ -83,7 +83,7 @@ class Vault:
 
     def search(self) -> None:
         """None of it, and no piece of it, is anywhere."""
-        whole = "\n".join(self.said)
+        whole = "\n".join(self.output)
         for secret in self.all:
             for at in range(len(secret) - PIECE + 1):
                 found = whole.find(secret[at : at + PIECE])
@@ -289,9 +289,9 @@ async def test_whatever_fails_no_secret_is_shown(
     async with hub_with(vault, tmp_path, tracing) as (hub, http):
         _, key = await hub.store.keys.create("ann")
         vault.hub.append(key)
-        asked = await ask_all(vault, http, key, ways=WAYS) + await fail_all(vault, http, key)
+        request_count = await ask_all(vault, http, key, ways=WAYS) + await fail_all(vault, http, key)
         await look_around(vault, http, key)
-        assert asked > 400
+        assert request_count > 400
         vault.hear(*await rows_of(hub, 100))
         with replaced(tmp_path / "hub"):
             await ask_all(vault, http, key, ways=[way for way in MAIN if way.relayed])
@@ -305,7 +305,7 @@ async def test_whatever_fails_no_secret_is_shown(
     vault.hear(caplog.text, *(TextFormatter().format(record) for record in caplog.records))
     vault.hear(*(JsonFormatter().format(record) for record in caplog.records))
     assert exporter.get_finished_spans()
-    assert "***" in "\n".join(vault.said)  # they were there to be seen
+    assert "***" in "\n".join(vault.output)  # they were there to be seen
     vault.search()
 
 
@@ -329,14 +329,14 @@ def test_no_command_shows_a_secret_whatever_is_wrong(tmp_path: Path) -> None:
     for wrong in BAD.values():
         place = {**good["providers"]["openai"], **wrong(vault)}
         path.write_bytes(msgspec.json.encode({**good, "providers": {"openai": place}}))
-        said = run("check", "--config", path, env=env)
-        assert said.code != 0, place
-        vault.hear(said.out, said.err)
+        reply = run("check", "--config", path, env=env)
+        assert reply.code != 0, place
+        vault.hear(reply.out, reply.err)
     path.write_text(f"providers: {{openai: {{type: openai, headers: {{a: {vault.env}\n")
     for command in (["check"], ["serve", "--port", "0", "--data", tmp_path / "data"]):
-        said = run(*command, "--config", path, env=env)
-        assert said.code != 0
-        vault.hear(said.out, said.err)
+        reply = run(*command, "--config", path, env=env)
+        assert reply.code != 0
+        vault.hear(reply.out, reply.err)
     path.write_bytes(msgspec.json.encode(good))
     vault.hear(*said_of(run("check", "--config", path, env=env)))
     keys = ("secrets", "set", "table", "--data", tmp_path / "data")
@@ -347,9 +347,9 @@ def test_no_command_shows_a_secret_whatever_is_wrong(tmp_path: Path) -> None:
     vault.search()
 
 
-def said_of(said: Any) -> tuple[str, str]:
+def said_of(reply: Any) -> tuple[str, str]:
     """What a command has printed."""
-    return said.out, said.err
+    return reply.out, reply.err
 
 
 CRASH = """
@@ -391,5 +391,5 @@ async def test_a_hub_that_is_served_prints_no_secret_at_any_level(tmp_path: Path
                     vault.hear_response(await hub.http.post("/v1/chat/completions", json=body))
             vault.hear(hub.log)
             vault.hear_files(tmp_path / "data")
-    assert "***" in "\n".join(vault.said)
+    assert "***" in "\n".join(vault.output)
     vault.search()

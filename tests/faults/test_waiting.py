@@ -18,7 +18,7 @@ from tests.serving import ask, frames_in, text_of
 LIMIT = 120.0
 
 
-async def said(hub: Process) -> list[dict[str, Any]]:
+async def read_text(hub: Process) -> list[dict[str, Any]]:
     """The frames of a first turn."""
     response = await hub.http.post("/api/chat", json=ask("paint it"))
     return frames_in(response.text)
@@ -73,9 +73,9 @@ async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     config, question_ids = configure(tmp_path, lead), set[str]()
     answer: dict[str, Any] = {}
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     async with started(config, tmp_path / "hub") as hub:
-        frames = await said(hub)
+        frames = await read_text(hub)
         assert [frame["data"]["status"] for frame in frames if frame["type"] == "data-question"] == [
             "pending"
         ]
@@ -94,8 +94,8 @@ async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
                 continue
             answer = await ended(hub)
             await settled(hub)
-            told = (await hub.http.get("/api/approvals")).json()["approvals"]
-    assert [(each["status"], each["answer"]) for each in told] == [("used", "blue")] * questions
+            messages = (await hub.http.get("/api/approvals")).json()["approvals"]
+    assert [(each["status"], each["answer"]) for each in messages] == [("used", "blue")] * questions
     shown = {part["data"]["answer"] for part in answer["parts"] if part["type"] == "data-question"}
     assert shown == {"blue"}
     made = (tmp_path / "marks").read_text().split() if marks else []
@@ -119,7 +119,7 @@ async def test_what_nobody_answers_in_time_is_told_once_and_the_run_goes_on(
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     config = configure(tmp_path, lead, asks=asks, policy=SLOW)
     async with started(config, tmp_path / "hub") as hub:
-        await said(hub)
+        await read_text(hub)
         if not down:
             await over(hub, tmp_path)
     if down:
@@ -133,9 +133,9 @@ async def over(hub: Process, folder: Path) -> None:
     made = (folder / "marks").read_text() if (folder / "marks").exists() else ""
     assert "wiped" not in made
     assert made.count("boss") <= 1
-    told = [part for part in answer["parts"] if part["type"] == "data-question"]
-    assert {part["data"]["status"] for part in told} <= {"declined"}
-    assert {part["data"]["reason"] for part in told} <= {"nobody answered in time"}
+    messages = [part for part in answer["parts"] if part["type"] == "data-question"]
+    assert {part["data"]["status"] for part in messages} <= {"declined"}
+    assert {part["data"]["reason"] for part in messages} <= {"nobody answered in time"}
 
 
 async def test_the_one_who_is_denied_in_the_midst_of_it_goes_on_and_is_told(
@@ -144,7 +144,7 @@ async def test_the_one_who_is_denied_in_the_midst_of_it_goes_on_and_is_told(
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     config = configure(tmp_path, BOSS, asks=WIPE)
     async with started(config, tmp_path / "hub") as hub:
-        frames = await said(hub)
+        frames = await read_text(hub)
         [first] = await waiting(hub)
         assert first["items"][0]["agent"] == "clerk"
         assert "state" not in msgspec.json.encode(first).decode()
@@ -174,7 +174,7 @@ async def test_a_question_beside_a_call_that_took_the_hub_down_can_still_be_answ
     config = write_config(tmp_path, steps, operations=[str(MARKS)], pinned=pinned)
     async with started(config, tmp_path / "hub") as hub:
         with pytest.raises(httpx2.HTTPError):
-            await said(hub)
+            await read_text(hub)
     async with started(config, tmp_path / "hub") as hub:
         [first] = await waiting(hub)
         assert first["question"]["text"] == "Which colour?"

@@ -33,7 +33,7 @@ class Site:
     """
 
     def __init__(self, *replies: Reply, type: str = "openai", **config: Any) -> None:
-        self.asked: list[Received] = []
+        self.requests: list[Received] = []
         self.url = ""
         self.connections = 0
         self.type = type
@@ -43,14 +43,14 @@ class Site:
     @property
     def bodies(self) -> list[dict[str, Any]]:
         """What was asked."""
-        return [msgspec.json.decode(received.body) for received in self.asked]
+        return [msgspec.json.decode(received.body) for received in self.requests]
 
     @property
     def secrets(self) -> list[str]:
         """The keys that were used."""
         return [
             received["x-api-key"] or received["authorization"].removeprefix("Bearer ")
-            for received in self.asked
+            for received in self.requests
         ]
 
     def replies(self, *replies: Reply) -> None:
@@ -67,7 +67,7 @@ class Site:
         """See `tests.providers.servers.serving`."""
         while True:
             received = await peer.request()
-            self.asked.append(received)
+            self.requests.append(received)
             reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
             if isinstance(reply, bytes):
                 await peer.send(reply)
@@ -115,8 +115,8 @@ class Desk:
     async def rush(self, count: int, key: Mapping[str, str], **fields: Any) -> list[int]:
         """So many requests at once, each over a connection of its own; the statuses of the answers."""
         body = msgspec.json.encode({"model": "up/m", "messages": HI, **fields})
-        said = "".join(f"{name}: {value}\r\n" for name, value in key.items())
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: hub\r\n{said}content-length: {len(body)}\r\n"
+        text = "".join(f"{name}: {value}\r\n" for name, value in key.items())
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: hub\r\n{text}content-length: {len(body)}\r\n"
         request = head.encode() + b"connection: close\r\n\r\n" + body
         url = self.http.base_url
 
@@ -223,12 +223,12 @@ def chunked(raw: bytes, *, over: bool = True) -> bytes:
 
 def tokens(*pieces: str, counts: Any = None, over: bool = True) -> bytes:
     """A chat.completions stream with these pieces; without its end when it is not over."""
-    said: list[Any] = [openai_streams.chunk({"role": "assistant", "content": ""})]
-    said += [openai_streams.chunk({"content": piece}) for piece in pieces]
+    replies: list[Any] = [openai_streams.chunk({"role": "assistant", "content": ""})]
+    replies += [openai_streams.chunk({"content": piece}) for piece in pieces]
     if over:
-        said.append(openai_streams.chunk(finish="stop"))
-        said += [{"model": "m-1", "choices": [], "usage": counts}] if counts else []
-    return chunked(openai_streams.sse(*said, done=over), over=over)
+        replies.append(openai_streams.chunk(finish="stop"))
+        replies += [{"model": "m-1", "choices": [], "usage": counts}] if counts else []
+    return chunked(openai_streams.sse(*replies, done=over), over=over)
 
 
 def message(text: str = "ok", **counts: int) -> bytes:
@@ -240,9 +240,9 @@ def message(text: str = "ok", **counts: int) -> bytes:
     return ok(msgspec.json.encode(body), "content-type: application/json")
 
 
-def refusal(status: int, said: str = "no", *headers: str) -> bytes:
+def refusal(status: int, text: str = "no", *headers: str) -> bytes:
     """An error in OpenAI's words."""
-    body = msgspec.json.encode({"error": {"message": said, "type": "some_error", "code": None}})
+    body = msgspec.json.encode({"error": {"message": text, "type": "some_error", "code": None}})
     return ok(body, "content-type: application/json", *headers).replace(b"200 OK", b"%d No" % status, 1)
 
 

@@ -68,12 +68,12 @@ def anthropic_pair(stage: Stage, **options: Any) -> Iterator[Pair]:
         yield Pair(straight, hub, "ant")
 
 
-def heard(read: Callable[..., Any], client: Any, model: str, **asked: Any) -> Any:
+def heard(read: Callable[..., Any], client: Any, model: str, **request: Any) -> Any:
     """What a reader makes of the answer, or how the client failed; vendors' odd types are no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            return read(client, model, **asked)
+            return read(client, model, **request)
         except STUMBLES as error:
             return failed(error)
 
@@ -93,55 +93,55 @@ def failed(error: Exception) -> Failed:
 # ---- chat.completions -----------------------------------------------------------------------------------
 
 
-def chunks(client: openai.OpenAI, model: str, **asked: Any) -> list[Any]:
+def chunks(client: openai.OpenAI, model: str, **request: Any) -> list[Any]:
     """Plain iteration; a failure in the stream comes last."""
-    told: list[Any] = []
-    with client.chat.completions.create(model=model, messages=HI, stream=True, **asked) as stream:
+    messages: list[Any] = []
+    with client.chat.completions.create(model=model, messages=HI, stream=True, **request) as stream:
         try:
-            told += (chunk.to_dict() for chunk in stream)
+            messages += (chunk.to_dict() for chunk in stream)
         except (openai.APIError, ValueError, AttributeError) as error:
-            told.append(failed(error))
-    return told
+            messages.append(failed(error))
+    return messages
 
 
-def folded(client: openai.OpenAI, model: str, **asked: Any) -> Any:
+def folded(client: openai.OpenAI, model: str, **request: Any) -> Any:
     """The completion that the `.stream()` helper folds."""
     with ExitStack() as stack:
-        stream = stack.enter_context(client.chat.completions.stream(model=model, messages=HI, **asked))
+        stream = stack.enter_context(client.chat.completions.stream(model=model, messages=HI, **request))
         for _ in stream:
             pass
         return stream.get_final_completion().model_dump()
 
 
-def snapshot(client: openai.OpenAI, model: str, **asked: Any) -> Any:
+def snapshot(client: openai.OpenAI, model: str, **request: Any) -> Any:
     """The completion that the accumulator holds at the end, whatever its finish."""
     state: Any = ChatCompletionStreamState()
-    asked = {"messages": HI, **asked}
-    with client.chat.completions.create(model=model, stream=True, stream_options=USAGE, **asked) as stream:
+    request = {"messages": HI, **request}
+    with client.chat.completions.create(model=model, stream=True, stream_options=USAGE, **request) as stream:
         for chunk in stream:
             state.handle_chunk(chunk)
     return state.current_completion_snapshot
 
 
-def completion(client: openai.OpenAI, model: str, **asked: Any) -> Any:
+def completion(client: openai.OpenAI, model: str, **request: Any) -> Any:
     """A plain completion."""
-    return client.chat.completions.create(**{"model": model, "messages": HI, **asked})
+    return client.chat.completions.create(**{"model": model, "messages": HI, **request})
 
 
-def chunks_in_a_loop(client: openai.OpenAI, model: str, **asked: Any) -> list[Any]:
+def chunks_in_a_loop(client: openai.OpenAI, model: str, **request: Any) -> list[Any]:
     """What an asynchronous client iterates over."""
 
     async def read() -> list[Any]:
-        told: list[Any] = []
+        messages: list[Any] = []
         other = openai.AsyncOpenAI(base_url=client.base_url, api_key=client.api_key, max_retries=0)
         async with other:
-            stream = await other.chat.completions.create(model=model, messages=HI, stream=True, **asked)
+            stream = await other.chat.completions.create(model=model, messages=HI, stream=True, **request)
             try:
-                told += [chunk.to_dict() async for chunk in stream]
+                messages += [chunk.to_dict() async for chunk in stream]
             except (openai.APIError, ValueError, AttributeError) as error:
-                told.append(failed(error))
+                messages.append(failed(error))
             await stream.close()
-        return told
+        return messages
 
     return asyncio.run(read())
 
@@ -149,37 +149,37 @@ def chunks_in_a_loop(client: openai.OpenAI, model: str, **asked: Any) -> list[An
 # ---- messages -------------------------------------------------------------------------------------------
 
 
-def events(client: anthropic.Anthropic, model: str, **asked: Any) -> list[Any]:
+def events(client: anthropic.Anthropic, model: str, **request: Any) -> list[Any]:
     """Plain iteration; a failure in the stream comes last."""
-    told: list[Any] = []
-    asked = {"max_tokens": 99, "messages": HI, **asked}
-    with client.messages.create(model=model, stream=True, **asked) as stream:
+    messages: list[Any] = []
+    request = {"max_tokens": 99, "messages": HI, **request}
+    with client.messages.create(model=model, stream=True, **request) as stream:
         try:
-            told += (event.to_dict() for event in stream)
+            messages += (event.to_dict() for event in stream)
         except (anthropic.APIError, ValueError) as error:
-            told.append(failed(error))
-    return told
+            messages.append(failed(error))
+    return messages
 
 
-def final(client: anthropic.Anthropic, model: str, **asked: Any) -> Any:
+def final(client: anthropic.Anthropic, model: str, **request: Any) -> Any:
     """The message that the `.stream()` helper folds."""
-    with client.messages.stream(**{"model": model, "max_tokens": 99, "messages": HI, **asked}) as stream:
+    with client.messages.stream(**{"model": model, "max_tokens": 99, "messages": HI, **request}) as stream:
         return stream.get_final_message()
 
 
-def message(client: anthropic.Anthropic, model: str, **asked: Any) -> Any:
+def message(client: anthropic.Anthropic, model: str, **request: Any) -> Any:
     """A plain message."""
-    return client.messages.create(**{"model": model, "max_tokens": 99, "messages": HI, **asked})
+    return client.messages.create(**{"model": model, "max_tokens": 99, "messages": HI, **request})
 
 
-def final_in_a_loop(client: anthropic.Anthropic, model: str, **asked: Any) -> Any:
+def final_in_a_loop(client: anthropic.Anthropic, model: str, **request: Any) -> Any:
     """What an asynchronous client folds."""
 
     async def read() -> Any:
         other = anthropic.AsyncAnthropic(base_url=client.base_url, api_key=client.api_key, max_retries=0)
         async with (
             other,
-            other.messages.stream(model=model, max_tokens=99, messages=HI, **asked) as stream,
+            other.messages.stream(model=model, max_tokens=99, messages=HI, **request) as stream,
         ):
             return await stream.get_final_message()
 

@@ -104,15 +104,15 @@ def said_by_events(events: Iterable[e.Event]) -> Said:
     )
 
 
-def told(answer: openai.Answer) -> Said | str:
+def collect(answer: openai.Answer) -> Said | str:
     """What a decoder made of a recording, or how it failed."""
     return answer.failure.category if answer.failure else said_by_events(answer.events)
 
 
-def known_ids(said: Said, raw: bytes) -> Said:
+def known_ids(reply: Said, raw: bytes) -> Said:
     """The answer with a sign for each id that the hub had to make up."""
-    calls = [(id if f'"{id}"'.encode() in raw else "made up", *rest) for id, *rest in said.calls]
-    return msgspec.structs.replace(said, calls=calls)
+    calls = [(id if f'"{id}"'.encode() in raw else "made up", *rest) for id, *rest in reply.calls]
+    return msgspec.structs.replace(reply, calls=calls)
 
 
 OPENAI: dict[str, bytes] = {
@@ -180,8 +180,8 @@ def decoded(family: str, raw: bytes) -> Said | str:
     """What the hub's own decoder makes of a recording."""
     match family:
         case "oai":
-            return told(openai.decode([raw]))
+            return collect(openai.decode([raw]))
         case "ant":
-            return told(anthropic.decode([raw]))
+            return collect(anthropic.decode([raw]))
         case _:
-            return told(ollama.decode([raw]))
+            return collect(ollama.decode([raw]))

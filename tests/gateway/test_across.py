@@ -28,28 +28,28 @@ ODD = ("length", "unnamed", "gateway")  # Anthropic's own client cannot say what
 REFUSED = "No."  # the explanation of a refusal, which OpenAI's clients read as its text
 
 
-def uncounted(said: Said, want: Said) -> Said:
+def uncounted(reply: Said, want: Said) -> Said:
     """The answer with nothing where nobody counted: Anthropic's clients demand numbers there."""
     tokens: Any = tuple(
-        None if true is None else told for told, true in zip(said.tokens, want.tokens, strict=True)
+        None if true is None else reported for reported, true in zip(reply.tokens, want.tokens, strict=True)
     )
-    return Said(**{**{name: getattr(said, name) for name in said.__struct_fields__}, "tokens": tokens})
+    return Said(**{**{name: getattr(reply, name) for name in reply.__struct_fields__}, "tokens": tokens})
 
 
 def check_openai(chat: Pair, *, model: str, raw: bytes, want: Said) -> None:
     """A stream and a plain answer of the OpenAI door say what is wanted."""
     for read in (snapshot, completion):
-        told = heard(read, chat.hub, model)
-        assert not isinstance(told, Failed), told
-        assert known_ids(said_by_openai(told), raw) == want
+        report = heard(read, chat.hub, model)
+        assert not isinstance(report, Failed), report
+        assert known_ids(said_by_openai(report), raw) == want
 
 
 def check_anthropic(messages: Pair, *, model: str, raw: bytes, want: Said) -> None:
     """A stream and a plain answer of the Anthropic door say what is wanted."""
     for read in (final, message):
-        told = heard(read, messages.hub, model)
-        assert not isinstance(told, Failed), told
-        assert uncounted(known_ids(said_by_anthropic(told), raw), want) == want
+        report = heard(read, messages.hub, model)
+        assert not isinstance(report, Failed), report
+        assert uncounted(known_ids(said_by_anthropic(report), raw), want) == want
 
 
 @pytest.mark.parametrize("name", sorted(ANTHROPIC))
@@ -77,19 +77,19 @@ def test_anthropics_client_hears_what_an_openai_compatible_server_says(
     if name in BEHAVED:
         assert said_by_openai(heard(snapshot, chat.straight, "m")) == want
     for read in (final, message):
-        told = heard(read, messages.hub, "oai/m")
-        assert not isinstance(told, Failed), told
-        said = uncounted(known_ids(said_by_anthropic(told), raw), want)
-        assert unread(said) == unread(known_ids(want, raw))
+        report = heard(read, messages.hub, "oai/m")
+        assert not isinstance(report, Failed), report
+        reply = uncounted(known_ids(said_by_anthropic(report), raw), want)
+        assert unread(reply) == unread(known_ids(want, raw))
 
 
-def unread(said: Said) -> Said:
+def unread(reply: Said) -> Said:
     """The answer with a sign for arguments that are no object: each client shows them in its own way."""
     calls = [
-        (id, name, given if isinstance(given, dict) and "INVALID_JSON" not in given and given else "unread")
-        for id, name, given in said.calls
+        (id, name, value if isinstance(value, dict) and "INVALID_JSON" not in value and value else "unread")
+        for id, name, value in reply.calls
     ]
-    return Said(**{**{name: getattr(said, name) for name in said.__struct_fields__}, "calls": calls})
+    return Said(**{**{name: getattr(reply, name) for name in reply.__struct_fields__}, "calls": calls})
 
 
 @pytest.mark.parametrize("name", sorted(OLLAMA.keys() - OLLAMA_BROKEN.keys()))

@@ -60,8 +60,8 @@ def test_an_answer_that_broke_off_is_an_error_in_each_way_to_read_it(
     raw, status, words = ANTHROPIC_BROKEN[name]
     stage.upstream.play(Answer(body=raw))
     for read in (events, final):
-        told = heard(read, messages.hub, "ant/m")
-        failure = told[-1] if isinstance(told, list) else told
+        report = heard(read, messages.hub, "ant/m")
+        failure = report[-1] if isinstance(report, list) else report
         assert isinstance(failure, Failed)
         assert words in failure.message
         assert failure.status == status
@@ -112,7 +112,7 @@ def test_a_plain_answer_is_the_same_as_straight(stage: Stage, messages: Pair) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("answer", "words"),
     [
         (document({"type": "error", "error": {"type": "api_error", "message": "No luck"}}), "No luck"),
         (document({"type": "message", "role": "assistant"}), "no content"),
@@ -123,9 +123,9 @@ def test_a_plain_answer_is_the_same_as_straight(stage: Stage, messages: Pair) ->
     ],
 )
 def test_a_plain_answer_that_is_none_is_an_error(
-    stage: Stage, messages: Pair, given: Answer, words: str
+    stage: Stage, messages: Pair, answer: Answer, words: str
 ) -> None:
-    stage.upstream.play(given)
+    stage.upstream.play(answer)
     failure = heard(message, messages.hub, "ant/m")
     assert failure == Failed("InternalServerError", 502, failure.message)
     assert words in failure.message
@@ -138,13 +138,13 @@ class City(pydantic.BaseModel):
 
 
 def test_a_structured_answer_is_parsed_as_straight(stage: Stage, messages: Pair) -> None:
-    said = [WHOLE["content"][2]]
-    stage.upstream.play(document({**WHOLE, "content": said, "stop_reason": "end_turn"}))
-    asked: dict[str, Any] = {"max_tokens": 99, "messages": HI, "output_format": City}
-    straight = messages.straight.messages.parse(model="m", **asked)
+    replies = [WHOLE["content"][2]]
+    stage.upstream.play(document({**WHOLE, "content": replies, "stop_reason": "end_turn"}))
+    request: dict[str, Any] = {"max_tokens": 99, "messages": HI, "output_format": City}
+    straight = messages.straight.messages.parse(model="m", **request)
     sent = stage.upstream.body
-    told = messages.hub.messages.parse(model="ant/m", **asked)
-    assert told.parsed_output == straight.parsed_output == City(city="Oslo")
+    report = messages.hub.messages.parse(model="ant/m", **request)
+    assert report.parsed_output == straight.parsed_output == City(city="Oslo")
     assert stage.upstream.body == sent
 
 
@@ -156,12 +156,12 @@ def test_pings_and_comments_pass_without_being_heard(stage: Stage, messages: Pai
 
 def test_tokens_are_counted_by_a_provider_that_can(stage: Stage, messages: Pair) -> None:
     stage.upstream.play(document({"input_tokens": 2095, "context_management": None}))
-    asked: dict[str, Any] = {"messages": HI, "system": "Be brief.", "tools": []}
-    straight = messages.straight.messages.count_tokens(model="m", **asked)
-    sent = stage.upstream.asked[-1]
-    told = messages.hub.messages.count_tokens(model="ant/m", **asked)
-    assert told.to_dict() == straight.to_dict()
-    assert stage.upstream.asked[-1].line == sent.line
+    request: dict[str, Any] = {"messages": HI, "system": "Be brief.", "tools": []}
+    straight = messages.straight.messages.count_tokens(model="m", **request)
+    sent = stage.upstream.requests[-1]
+    report = messages.hub.messages.count_tokens(model="ant/m", **request)
+    assert report.to_dict() == straight.to_dict()
+    assert stage.upstream.requests[-1].line == sent.line
     assert stage.upstream.body == msgspec.json.decode(sent.body)
 
 
@@ -171,7 +171,7 @@ def test_tokens_are_estimated_where_nobody_counts_them(stage: Stage, messages: P
     raw = messages.hub.messages.with_raw_response.count_tokens(model=model, messages=HI)
     assert 0 < raw.parse().input_tokens < 50
     assert raw.headers["x-dragoman-estimated"] == "true"
-    assert stage.upstream.asked == []
+    assert stage.upstream.requests == []
 
 
 def test_models_are_listed_and_found(messages: Pair) -> None:
@@ -194,5 +194,5 @@ def test_both_ways_to_show_a_key_are_taken(stage: Stage) -> None:
     for way in ({"api_key": stage.key}, {"auth_token": stage.key}):
         with anthropic.Anthropic(base_url=stage.url, max_retries=0, **way) as client:  # type: ignore[arg-type]
             assert message(client, "ant/m").id == "msg_1"
-        assert stage.upstream.asked[-1]["x-api-key"].startswith("sk-upstream")
-        assert stage.upstream.asked[-1]["authorization"] == ""
+        assert stage.upstream.requests[-1]["x-api-key"].startswith("sk-upstream")
+        assert stage.upstream.requests[-1]["authorization"] == ""

@@ -63,8 +63,8 @@ def test_openais_client_hears_the_same_of_ollama(stage: Stage, chat: Pair, name:
     raw = OLLAMA[name]
 
     def hear() -> Any:
-        told = heard(snapshot, chat.hub, "oll/m")
-        return told if isinstance(told, Failed) else known_ids(said_by_openai(told), raw)
+        report = heard(snapshot, chat.hub, "oll/m")
+        return report if isinstance(report, Failed) else known_ids(said_by_openai(report), raw)
 
     check(stage, raw, name, hear=hear, lines=True)
 
@@ -76,8 +76,8 @@ def test_anthropics_client_hears_the_same_of_an_openai_compatible_server(
     raw = OPENAI[name]
 
     def hear() -> Any:
-        told = heard(final, messages.hub, "oai/m")
-        return told if isinstance(told, Failed) else known_ids(said_by_anthropic(told), raw)
+        report = heard(final, messages.hub, "oai/m")
+        return report if isinstance(report, Failed) else known_ids(said_by_anthropic(report), raw)
 
     check(stage, raw, name, hear=hear)
 
@@ -87,8 +87,8 @@ def test_openais_client_hears_the_same_of_an_anthropic_server(stage: Stage, chat
     raw = ANTHROPIC[name]
 
     def hear() -> Any:
-        told = heard(snapshot, chat.hub, "ant/m")
-        return told if isinstance(told, Failed) else known_ids(said_by_openai(told), raw)
+        report = heard(snapshot, chat.hub, "ant/m")
+        return report if isinstance(report, Failed) else known_ids(said_by_openai(report), raw)
 
     check(stage, raw, name, hear=hear)
 
@@ -107,11 +107,11 @@ def test_a_stream_that_is_cut_anywhere_is_never_taken_for_whole(
         lost = 0
         for count in range(1, len(frames)):
             stage.upstream.play(Answer(body=b"\n\n".join(frames[:count]) + b"\n\n", framing="end"))
-            told = heard(read, pair.hub, f"{pair.family}/m")
-            if isinstance(told, Failed):
-                assert told.status == 502
-            elif told != whole:
-                assert isinstance(told[-1], Failed)
-                assert told[:-1] == whole[: len(told) - 1]
+            report = heard(read, pair.hub, f"{pair.family}/m")
+            if isinstance(report, Failed):
+                assert report.status == 502
+            elif report != whole:
+                assert isinstance(report[-1], Failed)
+                assert report[:-1] == whole[: len(report) - 1]
                 lost += 1
         assert lost > 3

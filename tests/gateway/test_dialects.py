@@ -39,7 +39,7 @@ def answer(model: str, raw: bytes) -> Answer:
     return Answer(body=raw, headers=LINES, seed=2) if model == "oll/m" else Answer(body=raw, seed=2)
 
 
-def told(frames: Frames) -> Said:
+def collect(frames: Frames) -> Said:
     """What the frames say, in either dialect."""
     last = frames[-1]
     assert last["type"] == "finish"
@@ -76,10 +76,12 @@ def test_frames_say_what_the_upstream_said(
     frames = frames_in(response.text)
     want = decoded(model.partition("/")[0], raw)
     assert isinstance(want, Said)
-    said = told(frames)
+    reply = collect(frames)
     if dialect == "ui":
-        said = msgspec.structs.replace(said, tokens=want.tokens)  # the AI SDK's finish has no place for them
-    assert known_ids(said, raw) == known_ids(want, raw)
+        reply = msgspec.structs.replace(
+            reply, tokens=want.tokens
+        )  # the AI SDK's finish has no place for them
+    assert known_ids(reply, raw) == known_ids(want, raw)
     assert [frame["type"] for frame in frames[:2]] == [
         "start",
         "start-step" if dialect == "ui" else "step-start",
@@ -99,7 +101,7 @@ def test_the_ai_sdk_takes_every_frame(stage: Stage, http: httpx2.Client) -> None
         stage.upstream.play(Answer(body=broken))
         response = http.post(DOORS[0], params={"dialect": "ui"}, json={"model": "oai/m", **ASK})
         bodies.append({"body": response.text, "headers": dict(response.headers)})
-    assert run_node("check.mjs", given=bodies) == [[] for _ in bodies]
+    assert run_node("check.mjs", value=bodies) == [[] for _ in bodies]
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream; dialect=hub", 'text/event-stream;dialect="hub"'])
@@ -148,5 +150,5 @@ def test_what_an_answer_costs_is_said_at_its_end(stage: Stage, http: httpx2.Clie
     response = http.post(DOORS[0], params={"dialect": "hub"}, json={"model": "oai/m", **ASK})
     usage = frames_in(response.text)[-1]["usage"]
     cost = (usage["promptTokens"] + 2 * usage["completionTokens"]) / 1e6
-    said = response.text.rstrip().rpartition(": x-dragoman-cost ")[2]
-    assert 0 < float(said) <= cost
+    text = response.text.rstrip().rpartition(": x-dragoman-cost ")[2]
+    assert 0 < float(text) <= cost

@@ -64,8 +64,8 @@ def test_openais_client_raises_the_same_as_straight(
     read = snapshot if stream else completion
     stage.upstream.play(document(openais(), status))
     straight = heard(read, chat.straight, "m")
-    told = heard(read, chat.hub, "oai/m")
-    assert (told, told.status) == (straight, status)
+    report = heard(read, chat.hub, "oai/m")
+    assert (report, report.status) == (straight, status)
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -76,8 +76,8 @@ def test_anthropics_client_raises_the_same_as_straight(
     read = events if stream else message
     stage.upstream.play(document(anthropics(status), status))
     straight = heard(read, messages.straight, "m")
-    told = heard(read, messages.hub, "ant/m")
-    assert (told, told.status) == (straight, status)
+    report = heard(read, messages.hub, "ant/m")
+    assert (report, report.status) == (straight, status)
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -88,10 +88,10 @@ def test_each_client_raises_what_fits_whatever_the_provider_speaks(
     body = {"oai/m": openais(), "ant/m": anthropics(status)}.get(model, {"error": TOLD})
     stage.upstream.play(document(body, status))
     for pair, read in ((chat, completion), (messages, message)):
-        told = heard(read, pair.hub, model)
+        report = heard(read, pair.hub, model)
         straight = said_status(pair.straight, status)
-        assert (told.kind, told.status) == (straight, status)
-        assert TOLD in told.message
+        assert (report.kind, report.status) == (straight, status)
+        assert TOLD in report.message
 
 
 @pytest.mark.parametrize("shape", sorted(OTHERS))
@@ -100,9 +100,9 @@ def test_an_error_of_any_shape_keeps_its_status_and_its_words(
 ) -> None:
     stage.upstream.play(document(OTHERS[shape], 422))
     for pair, read, model in ((chat, completion, "oai/m"), (messages, message, "ant/m")):
-        told = heard(read, pair.hub, model)
-        assert (told.kind, told.status) == ("UnprocessableEntityError", 422)
-        assert TOLD in told.message
+        report = heard(read, pair.hub, model)
+        assert (report.kind, report.status) == ("UnprocessableEntityError", 422)
+        assert TOLD in report.message
 
 
 def test_openais_fields_of_an_error_arrive(stage: Stage, chat: Pair) -> None:
@@ -129,8 +129,8 @@ def test_a_prompt_that_is_too_long_is_known_by_its_code(stage: Stage, chat: Pair
     with pytest.raises(openai.BadRequestError) as raised:
         completion(chat.hub, "ant/m")
     assert raised.value.code == "context_length_exceeded"
-    told = "This model's maximum context length is 8 tokens."
-    stage.upstream.play(document({"error": {"message": told, "code": "context_length_exceeded"}}, 400))
+    text = "This model's maximum context length is 8 tokens."
+    stage.upstream.play(document({"error": {"message": text, "code": "context_length_exceeded"}}, 400))
     assert heard(message, messages.hub, "oai/m").message.startswith("prompt is too long")
 
 
@@ -140,10 +140,10 @@ def test_what_goes_away_is_mended_by_the_hub(stage: Stage, chat: Pair, messages:
     answers = {"oai": Answer(body=OPENAI["openai_text"]), "ant": Answer(body=ANTHROPIC["text"])}
     for pair, read in ((chat, snapshot), (messages, events)):
         stage.upstream.play(refusals[pair.family], answers[pair.family])
-        told = heard(read, pair.hub, f"{pair.family}-again/m")
-        assert len(stage.upstream.asked) == 2
+        report = heard(read, pair.hub, f"{pair.family}-again/m")
+        assert len(stage.upstream.requests) == 2
         stage.upstream.play(answers[pair.family])
-        assert told == heard(read, pair.straight, "m")
+        assert report == heard(read, pair.straight, "m")
 
 
 def test_what_goes_away_is_mended_by_the_sdk_where_the_hub_does_not_try(stage: Stage) -> None:
@@ -153,9 +153,9 @@ def test_what_goes_away_is_mended_by_the_sdk_where_the_hub_does_not_try(stage: S
             (messages, events, document(anthropics(529), 529), ANTHROPIC["text"]),
         ):
             stage.upstream.play(refusal, Answer(body=answer))
-            told = heard(read, pair.hub, f"{pair.family}/m")
-            assert len(stage.upstream.asked) == 2
-            assert told == heard(read, pair.straight, "m")
+            report = heard(read, pair.hub, f"{pair.family}/m")
+            assert len(stage.upstream.requests) == 2
+            assert report == heard(read, pair.straight, "m")
 
 
 def test_no_sdk_tries_again_what_cannot_get_better(stage: Stage) -> None:
@@ -164,16 +164,16 @@ def test_no_sdk_tries_again_what_cannot_get_better(stage: Stage) -> None:
             quota = {"error": {"message": TOLD, "type": "insufficient_quota", "code": "insufficient_quota"}}
             stage.upstream.play(document(quota, 429))
             assert heard(read, pair.hub, "oai/m").kind == "RateLimitError"
-            assert len(stage.upstream.asked) == 1
+            assert len(stage.upstream.requests) == 1
 
 
 def test_a_connection_that_breaks_is_an_error_in_the_stream(stage: Stage, chat: Pair, messages: Pair) -> None:
     stage.upstream.play(Answer(body=sse(chunk({"content": "Hel"}), done=False), framing="cut"))
-    told = heard(snapshot, chat.hub, "oai/m")
-    assert (told.kind, told.status) == ("APIError", None)
+    report = heard(snapshot, chat.hub, "oai/m")
+    assert (report.kind, report.status) == ("APIError", None)
     stage.upstream.play(Answer(body=ANTHROPIC["text"][:600], framing="cut"))
-    told = heard(events, messages.hub, "ant/m")[-1]
-    assert (told.kind, told.status) == ("APIStatusError", 200)
+    report = heard(events, messages.hub, "ant/m")[-1]
+    assert (report.kind, report.status) == ("APIStatusError", 200)
 
 
 # ---- the hub's own --------------------------------------------------------------------------------------
@@ -189,25 +189,25 @@ def both(stage: Stage, *, key: str, model: str) -> list[Any]:
 
 
 def test_a_key_that_is_not_known_is_refused(stage: Stage) -> None:
-    for told in both(stage, key="dgm_nobody", model="oai/m"):
-        assert (told.kind, told.status) == ("AuthenticationError", 401)
-        assert "unknown" in told.message
+    for report in both(stage, key="dgm_nobody", model="oai/m"):
+        assert (report.kind, report.status) == ("AuthenticationError", 401)
+        assert "unknown" in report.message
 
 
 def test_a_model_that_is_not_known_is_not_found(stage: Stage) -> None:
-    for told in both(stage, key=stage.key, model="nobody/m"):
-        assert (told.kind, told.status) == ("NotFoundError", 404)
-        assert "'nobody/m'" in told.message
+    for report in both(stage, key=stage.key, model="nobody/m"):
+        assert (report.kind, report.status) == ("NotFoundError", 404)
+        assert "'nobody/m'" in report.message
 
 
 def test_a_model_that_a_key_may_not_ask_is_forbidden(stage: Stage) -> None:
-    for told in both(stage, key=stage.new_key(models=["ant/*"]), model="oai/m"):
-        assert (told.kind, told.status) == ("PermissionDeniedError", 403)
+    for report in both(stage, key=stage.new_key(models=["ant/*"]), model="oai/m"):
+        assert (report.kind, report.status) == ("PermissionDeniedError", 403)
 
 
 def test_a_key_for_other_doors_is_forbidden(stage: Stage) -> None:
-    for told in both(stage, key=stage.new_key(scopes=["chat"]), model="oai/m"):
-        assert (told.kind, told.status) == ("PermissionDeniedError", 403)
+    for report in both(stage, key=stage.new_key(scopes=["chat"]), model="oai/m"):
+        assert (report.kind, report.status) == ("PermissionDeniedError", 403)
 
 
 def test_a_limit_says_when_to_come_again(stage: Stage) -> None:
@@ -220,8 +220,8 @@ def test_a_limit_says_when_to_come_again(stage: Stage) -> None:
     assert 1 <= int(raised.value.response.headers["retry-after"]) <= 60
     assert raised.value.response.headers["x-should-retry"] == "true"
     assert raised.value.code == "rate_limit_exceeded"
-    told = both(stage, key=key, model="oai/m")[1]
-    assert (told.kind, told.status) == ("RateLimitError", 429)
+    report = both(stage, key=key, model="oai/m")[1]
+    assert (report.kind, report.status) == ("RateLimitError", 429)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,9 @@ def test_a_body_that_is_none_is_a_bad_request(stage: Stage, path: str, body: byt
     headers = {"authorization": f"Bearer {stage.key}"}
     with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as http:
         response = http.post(path, content=body)
-    told = response.json()
-    assert (response.status_code, told["error"]["type"]) == (400, kind)
-    assert told.get("type") == ("error" if "messages" in path else None)
+    report = response.json()
+    assert (response.status_code, report["error"]["type"]) == (400, kind)
+    assert report.get("type") == ("error" if "messages" in path else None)
 
 
 def test_the_provider_s_key_is_never_said_back(stage: Stage, chat: Pair, messages: Pair) -> None:

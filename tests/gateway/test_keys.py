@@ -41,13 +41,13 @@ async def test_a_key_may_be_sent_in_either_familys_way_to_either_door(tmp_path: 
         for headers in (bearer, {"x-api-key": secret}, {"authorization": f"bearer  {secret}"}):
             assert (await at.chat(key=headers)).status_code == 200
             assert (await at.message(key=headers)).status_code == 200
-        at.sites["up"].asked.clear()
+        at.sites["up"].requests.clear()
         await at.chat(key=bearer)
-        assert secret not in str(at.sites["up"].asked)  # it is not for the provider
+        assert secret not in str(at.sites["up"].requests)  # it is not for the provider
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "text"),
     [
         ({}, "this hub wants a key"),
         ({"authorization": "Basic abc"}, "this hub wants a key"),
@@ -56,12 +56,12 @@ async def test_a_key_may_be_sent_in_either_familys_way_to_either_door(tmp_path: 
     ],
 )
 async def test_without_a_good_key_each_door_refuses_in_its_own_words(
-    tmp_path: Path, headers: dict[str, str], said: str
+    tmp_path: Path, headers: dict[str, str], text: str
 ) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         openai, anthropic = await at.chat(key=headers), await at.message(key=headers)
         assert (openai.status_code, anthropic.status_code) == (401, 401)
-        assert said in openai.json()["error"]["message"]
+        assert text in openai.json()["error"]["message"]
         assert openai.json()["error"]["code"] == "invalid_api_key"
         assert anthropic.json()["type"] == "error"
         assert anthropic.json()["error"]["type"] == "authentication_error"
@@ -69,7 +69,7 @@ async def test_without_a_good_key_each_door_refuses_in_its_own_words(
         for response in (openai, anthropic):
             assert response.headers["www-authenticate"] == 'Bearer realm="dragoman"'
             assert response.headers["x-should-retry"] == "false"
-        assert at.sites["up"].asked == []
+        assert at.sites["up"].requests == []
         assert await at.rows() == []
 
 
@@ -124,11 +124,11 @@ async def test_a_model_that_a_key_may_not_ask_is_refused_in_each_doors_words(tmp
             "/v1/messages/count_tokens", json={"model": "up/big", "messages": []}, headers=key
         )
         assert [answer.status_code for answer in (openai, anthropic, counted)] == [403] * 3
-        said = "this key may not ask the model 'up/big'; it may ask up/small*"
-        assert said in openai.json()["error"]["message"]
-        assert said in anthropic.json()["error"]["message"]
+        text = "this key may not ask the model 'up/big'; it may ask up/small*"
+        assert text in openai.json()["error"]["message"]
+        assert text in anthropic.json()["error"]["message"]
         assert anthropic.json()["error"]["type"] == "permission_error"
-        assert at.sites["up"].asked == []
+        assert at.sites["up"].requests == []
 
 
 async def test_the_models_of_a_key_hold_for_agents_too(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_the_models_of_a_key_hold_for_agents_too(tmp_path: Path) -> None:
         refused = await at.http.post("/api/chat", json=body, headers=key)
         assert refused.status_code == 403
         assert refused.json()["error"]["code"] == "forbidden"
-        assert [asked["model"] for asked in at.sites["up"].bodies] == ["small"]
+        assert [request["model"] for request in at.sites["up"].bodies] == ["small"]
 
 
 async def test_a_key_that_has_expired_opens_nothing(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ async def test_a_revoked_key_is_refused_within_seconds(
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         key = await at.key()
         assert (await at.chat(key=key)).status_code == 200
-        [held] = await at.hub.store.keys.list()
-        await at.hub.store.keys.revoke(held.id)
+        [api_key] = await at.hub.store.keys.list()
+        await at.hub.store.keys.revoke(api_key.id)
         assert "this key is revoked" in (await until(at, key, 401)).json()["error"]["message"]
 
 
@@ -188,15 +188,15 @@ async def test_after_a_rotation_both_secrets_are_good_and_later_the_new_one_only
     monkeypatch.setattr(auth, "RECHECK_INTERVAL", 0.05)
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         old = await at.key()
-        [held] = await at.hub.store.keys.list()
-        _, secret = await at.hub.store.keys.rotate(held.id, grace=600)
+        [api_key] = await at.hub.store.keys.list()
+        _, secret = await at.hub.store.keys.rotate(api_key.id, grace=600)
         new = {"x-api-key": secret}
         assert [(await at.chat(key=key)).status_code for key in (old, new)] == [200, 200]
         monkeypatch.setattr(at.hub.store.keys, "_clock", lambda: time.time() + 601)
         refused = await until(at, old, 401)
         assert "this key was replaced by a new one" in refused.json()["error"]["message"]
         assert (await at.chat(key=new)).status_code == 200
-        assert {row.key_id for row in await at.rows()} == {held.id}
+        assert {row.key_id for row in await at.rows()} == {api_key.id}
 
 
 async def test_usage_says_which_key_and_whose(tmp_path: Path) -> None:
@@ -215,4 +215,4 @@ async def test_who_sends_no_body_is_told_before_anybody_is_asked(tmp_path: Path)
         key = await at.key()
         refused = await at.http.post("/v1/chat/completions", content=b"", headers=key)
         assert refused.status_code == 400
-        assert at.sites["up"].asked == []
+        assert at.sites["up"].requests == []

@@ -20,10 +20,10 @@ from .desk import Desk, Site, completion, desk, holding, refusal, tokens, usage
 OWN: dict[str, Any] = {"limits": {"owners": {"ada": {"requests_per_minute": 2}}}}
 
 
-def told(response: httpx2.Response, code: int = 429) -> str:
+def collect(response: httpx2.Response, code: int = 429) -> str:
     assert response.status_code == code, response.text
-    said: str = response.json()["error"]["message"]
-    return said
+    text: str = response.json()["error"]["message"]
+    return text
 
 
 async def wait(condition: Callable[[], bool]) -> None:
@@ -37,22 +37,22 @@ async def test_a_key_asks_so_often_a_minute_and_is_told_when_to_come_again(tmp_p
         key = await at.key(limits=Limits(requests_per_minute=2))
         assert [(await at.chat(key=key)).status_code for _ in range(2)] == [200, 200]
         openai, anthropic = await at.chat(key=key), await at.message(key=key)
-        [held] = await at.hub.store.keys.list()
-        said = f"the key '{held.id}' is limited to 2 requests a minute"
+        [api_key] = await at.hub.store.keys.list()
+        text = f"the key '{api_key.id}' is limited to 2 requests a minute"
         assert openai.status_code == anthropic.status_code == 429
         body = openai.json()["error"]
         assert (body["message"], body["type"], body["code"]) == (
-            said,
+            text,
             "rate_limit_error",
             "rate_limit_exceeded",
         )
         assert anthropic.json()["type"] == "error"
-        assert anthropic.json()["error"] == {"type": "rate_limit_error", "message": said}
+        assert anthropic.json()["error"] == {"type": "rate_limit_error", "message": text}
         for response in (openai, anthropic):
             assert 50 <= int(response.headers["retry-after"]) <= 60
             assert response.headers["x-should-retry"] == "true"
             assert response.headers["x-dragoman-request-id"]
-        assert len(at.sites["up"].asked) == 2
+        assert len(at.sites["up"].requests) == 2
         await at.rows(2)  # what was not let in is no usage
         assert (await at.chat(key=await at.key())).status_code == 200
 
@@ -62,7 +62,7 @@ async def test_an_owner_has_limits_over_all_keys(tmp_path: Path) -> None:
         keys = [await at.key("ada") for _ in range(3)]
         found = [(await at.chat(key=key)).status_code for key in keys]
         assert found == [200, 200, 429]
-        assert told(await at.chat(key=keys[0])) == "the owner 'ada' is limited to 2 requests a minute"
+        assert collect(await at.chat(key=keys[0])) == "the owner 'ada' is limited to 2 requests a minute"
         assert (await at.chat(key=await at.key("bob"))).status_code == 200
 
 
@@ -74,13 +74,13 @@ async def test_the_hubs_usual_limits_stand_where_a_key_and_an_owner_have_none_of
         usual, own = await at.key(), await at.key(limits=Limits(requests_per_minute=9))
         assert [(await at.chat(key=usual)).status_code for _ in range(2)] == [200, 429]
         assert [(await at.chat(key=own)).status_code for _ in range(3)] == [200, 200, 429]
-        assert "the owner 'ada'" in told(await at.chat(key=own))
+        assert "the owner 'ada'" in collect(await at.chat(key=own))
 
 
 async def test_without_keys_the_owner_local_has_limits(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(completion()), limits={"owner": {"requests_per_minute": 1}}) as at:
         assert (await at.chat()).status_code == 200
-        assert told(await at.chat()) == "the owner 'local' is limited to 1 requests a minute"
+        assert collect(await at.chat()) == "the owner 'local' is limited to 1 requests a minute"
 
 
 async def test_tokens_a_minute_are_those_that_were_used(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_tokens_a_minute_are_those_that_were_used(tmp_path: Path) -> None:
         assert (await at.chat(key=key)).status_code == 200
         assert (await at.chat(key=key)).status_code == 200  # 900 were used, and this prompt is short
         refused = await at.chat(key=key)
-        assert "is limited to 1000 tokens a minute" in told(refused)
+        assert "is limited to 1000 tokens a minute" in collect(refused)
         assert 50 <= int(refused.headers["retry-after"]) <= 60
         failing = await at.key(limits=Limits(tokens_per_minute=40))
         at.sites["up"].replies(refusal(400, "bad"))
@@ -101,7 +101,9 @@ async def test_a_prompt_that_is_longer_than_a_minutes_tokens_is_not_worth_anothe
         key = await at.key(limits=Limits(tokens_per_minute=100))
         long = [{"role": "user", "content": "word " * 1000}]
         for refused in (await at.chat(key=key, messages=long), await at.message(key=key, messages=long)):
-            assert "is limited to 100 tokens a minute, and this request alone has about 12" in told(refused)
+            assert "is limited to 100 tokens a minute, and this request alone has about 12" in collect(
+                refused
+            )
             assert refused.headers["x-should-retry"] == "false"
             assert "retry-after" not in refused.headers
         assert (await at.chat(key=key)).status_code == 200
@@ -116,13 +118,13 @@ async def test_so_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
 
     async with desk(tmp_path, keys=True, up=Site(gated)) as at:
         key = await at.key(limits=Limits(parallel=3))
-        asked = [asyncio.ensure_future(at.chat(key=key)) for _ in range(10)]
-        await wait(lambda: sum(task.done() for task in asked) == 7)
+        requests = [asyncio.ensure_future(at.chat(key=key)) for _ in range(10)]
+        await wait(lambda: sum(task.done() for task in requests) == 7)
         gate.set()
-        found = [response.status_code for response in await asyncio.gather(*asked)]
+        found = [response.status_code for response in await asyncio.gather(*requests)]
         assert sorted(found) == [200] * 3 + [429] * 7
-        refused = next(task.result() for task in asked if task.result().status_code == 429)
-        assert "is limited to 3 requests at the same time" in told(refused)
+        refused = next(task.result() for task in requests if task.result().status_code == 429)
+        assert "is limited to 3 requests at the same time" in collect(refused)
         assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
         assert (await at.chat(key=key)).status_code == 200
 
@@ -164,10 +166,10 @@ async def test_a_client_that_leaves_makes_room(tmp_path: Path, *, stream: bool) 
     start = tokens("hel", over=False) if stream else b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"
     async with desk(tmp_path, keys=True, up=Site(holding(start), completion())) as at:
         key = await at.key(limits=Limits(parallel=1))
-        asked = asyncio.ensure_future(at.chat(key=key, stream=stream))
-        await wait(lambda: at.hub.gateway.active == 1 and len(at.sites["up"].asked) == 1)
+        task = asyncio.ensure_future(at.chat(key=key, stream=stream))
+        await wait(lambda: at.hub.gateway.active == 1 and len(at.sites["up"].requests) == 1)
         assert (await at.chat(key=key)).status_code == 429
-        asked.cancel()
+        task.cancel()
         await ended(at)
         assert (await at.chat(key=key)).status_code == 200
 
@@ -183,11 +185,11 @@ async def test_money_is_limited_by_the_day_the_month_and_in_all(
         key = await at.key(limits=msgspec.convert({field: 0.002}, Limits))
         fields: dict[str, Any] = {"max_tokens": 1}
         assert [(await at.chat(key=key, **fields)).status_code for _ in range(2)] == [200, 200]
-        [held] = await at.hub.store.keys.list()
+        [api_key] = await at.hub.store.keys.list()
         openai, anthropic = await at.chat(key=key, **fields), await at.message(key=key, **fields)
-        said = f"the key '{held.id}' may spend $0.002 {span} and has spent $0.002"
-        assert told(openai).startswith(said)
-        assert told(anthropic).startswith(said)
+        text = f"the key '{api_key.id}' may spend $0.002 {span} and has spent $0.002"
+        assert collect(openai).startswith(text)
+        assert collect(anthropic).startswith(text)
         assert (openai.json()["error"]["type"], openai.json()["error"]["code"]) == ("insufficient_quota",) * 2
         for refused in (openai, anthropic):
             assert refused.headers["x-should-retry"] == "false"
@@ -206,12 +208,12 @@ async def test_an_owners_money_is_that_of_all_keys(tmp_path: Path) -> None:
 async def test_what_others_have_reserved_is_worth_another_try(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(holding(tokens("hel", over=False)), completion())) as at:
         key = await at.key(limits=Limits(usd_total=0.003))
-        asked = asyncio.ensure_future(at.chat(key=key, stream=True, max_tokens=1000))
-        await wait(lambda: len(at.sites["up"].asked) == 1)
+        task = asyncio.ensure_future(at.chat(key=key, stream=True, max_tokens=1000))
+        await wait(lambda: len(at.sites["up"].requests) == 1)
         refused = await at.chat(key=key, max_tokens=1000)
-        assert "is reserved by active requests" in told(refused)
+        assert "is reserved by active requests" in collect(refused)
         assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
-        asked.cancel()
+        task.cancel()
         await ended(at)
         assert (await at.chat(key=key, max_tokens=1000)).status_code == 200
 
@@ -219,12 +221,12 @@ async def test_what_others_have_reserved_is_worth_another_try(tmp_path: Path) ->
 async def test_no_length_of_an_answer_makes_room_or_an_accident(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(refusal(400, "max_tokens is wrong"))) as at:
         key = await at.key(limits=Limits(usd_total=1.0))
-        [held] = await at.hub.store.keys.list()
+        [api_key] = await at.hub.store.keys.list()
         for most in (-1, -(10**9), 0, 10**30, 2**63):
             response = await at.chat(key=key, max_tokens=most)
             assert response.status_code == (429 if most > 0 else 400)
             await at.hub.meter.ledger.flush()
-            assert await at.hub.store.budgets.get_balance(f"key:{held.id}", "total") == (0, 0)
+            assert await at.hub.store.budgets.get_balance(f"key:{api_key.id}", "total") == (0, 0)
 
 
 def test_a_ceiling_is_never_below_nothing_nor_beyond_the_database() -> None:

@@ -43,22 +43,22 @@ def messages(hub: Hub) -> Iterator[anthropic.Anthropic]:
 
 @pytest.mark.parametrize("read", [snapshot, completion])
 def test_openais_client_talks_with_the_local_model(chat: openai.OpenAI, read: Any) -> None:
-    told = read(chat, MODEL, max_tokens=FEW, messages=HI)
-    [choice] = told.choices
+    report = read(chat, MODEL, max_tokens=FEW, messages=HI)
+    [choice] = report.choices
     assert choice.message.content
     assert choice.finish_reason in ("stop", "length")
-    assert 0 < told.usage.completion_tokens <= FEW
-    assert told.usage.prompt_tokens > 0
+    assert 0 < report.usage.completion_tokens <= FEW
+    assert report.usage.prompt_tokens > 0
 
 
 @pytest.mark.parametrize("read", [final, message])
 def test_anthropics_client_talks_with_the_local_model(messages: anthropic.Anthropic, read: Any) -> None:
-    told = read(messages, MODEL, max_tokens=FEW, messages=HI)
-    [block] = told.content
+    report = read(messages, MODEL, max_tokens=FEW, messages=HI)
+    [block] = report.content
     assert (block.type, bool(block.text)) == ("text", True)
-    assert told.stop_reason in ("end_turn", "max_tokens")
-    assert 0 < told.usage.output_tokens <= FEW
-    assert told.usage.input_tokens > 0
+    assert report.stop_reason in ("end_turn", "max_tokens")
+    assert 0 < report.usage.output_tokens <= FEW
+    assert report.usage.input_tokens > 0
 
 
 def test_both_lists_name_the_local_model(chat: openai.OpenAI, messages: anthropic.Anthropic) -> None:

@@ -49,8 +49,8 @@ async def standing(at: Desk, window: str = "total") -> tuple[int, int]:
     await wait(lambda: at.hub.gateway.active == 0)
     await at.hub.meter.ledger.flush()
     await at.hub.store.flush()
-    [held] = await at.hub.store.keys.list()
-    return await at.hub.store.budgets.get_balance(f"key:{held.id}", window)
+    [key] = await at.hub.store.keys.list()
+    return await at.hub.store.budgets.get_balance(f"key:{key.id}", window)
 
 
 @pytest.mark.parametrize("used", [100, 60], ids=["as reserved", "less than reserved"])
@@ -62,7 +62,7 @@ async def test_of_500_at_once_no_more_pass_than_a_budget_has_room_for(tmp_path: 
         key = await at.key(limits=Limits(usd_total=room / DOLLAR))
         found = Counter(await at.rush(RUSH, key, max_tokens=100))
         assert set(found) == {200, 429}
-        assert found[200] == len(up.asked)
+        assert found[200] == len(up.requests)
         assert (found[200] == ROOM) if used == 100 else (ROOM <= found[200] <= room // each)
         assert await standing(at) == (found[200] * each, 0)
         rows = await at.rows(found[200])
@@ -104,13 +104,13 @@ async def test_a_crash_leaves_nothing_reserved(tmp_path: Path) -> None:
         )
         body = {"model": "up/m", "messages": HI, "max_tokens": 1000}
         async with started(config, tmp_path / "data") as hub:
-            asked = asyncio.ensure_future(
+            task = asyncio.ensure_future(
                 hub.http.post("/v1/chat/completions", json={**body, "stream": True}, timeout=10)
             )
-            await wait(lambda: len(up.asked) == 1)
+            await wait(lambda: len(up.requests) == 1)
             assert (await hub.http.post("/v1/chat/completions", json=body)).status_code == 429
             await hub.kill(signal.SIGKILL)
-            await asyncio.gather(asked, return_exceptions=True)
+            await asyncio.gather(task, return_exceptions=True)
         async with await Store.open(tmp_path / "data", exclusive=False) as store:
             assert (await store.budgets.get_balance("owner:local", "total"))[1] > 0
         async with started(config, tmp_path / "data") as hub:

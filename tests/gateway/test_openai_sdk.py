@@ -49,8 +49,8 @@ def test_an_answer_that_broke_off_is_an_error_in_each_way_to_read_it(
     status, words = OPENAI_BROKEN[name]
     stage.upstream.play(Answer(body=OPENAI[name]))
     for read in (chunks,) if name == "snowflake" else (chunks, folded):  # its deltas are too odd for folding
-        told = heard(read, chat.hub, "oai/m")
-        failure = told[-1] if isinstance(told, list) else told
+        report = heard(read, chat.hub, "oai/m")
+        failure = report[-1] if isinstance(report, list) else report
         assert isinstance(failure, Failed)
         assert words in failure.message
         assert failure.status == status
@@ -66,10 +66,10 @@ def test_a_byte_order_mark_takes_nothing_from_a_stream(stage: Stage, chat: Pair)
 
 def test_the_usage_chunk_comes_only_to_who_asked_for_it(stage: Stage, chat: Pair) -> None:
     stage.upstream.play(Answer(body=OPENAI["openai_text"]))
-    asked = heard(chunks, chat.hub, "oai/m", stream_options=USAGE)
-    assert [one["choices"] for one in asked if one.get("usage")] == [[]]
+    request = heard(chunks, chat.hub, "oai/m", stream_options=USAGE)
+    assert [one["choices"] for one in request if one.get("usage")] == [[]]
     unasked = heard(chunks, chat.hub, "oai/m")
-    assert unasked == [one for one in asked if not one.get("usage")]
+    assert unasked == [one for one in request if not one.get("usage")]
     assert stage.upstream.body["stream_options"] == USAGE
 
 
@@ -115,7 +115,7 @@ def test_a_plain_answer_is_the_same_as_straight(stage: Stage, chat: Pair) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("answer", "words"),
     [
         (document({"error": {"message": "No luck", "type": "server_error", "code": None}}), "No luck"),
         (document({**WHOLE, "choices": []}), "no choices"),
@@ -126,8 +126,10 @@ def test_a_plain_answer_is_the_same_as_straight(stage: Stage, chat: Pair) -> Non
         (Answer(body=msgspec.json.encode(WHOLE)[:200], framing="cut"), ""),
     ],
 )
-def test_a_plain_answer_that_is_none_is_an_error(stage: Stage, chat: Pair, given: Answer, words: str) -> None:
-    stage.upstream.play(given)
+def test_a_plain_answer_that_is_none_is_an_error(
+    stage: Stage, chat: Pair, answer: Answer, words: str
+) -> None:
+    stage.upstream.play(answer)
     failure = heard(completion, chat.hub, "oai/m")
     assert failure == Failed("InternalServerError", 502, failure.message)
     assert words in failure.message
@@ -142,12 +144,12 @@ class Weather(pydantic.BaseModel):
 
 def test_a_structured_answer_is_parsed_as_straight(stage: Stage, chat: Pair) -> None:
     stage.upstream.play(document({**WHOLE, "choices": WHOLE["choices"][:1]}))  # type: ignore[index]
-    asked: dict[str, Any] = {"messages": HI, "response_format": Weather}
-    straight = chat.straight.chat.completions.parse(model="m", **asked)
+    request: dict[str, Any] = {"messages": HI, "response_format": Weather}
+    straight = chat.straight.chat.completions.parse(model="m", **request)
     sent = stage.upstream.body
-    told = chat.hub.chat.completions.parse(model="oai/m", **asked)
-    assert told.choices[0].message.parsed == Weather(city="Oslo", warm=False)
-    assert told.to_dict(warnings=False) == straight.to_dict(warnings=False)
+    report = chat.hub.chat.completions.parse(model="oai/m", **request)
+    assert report.choices[0].message.parsed == Weather(city="Oslo", warm=False)
+    assert report.to_dict(warnings=False) == straight.to_dict(warnings=False)
     assert stage.upstream.body == sent
 
 
@@ -164,12 +166,12 @@ def test_a_structured_stream_is_parsed_as_straight(stage: Stage, chat: Pair) -> 
             )
         )
     )
-    asked: dict[str, Any] = {"messages": HI, "response_format": Weather}
+    request: dict[str, Any] = {"messages": HI, "response_format": Weather}
     found = []
     for client, model in ((chat.straight, "m"), (chat.hub, "oai/m")):
-        with client.chat.completions.stream(model=model, **asked) as stream:
-            told = [event.to_dict(warnings=False) for event in stream]
-            found.append((told, stream.get_final_completion()))
+        with client.chat.completions.stream(model=model, **request) as stream:
+            messages = [event.to_dict(warnings=False) for event in stream]
+            found.append((messages, stream.get_final_completion()))
     assert found[0] == found[1]
     assert found[1][1].choices[0].message.parsed == Weather(city="Oslo", warm=True)
 
@@ -182,12 +184,12 @@ def test_embeddings_pass_as_they_are(stage: Stage, chat: Pair) -> None:
         "usage": {"prompt_tokens": 2, "total_tokens": 2},
     }
     stage.upstream.play(document(body))
-    asked: dict[str, Any] = {"input": ["Hi"], "encoding_format": "float", "dimensions": 2}
-    straight = chat.straight.embeddings.create(model="e", **asked)
-    sent = stage.upstream.asked[-1]
-    told = chat.hub.embeddings.create(model="oai/e", **asked)
-    assert told.to_dict() == straight.to_dict() == body
-    assert stage.upstream.asked[-1].line == sent.line == "POST /v1/embeddings HTTP/1.1"
+    request: dict[str, Any] = {"input": ["Hi"], "encoding_format": "float", "dimensions": 2}
+    straight = chat.straight.embeddings.create(model="e", **request)
+    sent = stage.upstream.requests[-1]
+    report = chat.hub.embeddings.create(model="oai/e", **request)
+    assert report.to_dict() == straight.to_dict() == body
+    assert stage.upstream.requests[-1].line == sent.line == "POST /v1/embeddings HTTP/1.1"
     assert stage.upstream.body == msgspec.json.decode(sent.body)
 
 
@@ -216,9 +218,9 @@ def test_request_ids_and_costs_are_in_the_headers(stage: Stage, chat: Pair) -> N
 
 def test_a_stream_ends_with_done_and_its_cost(stage: Stage) -> None:
     stage.upstream.play(Answer(body=OPENAI["openai_text"]))
-    asked = {"model": "oai/m", "messages": HI, "stream": True}
+    request = {"model": "oai/m", "messages": HI, "stream": True}
     headers = {"authorization": f"Bearer {stage.key}"}
     with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as http:
-        response = http.post("/v1/chat/completions", json=asked)
+        response = http.post("/v1/chat/completions", json=request)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert re.search(r"\ndata: \[DONE\]\n\n: x-dragoman-cost 0\.\d+\n\n$", response.text)

@@ -46,11 +46,11 @@ class Paced:
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
-        self.asked = 0
+        self.requests = 0
 
     async def script(self, peer: Peer) -> None:
         await peer.request()
-        self.asked += 1
+        self.requests += 1
         whole = tokens("hel", "lo", counts=usage(10, 5))
         await peer.send(tokens("hel", over=False))
         await self.may_end.wait()
@@ -81,15 +81,15 @@ async def test_a_stream_ends_on_the_old_provider_and_new_requests_go_to_the_new_
     async with serving(old.script) as server, placed(new), served(tmp_path, config(server.url)) as at:
         async with stream(at) as answer:
             pieces = answer.aiter_text()
-            told = await anext(pieces)
+            report = await anext(pieces)
             await at.hub.reload(config(new.url))
             fresh = await at.chat()
             assert fresh.json()["choices"][0]["message"]["content"] == "new"
-            assert (old.asked, server.closed) == (1, 0)  # its connection stays open
+            assert (old.requests, server.closed) == (1, 0)  # its connection stays open
             old.may_end.set()
-            told += "".join([piece async for piece in pieces])
-        assert told.endswith(": x-dragoman-cost 0.00002\n\n")
-        assert "data: [DONE]" in told
+            report += "".join([piece async for piece in pieces])
+        assert report.endswith(": x-dragoman-cost 0.00002\n\n")
+        assert "data: [DONE]" in report
         await server.wait_closed(1)  # and is closed when the stream is over
         assert [row.status for row in await at.rows(2)] == ["finished", "finished"]
 
@@ -112,7 +112,7 @@ async def test_what_a_hub_that_closes_has_left_of_an_old_configuration_is_closed
         reading = asyncio.ensure_future(
             http.post("/v1/chat/completions", json={"model": "up/m", "messages": HI})
         )
-        await wait(lambda: len(old.asked) == 1)
+        await wait(lambda: len(old.requests) == 1)
         await hub.reload(config(server.url))
         await hub.close()
         await server.wait_closed(1)
@@ -188,7 +188,7 @@ async def test_a_configuration_that_cannot_be_changes_nothing(tmp_path: Path) ->
             at.hub.meter.prices,
         )
         assert all(one is other for one, other in zip(before, after, strict=True))
-        assert len({received["host"] for received in up.asked}) == 1
+        assert len({received["host"] for received in up.requests}) == 1
 
 
 async def test_many_reloads_leave_nothing_open(tmp_path: Path) -> None:

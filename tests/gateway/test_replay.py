@@ -33,9 +33,9 @@ def event(type: str, **fields: Any) -> bytes:
 
 
 def block(index: int, begins: Mapping[str, Any], *deltas: Mapping[str, Any]) -> bytes:
-    said = [event("content_block_start", index=index, content_block=begins)]
-    said += [event("content_block_delta", index=index, delta=delta) for delta in deltas]
-    return b"".join([*said, event("content_block_stop", index=index)])
+    replies = [event("content_block_start", index=index, content_block=begins)]
+    replies += [event("content_block_delta", index=index, delta=delta) for delta in deltas]
+    return b"".join([*replies, event("content_block_stop", index=index)])
 
 
 def message(*blocks: bytes, stop: str) -> bytes:
@@ -94,8 +94,8 @@ async def talking(data: Path, heard: list[Received]) -> Any:
 
 def thoughts(request: Received) -> Sequence[Sequence[Any]]:
     """The thinking of each assistant message that was sent."""
-    said = msgspec.json.decode(request.body)["messages"]
-    turns = [turn["content"] for turn in said if turn["role"] == "assistant"]
+    reply = msgspec.json.decode(request.body)["messages"]
+    turns = [turn["content"] for turn in reply if turn["role"] == "assistant"]
     return [[part for part in turn if "thinking" in part["type"]] for turn in turns if isinstance(turn, list)]
 
 
@@ -117,8 +117,8 @@ async def test_every_model_call_of_a_run_has_one_usage_row(tmp_path: Path) -> No
     async with talking(tmp_path, heard) as http:
         await http.post("/api/chat", json=ask("what is 2+2?"))
         rows = (await http.get("/api/usage")).json()
-    told = [
+    messages = [
         (row["door"], row["step"], row["usage"]["inputTokens"], row["usage"]["outputTokens"])
         for row in rows["rows"]
     ]
-    assert told == [("chat", 1, 20, 9), ("chat", 2, 20, 9)]
+    assert messages == [("chat", 1, 20, 9), ("chat", 2, 20, 9)]

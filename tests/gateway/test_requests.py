@@ -63,24 +63,24 @@ ONLY_OPENAI: dict[str, Any] = {
 
 def test_an_openai_request_arrives_as_the_client_sent_it(stage: Stage, chat: Pair) -> None:
     stage.upstream.play(Answer(body=OPENAI["openai_text"]))
-    asked = {**ASKED, **ONLY_OPENAI}
-    snapshot(chat.straight, "m", **asked)
-    straight = stage.upstream.asked[-1]
-    snapshot(chat.hub, "oai/m", **asked)
-    told = stage.upstream.asked[-1]
-    assert told.line == straight.line
-    assert msgspec.json.decode(told.body, type=dict[str, msgspec.Raw]) == msgspec.json.decode(
+    request = {**ASKED, **ONLY_OPENAI}
+    snapshot(chat.straight, "m", **request)
+    straight = stage.upstream.requests[-1]
+    snapshot(chat.hub, "oai/m", **request)
+    received = stage.upstream.requests[-1]
+    assert received.line == straight.line
+    assert msgspec.json.decode(received.body, type=dict[str, msgspec.Raw]) == msgspec.json.decode(
         straight.body, type=dict[str, msgspec.Raw]
     )
-    assert told["authorization"] == "Bearer sk-upstream-0123456789abcdef"
-    assert stage.key not in str(told.headers)
+    assert received["authorization"] == "Bearer sk-upstream-0123456789abcdef"
+    assert stage.key not in str(received.headers)
 
 
 def test_openais_headers_pass(stage: Stage, chat: Pair) -> None:
     stage.upstream.play(Answer(body=OPENAI["openai_text"]))
     headers = {"openai-organization": "org-1", "openai-project": "p-1", "idempotency-key": "i-1"}
     snapshot(chat.hub, "oai/m", extra_headers=headers)
-    assert {name: stage.upstream.asked[-1][name] for name in headers} == headers
+    assert {name: stage.upstream.requests[-1][name] for name in headers} == headers
 
 
 def claude() -> dict[str, Any]:
@@ -94,17 +94,17 @@ def test_an_anthropic_request_arrives_as_the_client_sent_it(stage: Stage, messag
     stage.upstream.play(Answer(body=ANTHROPIC["text"]))
     headers = {"anthropic-beta": "interleaved-thinking-2025-05-14,context-management-2025-06-27"}
     final(messages.straight, "m", extra_headers=headers, **claude())
-    straight = stage.upstream.asked[-1]
+    straight = stage.upstream.requests[-1]
     final(messages.hub, "ant/m", extra_headers=headers, **claude())
-    told = stage.upstream.asked[-1]
-    assert told.line == straight.line
-    assert msgspec.json.decode(told.body, type=dict[str, msgspec.Raw]) == msgspec.json.decode(
+    received = stage.upstream.requests[-1]
+    assert received.line == straight.line
+    assert msgspec.json.decode(received.body, type=dict[str, msgspec.Raw]) == msgspec.json.decode(
         straight.body, type=dict[str, msgspec.Raw]
     )
     for name in ("anthropic-beta", "anthropic-version"):
-        assert told[name] == straight[name] != ""
-    assert told["x-api-key"] == "sk-upstream-0123456789abcdef"
-    assert stage.key not in str(told.headers)
+        assert received[name] == straight[name] != ""
+    assert received["x-api-key"] == "sk-upstream-0123456789abcdef"
+    assert stage.key not in str(received.headers)
 
 
 def test_an_openai_request_becomes_one_of_anthropic(stage: Stage, chat: Pair) -> None:
@@ -116,8 +116,8 @@ def test_an_openai_request_becomes_one_of_anthropic(stage: Stage, chat: Pair) ->
         for id in ("call_1", "call_2")
     ]
     results = [
-        {"type": "tool_result", "tool_use_id": id, "content": said}
-        for id, said in (("call_1", "Rain"), ("call_2", "Snow"))
+        {"type": "tool_result", "tool_use_id": id, "content": reply}
+        for id, reply in (("call_1", "Rain"), ("call_2", "Snow"))
     ]
     source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
     text = {"type": "text", "text": "What is this, and what is the weather?"}
@@ -150,55 +150,55 @@ def test_what_the_provider_has_no_word_for_is_named(stage: Stage, chat: Pair) ->
 @pytest.mark.parametrize("model", ["ant/m", "oll/m"])
 def test_several_choices_are_refused_where_there_is_but_one(stage: Stage, chat: Pair, model: str) -> None:
     stage.upstream.play(Answer(body=ANTHROPIC["text"]))
-    told = heard(completion, chat.hub, model, n=2)
-    assert (told.kind, told.status) == ("BadRequestError", 400)
-    assert stage.upstream.asked == []
+    report = heard(completion, chat.hub, model, n=2)
+    assert (report.kind, report.status) == ("BadRequestError", 400)
+    assert stage.upstream.requests == []
 
 
 def test_an_anthropic_request_becomes_one_of_openai(stage: Stage, messages: Pair) -> None:
     stage.upstream.play(Answer(body=OPENAI["openai_text"]))
-    asked = claude()
-    final(messages.hub, "oai/m", **asked)
+    request = claude()
+    final(messages.hub, "oai/m", **request)
     body = stage.upstream.body
     assert body["stream_options"] == USAGE
     assert body["reasoning_effort"] == "high"
     assert (body.get("max_completion_tokens") or body["max_tokens"]) == 32000
-    assert [tool["function"]["name"] for tool in body["tools"]] == [tool["name"] for tool in asked["tools"]]
-    roles = [said["role"] for said in body["messages"]]
+    assert [tool["function"]["name"] for tool in body["tools"]] == [tool["name"] for tool in request["tools"]]
+    roles = [reply["role"] for reply in body["messages"]]
     assert roles[0] == "system"
-    assert [said["tool_call_id"] for said in body["messages"] if said["role"] == "tool"] == [
+    assert [reply["tool_call_id"] for reply in body["messages"] if reply["role"] == "tool"] == [
         "toolu_01",
         "toolu_02",
         "toolu_03",
         "toolu_04",
     ]
     assert PNG in msgspec.json.encode(body["messages"]).decode()
-    calls = [made for said in body["messages"] for made in said.get("tool_calls", ())]
+    calls = [made for reply in body["messages"] for made in reply.get("tool_calls", ())]
     assert [(made["id"], made["function"]["name"]) for made in calls] == [
         ("toolu_01", "Read"),
         ("toolu_02", "Read"),
         ("toolu_03", "Bash"),
         ("toolu_04", "Grep"),
     ]
-    assert "signature" not in stage.upstream.asked[-1].body.decode()
+    assert "signature" not in stage.upstream.requests[-1].body.decode()
 
 
 def test_both_requests_become_one_of_ollama(stage: Stage, chat: Pair, messages: Pair) -> None:
     stage.upstream.play(Answer(body=OLLAMA["text"], headers=LINES))
     snapshot(chat.hub, "oll/m", **{**ASKED, "tool_choice": "auto", "response_format": FORMAT, "seed": 7})
     body = stage.upstream.body
-    assert stage.upstream.asked[-1].line == "POST /api/chat HTTP/1.1"
+    assert stage.upstream.requests[-1].line == "POST /api/chat HTTP/1.1"
     assert (body["model"], body["stream"], body["think"]) == ("m", True, True)
     assert body["format"] == SCHEMA
     assert body["options"] == {"stop": ["END"], "num_predict": 77, "seed": 7}
     assert body["messages"][1]["images"] == [PICTURE]
-    assert [said["role"] for said in body["messages"]] == ["system", "user", "assistant", "tool", "tool"]
+    assert [reply["role"] for reply in body["messages"]] == ["system", "user", "assistant", "tool", "tool"]
     assert body["messages"][2]["tool_calls"][0]["function"]["arguments"] == {"city": "Oslo"}
     final(messages.hub, "oll/m", **claude())
     body = stage.upstream.body
-    assert [said["role"] for said in body["messages"]][:2] == ["system", "user"]
+    assert [reply["role"] for reply in body["messages"]][:2] == ["system", "user"]
     assert len(body["tools"]) == len(claude()["tools"])
-    assert PICTURE in stage.upstream.asked[-1].body.decode()
+    assert PICTURE in stage.upstream.requests[-1].body.decode()
 
 
 # ---- loops ----------------------------------------------------------------------------------------------
@@ -229,18 +229,18 @@ def test_a_signed_thought_goes_round_the_openai_door_and_back_byte_for_byte(
 ) -> None:
     """A tool loop over OpenAI's door with Anthropic behind it: the client sends back what it was given."""
     stage.upstream.play(Answer(body=THOUGHTFUL), Answer(body=ANTHROPIC["text"]))
-    said = read(chat.hub, "ant/m", tools=[TOOL]).choices[0].message
-    given = said.model_dump(exclude_none=True)
+    reply = read(chat.hub, "ant/m", tools=[TOOL]).choices[0].message
+    value = reply.model_dump(exclude_none=True)
     result = {"role": "tool", "tool_call_id": "toolu_1", "content": "Rain"}
-    read(chat.hub, "ant/m", tools=[TOOL], messages=[*HI, given, result])
-    asked = stage.upstream.body["messages"]
-    assert asked[1]["content"] == [
+    read(chat.hub, "ant/m", tools=[TOOL], messages=[*HI, value, result])
+    request = stage.upstream.body["messages"]
+    assert request[1]["content"] == [
         SIGNED,
         REDACTED,
         {"type": "text", "text": "I look."},
         {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}},
     ]
-    assert asked[2]["content"] == [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rain"}]
+    assert request[2]["content"] == [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rain"}]
 
 
 @pytest.mark.parametrize("read", [final, message])
@@ -248,16 +248,16 @@ def test_a_thought_goes_round_the_anthropic_door_and_back_to_an_openai_compatibl
     stage: Stage, messages: Pair, read: Callable[..., Any]
 ) -> None:
     stage.upstream.play(Answer(body=OPENAI["openrouter_encrypted"]), Answer(body=OPENAI["openai_text"]))
-    told = read(messages.hub, "oai/m")
-    [used] = [one for one in told.content if one.type == "tool_use"]
+    report = read(messages.hub, "oai/m")
+    [used] = [one for one in report.content if one.type == "tool_use"]
     result = {"type": "tool_result", "tool_use_id": used.id, "content": "Noon"}
     turns = [
         *HI,
-        {"role": "assistant", "content": [one.to_dict() for one in told.content]},
+        {"role": "assistant", "content": [one.to_dict() for one in report.content]},
         {"role": "user", "content": [result]},
     ]
     read(messages.hub, "oai/m", messages=turns)
-    assert [said["role"] for said in stage.upstream.body["messages"]] == ["user", "assistant", "tool"]
+    assert [reply["role"] for reply in stage.upstream.body["messages"]] == ["user", "assistant", "tool"]
     assert stage.upstream.body["messages"][1]["tool_calls"][0]["id"] == used.id
 
 

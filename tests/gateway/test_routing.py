@@ -88,7 +88,7 @@ async def test_what_another_provider_would_not_do_better_is_told(tmp_path: Path)
         for reply in (refusal(400, "bad temperature"), refusal(400, "context length exceeded")):
             first.replies(reply)
             response = await at.chat("any")
-            assert (response.status_code, second.asked) == (400, [])
+            assert (response.status_code, second.requests) == (400, [])
         assert [row.status for row in await at.rows()] == ["failed", "failed"]
 
 
@@ -97,8 +97,8 @@ async def test_the_classes_of_errors_to_fall_back_on_are_configured(tmp_path: Pa
     rules: dict[str, Any] = {"fallbacks": {"one/a": ["two/b"]}, "fallback_on": ["context_limit"]}
     async with desk(tmp_path, one=long, two=second, **rules) as at:
         assert served_by(await at.chat("one/a")) == "two/b"
-        assert (await at.chat("one/a")).status_code == 500 or len(second.asked) == 1
-        assert len(second.asked) == 1
+        assert (await at.chat("one/a")).status_code == 500 or len(second.requests) == 1
+        assert len(second.requests) == 1
 
 
 async def test_a_failure_behind_the_first_byte_is_told_in_the_stream_and_nobody_else_is_asked(
@@ -112,7 +112,7 @@ async def test_a_failure_behind_the_first_byte_is_told_in_the_stream_and_nobody_
         assert "hel" in response.text
         assert '"error"' in response.text
         assert "[DONE]" not in response.text
-        assert second.asked == []
+        assert second.requests == []
         row = await at.row()
         assert (row.status, row.error, row.tokens.estimated) == ("failed", "network", True)
 
@@ -121,7 +121,7 @@ async def test_what_a_provider_cannot_be_told_goes_on_to_the_next(tmp_path: Path
     local, second = Site(completion(), type="ollama"), Site(completion("a cat"))
     async with desk(tmp_path, local=local, two=second, aliases={"any": ["local/a", "two/b"]}) as at:
         assert served_by(await at.chat("any", messages=IMAGE)) == "two/b"
-        assert local.asked == []
+        assert local.requests == []
         alone = await at.chat("local/a", messages=IMAGE)
         assert (alone.status_code, alone.json()["error"]["param"]) == (400, "messages[0]")
 
@@ -140,7 +140,7 @@ async def test_a_provider_that_fails_repeatedly_rests_and_the_next_is_asked_firs
     async with desk(tmp_path, one=first, two=second, aliases={"any": ["one/a", "two/b"]}) as at:
         for _ in range(6):
             assert served_by(await at.chat("any")) == "two/b"
-        assert (len(first.asked), len(second.asked)) == (3, 6)
+        assert (len(first.requests), len(second.requests)) == (3, 6)
         metrics = (await at.http.get("/metrics")).text
         assert 'dragoman_cooldowns{provider="one"} 1' in metrics
         first.replies(completion())
@@ -154,7 +154,7 @@ async def test_errors_at_the_beginning_of_streams_make_a_key_rest_as_well(tmp_pa
     async with desk(tmp_path, one=first, two=Site(tokens("ok")), aliases={"any": ["one/a", "two/b"]}) as at:
         for _ in range(4):
             assert served_by(await at.chat("any", stream=True)) == "two/b"
-        assert len(first.asked) == 2
+        assert len(first.requests) == 2
 
 
 KEYS: dict[str, Any] = {
@@ -172,12 +172,12 @@ async def test_several_keys_share_the_load(tmp_path: Path) -> None:
 
     up = Site(gated, **KEYS)
     async with desk(tmp_path, environ=ENVIRON, up=up) as at:
-        asked = [asyncio.ensure_future(at.chat()) for _ in range(9)]
+        requests = [asyncio.ensure_future(at.chat()) for _ in range(9)]
         async with asyncio.timeout(10):
-            while len(up.asked) < 9:  # noqa: ASYNC110
+            while len(up.requests) < 9:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         gate.set()
-        assert [response.status_code for response in await asyncio.gather(*asked)] == [200] * 9
+        assert [response.status_code for response in await asyncio.gather(*requests)] == [200] * 9
         assert sorted(up.secrets) == sorted(["sk-secret-A", "sk-secret-B", "sk-secret-C"] * 3)
         assert sorted(row.key_name or "" for row in await at.rows(9)) == [*"aaabbbccc"]
 
@@ -198,7 +198,7 @@ async def test_what_all_keys_are_refused_with_is_told_without_them(tmp_path: Pat
     up = Site(refusal(401, "wrong: sk-secret-A, sk-secret-B and sk-secret-C"), **KEYS)
     async with desk(tmp_path, environ=ENVIRON, up=up) as at:
         response = await at.chat()
-        assert len(up.asked) == 3
+        assert len(up.requests) == 3
         assert "sk-secret" not in response.text
         assert response.status_code >= 400
         assert "***" in response.json()["error"]["message"]
@@ -245,10 +245,10 @@ async def test_each_time_that_runs_out_is_told_by_its_name(tmp_path: Path) -> No
         f"up{number}": Site(reply, **times) for number, (times, reply, _, _) in enumerate(TIMES.values())
     }
     async with desk(tmp_path, **sites) as at:
-        for name, (_, _, stream, said) in zip(sites, TIMES.values(), strict=True):
+        for name, (_, _, stream, text) in zip(sites, TIMES.values(), strict=True):
             for ask in (at.chat, at.message):
                 response = await ask(f"{name}/m", stream=stream)
-                assert said in response.text
+                assert text in response.text
                 row = (await at.rows())[-1]
                 assert (row.provider, row.status, row.error) == (name, "failed", "timeout")
                 assert response.status_code == (200 if row.first_byte else 504)
@@ -259,7 +259,7 @@ async def test_a_server_to_which_all_connections_are_busy_is_told(tmp_path: Path
     async with desk(tmp_path, up=up) as at:
         holding_it = asyncio.ensure_future(at.chat())
         async with asyncio.timeout(10):
-            while not up.asked:  # noqa: ASYNC110
+            while not up.requests:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         response = await at.chat()
         assert response.status_code == 504
@@ -286,7 +286,7 @@ async def test_retries_are_made_before_a_fallback_and_a_success_among_them_is_on
     async with desk(tmp_path, one=first, two=Site(completion()), fallbacks={"*": ["two/b"]}) as at:
         response = await at.chat("one/a")
         assert served_by(response) == "one/a"
-        assert len(first.asked) == 2
+        assert len(first.requests) == 2
         assert (await at.row()).status == "finished"
 
 

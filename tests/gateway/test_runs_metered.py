@@ -20,8 +20,8 @@ LAST = {"model": "m-1", "choices": [], "usage": usage(100, 20)}
 def calling() -> bytes:
     """The model calls an operation."""
     call = {"id": "call_1", "type": "function", "function": {"name": "time_now", "arguments": "{}"}}
-    said = chunk({"role": "assistant", "tool_calls": [{"index": 0, **call}]})
-    return chunked(sse(said, chunk(finish="tool_calls"), LAST))
+    reply = chunk({"role": "assistant", "tool_calls": [{"index": 0, **call}]})
+    return chunked(sse(reply, chunk(finish="tool_calls"), LAST))
 
 
 def error_of(frames: list[dict[str, Any]]) -> str:
@@ -36,10 +36,10 @@ async def test_each_model_call_of_a_run_is_one_row(tmp_path: Path) -> None:
         key = await at.key("ada")
         frames = await at.run("what time is it?", key)
         assert frames[-1]["type"] == "finish"
-        [held] = await at.hub.store.keys.list()
+        [api_key] = await at.hub.store.keys.list()
         first, second = await at.rows(2)
         for row in (first, second):
-            assert (row.owner, row.key_id, row.door, row.status) == ("ada", held.id, "chat", "finished")
+            assert (row.owner, row.key_id, row.door, row.status) == ("ada", api_key.id, "chat", "finished")
             assert (row.provider, row.model_asked, row.model_served) == ("up", "fast", "m-1")
             assert (row.session_id, row.error) == ("s", None)
             assert row.run_id is not None
@@ -106,7 +106,7 @@ async def test_a_run_that_is_stopped_is_estimated_as_aborted(tmp_path: Path) -> 
         async with asyncio.timeout(10):
             async with at.http.stream("GET", "/healthz"):
                 pass
-            while not up.asked or not (await told(at)):  # noqa: ASYNC110
+            while not up.requests or not (await collect(at)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert (await at.http.post("/api/chat/s/stop")).status_code == 200
         await running
@@ -114,7 +114,7 @@ async def test_a_run_that_is_stopped_is_estimated_as_aborted(tmp_path: Path) -> 
         assert (row.status, row.tokens.estimated, row.tokens.output_tokens) == ("aborted", True, 100)
 
 
-async def told(at: Desk) -> bool:
+async def collect(at: Desk) -> bool:
     """Whether something of the answer has been stored."""
     found = await at.http.get("/api/sessions/s/messages")
     return found.status_code == 200 and "xxx" in found.text
@@ -125,9 +125,9 @@ async def test_a_run_that_asks_too_often_fails_with_the_limit(tmp_path: Path) ->
     async with desk(tmp_path, keys=True, up=up, model="up/m") as at:
         key = await at.key(limits=Limits(requests_per_minute=1))
         assert error_of(await at.run("one", key)) == ""
-        said = error_of(await at.run("two", key))
-        assert "is limited to 1 requests a minute" in said
-        assert len(up.asked) == 1
+        text = error_of(await at.run("two", key))
+        assert "is limited to 1 requests a minute" in text
+        assert len(up.requests) == 1
         assert (await at.chat(key=key)).status_code == 429  # it is the same limit
         await at.rows(1)
 
@@ -141,7 +141,7 @@ async def test_a_run_is_not_begun_on_a_spent_budget(tmp_path: Path) -> None:
         assert error_of(await at.run("one", key, **options)) != ""  # up to 1024 tokens of answer are reserved
         up.replies(tokens("ok", counts=usage(1000, 0)))
         spent, reserved = await at.hub.store.budgets.get_balance("owner:ada", "total")
-        assert (spent, reserved, up.asked) == (0, 0, [])
+        assert (spent, reserved, up.requests) == (0, 0, [])
 
 
 async def test_runs_and_requests_spend_the_same_budget(tmp_path: Path) -> None:

@@ -21,21 +21,21 @@ REMINDER = {"type": "text", "text": "<system-reminder>Keep a list.</system-remin
 NOTE = {"role": "system", "content": [{"type": "text", "text": "There are agents."}]}
 
 
-async def messages(hub: Any, said: list[dict[str, Any]]) -> dict[str, Any]:
-    body = {"model": "sim/any", "max_tokens": 99, "messages": said, "tools": [TOOL]}
-    asked = await hub.http.post("/v1/messages", json=body)
-    assert asked.status_code == 200, asked.text
-    found: dict[str, Any] = asked.json()
+async def messages(hub: Any, replies: list[dict[str, Any]]) -> dict[str, Any]:
+    body = {"model": "sim/any", "max_tokens": 99, "messages": replies, "tools": [TOOL]}
+    request = await hub.http.post("/v1/messages", json=body)
+    assert request.status_code == 200, request.text
+    found: dict[str, Any] = request.json()
     return found
 
 
 def results(answer: dict[str, Any], *beside: dict[str, Any]) -> list[dict[str, Any]]:
     """What a client of Anthropic's API sends next."""
     calls = [block for block in answer["content"] if block["type"] == "tool_use"]
-    given = [{"type": "tool_result", "tool_use_id": call["id"], "content": "blue"} for call in calls]
+    inputs = [{"type": "tool_result", "tool_use_id": call["id"], "content": "blue"} for call in calls]
     return [
         {"role": "assistant", "content": answer["content"]},
-        {"role": "user", "content": [*given, *beside]},
+        {"role": "user", "content": [*inputs, *beside]},
     ]
 
 
@@ -44,28 +44,28 @@ async def test_a_script_goes_on_for_a_client_of_anthropics_api(
     tmp_path: Path, beside: tuple[dict[str, Any], ...]
 ) -> None:
     async with serving(tmp_path, STEPS, play="turns") as hub:
-        said: list[dict[str, Any]] = [{"role": "user", "content": "hi"}, NOTE]
+        replies: list[dict[str, Any]] = [{"role": "user", "content": "hi"}, NOTE]
         for step in ("I look.", "Once more."):
-            answer = await messages(hub, said)
+            answer = await messages(hub, replies)
             assert answer["content"][0]["text"] == step
-            said += results(answer, *beside)
-        last = await messages(hub, said)
+            replies += results(answer, *beside)
+        last = await messages(hub, replies)
         assert last["content"][0]["text"] == 'It gave "blue".'
-        said += [{"role": "assistant", "content": last["content"]}, {"role": "user", "content": "again"}]
-        assert (await messages(hub, said))["content"][0]["text"] == "I look."
+        replies += [{"role": "assistant", "content": last["content"]}, {"role": "user", "content": "again"}]
+        assert (await messages(hub, replies))["content"][0]["text"] == "I look."
 
 
 async def test_a_script_goes_on_for_a_client_of_openais_api(tmp_path: Path) -> None:
     async with serving(tmp_path, STEPS, play="turns") as hub:
-        said: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+        replies: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
         texts = []
         for _ in STEPS:
-            body = {"model": "sim/any", "messages": said, "tools": [FUNCTION]}
+            body = {"model": "sim/any", "messages": replies, "tools": [FUNCTION]}
             answer = (await hub.http.post("/v1/chat/completions", json=body)).json()["choices"][0]["message"]
             texts.append(answer["content"])
             calls = answer.get("tool_calls") or []
-            given = [{"role": "tool", "tool_call_id": call["id"], "content": "blue"} for call in calls]
-            said += [answer, *given]
+            inputs = [{"role": "tool", "tool_call_id": call["id"], "content": "blue"} for call in calls]
+            replies += [answer, *inputs]
         assert texts == ["I look.", "Once more.", 'It gave "blue".']
 
 

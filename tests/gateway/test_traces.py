@@ -46,7 +46,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
-        self.asked: list[Received] = []
+        self.requests: list[Received] = []
         self.http = httpx2.AsyncClient()
 
     def spans(self) -> Sequence[ReadableSpan]:
@@ -54,8 +54,8 @@ class Watched:
 
     def tokens(self) -> list[Any]:
         """The tokens of the prompts, on whatever span they stand."""
-        known = [(span.attributes or {}).get("gen_ai.usage.input_tokens") for span in self.spans()]
-        return [count for count in known if count is not None]
+        existing = [(span.attributes or {}).get("gen_ai.usage.input_tokens") for span in self.spans()]
+        return [count for count in existing if count is not None]
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ async def watching(data: Path) -> AsyncIterator[Watched]:
 
     async def script(peer: Peer) -> None:
         while True:
-            watched.asked.append(await peer.request())
+            watched.requests.append(await peer.request())
             await peer.send(ok(msgspec.json.encode(COMPLETION), "content-type: application/json"))
 
     script_file = write_script(data, STEPS, play="turns")
@@ -95,7 +95,7 @@ async def test_a_relayed_request_stands_below_the_client_s_trace_and_hands_it_on
     assert door.context is not None
     assert model.context is not None
     assert model.parent.span_id == door.context.span_id
-    assert watched.asked[0]["traceparent"] == f"00-{TRACE}-{model.context.span_id:016x}-01"
+    assert watched.requests[0]["traceparent"] == f"00-{TRACE}-{model.context.span_id:016x}-01"
     assert watched.tokens() == [10]
     assert "secret question" not in str([span.to_json() for span in watched.spans()])
 

@@ -61,9 +61,9 @@ def cost_of(response: httpx2.Response, *, stream: bool) -> Decimal:
     if not stream:
         return Decimal(response.headers["x-dragoman-cost"])
     assert "x-dragoman-cost" not in response.headers
-    [said] = COMMENT.findall(response.text)
-    assert response.text.endswith(f": x-dragoman-cost {said}\n\n")
-    return Decimal(said)
+    [reply] = COMMENT.findall(response.text)
+    assert response.text.endswith(f": x-dragoman-cost {reply}\n\n")
+    return Decimal(reply)
 
 
 async def test_a_row_holds_all_that_is_known_of_a_request(tmp_path: Path) -> None:
@@ -71,20 +71,20 @@ async def test_a_row_holds_all_that_is_known_of_a_request(tmp_path: Path) -> Non
     async with desk(tmp_path, keys=True, environ={"UP_KEY": "sk-up"}, up=up, aliases={"fast": "up/m"}) as at:
         key = await at.key("ada")
         response = await at.chat("fast", key)
-        [held] = await at.hub.store.keys.list()
+        [api_key] = await at.hub.store.keys.list()
         row = await at.row()
         assert row.first_byte is not None
         assert row.duration is not None
         assert 0 < row.first_byte <= row.duration < 20
-        known = msgspec.structs.asdict(row)
+        fields = msgspec.structs.asdict(row)
         for varies in ("id", "started_at", "first_byte", "duration"):
-            assert known.pop(varies)
-        assert known == {
+            assert fields.pop(varies)
+        assert fields == {
             "owner": "ada",
             "status": "finished",
             "run_id": None,
             "session_id": None,
-            "key_id": held.id,
+            "key_id": api_key.id,
             "step": None,
             "provider": "up",
             "model_asked": "fast",
@@ -256,11 +256,11 @@ async def test_failures_have_rows_without_counts(tmp_path: Path) -> None:
 
 async def test_who_left_has_a_row(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(holding(b""))) as at:
-        asked = asyncio.ensure_future(at.chat())
+        task = asyncio.ensure_future(at.chat())
         async with asyncio.timeout(10):
-            while not at.sites["up"].asked:  # noqa: ASYNC110
+            while not at.sites["up"].requests:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            asked.cancel()
+            task.cancel()
             while at.hub.gateway.active:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         row = await at.row()
@@ -293,12 +293,12 @@ async def test_what_a_server_says_of_tokens_unasked_is_not_hidden(tmp_path: Path
 async def test_a_clients_request_id_is_kept(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(completion())) as at:
         body = {"model": "up/m", "messages": HI}
-        for sent, kept in (("mine-1", True), ("a b\tc", False), ("x" * 500, False)):
+        for sent, stored in (("mine-1", True), ("a b\tc", False), ("x" * 500, False)):
             response = await at.http.post("/v1/chat/completions", json=body, headers={"x-request-id": sent})
-            said = response.headers["x-dragoman-request-id"]
-            assert (said == sent) is kept
-            assert response.headers["x-request-id"] == said
-            assert (await at.rows())[-1].request_id == said
+            text = response.headers["x-dragoman-request-id"]
+            assert (text == sent) is stored
+            assert response.headers["x-request-id"] == text
+            assert (await at.rows())[-1].request_id == text
 
 
 # ---- the report ----------------------------------------------------------------------------------------
@@ -363,9 +363,9 @@ async def test_the_export_and_the_command_tell_the_same_as_the_rows(tmp_path: Pa
         ]
         assert [line["cost"] for line in table] == ["" if row.cost is None else str(row.cost) for row in rows]
         assert [line["input_tokens"] for line in table] == ["1000"] * 4 + ["10", ""]
-    said = await asyncio.to_thread(run, "usage", "--data", tmp_path, "--by", "owner", "--csv")
-    assert said.code == 0, said.err
-    summed = {line["owner"]: line for line in csv.DictReader(io.StringIO(said.out))}
+    reply = await asyncio.to_thread(run, "usage", "--data", tmp_path, "--by", "owner", "--csv")
+    assert reply.code == 0, reply.err
+    summed = {line["owner"]: line for line in csv.DictReader(io.StringIO(reply.out))}
     assert {owner: (line["calls"], line["failed"]) for owner, line in summed.items()} == {
         "ada": ("3", "0"),
         "bob": ("3", "1"),

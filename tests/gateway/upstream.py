@@ -40,14 +40,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head(self) -> bytes:
-        said = dict(self.headers)
+        reply = dict(self.headers)
         if self.framing == "length":
-            said["content-length"] = str(len(self.body))
+            reply["content-length"] = str(len(self.body))
         elif self.framing == "end":
-            said["connection"] = "close"
+            reply["connection"] = "close"
         else:
-            said["transfer-encoding"] = "chunked"
-        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+            reply["transfer-encoding"] = "chunked"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in reply.items())
         return f"HTTP/1.1 {self.status} Said\r\n{lines}\r\n".encode()
 
     def pieces(self) -> Iterator[bytes]:
@@ -76,7 +76,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[Received] = []
+        self.requests: list[Received] = []
         self.by_model: dict[str, Answer] = {}  # said whenever this model is asked
         self.left = 0  # clients that went during an answer that was held
         self._answers: list[Answer] = []
@@ -84,7 +84,7 @@ class Upstream:
     def play(self, *answers: Answer) -> None:
         """Say these from now on."""
         self._answers = list(answers)
-        self.asked = []
+        self.requests = []
 
     async def turn(self) -> None:
         """Let the loop take a turn."""
@@ -93,7 +93,7 @@ class Upstream:
     @property
     def body(self) -> dict[str, Any]:
         """The body of the last request."""
-        read: dict[str, Any] = msgspec.json.decode(self.asked[-1].body)
+        read: dict[str, Any] = msgspec.json.decode(self.requests[-1].body)
         return read
 
     @asynccontextmanager
@@ -121,7 +121,7 @@ class Upstream:
     async def _serve(self, peer: Peer) -> None:
         while True:
             received = await peer.request()
-            self.asked.append(received)
+            self.requests.append(received)
             answer = self._next(received)
             for piece in answer.pieces():
                 await peer.send(piece)

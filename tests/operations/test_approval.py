@@ -45,7 +45,7 @@ async def approvals(
 
 def asking(id: str = "a", **fields: Any) -> ApprovalRequest:
     """A request that expires at 1100."""
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "id": id,
         "owner": "ann",
         "operation": "mail.send",
@@ -56,7 +56,7 @@ def asking(id: str = "a", **fields: Any) -> ApprovalRequest:
         "expires_at": 1_100.0,
         **fields,
     }
-    return ApprovalRequest(**given)
+    return ApprovalRequest(**arguments)
 
 
 FULL = asking(
@@ -88,10 +88,10 @@ async def test_an_approval_is_good_for_one_use(approvals: ApprovalStore, clock: 
     await approvals.create(asking())
     await refused(Conflict, approvals.use("a", **CALL))
     clock.now = 1_050.0
-    given = await approvals.answer("a", approved=True, by=ANN, reason="go")
-    assert given == asking(status="approved", answered_at=1_050.0, answered_by="ann", reason="go")
-    assert await approvals.get("a") == given
-    assert await approvals.use("a", **CALL) == replace(given, status="used")
+    request = await approvals.answer("a", approved=True, by=ANN, reason="go")
+    assert request == asking(status="approved", answered_at=1_050.0, answered_by="ann", reason="go")
+    assert await approvals.get("a") == request
+    assert await approvals.use("a", **CALL) == replace(request, status="used")
     assert "is used" in await refused(Conflict, approvals.use("a", **CALL))
     assert (await approvals.get("a")).status == "used"
 

@@ -123,8 +123,8 @@ async def test_models_dataclasses_and_defaults_reach_the_function_as_python_valu
         assert isinstance(at, Point)
         return [address.city, at.y, sorted(tags)]
 
-    given = {"address": {"title": "Dr"}, "at": {"x": "5"}}
-    assert await call(show, given) == {"success": True, "result": ["Split", 0, ["a"]]}
+    arguments = {"address": {"title": "Dr"}, "at": {"x": "5"}}
+    assert await call(show, arguments) == {"success": True, "result": ["Split", 0, ["a"]]}
 
 
 async def test_parameter_names_that_models_reserve_are_ordinary_parameters() -> None:

@@ -48,12 +48,12 @@ def read(name: str, type: Any) -> list[Any]:
 
 
 def test_search_finds_what_is_wanted_as_often_as_ever() -> None:
-    operations, asked = read("operations.jsonl", Offered), read("queries.jsonl", Asked)
+    operations, requests = read("operations.jsonl", Offered), read("queries.jsonl", Asked)
     search = OperationSearch(Registry(*(each.made() for each in operations)))
-    found = {each: [hit.tool for hit in search.search(each.query).tools] for each in asked}
+    found = {each: [hit.tool for hit in search.search(each.query).tools] for each in requests}
     missed = {
         each.query: tools[:3] for each, tools in found.items() if not tools or tools[0] not in each.gold
     }
-    assert len(missed) <= (1 - FIRST) * len(asked), missed
+    assert len(missed) <= (1 - FIRST) * len(requests), missed
     recalls = [len({*each.gold} & {*tools[:5]}) / len(each.gold) for each, tools in found.items()]
     assert mean(recalls) >= RECALL, {each.query: tools for each, tools in found.items()}

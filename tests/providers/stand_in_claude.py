@@ -131,8 +131,8 @@ def logged_out() -> None:
     """Has no key."""
     init()
     words = "Invalid API key · Please run /login"
-    said = {"type": "text", "text": words}
-    whole("msg_1", said, error="authentication_failed", message={"model": "<synthetic>"})
+    reply = {"type": "text", "text": words}
+    whole("msg_1", reply, error="authentication_failed", message={"model": "<synthetic>"})
     result(is_error=True, result=words, total_cost_usd=0)
 
 
@@ -192,13 +192,13 @@ def early() -> None:
     """Runs calls as soon as they are whole: what they give comes before the message's end."""
     init()
     begin("msg_1")
-    for index, given in enumerate(({"command": "no"}, {"command": "ls"})):
+    for index, fields in enumerate(({"command": "no"}, {"command": "ls"})):
         use = {"type": "tool_use", "id": f"toolu_{index}", "name": "Bash", "input": {}}
         piece(type="content_block_start", index=index, content_block=use)
-        arguments = {"type": "input_json_delta", "partial_json": json.dumps(given)}
+        arguments = {"type": "input_json_delta", "partial_json": json.dumps(fields)}
         piece(type="content_block_delta", index=index, delta=arguments)
-        whole("msg_1", {**use, "input": given})
-        outcome(f"toolu_{index}", f"ran {given['command']}", is_error=not index)
+        whole("msg_1", {**use, "input": fields})
+        outcome(f"toolu_{index}", f"ran {fields['command']}", is_error=not index)
         piece(type="content_block_stop", index=index)
     end("tool_use")
     begin("msg_2")
@@ -292,15 +292,15 @@ def lent() -> None:
     init()
     begin("msg_1")
     text(0, " ".join(sorted(tool["name"] for tool in tools)))
-    given = json.loads(os.environ.get("CLAUDE_INPUT") or '{"a": 2, "b": 2}')
+    value = json.loads(os.environ.get("CLAUDE_INPUT") or '{"a": 2, "b": 2}')
     use = {"type": "tool_use", "id": "toolu_1", "name": f"mcp__{name}__{tools[0]['name']}"}
-    block(1, {**use, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(given)})
-    whole("msg_1", {**use, "input": given})
+    block(1, {**use, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(value)})
+    whole("msg_1", {**use, "input": value})
     meta = {"claudecode/toolUseId": "toolu_1", "progressToken": 2}
-    call = {"name": tools[0]["name"], "arguments": given, "_meta": meta}
-    said = ask(url, headers, "tools/call", call)[1]["result"]
+    call = {"name": tools[0]["name"], "arguments": value, "_meta": meta}
+    reply = ask(url, headers, "tools/call", call)[1]["result"]
     end("tool_use")
-    outcome("toolu_1", said["content"], is_error=said.get("isError", False))
+    outcome("toolu_1", reply["content"], is_error=reply.get("isError", False))
     begin("msg_2")
     text(0, "Done.")
     end("end_turn")

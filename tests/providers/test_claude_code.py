@@ -189,9 +189,9 @@ async def test_the_question_goes_in_as_a_line_and_other_keys_stay_out(cli: Cli) 
 
 async def test_the_next_question_goes_on_with_the_session(cli: Cli) -> None:
     provider = cli.provider("answer")
-    said = folded(await collect(provider))
+    message = folded(await collect(provider))
 
-    await collect(provider, ask(user("How long is it?"), said, user("And b?")))
+    await collect(provider, ask(user("How long is it?"), message, user("And b?")))
 
     assert f"--resume={SESSION}" in cli.seen[1]["argv"]
     assert cli.seen[1]["told"][0]["message"]["content"] == [{"type": "text", "text": "And b?"}]

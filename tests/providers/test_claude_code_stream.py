@@ -100,9 +100,9 @@ async def test_what_is_said_is_no_command_of_the_cli_and_names_no_file_to_read(c
 @pytest.mark.promise("claude-code-commands")
 async def test_a_command_behind_a_picture_or_another_text_is_none_either(cli: Cli) -> None:
     picture = FilePart("image/png", "data:image/png;base64,aGk=")
-    said = Message("u", "user", (TextPart("Look."), picture, TextPart("/clear")))
+    message = Message("u", "user", (TextPart("Look."), picture, TextPart("/clear")))
 
-    await collect(cli.provider("plain"), ask(said))
+    await collect(cli.provider("plain"), ask(message))
 
     assert cli.seen[0]["told"][0]["message"]["content"][-1] == CLOSING
 

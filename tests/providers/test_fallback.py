@@ -119,8 +119,8 @@ async def test_a_request_that_no_provider_accepts_fails_with_the_last_refusal() 
 async def test_each_provider_gets_its_own_options_and_the_requests_before_them() -> None:
     second = says("two", "b")
     options: dict[str, dict[str, Any]] = {"a": {"top_k": 1}, "b": {"temperature": 0.0, "seed": 7}}
-    asked = ModelRequest(model="any", messages=ASKED.messages, options={"temperature": 1.0})
-    await Told(fails("a"), second, options=options).ask(asked)
+    model_request = ModelRequest(model="any", messages=ASKED.messages, options={"temperature": 1.0})
+    await Told(fails("a"), second, options=options).ask(model_request)
     assert [request.options for request in second.requests] == [{"temperature": 1.0, "seed": 7}]
 
 

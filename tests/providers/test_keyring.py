@@ -179,11 +179,15 @@ def test_where_all_keys_rest_the_one_that_is_out_soonest_answers_all_the_same() 
     assert (keys.cooling_down, keys.exhausted) == (2, False)
 
 
-@pytest.mark.parametrize(("asked", "seconds"), [(None, 30.0), (5.0, 30.0), (90.0, 90.0), (1e9, 3600.0)])
-def test_a_key_rests_as_long_as_the_provider_asks_within_reason(asked: float | None, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("request_count", "seconds"), [(None, 30.0), (5.0, 30.0), (90.0, 90.0), (1e9, 3600.0)]
+)
+def test_a_key_rests_as_long_as_the_provider_asks_within_reason(
+    request_count: float | None, seconds: float
+) -> None:
     clock = Clock()
     keys = ring(clock, "a")
-    fail(keys, error(retry_after=asked), 3)
+    fail(keys, error(retry_after=request_count), 3)
     clock.now += seconds - 0.5
     assert keys.cooling_down == 1
     clock.now += 0.5

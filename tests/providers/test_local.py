@@ -129,8 +129,8 @@ async def test_a_required_call_is_one_of_the_tools_and_its_input_fits_the_schema
 
 
 async def test_with_tools_the_model_calls_one_or_answers(provider: LocalProvider) -> None:
-    said, finish = await story(provider, ask(tools=[CALCULATE], options={"max_tokens": 60}))
-    assert (said[0], finish[1]) in [("text", "stop"), ("text", "length"), ("call", "tool-calls")]
+    replies, finish = await story(provider, ask(tools=[CALCULATE], options={"max_tokens": 60}))
+    assert (replies[0], finish[1]) in [("text", "stop"), ("text", "length"), ("call", "tool-calls")]
 
 
 async def test_after_a_result_the_model_answers_in_text(provider: LocalProvider) -> None:

@@ -24,8 +24,8 @@ TOOL = Tool("add", "Adds.", {"type": "object"})
 
 
 def ask(text: str = "Hi", id: str = "u1", **fields: Any) -> ModelRequest:
-    said = Message(id, "user", (TextPart(text),))
-    return ModelRequest(model="any", messages=[said], tools=[TOOL], **fields)
+    message = Message(id, "user", (TextPart(text),))
+    return ModelRequest(model="any", messages=[message], tools=[TOOL], **fields)
 
 
 async def collect(provider: Any, request: ModelRequest) -> list[Any]:

@@ -37,8 +37,8 @@ def ring(names: str) -> KeyPool:
     return KeyPool([ProviderKey(name, f"sk-secret-{name}") for name in names], cooldown=Cooldown())
 
 
-def refusal(status: int, said: object, *headers: str) -> bytes:
-    body = said if isinstance(said, bytes) else msgspec.json.encode({"error": said})
+def refusal(status: int, reply: object, *headers: str) -> bytes:
+    body = reply if isinstance(reply, bytes) else msgspec.json.encode({"error": reply})
     return ok(body, *headers).replace(b"200 OK", b"%d No" % status, 1)
 
 
@@ -101,11 +101,11 @@ async def test_a_body_goes_out_with_a_key_and_the_answer_is_heard(transport: Tra
     assert requests.heard == [b'{"ok":true}']
     [received] = requests.received
     assert (received.line, received.body) == ("POST /v1/x HTTP/1.1", b'{"number":1}')
-    said = {
+    reply = {
         name: received[name]
         for name in ("authorization", "x-auth-token", "x-title", "x-beta", "content-type")
     }
-    assert said == {
+    assert reply == {
         "authorization": "Bearer sk-secret-a",
         "x-auth-token": "tok-secret",
         "x-title": "us",
@@ -233,13 +233,13 @@ async def test_others_have_nothing_to_mend(transport: Transport) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["sk-secret-a", "tok-secret", "Bearer sk-secret-b", "x sk-secret-a y tok-secret"]
+    "text", ["sk-secret-a", "tok-secret", "Bearer sk-secret-b", "x sk-secret-a y tok-secret"]
 )
 @pytest.mark.parametrize("status", [400, 401, 500])
 async def test_a_key_that_the_server_says_back_is_masked(
-    transport: Transport, said: str, status: int
+    transport: Transport, text: str, status: int
 ) -> None:
-    details = {"message": f"wrong: {said}", "param": said, "deep": [{"x": [said]}]}
+    details = {"message": f"wrong: {text}", "param": text, "deep": [{"x": [text]}]}
     requests = Asked(*[refusal(status, details)] * 2)
     error = await requests.fail(transport, keys="ab")
     shown = f"{error!r} {error} {error.message} {error.hint} {error.details} {error.__cause__!r}"

@@ -108,14 +108,14 @@ async def test_a_failure_comes_behind_what_was_said_before_it() -> None:
 
 
 async def test_a_function_sees_the_request() -> None:
-    def echo(asked: ModelRequest) -> str:
-        (part,) = asked.messages[-1].parts
+    def echo(model_request: ModelRequest) -> str:
+        (part,) = model_request.messages[-1].parts
         assert isinstance(part, TextPart)
         return part.text.upper()
 
     async with ScriptedModel([echo]) as model:
         assert text_of(await ask(model, "loud")) == "LOUD"
-        assert [asked.model for asked in model.requests] == ["script"]
+        assert [model_request.model for model_request in model.requests] == ["script"]
 
 
 async def test_steps_that_are_left_fail_the_test() -> None:

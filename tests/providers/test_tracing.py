@@ -83,9 +83,9 @@ def request_id() -> Iterator[str]:
 
 def facts(span: ReadableSpan) -> dict[str, Any]:
     """The span's attributes, but for those that a clock makes."""
-    known = dict(span.attributes or {})
-    assert isinstance(known.pop("gen_ai.response.time_to_first_chunk", 0.0), float)
-    return known
+    fields = dict(span.attributes or {})
+    assert isinstance(fields.pop("gen_ai.response.time_to_first_chunk", 0.0), float)
+    return fields
 
 
 def request(text: str = "hi", **options: Any) -> ModelRequest:
@@ -94,8 +94,8 @@ def request(text: str = "hi", **options: Any) -> ModelRequest:
 
 
 async def play(tracing: OpenTelemetryTracing, *steps: Step, ask: ModelRequest | None = None) -> list[e.Event]:
-    asked = ask or request()
-    batches = ask_model(asked, ScriptedProvider(steps, name="main"), tracing=tracing)
+    model_request = ask or request()
+    batches = ask_model(model_request, ScriptedProvider(steps, name="main"), tracing=tracing)
     return [event async for batch in batches for event in batch]
 
 
@@ -167,19 +167,19 @@ async def test_content_has_the_shapes_of_the_conventions_and_no_keys() -> None:
         instructions="Be kind.",
     )
     await play(seen.tracing, Step(text="Done.", tools=[ScriptedCall("look", {"at": 2}, "c2")]), ask=ask)
-    known = facts(seen.only())
-    assert msgspec.json.decode(known["gen_ai.system_instructions"]) == [
+    fields = facts(seen.only())
+    assert msgspec.json.decode(fields["gen_ai.system_instructions"]) == [
         {"type": "text", "content": "Be kind."}
     ]
     blob = {"type": "blob", "mime_type": "image/png", "modality": "image", "content": ""}
-    asked = {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"at": '"Bearer ***"'}}
-    assert msgspec.json.decode(known["gen_ai.input.messages"]) == [
+    question = {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"at": '"Bearer ***"'}}
+    assert msgspec.json.decode(fields["gen_ai.input.messages"]) == [
         {"role": "user", "parts": [{"type": "text", "content": "see"}, blob]},
-        {"role": "assistant", "parts": [asked]},
+        {"role": "assistant", "parts": [question]},
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": [1]}]},
     ]
     second_call = {"type": "tool_call", "id": "c2", "name": "look", "arguments": {"at": 2}}
-    assert msgspec.json.decode(known["gen_ai.output.messages"]) == [
+    assert msgspec.json.decode(fields["gen_ai.output.messages"]) == [
         {"role": "assistant", "parts": [{"type": "text", "content": "Done."}, second_call]}
     ]
 
@@ -218,9 +218,9 @@ async def test_a_relay_marks_its_span_by_hand() -> None:
         assert await span.propagate(carried()) == span.headers["traceparent"]
         span.first_byte()
         span.finish(e.FinishStep(None, usage=e.Usage(input_tokens=4, estimated=True), model="served"))
-    known = facts(seen.only())
-    assert (seen.only().name, known["gen_ai.response.model"]) == ("embeddings gpt-x", "served")
-    assert (known["gen_ai.usage.input_tokens"], known["dragoman.usage.estimated"]) == (4, True)
+    fields = facts(seen.only())
+    assert (seen.only().name, fields["gen_ai.response.model"]) == ("embeddings gpt-x", "served")
+    assert (fields["gen_ai.usage.input_tokens"], fields["dragoman.usage.estimated"]) == (4, True)
 
 
 async def test_a_relay_that_fails_or_is_cancelled_ends_its_span() -> None:
@@ -354,7 +354,7 @@ def remote(name: str, base_url: str) -> OpenAIProvider:
 
 
 def test_a_place_is_named_as_the_conventions_name_it() -> None:
-    known = {
+    fields = {
         "https://models.example/v1": ModelEndpoint("x", "openai", "models.example", 443),
         "https://api.deepseek.com/v1": ModelEndpoint("x", "deepseek", "api.deepseek.com", 443),
         "https://mine.openai.azure.com/v1": ModelEndpoint(
@@ -362,7 +362,7 @@ def test_a_place_is_named_as_the_conventions_name_it() -> None:
         ),
         "http://user:pass@127.0.0.1:8080/v1": ModelEndpoint("x", "openai", "127.0.0.1", 8080),
     }
-    assert {url: endpoint_of(remote("x", url)) for url in known} == known
+    assert {url: endpoint_of(remote("x", url)) for url in fields} == fields
     assert endpoint_of(MAIN) == ModelEndpoint("main", "main")
 
 

@@ -31,10 +31,12 @@ def validator(schema: Mapping[str, Any]) -> Any:
 def fields(name: str) -> set[str]:
     """The fields of a shape of the document, with those of the shapes that it is made of."""
     found = DOCUMENT["components"]["schemas"][name]
-    said = set(found.get("properties", ()))
+    replies = set(found.get("properties", ()))
     for member in found.get("allOf", ()):
-        said |= fields(member["$ref"].rpartition("/")[2]) if "$ref" in member else set(member["properties"])
-    return said
+        replies |= (
+            fields(member["$ref"].rpartition("/")[2]) if "$ref" in member else set(member["properties"])
+        )
+    return replies
 
 
 def operation(verb: str, path: str) -> dict[str, Any]:
@@ -42,27 +44,27 @@ def operation(verb: str, path: str) -> dict[str, Any]:
     return found
 
 
-async def check(served: Served, verb: str, path: str, **asked: Any) -> Any:
+async def check(served: Served, verb: str, path: str, **request: Any) -> Any:
     """Ask the hub, and hold its answer to what the document says of it; the body."""
-    where = path.replace("{id}", asked.pop("id", "s")).replace("{same}", "s")
-    where = where.replace("{name}", asked.pop("name", "s"))
-    response = await served.http.request(verb.upper(), where, **asked)
+    where = path.replace("{id}", request.pop("id", "s")).replace("{same}", "s")
+    where = where.replace("{name}", request.pop("name", "s"))
+    response = await served.http.request(verb.upper(), where, **request)
     return read(response, operation(verb, path))
 
 
-async def refused(served: Served, verb: str, path: str, **asked: Any) -> int:
+async def refused(served: Served, verb: str, path: str, **request: Any) -> int:
     """Ask the hub for what it must refuse, as the document says; the status."""
-    where = path.replace("{id}", asked.pop("id", "s")).replace("{name}", asked.pop("name", "s"))
-    response = await served.http.request(verb.upper(), where, **asked)
+    where = path.replace("{id}", request.pop("id", "s")).replace("{name}", request.pop("name", "s"))
+    response = await served.http.request(verb.upper(), where, **request)
     body = read(response, operation(verb, path))
     assert body is None or body["error"]["message"]
     return response.status_code
 
 
-def read(response: httpx2.Response, said: Mapping[str, Any]) -> Any:
+def read(response: httpx2.Response, reply: Mapping[str, Any]) -> Any:
     """The body of an answer, which is as an operation of the document says."""
-    assert str(response.status_code) in said["responses"], response.text
-    expected = said["responses"][str(response.status_code)]
+    assert str(response.status_code) in reply["responses"], response.text
+    expected = reply["responses"][str(response.status_code)]
     expected = resolve(expected["$ref"]) if "$ref" in expected else expected
     if "content" not in expected:
         assert response.content == b""

@@ -80,20 +80,20 @@ async def call(served: Served, id: str, input: Any = None, **more: Any) -> Any:
 def test_the_document_names_every_field_that_is_said() -> None:
     stated: dict[str, Any] = {"id": "x", "owner": "o", "operation": "a.b", "input": {}, "input_hash": "h"}
     record = CallRecord(**stated, effect="read", idempotency_key="k", started_at=0.0)
-    asked = ApprovalRequest(**stated, items=(), created_at=0.0, expires_at=1.0)
+    request = ApprovalRequest(**stated, items=(), created_at=0.0, expires_at=1.0)
     assert fields("CallNode") == set(CallTreeNode.__struct_encode_fields__)
     assert fields("CallLine") == {*fields("CallNode"), "owner", "runId", "sessionId"}
     assert fields("Call") == {*call_to_json(LedgerEntry(record=record)), "source", "approvalId"}
-    assert fields("CallApproval") == set(approval_to_json(asked, LOCAL))
+    assert fields("CallApproval") == set(approval_to_json(request, LOCAL))
     assert fields("Artifact") == {to_camel_case(name) for name in Artifact.__struct_fields__} - {"owner"}
     assert fields("McpServer") == {to_camel_case(name) for name in ServerStatus.__struct_fields__}
     assert fields("NewMcpServer") == {"name", *McpServerConfig.__struct_fields__}
     failure = CallFailure(code="c", message="m", hint="h", transient=True, problems=[{}], input_schema={})
     assert fields("Failure") == set(failure.to_json())
-    said = {"callId", "status", "approvalId", "notes", "success", "result", "error"}
-    assert fields("Outcome") == said
+    replies = {"callId", "status", "approvalId", "notes", "success", "result", "error"}
+    assert fields("Outcome") == replies
     inside = {"ok", "operation", "suspendedCall"}
-    assert {to_camel_case(name) for name in CallOutcome.__struct_fields__} - inside == said - {"success"}
+    assert {to_camel_case(name) for name in CallOutcome.__struct_fields__} - inside == replies - {"success"}
 
 
 async def test_calls_and_trees_answer_as_the_document_says(tmp_path: Path) -> None:
@@ -140,19 +140,19 @@ async def test_stopping_a_call_answers_as_the_document_says(tmp_path: Path) -> N
 
 async def test_a_call_that_wants_approval_answers_as_the_document_says(tmp_path: Path) -> None:
     async with shop(tmp_path) as served:
-        asked = await call(served, "shop.order", ORDER)
-        assert (asked["status"], asked["error"]["code"]) == ("pending", "approval_needed")
-        shown = await check(served, "get", "/api/calls/{id}", id=asked["callId"])
-        assert shown["approvalId"] == asked["approvalId"]
+        request = await call(served, "shop.order", ORDER)
+        assert (request["status"], request["error"]["code"]) == ("pending", "approval_needed")
+        shown = await check(served, "get", "/api/calls/{id}", id=request["callId"])
+        assert shown["approvalId"] == request["approvalId"]
         listed = await check(served, "get", "/api/approvals", params={"status": "pending"})
-        assert [each["id"] for each in listed["approvals"]] == [asked["approvalId"]]
-        place = {"verb": "post", "path": "/api/approvals/{id}", "id": asked["approvalId"]}
+        assert [each["id"] for each in listed["approvals"]] == [request["approvalId"]]
+        place = {"verb": "post", "path": "/api/approvals/{id}", "id": request["approvalId"]}
         assert await refused(served, **place, json={"approved": "perhaps"}) == 400
         assert (await check(served, **place, json={"approved": True}))["mayAnswer"] is False
         assert await refused(served, **place, json={"approved": False}) == 409
-        done = await call(served, "shop.order", ORDER, params={"approval": asked["approvalId"]})
-        assert (done["callId"], done["result"]) == (asked["callId"], "tea")
-        read = await check(served, "get", "/api/approvals/{id}", id=asked["approvalId"])
+        done = await call(served, "shop.order", ORDER, params={"approval": request["approvalId"]})
+        assert (done["callId"], done["result"]) == (request["callId"], "tea")
+        read = await check(served, "get", "/api/approvals/{id}", id=request["approvalId"])
         assert read["status"] == "used"
         assert await refused(served, "get", "/api/approvals/{id}", id="nobody") == 404
         assert await refused(served, "get", "/api/approvals", params={"status": "lost"}) == 400
@@ -161,8 +161,8 @@ async def test_a_call_that_wants_approval_answers_as_the_document_says(tmp_path:
 async def test_meta_tools_are_called_by_name_and_tell_what_a_model_would_be_told(tmp_path: Path) -> None:
     async with shop(tmp_path) as served:
         wrapped = {"calls": [{"tool": "shop.price", "input": {"input": ORDER}}]}
-        (said,) = (await call(served, "hub.call", wrapped))["result"]
-        assert (said["result"], len(said["notes"])) == (3.5, 1)
+        (reply,) = (await call(served, "hub.call", wrapped))["result"]
+        assert (reply["result"], len(reply["notes"])) == (3.5, 1)
         assert (await call(served, "shop.price", {"input": ORDER}))["error"]["code"] == "invalid_input"
         found = await call(served, "hub_search", {"q": "look up price"})
         assert found["result"]["tools"][0]["tool"] == "shop.price"
@@ -177,10 +177,10 @@ async def test_a_search_that_is_denied_is_refused_and_no_error_of_the_hub(tmp_pa
 
 async def test_artifacts_answer_as_the_document_says(tmp_path: Path) -> None:
     async with shop(tmp_path) as served:
-        (said,) = (await call(served, "hub.call", {"calls": [{"tool": "shop.catalog"}]}))["result"]
-        kept = await check(served, "get", "/api/artifacts/{id}", id=said["result"]["artifact"])
-        assert (kept["size"], kept["operation"]) == (80_000, "shop.catalog")
-        content = {"verb": "get", "path": "/api/artifacts/{id}/content", "id": kept["id"]}
+        (reply,) = (await call(served, "hub.call", {"calls": [{"tool": "shop.catalog"}]}))["result"]
+        stored = await check(served, "get", "/api/artifacts/{id}", id=reply["result"]["artifact"])
+        assert (stored["size"], stored["operation"]) == (80_000, "shop.catalog")
+        content = {"verb": "get", "path": "/api/artifacts/{id}/content", "id": stored["id"]}
         assert await check(served, **content) == "tea\n" * 20_000
         assert await check(served, **content, headers={"range": "bytes=0-2"}) == "tea"
         assert await check(served, **content, params={"offset": 4, "limit": 3}) == "tea"
@@ -246,9 +246,9 @@ async def test_spokes_are_told_as_the_document_says(tmp_path: Path) -> None:
         Spoke(Registry(level), hub=served.url, id="worker-1", name="warehouse") as spoke,
     ):
         await spoke.ready()
-        (told,) = (await check(served, "get", "/api/spokes"))["spokes"]
-        assert set(told) == fields("Spoke")
-        assert (told["name"], told["operations"]) == ("warehouse", ["stock.level"])
+        (report,) = (await check(served, "get", "/api/spokes"))["spokes"]
+        assert set(report) == fields("Spoke")
+        assert (report["name"], report["operations"]) == ("warehouse", ["stock.level"])
         assert (await check(served, "get", "/api/operations/{id}", id="stock.level"))["source"] != "python"
 
 
@@ -262,21 +262,21 @@ async def test_mcp_answers_as_the_document_says(tmp_path: Path) -> None:
         assert "hub_search" in await check(served, "post", "/mcp", headers=accept, json=begin)
         begun = await served.http.post("/mcp", headers=accept, json=begin)
         session = {**accept, "mcp-session-id": begun.headers["mcp-session-id"]}
-        told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        assert await check(served, "post", "/mcp", headers=session, json=told) is None
-        asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": search}
-        assert "shop.price" in str(await check(served, "post", "/mcp", headers=accept, json=asked))
+        report = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert await check(served, "post", "/mcp", headers=session, json=report) is None
+        request = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": search}
+        assert "shop.price" in str(await check(served, "post", "/mcp", headers=accept, json=request))
         assert await check(served, "delete", "/mcp", headers=session) is None
-        assert await refused(served, "post", "/mcp", headers=session, json=asked) == 404
+        assert await refused(served, "post", "/mcp", headers=session, json=request) == 404
         broken = {**accept, "content-type": "application/json"}
         assert await refused(served, "post", "/mcp", headers=broken, content=b"{") == 400
         for verb in ("get", "delete"):
             assert await refused(served, verb, "/mcp", headers=accept) == 400
         assert await refused(served, "get", "/mcp", headers={"accept": "text/html"}) == 406
         foreign = {**accept, "origin": "https://elsewhere.example"}
-        assert await refused(served, "post", "/mcp", headers=foreign, json=asked) == 403
+        assert await refused(served, "post", "/mcp", headers=foreign, json=request) == 403
         renamed = {**accept, "host": "elsewhere.example"}
-        assert await refused(served, "post", "/mcp", headers=renamed, json=asked) == 421
+        assert await refused(served, "post", "/mcp", headers=renamed, json=request) == 421
 
 
 @pytest.mark.parametrize(

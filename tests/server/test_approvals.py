@@ -66,7 +66,7 @@ async def serving(folder: Path, *waiting: ApprovalRequest, keys: bool = True) ->
 
 
 def asking(id: str = "a", *, owner: str = "ann", **fields: Any) -> ApprovalRequest:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "id": id,
         "owner": owner,
         "operation": "mail.send",
@@ -77,14 +77,14 @@ def asking(id: str = "a", *, owner: str = "ann", **fields: Any) -> ApprovalReque
         "expires_at": NOW + DAY,
         **fields,
     }
-    return ApprovalRequest(**given)
+    return ApprovalRequest(**arguments)
 
 
 async def test_an_approval_is_told_with_all_that_somebody_decides_by(tmp_path: Path) -> None:
     full = asking(run_id="r", session_id="s", tool_call_id="t", call_id="c", agent="helper")
     async with serving(tmp_path, full) as served:
         ann = await served.key("ann")
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "id": "a",
             "status": "pending",
             "owner": "ann",
@@ -115,12 +115,12 @@ async def test_an_approval_is_told_with_all_that_somebody_decides_by(tmp_path: P
             "answeredBy": None,
             "reason": None,
         }
-        assert (await served.http.get("/api/approvals/a", headers=ann)).json() == told
-        assert (await served.http.get("/api/approvals", headers=ann)).json() == {"approvals": [told]}
+        assert (await served.http.get("/api/approvals/a", headers=ann)).json() == report
+        assert (await served.http.get("/api/approvals", headers=ann)).json() == {"approvals": [report]}
         body = {"approved": False, "reason": "no"}
         answered = (await served.http.post("/api/approvals/a", json=body, headers=ann)).json()
         changed = {"status": "denied", "mayAnswer": False, "answeredBy": "ann", "reason": "no"}
-        assert answered == {**told, **changed, "answeredAt": answered["answeredAt"]}
+        assert answered == {**report, **changed, "answeredAt": answered["answeredAt"]}
         assert (await served.http.get("/api/approvals/a", headers=ann)).json() == answered
 
 
@@ -159,8 +159,8 @@ async def test_a_key_for_calling_operations_cannot_approve_its_own_calls(tmp_pat
 async def test_an_approval_takes_one_answer_however_many_come_at_once(tmp_path: Path) -> None:
     async with serving(tmp_path, asking()) as served:
         ann = await served.key("ann")
-        said = await asyncio.gather(*(served.answer("a", ann, approved=n % 2 == 0) for n in range(20)))
-        assert sorted(said) == [200] + [409] * 19
+        replies = await asyncio.gather(*(served.answer("a", ann, approved=n % 2 == 0) for n in range(20)))
+        assert sorted(replies) == [200] + [409] * 19
         assert await served.answer("a", ann) == 409
 
 

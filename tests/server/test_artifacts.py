@@ -30,10 +30,10 @@ async def serving(
     folder: Path, *, media_type: str = "text/html", body: bytes = BODY
 ) -> AsyncIterator[tuple[Store, httpx2.AsyncClient]]:
     async with await Store.open(folder) as store:
-        kept = Artifact(
+        artifact = Artifact(
             id="a", owner="ann", media_type=media_type, size=len(body), created_at=5.0, call_id="c"
         )
-        await store.artifacts.save(kept, body)
+        await store.artifacts.save(artifact, body)
         auth, doors = Auth(store.keys, required=True), ArtifactHandlers(store.artifacts)
         routes = [
             Route("/api/artifacts/{id}", HttpEndpoint({"GET": doors.get}, auth=auth)),
@@ -52,8 +52,15 @@ async def serving(
 async def test_an_artifact_is_described(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, http):
         unknown = dict.fromkeys(("operation", "runId", "sessionId"))
-        told = {"id": "a", "mediaType": "text/html", "size": SIZE, "createdAt": 5.0, "callId": "c", **unknown}
-        assert (await http.get("/api/artifacts/a")).json() == told
+        report = {
+            "id": "a",
+            "mediaType": "text/html",
+            "size": SIZE,
+            "createdAt": 5.0,
+            "callId": "c",
+            **unknown,
+        }
+        assert (await http.get("/api/artifacts/a")).json() == report
 
 
 async def test_the_content_is_a_download_that_no_browser_runs(tmp_path: Path) -> None:

@@ -101,16 +101,16 @@ async def test_while_the_database_is_down_known_keys_go_on_and_the_others_are_to
 ) -> None:
     clock = Clock()
     store = await Store.open(tmp_path, clock=clock)
-    key, known = await store.keys.create("ann", models=["a/*"], limits=LIMITS, expires_at=clock.now + 100)
+    key, existing = await store.keys.create("ann", models=["a/*"], limits=LIMITS, expires_at=clock.now + 100)
     _, unseen = await store.keys.create("ann")
     running = asking(store, clock, tmp_path)
-    seen = await running.identify(bearer(known))
+    seen = await running.identify(bearer(existing))
     await store.close()
     clock.now += RECHECK_INTERVAL
     restarted = asking(store, clock, tmp_path)
     for auth in (running, restarted):
         assert (
-            await auth.identify(bearer(known))
+            await auth.identify(bearer(existing))
             == seen
             == Identity("ann", key.id, models=("a/*",), limits=LIMITS)
         )
@@ -118,7 +118,7 @@ async def test_while_the_database_is_down_known_keys_go_on_and_the_others_are_to
             await auth.identify(bearer(unseen))
     clock.now += 100
     with pytest.raises(Unauthorized, match="expired"):
-        await restarted.identify(bearer(known))
+        await restarted.identify(bearer(existing))
 
 
 async def test_the_file_of_known_keys_holds_no_secret_and_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ async def test_the_file_of_known_keys_holds_no_secret_and_is_for_its_owner_alone
         file = tmp_path / "keys.cache"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert secret not in file.read_text()
-        assert [known["identity"]["owner"] for known in json.loads(file.read_text()).values()] == ["ann"]
+        assert [existing["identity"]["owner"] for existing in json.loads(file.read_text()).values()] == [
+            "ann"
+        ]
 
 
 async def test_a_key_that_was_seen_to_be_revoked_is_not_known_any_more(tmp_path: Path) -> None:
@@ -171,23 +173,23 @@ async def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content
 
 async def test_a_key_that_the_database_has_not_confirmed_for_a_week_is_not_believed(tmp_path: Path) -> None:
     clock = Clock()
-    known = KeyCache(tmp_path / "keys.cache", clock=clock)
-    await known.put("h", LOCAL, expires_at=None)
+    cache = KeyCache(tmp_path / "keys.cache", clock=clock)
+    await cache.put("h", LOCAL, expires_at=None)
     clock.now += MAX_AGE
-    assert known.get("h") is not None
+    assert cache.get("h") is not None
     clock.now += 1
-    assert known.get("h") is None
-    await known.put("h", LOCAL, expires_at=None)
+    assert cache.get("h") is None
+    await cache.put("h", LOCAL, expires_at=None)
     assert KeyCache(tmp_path / "keys.cache", clock=clock).get("h") is not None
 
 
 async def test_only_so_many_keys_are_known_and_the_last_that_asked_stay() -> None:
-    known = KeyCache(None, clock=Clock())
+    cache = KeyCache(None, clock=Clock())
     for number in range(MAX_KEYS):
-        await known.put(f"h{number}", LOCAL, expires_at=None)
-    await known.put("h0", LOCAL, expires_at=None)
-    await known.put("new", LOCAL, expires_at=None)
-    assert [known.get(hashed) is None for hashed in ("h0", "h1", "h2", "new")] == [False, True, False, False]
+        await cache.put(f"h{number}", LOCAL, expires_at=None)
+    await cache.put("h0", LOCAL, expires_at=None)
+    await cache.put("new", LOCAL, expires_at=None)
+    assert [cache.get(hashed) is None for hashed in ("h0", "h1", "h2", "new")] == [False, True, False, False]
 
 
 async def test_a_folder_that_cannot_be_written_to_keeps_nobody_out(tmp_path: Path) -> None:

@@ -208,8 +208,8 @@ async def test_others_calls_are_not_there_but_for_an_admin(tmp_path: Path) -> No
         admin, other = await hub.key("root", "admin"), await hub.key("ann", "gateway")
         paths = ("/run/tree", "/c1/tree", "/c1", "/c9/tree")
         for headers, status in ((bob, 404), (ann, 200), (admin, 200), (other, 403)):
-            said = [(await hub.ask(path, headers=headers)).status_code for path in paths]
-            assert said == [status] * len(paths)
+            replies = [(await hub.ask(path, headers=headers)).status_code for path in paths]
+            assert replies == [status] * len(paths)
         for id in ("run", "c1"):
             assert (await hub.ask(f"/{id}/abort", "POST", headers=bob)).status_code == 404
         assert hub.stopped == []
@@ -221,7 +221,7 @@ async def test_others_calls_are_not_there_but_for_an_admin(tmp_path: Path) -> No
 async def test_a_run_or_a_call_is_stopped_by_its_id(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         await fill(hub.store)
-        said = [(await hub.json(f"/{id}/abort", method="POST")) for id in ("run", "c2", "c9")]
-        assert said == [{"id": id, "aborted": id != "c9"} for id in ("run", "c2", "c9")]
+        replies = [(await hub.json(f"/{id}/abort", method="POST")) for id in ("run", "c2", "c9")]
+        assert replies == [{"id": id, "aborted": id != "c9"} for id in ("run", "c2", "c9")]
         assert hub.stopped == ["run", "c2", "c9"]
         assert (await hub.ask("/nobody/abort", "POST")).status_code == 404

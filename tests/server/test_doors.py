@@ -75,8 +75,8 @@ async def test_a_session_is_made_changed_and_deleted(tmp_path: Path) -> None:
         assert {name: changed[name] for name in changes} == changes
         assert changed["agent"] == "poet"
         assert text_of(await hub.chat("hello", session=made["id"])) == "Hi."
-        held = await hub.messages(made["id"])
-        assert held[1]["metadata"]["model"] == "sim/other"
+        pending = await hub.messages(made["id"])
+        assert pending[1]["metadata"]["model"] == "sim/other"
         assert (await hub.http.delete(path)).status_code == 204
         assert (await hub.http.get(path)).status_code == 404
         assert (await hub.http.post("/api/sessions", json={"id": "a"})).status_code == 201

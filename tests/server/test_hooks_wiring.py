@@ -63,8 +63,8 @@ def place(tmp_path: Path) -> str:
     return str(tmp_path / "mine.py")
 
 
-def made(*said: Said, transport: Transport, environ: Mapping[str, str] | None = None) -> Hooks:
-    return build_hooks(said, environ=environ or {}, transport=transport)
+def made(*saids: Said, transport: Transport, environ: Mapping[str, str] | None = None) -> Hooks:
+    return build_hooks(saids, environ=environ or {}, transport=transport)
 
 
 async def block(hooks: Hooks, operation: str = "mail.send", **input: Any) -> str | None:
@@ -73,8 +73,8 @@ async def block(hooks: Hooks, operation: str = "mail.send", **input: Any) -> str
 
 
 async def test_a_function_of_a_file_is_a_hook(place: str, transport: Transport) -> None:
-    said = Said(event="pre_tool_use", use=f"{place}:no_bob", match="mail.*", timeout=3, name="mine")
-    hooks = made(said, transport=transport)
+    reply = Said(event="pre_tool_use", use=f"{place}:no_bob", match="mail.*", timeout=3, name="mine")
+    hooks = made(reply, transport=transport)
     [hook] = hooks
     assert (hook.name, hook.match, hook.timeout, hook.on_error) == ("mine", ("mail.*",), 3, "block")
     assert [await block(hooks, to="bob"), await block(hooks, to="eve")] == ["no bob", None]
@@ -82,8 +82,8 @@ async def test_a_function_of_a_file_is_a_hook(place: str, transport: Transport) 
 
 
 async def test_with_options_the_function_makes_the_hook(place: str, transport: Transport) -> None:
-    said = Said(event="pre_tool_use", use=f"{place}:no", options={"name": "eve"})
-    assert await block(made(said, transport=transport), to="eve") == "no eve"
+    reply = Said(event="pre_tool_use", use=f"{place}:no", options={"name": "eve"})
+    assert await block(made(reply, transport=transport), to="eve") == "no eve"
 
 
 async def test_hooks_of_a_module_are_taken_as_they_are(place: str, transport: Transport) -> None:
@@ -98,8 +98,8 @@ async def test_ready_made_hooks_go_by_their_names(tmp_path: Path, transport: Tra
         "audit_log": {"path": str(tmp_path / "audit.jsonl")},
         "redact": {"names": ["email"]},
     }
-    said = [Said(use=name, options=options.get(name, {})) for name in BUILTIN_HOOKS]
-    hooks = made(*said, transport=transport)
+    saids = [Said(use=name, options=options.get(name, {})) for name in BUILTIN_HOOKS]
+    hooks = made(*saids, transport=transport)
     assert {hook.name for hook in hooks} == {*BUILTIN_HOOKS, "redaction"} - {"redact"}
     assert "outside the allowed folders" in (await block(hooks, path="/etc/passwd") or "")
     end = CallEnd(status="done", result="ann@example.org")
@@ -111,13 +111,13 @@ async def test_ready_made_hooks_go_by_their_names(tmp_path: Path, transport: Tra
 
 
 async def test_an_address_is_asked_with_a_secret_of_the_environment(transport: Transport) -> None:
-    said = Said(event="pre_tool_use", url="https://hooks.example.org/x", secret_env="HOOK_SECRET")
-    [hook] = made(said, transport=transport, environ={"HOOK_SECRET": "whsec_c2VjcmV0"})
+    reply = Said(event="pre_tool_use", url="https://hooks.example.org/x", secret_env="HOOK_SECRET")
+    [hook] = made(reply, transport=transport, environ={"HOOK_SECRET": "whsec_c2VjcmV0"})
     assert (hook.name, hook.on_error) == ("hooks.example.org", "block")
 
 
 @pytest.mark.parametrize(
-    ("said", "wrong"),
+    ("reply", "wrong"),
     [
         (Said(event="pre_tool_use"), "takes either `use`, a function, or `url`"),
         (Said(event="pre_tool_use", use="a:b", url="https://x.org"), "takes either"),
@@ -133,7 +133,7 @@ async def test_an_address_is_asked_with_a_secret_of_the_environment(transport: T
         (Said(event="run_end", use="rate_limit", options={"rate": "1/s"}), "rate_limit is for pre_tool_use"),
     ],
 )
-async def test_an_entry_that_cannot_be_is_named(said: Said, wrong: str, transport: Transport) -> None:
+async def test_an_entry_that_cannot_be_is_named(reply: Said, wrong: str, transport: Transport) -> None:
     with pytest.raises(ConfigError, match=wrong) as caught:
-        made(Said(event="run_end", use="json:dumps"), said, transport=transport)
+        made(Said(event="run_end", use="json:dumps"), reply, transport=transport)
     assert caught.value.message.startswith("hooks[1]: ")

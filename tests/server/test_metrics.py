@@ -19,7 +19,7 @@ BUCKETS = 16
 
 
 def record(**fields: Any) -> UsageRecord:
-    known: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "id": "use_1",
         "owner": "ann",
         "status": "finished",
@@ -33,7 +33,7 @@ def record(**fields: Any) -> UsageRecord:
         "duration": 1.5,
         "first_byte": 0.2,
     }
-    return UsageRecord(**{**known, **fields})
+    return UsageRecord(**{**attributes, **fields})
 
 
 async def scrape(metrics: Metrics, accept: str = "") -> tuple[str, str]:

@@ -104,19 +104,19 @@ async def test_the_end_of_the_channel_behind_the_last_of_an_answer_is_no_going()
 
 
 async def test_work_may_settle_what_it_has_done_before_it_ends() -> None:
-    client, told = Client(), list[str]()
+    client, messages = Client(), list[str]()
     client.leave()
 
     async def work(presence: DisconnectWatch) -> None:
         try:
-            await wait(ended=told)
+            await wait(ended=messages)
         except asyncio.CancelledError:
             await asyncio.sleep(0)
-            told.append(f"settled, gone: {presence.disconnected}")
+            messages.append(f"settled, gone: {presence.disconnected}")
             raise
 
     await run(client, work)
-    assert told == ["cancelled", "settled, gone: True"]
+    assert messages == ["cancelled", "settled, gone: True"]
 
 
 async def test_an_error_of_the_work_is_raised_also_when_the_client_goes() -> None:

@@ -23,24 +23,24 @@ def question(id: str = "q", **fields: Any) -> ApprovalRequest:
 async def test_a_question_is_told_and_takes_one_answer(tmp_path: Path) -> None:
     async with serving(tmp_path, question(state=b"how far it was")) as served:
         ann = await served.key("ann")
-        told = (await served.http.get("/api/approvals/q", headers=ann)).json()
-        asked = {"text": "Which colour?", "options": ["red", "blue"]}
-        assert (told["question"], told["answer"]) == (asked, None)
-        assert [(each["question"], each["agent"]) for each in told["items"]] == [(asked, "painter")]
+        report = (await served.http.get("/api/approvals/q", headers=ann)).json()
+        request = {"text": "Which colour?", "options": ["red", "blue"]}
+        assert (report["question"], report["answer"]) == (request, None)
+        assert [(each["question"], each["agent"]) for each in report["items"]] == [(request, "painter")]
         body = {"answer": "mauve"}
-        said = await served.http.post("/api/approvals/q", json=body, headers=ann)
-        assert (said.json()["status"], said.json()["answer"]) == ("approved", "mauve")
+        response = await served.http.post("/api/approvals/q", json=body, headers=ann)
+        assert (response.json()["status"], response.json()["answer"]) == ("approved", "mauve")
         again = await served.http.post("/api/approvals/q", json=body, headers=ann)
         assert again.status_code == 409
         listed = await served.http.get("/api/approvals", headers=ann)
-        assert "how far" not in said.text + listed.text
+        assert "how far" not in response.text + listed.text
         assert "state" not in listed.json()["approvals"][0]
 
 
 async def test_a_yes_without_a_word_answers_yes_and_a_no_declines(tmp_path: Path) -> None:
     async with serving(tmp_path, question("a"), question("b"), question("c")) as served:
         ann = await served.key("ann")
-        said = [
+        replies = [
             (await served.http.post(f"/api/approvals/{id}", json=body, headers=ann)).json()
             for id, body in (
                 ("a", {"approved": True}),
@@ -48,7 +48,7 @@ async def test_a_yes_without_a_word_answers_yes_and_a_no_declines(tmp_path: Path
                 ("c", {"approved": False, "reason": "ask her"}),
             )
         ]
-        assert [(each["status"], each["answer"]) for each in said] == [
+        assert [(each["status"], each["answer"]) for each in replies] == [
             ("approved", "yes"),
             ("approved", "yes"),
             ("denied", None),
@@ -73,8 +73,8 @@ async def test_a_yes_without_a_word_answers_yes_and_a_no_declines(tmp_path: Path
 async def test_what_is_no_answer_is_refused_and_the_question_stays(tmp_path: Path, body: Any) -> None:
     async with serving(tmp_path, question()) as served:
         ann = await served.key("ann")
-        said = await served.http.post("/api/approvals/q", json=body, headers=ann)
-        assert (said.status_code, bool(said.json()["error"]["hint"])) == (400, True), said.text
+        response = await served.http.post("/api/approvals/q", json=body, headers=ann)
+        assert (response.status_code, bool(response.json()["error"]["hint"])) == (400, True), response.text
         longest = await served.http.post("/api/approvals/q", json={"answer": "é" * 10_000}, headers=ann)
         assert (longest.status_code, longest.json()["answer"]) == (200, "é" * 10_000)
 
@@ -85,8 +85,8 @@ async def test_an_answer_to_what_is_no_question_is_refused(tmp_path: Path) -> No
         body = await served.http.post("/api/approvals/a", json={"answer": "blue"}, headers=ann)
         assert body.status_code == 400
         assert "approved" in body.json()["error"]["hint"]
-        told = await served.http.post("/api/approvals/a", json={"answer": "blue"}, headers=eve)
-        assert told.status_code == 403, "who may not answer does not learn what is asked"
+        response = await served.http.post("/api/approvals/a", json={"answer": "blue"}, headers=eve)
+        assert response.status_code == 403, "who may not answer does not learn what is asked"
         assert (await served.store.approvals.get("a")).status == "pending"
 
 

@@ -107,8 +107,9 @@ def written(path: str) -> str:
 @pytest.mark.promise("every-address-is-described")
 def test_the_document_has_every_door_of_the_hub_and_says_which_want_a_key() -> None:
     rooms = ApiHandlers(**ROOMS)
-    said = {
-        (verb, path, said.get("security") != []) for verb, path, said in list_operations(DOCUMENT["paths"])
+    replies = {
+        (verb, path, replies.get("security") != [])
+        for verb, path, replies in list_operations(DOCUMENT["paths"])
     }
     wanted = {(verb.lower(), path, True) for path, handlers, _ in api_routes(rooms) for verb in handlers}
     wanted |= {
@@ -118,13 +119,13 @@ def test_the_document_has_every_door_of_the_hub_and_says_which_want_a_key() -> N
     }
     wanted |= {(verb.lower(), MCP_PATH, True) for verb in METHODS.split(", ") if verb != "OPTIONS"}
     open_ones = {(verb.lower(), path, False) for path, handlers in public_routes(rooms) for verb in handlers}
-    assert said == wanted | open_ones | {("get", "/metrics", False)}
+    assert replies == wanted | open_ones | {("get", "/metrics", False)}
 
 
 def test_the_document_tells_in_words_of_the_socket_that_openapi_has_no_form_for() -> None:
-    told = " ".join(tag["description"] for tag in DOCUMENT["tags"])
+    message = " ".join(tag["description"] for tag in DOCUMENT["tags"])
     assert SPOKE_PATH not in DOCUMENT["paths"]
-    assert f"`{SPOKE_PATH}`" in told
+    assert f"`{SPOKE_PATH}`" in message
 
 
 def test_every_reference_within_the_document_leads_somewhere() -> None:
@@ -147,17 +148,17 @@ def test_no_shape_written_by_hand_has_the_name_of_one_from_the_vocabulary() -> N
 
 def test_operations_have_names_of_their_own_and_say_what_they_are() -> None:
     tags = {tag["name"] for tag in DOCUMENT["tags"]}
-    said = [operation for _, _, operation in list_operations(DOCUMENT["paths"])]
-    names = [each["operationId"] for each in said]
+    replies = [operation for _, _, operation in list_operations(DOCUMENT["paths"])]
+    names = [each["operationId"] for each in replies]
     assert sorted(set(names)) == sorted(names)
-    assert all(each["summary"] and set(each["tags"]) <= tags for each in said)
-    assert all("default" not in each["responses"] and each["responses"] for each in said)
+    assert all(each["summary"] and set(each["tags"]) <= tags for each in replies)
+    assert all("default" not in each["responses"] and each["responses"] for each in replies)
 
 
 def test_every_parameter_of_a_path_is_described() -> None:
-    for _, path, said in list_operations(DOCUMENT["paths"]):
+    for _, path, reply in list_operations(DOCUMENT["paths"]):
         parameters = [
-            resolve(each["$ref"]) if "$ref" in each else each for each in said.get("parameters", ())
+            resolve(each["$ref"]) if "$ref" in each else each for each in reply.get("parameters", ())
         ]
         described = {each["name"] for each in parameters if each["in"] == "path"}
         assert described == set(re.findall(r"{(\w+)}", path)), path
@@ -179,10 +180,10 @@ def test_every_example_fits_its_schema() -> None:
 @pytest.mark.parametrize("event", EVENTS, ids=e.event_type)
 def test_what_a_stream_says_fits_the_document(event: e.Event) -> None:
     frames = UIStreamEncoder(sdk=7).encode([event]).removeprefix(b"data: ").strip()
-    said = msgspec.json.decode(frames)
-    validator(DOCUMENT["components"]["schemas"]["StreamEvent"]).validate(said)
+    reply = msgspec.json.decode(frames)
+    validator(DOCUMENT["components"]["schemas"]["StreamEvent"]).validate(reply)
     shape = DOCUMENT["components"]["schemas"][type(event).__name__]
-    assert set(said) <= set(shape["properties"])
+    assert set(reply) <= set(shape["properties"])
 
 
 def test_what_no_stream_says_does_not_fit() -> None:
@@ -195,8 +196,8 @@ async def test_the_hub_answers_as_the_document_says(tmp_path: Path) -> None:
     async with serving(tmp_path, [MANY, {"text": "There."}, {"error": {"message": "no"}}]) as served:
         await check(served, "post", "/api/sessions", json={"id": "s", "title": "Trip"})
         assert "[DONE]" in await check(served, "post", "/api/chat", json=ask("hello"))
-        held = await check(served, "get", "/api/sessions/{id}/messages")
-        assert [message["role"] for message in held["messages"]] == ["user", "assistant"]
+        pending = await check(served, "get", "/api/sessions/{id}/messages")
+        assert [message["role"] for message in pending["messages"]] == ["user", "assistant"]
         assert "[DONE]" in await check(served, "post", "/api/sessions/{id}/chat", json=ask("again"))
         for path in ("/api/chat/{id}/stream", "/api/sessions/{id}/chat/{same}/stream"):
             await check(served, "get", path)
@@ -222,16 +223,16 @@ async def test_operations_answer_as_the_document_says(tmp_path: Path) -> None:
 
 async def test_the_gateway_answers_as_the_document_says(tmp_path: Path) -> None:
     hi = {"model": "sim/any", "messages": [{"role": "user", "content": "Good day."}]}
-    asked = {**hi, "max_tokens": 9}
+    request = {**hi, "max_tokens": 9}
     async with serving(tmp_path, [MANY] * 4, aliases={"fast": "sim/any"}) as served:
         whole = await check(served, "post", "/v1/chat/completions", json=hi)
         assert whole["choices"][0]["message"]["content"] == "Good day."
         streamed = await check(served, "post", "/v1/chat/completions", json={**hi, "stream": True})
         assert streamed.endswith("data: [DONE]\n\n")
-        body = await check(served, "post", "/v1/messages", json=asked)
+        body = await check(served, "post", "/v1/messages", json=request)
         assert body["content"][-2] == {"type": "text", "text": "Good day."}
         assert "event: message_stop" in await check(
-            served, "post", "/v1/messages", json={**asked, "stream": True}
+            served, "post", "/v1/messages", json={**request, "stream": True}
         )
         counted = await check(served, "post", "/v1/messages/count_tokens", json=hi)
         assert counted["input_tokens"] > 0
@@ -296,8 +297,8 @@ async def test_failures_answer_as_the_document_says(tmp_path: Path) -> None:
 
 async def test_the_reference_is_open_to_those_without_a_key(tmp_path: Path) -> None:
     async with serving(tmp_path, keys=True) as served:
-        for _, path, said in list_operations(DOCUMENT["paths"]):
-            public = said.get("security") == []
+        for _, path, reply in list_operations(DOCUMENT["paths"]):
+            public = reply.get("security") == []
             verb = next(verb for verb in VERBS if verb in DOCUMENT["paths"][path])
             response = await served.http.request(verb.upper(), path)
             assert (response.status_code == 200) is public, path

@@ -131,9 +131,9 @@ async def test_without_groups_the_requests_themselves_come_in_pages(tmp_path: Pa
 async def test_the_export_is_csv_that_no_spreadsheet_takes_for_formulas(tmp_path: Path) -> None:
     evil = [call(str(n), at=NOON + n, model_served=f"{sign}1", cost=1.5) for n, sign in enumerate("=+-@\t")]
     async with serving(tmp_path, *evil) as door:
-        asked = await door.get("", {"accept": "text/csv"})
-        assert asked.headers["content-type"] == "text/csv; charset=utf-8"
-        rows = list(csv.DictReader(io.StringIO(asked.text)))
+        response = await door.get("", {"accept": "text/csv"})
+        assert response.headers["content-type"] == "text/csv; charset=utf-8"
+        rows = list(csv.DictReader(io.StringIO(response.text)))
         assert [row["model_served"] for row in rows] == ["'=1", "'+1", "'-1", "'@1", "'\t1"]
         assert (rows[0]["started_at"], rows[0]["cost"]) == ("2026-11-22T12:00:00.000+00:00", "1.5")
         assert (rows[0]["input_tokens"], rows[0]["estimated"]) == ("", "False")

@@ -191,14 +191,14 @@ async def test_a_spoke_that_does_not_read_costs_no_more_than_its_room() -> None:
         remote = hub.board._spokes["raw"]
         assert remote.connection is not None
         outbox = remote.connection.outbox
-        held: list[int] = []
+        pending: list[int] = []
 
         def is_gone() -> bool:
-            held.append(outbox._queued_size)
+            pending.append(outbox._queued_size)
             return remote.connection is None
 
         await until(is_gone)
-        assert 0 < max(held) <= 200_000 + 101_000
+        assert 0 < max(pending) <= 200_000 + 101_000
         outcomes = await asyncio.gather(*calls)
         assert {each.error.code for each in outcomes if each.error} == {"unavailable"}
         spoke.socket.transport.abort()

@@ -36,11 +36,11 @@ async def program(
     *command: str, cwd: Path | None = None, **env: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A running program; stopped at the end if it still runs."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    stored = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
     running = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
-        env={**kept, **env},
+        env={**stored, **env},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -91,9 +91,9 @@ async def test_the_javascript_spoke_comes_back_when_the_hub_does() -> None:
 
 
 async def test_the_python_spoke_describes_its_machine_and_uses_the_hub_s_calculator() -> None:
-    held = Registry(*builtin_operations(None))
+    registry = Registry(*builtin_operations(None))
     async with (
-        house(*held.list()) as hub,
+        house(*registry.list()) as hub,
         program(sys.executable, str(ROOT / "examples" / "spoke.py"), hub.url, DRAGOMAN_KEY="key-a"),
     ):
         await hub.has("machine.describe", "machine.total")
@@ -111,8 +111,8 @@ async def test_the_command_serves_a_registry_with_the_key_of_a_variable(tmp_path
     ):
         assert running.stdout is not None
         async with asyncio.timeout(LIMIT):
-            said = (await running.stdout.readline()).decode()
-        assert said.startswith("dragoman: spoke cli serves at ws://")
+            text = (await running.stdout.readline()).decode()
+        assert text.startswith("dragoman: spoke cli serves at ws://")
         assert await hub.result("mine.double", {"n": 21}) == 42
         running.send_signal(signal.SIGTERM)
         assert await running.wait() == 0
@@ -126,10 +126,10 @@ async def test_the_command_ends_with_the_hub_s_words_when_the_key_is_no_good(tmp
         program(*spoke("mine:registry", hub), cwd=tmp_path, HUB_KEY="key-nobody") as running,
     ):
         async with asyncio.timeout(LIMIT):
-            _, said = await running.communicate()
+            _, raw = await running.communicate()
         assert running.returncode == 1
-        assert b"this key is unknown" in said
-        assert b"key-nobody" not in said
+        assert b"this key is unknown" in raw
+        assert b"key-nobody" not in raw
 
 
 async def refuse(port: int, *, times: int) -> None:

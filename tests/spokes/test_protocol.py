@@ -165,22 +165,22 @@ def test_every_example_of_the_documents_is_a_frame_that_the_code_reads() -> None
     blocks = re.findall(
         r"^```json (spoke|hub)\n(.*?)^```", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
-    said = [(who, line) for who, block in blocks for line in block.splitlines() if line.strip()]
-    assert len(said) >= 20
+    replies = [(who, line) for who, block in blocks for line in block.splitlines() if line.strip()]
+    assert len(replies) >= 20
     seen = {
         (
             who,
             (p.decode_from_spoke(line) if who == "spoke" else p.decode_from_hub(line)).__struct_config__.tag,
         )
-        for who, line in said
+        for who, line in replies
     }
     for who, union in (("spoke", p.FrameFromSpoke), ("hub", p.FrameFromHub)):
         tags = {each.__struct_config__.tag for each in union.__args__}
         assert {tag for speaker, tag in seen if speaker == who} == tags
-    for who, line in said:  # nothing in an example is a field that nobody reads
+    for who, line in replies:  # nothing in an example is a field that nobody reads
         frame = p.decode_from_spoke(line) if who == "spoke" else p.decode_from_hub(line)
-        known = {field.encode_name for field in msgspec.structs.fields(frame)} | {"type"}
-        assert set(msgspec.json.decode(line)) <= known
+        existing = {field.encode_name for field in msgspec.structs.fields(frame)} | {"type"}
+        assert set(msgspec.json.decode(line)) <= existing
 
 
 def plain(frame: Any) -> Any:

@@ -47,9 +47,13 @@ async def big(size: int) -> str:
 
 async def test_an_operation_of_a_spoke_is_called_like_any_other() -> None:
     async with house() as hub, Spoke(Registry(greet, slow), hub=hub.url, key="key-a", name="texts"):
-        held = hub.registry.get("far.greet")
-        assert (held.source, held.effect, held.description) == ("spoke:texts", "read", "Greet somebody.")
-        assert held.input_schema["properties"]["name"]["description"] == "Whom."
+        pending = hub.registry.get("far.greet")
+        assert (pending.source, pending.effect, pending.description) == (
+            "spoke:texts",
+            "read",
+            "Greet somebody.",
+        )
+        assert pending.input_schema["properties"]["name"]["description"] == "Whom."
         heard: list[Any] = []
         outcome = await hub.calls.call(
             "far.greet", {"name": "Eve"}, context=Context(idempotency_key="k1"), on_progress=heard.append
@@ -232,14 +236,14 @@ async def test_only_granted_namespaces_are_taken() -> None:
     async with house(greet, permits=permits) as hub:
 
         @operation("kept")
-        async def kept() -> None:
+        async def stored() -> None:
             """In a reserved namespace."""
 
         @operation("bob-tools")
         async def tools() -> None:
             """In a namespace of bob's."""
 
-        for function in (slow, kept, tools):
+        for function in (slow, stored, tools):
             with pytest.raises(Forbidden):
                 await Spoke(Registry(function), hub=hub.url, key="key-a").run()
         async with Spoke(Registry(tools), hub=hub.url, key="key-b"):

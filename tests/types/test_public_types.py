@@ -69,5 +69,5 @@ def test_the_page_of_names_lists_all_of_them_once() -> None:
 def test_a_name_is_told_of_on_the_page_that_it_is_said_to_be_on(name: str) -> None:
     (pages,) = [pages for names, pages in rows() if name in names]
     assert pages, f"{name} has no page"
-    told = "\n".join((DOCS / f"{page}.md").read_text("utf-8") for page in pages)
-    assert re.search(rf"\b{name}\b", told), f"{name} is not on {pages}"
+    message = "\n".join((DOCS / f"{page}.md").read_text("utf-8") for page in pages)
+    assert re.search(rf"\b{name}\b", message), f"{name} is not on {pages}"

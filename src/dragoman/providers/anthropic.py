@@ -53,10 +53,10 @@ class AnthropicAdapter:
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
-        said = {"content-type": "application/json", "anthropic-version": self.settings.version}
+        reply = {"content-type": "application/json", "anthropic-version": self.settings.version}
         if self.settings.beta:
-            said["anthropic-beta"] = ",".join(self.settings.beta)
-        return {**said, "x-api-key": secret} if secret else said
+            reply["anthropic-beta"] = ",".join(self.settings.beta)
+        return {**reply, "x-api-key": secret} if secret else reply
 
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
         """See `Language.encode`."""

@@ -54,8 +54,8 @@ class OllamaAdapter:
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
-        said = {"content-type": "application/json", "accept": "application/x-ndjson"}
-        return {**said, "authorization": f"Bearer {secret}"} if secret else said
+        reply = {"content-type": "application/json", "accept": "application/x-ndjson"}
+        return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
 
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
         """See `Language.encode`."""

@@ -59,8 +59,8 @@ class OpenAIAdapter:
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
-        said = {"content-type": "application/json", "accept": "text/event-stream"}
-        return {**said, "authorization": f"Bearer {secret}"} if secret else said
+        reply = {"content-type": "application/json", "accept": "text/event-stream"}
+        return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
 
     def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
         """See `Language.encode`."""

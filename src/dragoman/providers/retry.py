@@ -72,11 +72,11 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
         Exponential, on top of what the provider asked for.
         """
-        asked = error.retry_after or 0.0
-        if not error.transient or attempt >= self.retries or asked > self.max_wait:
+        request_count = error.retry_after or 0.0
+        if not error.transient or attempt >= self.retries or request_count > self.max_wait:
             return None
         longest = min(self.cap, self.base * 2.0 ** min(attempt, MAX_DOUBLINGS))
-        return asked + longest * (random() if self.jitter else 1.0)
+        return request_count + longest * (random() if self.jitter else 1.0)
 
 
 DEFAULTS = RetryPolicy()
@@ -115,8 +115,10 @@ def classify_response(
 ) -> ProviderError:
     """The error that a failed response stands for. Its message is the provider's own, cut and masked."""
     error = read_error_body(redact(body.decode("utf-8", "replace"), secrets), status)
-    told = headers.get("x-should-retry", "").strip().lower()
-    transient = told == "true" if told in ("true", "false") else error.transient and not is_redirect(status)
+    message = headers.get("x-should-retry", "").strip().lower()
+    transient = (
+        message == "true" if message in ("true", "false") else error.transient and not is_redirect(status)
+    )
     refused = ProviderError(
         safe_line(error.message, secrets),
         category="bad_request" if is_redirect(status) else error.category,
@@ -159,8 +161,10 @@ def read_error_body(text: str, status: int) -> ProviderError:
     try:
         value = msgspec.json.decode(text)
         found = find_error(value)
-        said = value if found is None else found
-        return provider_error(said if one_line(describe_error(said)) else empty_error(status), status=status)
+        reply = value if found is None else found
+        return provider_error(
+            reply if one_line(describe_error(reply)) else empty_error(status), status=status
+        )
     except (msgspec.DecodeError, RecursionError):
         return provider_error(page_text(text[:MAX_TEXT_BODY]) or empty_error(status), status=status)
 

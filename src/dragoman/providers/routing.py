@@ -160,9 +160,9 @@ class Routing:
             provider = self.providers[place]
         if provider is not None and model and (slash or place == self._default) and self._lists(place, model):
             return Route(provider, model)
-        known = ", ".join(sorted([*self.aliases, *(f"{place}/..." for place in self.providers)])) or "none"
+        existing = ", ".join(sorted([*self.aliases, *(f"{place}/..." for place in self.providers)])) or "none"
         raise NotFound(
-            f"there is no model {requested!r}; the hub knows {known}",
+            f"there is no model {requested!r}; the hub knows {existing}",
             hint="a model is written provider/model, or is an alias of dragoman.yaml",
         )
 

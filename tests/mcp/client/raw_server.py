@@ -72,9 +72,9 @@ def tools() -> list[Any]:
     if "changing" in MODES:
         return [tool("look"), tool("change")]
     reading, again = {"readOnlyHint": True}, {"idempotentHint": True}
-    kept = ["echo", "hang", "junk", "garble", "huge", "crash", "fail", "progress", "ask", "askhang", "env"]
+    stored = ["echo", "hang", "junk", "garble", "huge", "crash", "fail", "progress", "ask", "askhang", "env"]
     return [
-        *(tool(name) for name in kept),
+        *(tool(name) for name in stored),
         tool("crash_read", annotations=reading),
         tool("crash_again", annotations=again),
         tool("flaky", annotations=reading),
@@ -128,8 +128,8 @@ def flaky(id: Any, _: Any) -> None:
 def progress(id: Any, params: dict[str, Any]) -> None:
     for step in (1, 2):
         token = params["_meta"]["progressToken"]
-        told = {"progressToken": token, "progress": step, "total": 2, "message": f"step {step}"}
-        send({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
+        report = {"progressToken": token, "progress": step, "total": 2, "message": f"step {step}"}
+        send({"jsonrpc": "2.0", "method": "notifications/progress", "params": report})
     text(id, "done")
 
 

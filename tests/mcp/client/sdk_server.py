@@ -57,8 +57,8 @@ def big(size: int) -> str:
 @server.tool()
 async def ask(ctx: Context) -> str:
     """Ask for a name."""
-    given = await ctx.elicit("What is your name?", Name)
-    return str(given)
+    elicitation = await ctx.elicit("What is your name?", Name)
+    return str(elicitation)
 
 
 @server.tool()

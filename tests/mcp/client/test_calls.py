@@ -42,7 +42,7 @@ async def test_what_a_tool_gives_arrives_in_one_shape(
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"),
+    ("tool", "text"),
     [
         ("fail", "no such city"),
         ("garble", "MCP server 'raw': its response is not valid JSON"),
@@ -50,12 +50,12 @@ async def test_what_a_tool_gives_arrives_in_one_shape(
     ],
 )
 async def test_a_tool_that_fails_or_answers_garbage_fails_at_once_and_says_so(
-    open_hub: Any, raw: Any, tool: str, said: str
+    open_hub: Any, raw: Any, tool: str, text: str
 ) -> None:
     async with open_hub(raw()) as hub:
         await hub.servers.wait_until_started()
         failed = await hub.call(f"raw.{tool}")
-        assert (failed.status, failed.error.message) == ("failed", said)
+        assert (failed.status, failed.error.message) == ("failed", text)
         assert (await hub.call("raw.echo")).ok
 
 

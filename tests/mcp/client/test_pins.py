@@ -79,12 +79,12 @@ def test_the_order_of_keys_is_no_change_and_anything_else_is() -> None:
 
 def test_the_first_look_approves_once_and_never_again() -> None:
     old, new = define("old"), define("new")
-    kept = {"old": DefinitionPin(server="s", name="old", hash=old.hash, body=old.body, approved_at=0.0)}
+    stored = {"old": DefinitionPin(server="s", name="old", hash=old.hash, body=old.body, approved_at=0.0)}
     assert check_pins([old, new], {}, trust="first").newly_pinned == (old, new)
-    verdict = check_pins([old, new], kept, trust="first")
+    verdict = check_pins([old, new], stored, trust="first")
     assert (verdict.approved, verdict.pending, verdict.newly_pinned) == ((old,), (new,), ())
     assert check_pins([old, new], {}, trust="ask").approved == ()
-    assert check_pins([old, new], kept, trust="always").approved == (old, new)
+    assert check_pins([old, new], stored, trust="always").approved == (old, new)
 
 
 def test_a_diff_shows_characters_that_cannot_be_seen() -> None:
@@ -96,8 +96,8 @@ def test_a_diff_shows_characters_that_cannot_be_seen() -> None:
 @pytest.mark.parametrize("levels", [100, 128, 129, 5_000, 100_000])
 def test_what_is_nested_too_deep_becomes_null_and_the_rest_stays(levels: int) -> None:
     deep = b'{"a":' * levels + b'"]}"' + b"}" * levels
-    kept = json.loads(prune_depth(b'{"before": 1, "deep": ' + deep + b', "after": "[{"}'))
-    assert (kept["before"], kept["after"]) == (1, "[{")
+    stored = json.loads(prune_depth(b'{"before": 1, "deep": ' + deep + b', "after": "[{"}'))
+    assert (stored["before"], stored["after"]) == (1, "[{")
     (message,) = parse_messages(b'{"jsonrpc": "2.0", "id": 1, "result": {"deep": ' + deep + b"}}")
     assert message.message.id == 1  # type: ignore[union-attr]  # it was read
 

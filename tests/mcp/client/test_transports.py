@@ -116,8 +116,8 @@ async def test_a_server_that_went_away_fails_calls_at_once_and_is_found_again(
             await process.wait()
         async with asyncio.timeout(120):
             failed = await hub.call("sdk.headers")
-        told = (failed.status, failed.error.transient)
-        assert told in {("failed", True), ("uncertain", False)}, (
+        messages = (failed.status, failed.error.transient)
+        assert messages in {("failed", True), ("uncertain", False)}, (
             "the latter where it was sent before it was known"
         )
         async with serving(way, port):
@@ -193,7 +193,7 @@ def asking(message: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("respond", "status", "said"),
+    ("respond", "status", "text"),
     [
         (lambda _: b'{"jsonrpc": "2.0", "id"', "failed", "Failed to parse JSON"),
         (lambda _: b'{"a": "' + b"x" * 3_000_000 + b'"}', "failed", "more than 2,000,000 bytes"),
@@ -202,7 +202,7 @@ def asking(message: dict[str, Any]) -> bytes:
     ],
 )
 async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
-    open_hub: Any, respond: Respond, status: str, said: str
+    open_hub: Any, respond: Respond, status: str, text: str
 ) -> None:
     async with misbehaving(respond) as spec, open_hub(spec, message_limit=2_000_000) as hub:
         (ready,) = await hub.servers.wait_until_started()
@@ -210,7 +210,7 @@ async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
         assert "'deep' is left out" in ready.problems[0]
         outcome = await hub.call("web.go")
         assert outcome.status == status
-        assert said in outcome.error.message
+        assert text in outcome.error.message
         assert hub.servers.status("web").state == "ready"
 
 

@@ -39,11 +39,11 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def program(folder: Path, *arguments: str, **env: str) -> StdioServerParameters:
     """The installed program; a client starts it with few variables."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    stored = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     if "PYTHONPATH" in os.environ:
-        kept["PYTHONPATH"] = str(Path(os.environ["PYTHONPATH"]).resolve())
+        stored["PYTHONPATH"] = str(Path(os.environ["PYTHONPATH"]).resolve())
     return StdioServerParameters(
-        command=str(PROGRAM), args=["mcp", "--stdio", *arguments], env={**kept, **env}, cwd=folder
+        command=str(PROGRAM), args=["mcp", "--stdio", *arguments], env={**stored, **env}, cwd=folder
     )
 
 
@@ -83,7 +83,7 @@ async def test_a_client_calls_other_peoples_servers_through_the_hub(
         found = await client.call_tool("hub_search", {"q": "add two numbers"})
         schema = await client.call_tool("hub_schema", {"tool": "sdk.add"})
         plain = await client.call_tool("sdk_add", {"a": 20, "b": 22})
-        told = await client.call_tool("hub_call", batch("raw.progress"), progress_callback=hear)
+        result = await client.call_tool("hub_call", batch("raw.progress"), progress_callback=hear)
         wrong = await client.call_tool("hub_call", batch("sdk.add", a="many"))
         failed = await client.call_tool("hub_call", batch("sdk.fail"))
     assert sums.structured_content == {"result": [{"success": True, "result": {"sum": 42}}]}
@@ -91,7 +91,7 @@ async def test_a_client_calls_other_peoples_servers_through_the_hub(
     assert found.structured_content["tools"][0]["tool"] == "sdk.add"
     assert schema.structured_content["effect"] == "read"
     assert plain.structured_content == {"sum": 42}
-    assert told.structured_content == {"result": [{"success": True, "result": "done"}]}
+    assert result.structured_content == {"result": [{"success": True, "result": "done"}]}
     assert any("step 2" in (each or "") for each in heard)
     assert error_of(wrong)["inputSchema"]["properties"].keys() == {"a", "b"}
     assert "Error executing tool fail" in error_of(failed)["message"]

@@ -29,8 +29,8 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_the_list_says_how_each_server_stands_and_why(changing: World) -> None:
     for name, state in {"pull": "ready", "dead": "failed", "idle": "lazy", "off": "disabled"}.items():
         changing.settled(name, state)
-    said = changing.dragoman("servers", "list", key=changing.key)
-    rows = {line.split()[0]: line for line in said.out.splitlines()}
+    reply = changing.dragoman("servers", "list", key=changing.key)
+    rows = {line.split()[0]: line for line in reply.out.splitlines()}
     assert [rows[name].split()[1] for name in ("dead", "idle", "off", "pull")] == [
         "failed",
         "lazy",
@@ -74,8 +74,8 @@ def test_a_tool_that_changed_is_not_called_before_somebody_approves_of_what_is_s
     assert (other.code, "look has changed since it was shown" in other.err) == (1, True)
 
     [seen] = re.findall(r"changed: look  \(([0-9a-f]{12})\)", shown)
-    said = changing.dragoman("servers", "approve", "pull", f"look@{seen}", key=changing.key)
-    assert (said.code, said.out) == (0, "approved: look\n")
+    reply = changing.dragoman("servers", "approve", "pull", f"look@{seen}", key=changing.key)
+    assert (reply.code, reply.out) == (0, "approved: look\n")
     assert changing.batch("pull.look")["success"]
     assert changing.server("pull")["waiting"] == 1
     assert changing.dragoman("servers", "approve", "pull", key=changing.key).out == "approved: fresh\n"
@@ -106,8 +106,8 @@ def test_a_server_that_is_added_is_there_until_it_is_removed(changing: World) ->
     assert (removed.code, removed.out) == (0, "removed more\n")
     assert not is_alive(pids(state)[-1])
     assert changing.batch("more.echo")["error"]["code"] == "not_found"
-    kept = changing.dragoman("servers", "remove", "pull", key=changing.key)
-    assert (kept.code, "is in the configuration" in kept.err) == (1, True)
+    stored = changing.dragoman("servers", "remove", "pull", key=changing.key)
+    assert (stored.code, "is in the configuration" in stored.err) == (1, True)
 
 
 def test_only_a_key_for_administration_may_touch_servers(changing: World) -> None:
@@ -135,8 +135,8 @@ def test_a_server_that_was_added_is_there_after_a_restart_with_what_was_approved
         hub.settled("kept")
         state.with_suffix(".changed").touch()
     with world(tmp_path, {}, owner="ada") as hub:
-        said = hub.settled("kept")
-        assert said["waiting"] == 2
+        reply = hub.settled("kept")
+        assert reply["waiting"] == 2
         assert hub.batch("kept.look")["error"]["code"] == "not_found"
         assert hub.dragoman("servers", "approve", "kept", key=hub.key).out == "approved: fresh, look\n"
         assert hub.batch("kept.look")["success"]

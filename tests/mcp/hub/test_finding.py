@@ -34,8 +34,8 @@ async def test_what_is_found_is_the_same_every_way(tmp_path: Path) -> None:
         for id in ("sdk.add", "raw.echo"):
             assert (await served.http.get(f"/api/operations/{id}")).status_code == 200
         by_chat = await chat(served)
-        for asked in (ASKED, HIDDEN):
-            for name, input in asked.items():
+        for request in (ASKED, HIDDEN):
+            for name, input in request.items():
                 by_api = await api(served, name, input)
                 assert by_api == await mcp(served, name, input), name
                 assert by_api == by_chat.pop(0), name
@@ -45,17 +45,17 @@ async def test_what_is_found_is_the_same_every_way(tmp_path: Path) -> None:
 async def chat(served: Served) -> list[Any]:
     """What the model was told, in the order in which it asked."""
     frames = await served.chat("go")
-    asked = [each["toolCallId"] for each in frames if each["type"] == "tool-input-available"]
-    told = {
+    requests = [each["toolCallId"] for each in frames if each["type"] == "tool-input-available"]
+    report = {
         each["toolCallId"]: each.get("output") for each in frames if each["type"].startswith("tool-output")
     }
-    return [told[id] for id in asked]
+    return [report[id] for id in requests]
 
 
 async def api(served: Served, name: str, input: dict[str, Any]) -> Any:
-    said = (await served.http.post(f"/api/operations/{name}/call", json=input)).json()
-    assert "raw.fail" not in str(said.get("result"))
-    return said.get("result")
+    reply = (await served.http.post(f"/api/operations/{name}/call", json=input)).json()
+    assert "raw.fail" not in str(reply.get("result"))
+    return reply.get("result")
 
 
 async def mcp(served: Served, name: str, input: dict[str, Any]) -> Any:

@@ -90,7 +90,7 @@ def test_a_hub_that_is_stopped_lets_calls_end_and_says_so_to_those_that_do_not(
         hub.settled("plain")
         ways = [(f"{hub.hub.url}{path}", body) for path, body in (API, STATELESS, SDK)]
         endless = f"{hub.hub.url}/api/operations/plain.hang/call"
-        answers = [threads.submit(said, *way) for way in (*ways, (endless, {}))]
+        answers = [threads.submit(text_of, *way) for way in (*ways, (endless, {}))]
         until(lambda: "call hang" in (tmp_path / "plain.txt").read_text())
         until(lambda: len(hub.ask("GET", "/api/calls", params={"operation": "lab.count"})["calls"]) == 3)
         hub.hub.process.terminate()
@@ -109,7 +109,7 @@ STATELESS = ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params
 SDK = ("/mcp", {**STATELESS[1], "params": {"name": "lab_count", "arguments": {"to": 30}}})
 
 
-def said(address: str, body: Any) -> tuple[int, str]:
+def text_of(address: str, body: Any) -> tuple[int, str]:
     """The status and the text of an answer."""
     both = {"accept": "application/json, text/event-stream"}
     answer = httpx2.post(address, json=body, headers=both, timeout=60, trust_env=False)

@@ -98,9 +98,9 @@ def test_an_answer_of_nonsense_ends_the_call_and_nothing_else(hub: World, tool: 
 
 def test_a_huge_result_is_kept_as_an_artifact_and_one_beyond_that_is_told_in_part(hub: World) -> None:
     hub.settled("raw")
-    kept = hub.batch("raw.huge", size=4_000_000)["result"]
-    assert (kept["size"], len(json.dumps(kept)) < 30_000) == (4_000_000, True)
-    read = hub.batch("artifacts.read", id=kept["artifact"], offset=3_999_000, limit=100)
+    stored = hub.batch("raw.huge", size=4_000_000)["result"]
+    assert (stored["size"], len(json.dumps(stored)) < 30_000) == (4_000_000, True)
+    read = hub.batch("artifacts.read", id=stored["artifact"], offset=3_999_000, limit=100)
     assert "x" * 100 in json.dumps(read["result"])
     lost = hub.batch("raw.huge", size=20_000_000)["result"]
     assert (lost["size"], "artifact" in lost, "The rest is lost" in lost["hint"]) == (20_000_000, False, True)
@@ -110,8 +110,8 @@ def test_a_huge_result_is_kept_as_an_artifact_and_one_beyond_that_is_told_in_par
 
 
 def test_of_a_hostile_list_what_can_be_used_is_and_the_rest_is_explained(hub: World) -> None:
-    said = hub.settled("hostile")
-    problems = "\n".join(said["problems"])
+    reply = hub.settled("hostile")
+    problems = "\n".join(reply["problems"])
     for words in ("no object", "without a name", "nested more than", "GOOD"):
         assert words in problems, words
     assert hub.batch("hostile.Good")["success"]
@@ -126,8 +126,8 @@ def test_five_thousand_tools_of_one_server_are_found(hub: World) -> None:
 
 
 def test_a_server_that_says_nothing_fails_after_its_time_and_its_process_is_ended(hub: World) -> None:
-    said = hub.settled("mute", "failed")
-    assert "did not start within 1 second" in said["error"]
+    reply = hub.settled("mute", "failed")
+    assert "did not start within 1 second" in reply["error"]
     first = pids(hub.folder / "mute.txt")[0]
     until(lambda: not is_alive(first))
 

@@ -62,15 +62,15 @@ async def called(way: str, served: Served, batch: Mapping[str, Any]) -> Any:
         return await by_chat(served)
     if way == "api":
         answer = await served.http.post("/api/operations/hub.call/call", json=batch)
-        said = answer.json()
-        return said["result"] if said["success"] else said["error"]
+        reply = answer.json()
+        return reply["result"] if reply["success"] else reply["error"]
     if way == "mcp-bare":
         return await by_request(served, batch)
     async with Client(f"{served.url}/mcp", mode=way.removeprefix("mcp-")) as client:
         result = await client.call_tool("hub_call", dict(batch))
         [block] = result.content
         assert block.type == "text"
-        return told(result.structured_content, text=block.text)
+        return collect(result.structured_content, text=block.text)
 
 
 async def by_chat(served: Served) -> Any:
@@ -85,16 +85,16 @@ async def by_request(served: Served, batch: Mapping[str, Any]) -> Any:
     both = {"accept": "application/json, text/event-stream"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     result = (await served.http.post("/mcp", json=body, headers=both)).json()["result"]
-    return told(result.get("structuredContent"), text=result["content"][0]["text"])
+    return collect(result.get("structuredContent"), text=result["content"][0]["text"])
 
 
-def told(structured: Json | None, *, text: str) -> Any:
+def collect(structured: Json | None, *, text: str) -> Any:
     """The value of a result; what stands in its text is the same."""
-    said = json.loads(text)
+    reply = json.loads(text)
     if structured is None:
-        return said["error"]
-    assert structured == {"result": said}
-    return said
+        return reply["error"]
+    assert structured == {"result": reply}
+    return reply
 
 
 async def trees(served: Served) -> list[Any]:
@@ -110,9 +110,9 @@ async def tree(served: Served, id: str) -> Json:
 
 def shape(node: Json) -> Any:
     """A node with all below it, without what is different each time."""
-    kept = {name: node.get(name) for name in ("name", "status", "effect", "source", "notes", "kind")}
+    stored = {name: node.get(name) for name in ("name", "status", "effect", "source", "notes", "kind")}
     error = (node.get("error") or {}).get("code")
-    return {**kept, "error": error, "children": [shape(each) for each in node.get("children", ())]}
+    return {**stored, "error": error, "children": [shape(each) for each in node.get("children", ())]}
 
 
 def plain(entries: Any) -> Any:
@@ -210,8 +210,8 @@ async def test_what_was_declined_does_not_run_every_way(way: str, tmp_path: Path
     async with hub(tmp_path, ASKED, policy=ASK) as served:
         await called(way, served, ASKED)
         [approval] = await approvals(served, "pending")
-        said = {"approved": False, "reason": "not today"}
-        await served.http.post(f"/api/approvals/{approval['id']}", json=said)
+        reply = {"approved": False, "reason": "not today"}
+        await served.http.post(f"/api/approvals/{approval['id']}", json=reply)
         [shown] = await trees(served)
         assert shown["status"] == "denied"
         assert echoes(tmp_path) == 0

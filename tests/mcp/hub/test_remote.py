@@ -55,10 +55,10 @@ def test_nothing_of_the_caller_reaches_the_server_and_its_own_header_does(way: s
     port = free_port()
     with served(way, port), hub_with(way, port, tmp_path) as hub:
         hub.settled("far")
-        given = hub.batch("far.headers")["result"]
-        assert given["authorization"] == "***"
-        assert not [value for value in given.values() if hub.key in value]
-        assert "x-request-id" not in given
+        source = hub.batch("far.headers")["result"]
+        assert source["authorization"] == "***"
+        assert not [value for value in source.values() if hub.key in value]
+        assert "x-request-id" not in source
         assert hub.batch("far.add", a=20, b=22)["result"] == {"sum": 42}
         assert hub.batch("far.resources.read", uri="note://one")["result"] == "note one"
         tools = hub.server("far")["tools"]

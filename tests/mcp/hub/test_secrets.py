@@ -16,8 +16,8 @@ SECRET = "tr0ub4dor-and-3-of-a-kind"
 
 def keep(folder: Path, value: str, name: str = "tracker") -> None:
     """`dragoman secrets set`."""
-    said = run("secrets", "set", name, "--data", folder / "data", input=value, env=MASTER)
-    assert said.code == 0, said.err
+    reply = run("secrets", "set", name, "--data", folder / "data", input=value, env=MASTER)
+    assert reply.code == 0, reply.err
 
 
 def test_a_secret_reaches_the_environment_of_its_server_and_is_shown_nowhere(tmp_path: Path) -> None:
@@ -27,18 +27,18 @@ def test_a_secret_reaches_the_environment_of_its_server_and_is_shown_nowhere(tmp
     with world(tmp_path, {"mine": mine, "other": other}, owner="ada", env=MASTER) as hub:
         hub.settled("mine")
         hub.settled("other")
-        given = json.loads(hub.batch("mine.env")["result"])
-        assert set(given) <= {
+        value = json.loads(hub.batch("mine.env")["result"])
+        assert set(value) <= {
             *("PATH", "HOME", "LANG", "LC_CTYPE", "API_TOKEN", "PLAIN", "DRAGOMAN_MCP_SERVER")
         }
-        assert (given["API_TOKEN"], given["PLAIN"]) == ("***", "to be seen")
+        assert (value["API_TOKEN"], value["PLAIN"]) == ("***", "to be seen")
         assert "API_TOKEN" not in json.loads(hub.batch("other.env")["result"])
         assert hub.batch("mine.crash")["error"]["code"] == "uncertain"
         hub.settled("mine")
         seen = [hub.ask("GET", path) for path in ("/api/mcp/servers", "/api/mcp/servers/mine", "/api/calls")]
         seen += [hub.ask("GET", f"/api/calls/{call['id']}") for call in seen[-1]["calls"]]
-        told = hub.dragoman("servers", "show", "mine", key=hub.key)
-    assert SECRET not in json.dumps(seen) + told.out + told.err
+        report = hub.dragoman("servers", "show", "mine", key=hub.key)
+    assert SECRET not in json.dumps(seen) + report.out + report.err
     assert "API_TOKEN" in json.dumps(seen)
     log = hub.log.read_text()
     assert "MCP server mine says: token is ***" in log
@@ -51,9 +51,9 @@ def test_a_server_without_its_secret_is_shown_as_failed_and_the_others_serve(tmp
     with world(tmp_path, {"lacking": lacking, "fine": raw(tmp_path / "fine.txt")}, env=MASTER) as hub:
         hub.settled("fine")
         assert hub.batch("fine.echo")["success"]
-        said = hub.server("lacking")
-        assert (said["state"], said["changes"]) == ("failed", [])
-        assert "there is no secret 'tracker'" in said["error"]
+        reply = hub.server("lacking")
+        assert (reply["state"], reply["changes"]) == ("failed", [])
+        assert "there is no secret 'tracker'" in reply["error"]
         assert not (tmp_path / "lacking.txt").exists()
         refused = hub.dragoman("servers", "reconnect", "lacking")
         assert (refused.code, "there is no secret 'tracker'" in refused.err) == (1, True)
@@ -81,7 +81,7 @@ def test_a_secret_that_changed_is_taken_at_a_reconnect_and_at_a_reload(tmp_path:
 def assert_holds(hub: World, name: str, secret: str = SECRET) -> None:
     """The server's process has this secret, which its answers don't show."""
     hub.settled(name)
-    given = json.loads(hub.batch(f"{name}.env")["result"])
-    assert given["API_TOKEN"] == "***"
+    value = json.loads(hub.batch(f"{name}.env")["result"])
+    assert value["API_TOKEN"] == "***"
     pid = (hub.folder / f"{name}.txt").read_text().split("pid ")[-1].split()[0]
     assert f"API_TOKEN={secret}".encode() in Path(f"/proc/{pid}/environ").read_bytes()

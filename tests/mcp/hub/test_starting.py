@@ -96,8 +96,8 @@ def test_fifty_servers_start_at_the_same_time_and_are_gone_with_the_hub(tmp_path
         ready = watch.seconds()
         calls = [{"tool": f"{name}.echo"} for name in list(states)[:32]]
         body = {"calls": calls}
-        said = hub.ask("POST", "/api/operations/hub.call/call", json=body)
-        assert all(entry["success"] for entry in said["result"])
+        reply = hub.ask("POST", "/api/operations/hub.call/call", json=body)
+        assert all(entry["success"] for entry in reply["result"])
         began_pids = [pid for state in states.values() for pid in pids(state)]
         assert len(began_pids) == 50
     assert not any(map(is_alive, began_pids))

@@ -76,8 +76,8 @@ class World:
 
     def dragoman(self, *arguments: str, key: str | None = None) -> Said:
         """Run a command against this hub."""
-        given = {"DRAGOMAN_HUB": self.hub.url, **({"DRAGOMAN_KEY": key} if key else {})}
-        return run(*arguments, env=given)
+        fields = {"DRAGOMAN_HUB": self.hub.url, **({"DRAGOMAN_KEY": key} if key else {})}
+        return run(*arguments, env=fields)
 
     def call(self, tool: str, /, **input: Any) -> Json:
         """What comes of an operation that is called alone."""
@@ -85,10 +85,10 @@ class World:
 
     def batch(self, tool: str, /, **input: Any) -> Json:
         """What comes of an operation that is called through hub.call: its entry."""
-        said = self.ask(
+        reply = self.ask(
             "POST", "/api/operations/hub.call/call", json={"calls": [{"tool": tool, "input": input}]}
         )
-        entry: Json = said["result"][0] if said["success"] else said
+        entry: Json = reply["result"][0] if reply["success"] else reply
         return entry
 
     def server(self, name: str) -> Json:
@@ -108,8 +108,8 @@ class World:
         """A request that has to go well."""
         response = self.http.request(method, path, **options)
         assert response.status_code < 300, (response.status_code, response.text)
-        said: Json = response.json()
-        return said
+        reply: Json = response.json()
+        return reply
 
 
 @contextmanager
@@ -152,9 +152,9 @@ def served(folder: Path, *flags: str, env: Mapping[str, str]) -> Iterator[Hub]:
             text=True,
         )
     try:
-        said = read_until(process, "listening on http://") + read_until(process, "\n")
-        ready = READY.search(said)
-        assert ready is not None, said
+        text = read_until(process, "listening on http://") + read_until(process, "\n")
+        ready = READY.search(text)
+        assert ready is not None, text
         yield Hub(ready.group(1), data, process)
     finally:
         if process.poll() is None:

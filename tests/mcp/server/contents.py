@@ -8,12 +8,12 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text(reply: str) -> dict[str, Any]:
+    return {"type": "text", "text": reply}
 
 
-def resource(uri: str, kind: str, *, said: str) -> dict[str, Any]:
-    return {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": said}}
+def resource(uri: str, kind: str, *, reply: str) -> dict[str, Any]:
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": reply}}
 
 
 IMAGE = {"type": "image", "data": PNG, "mimeType": "image/png"}
@@ -22,11 +22,11 @@ CONTENTS: dict[str, list[dict[str, Any]]] = {
     "test_image_content": [IMAGE],
     "test_audio_content": [{"type": "audio", "data": WAV, "mimeType": "audio/wav"}],
     "test_embedded_resource": [
-        resource("test://embedded-resource", "text/plain", said="This is an embedded resource content.")
+        resource("test://embedded-resource", "text/plain", reply="This is an embedded resource content.")
     ],
     "test_multiple_content_types": [
         text("Multiple content types test:"),
         IMAGE,
-        resource("test://mixed-content-resource", "application/json", said='{"test":"data","value":123}'),
+        resource("test://mixed-content-resource", "application/json", reply='{"test":"data","value":123}'),
     ],
 }

@@ -63,11 +63,11 @@ async def call_tool(request: Request, params: types.CallToolRequestParams) -> An
 
 def asked_for(request: Request, params: types.CallToolRequestParams) -> Answer:
     """The next question of a tool that asks, or its result."""
-    given = (request.params or {}).get("inputResponses") or {}
+    value = (request.params or {}).get("inputResponses") or {}
     capabilities = request.session.client_capabilities
     able = set() if capabilities is None else set(capabilities.model_dump(exclude_none=True))
     try:
-        return rounds.answer(params.name, given, state=params.request_state, able=able)
+        return rounds.answer(params.name, value, state=params.request_state, able=able)
     except BadRequest as error:
         raise MCPError(types.INVALID_PARAMS, error.message) from None
 
@@ -77,9 +77,9 @@ async def fail(_request: Request, _params: Any) -> Answer:
 
 
 async def log(request: Request, _params: Any) -> Answer:
-    for said in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+    for reply in ("Tool execution started", "Tool processing data", "Tool execution completed"):
         note = types.LoggingMessageNotification(
-            params=types.LoggingMessageNotificationParams(level="info", data=said)
+            params=types.LoggingMessageNotificationParams(level="info", data=reply)
         )
         if request.protocol_version != MODERN:
             await request.session.send_notification(note, request.request_id)
@@ -93,10 +93,12 @@ async def progress(request: Request, _params: Any) -> Answer:
 
 
 async def sample(request: Request, params: types.CallToolRequestParams) -> Answer:
-    said = {"type": "text", "text": (params.arguments or {})["prompt"]}
-    wanted = {"messages": [{"role": "user", "content": said}], "maxTokens": 100}
-    asked = types.CreateMessageRequest(params=types.CreateMessageRequestParams.model_validate(wanted))
-    answer = await ask(request, asked, types.CreateMessageResult)
+    reply = {"type": "text", "text": (params.arguments or {})["prompt"]}
+    wanted = {"messages": [{"role": "user", "content": reply}], "maxTokens": 100}
+    create_message_request = types.CreateMessageRequest(
+        params=types.CreateMessageRequestParams.model_validate(wanted)
+    )
+    answer = await ask(request, create_message_request, types.CreateMessageResult)
     return {"content": [text(f"LLM response: {answer.content.text}")]}
 
 
@@ -106,13 +108,13 @@ async def elicit(request: Request, params: types.CallToolRequestParams) -> Answe
         {"message": message, "requestedSchema": schemas.FORMS[params.name]}
     )
     answer = await ask(request, types.ElicitRequest(params=form), types.ElicitResult)
-    said = f"action={answer.action}, content={json.dumps(answer.content)}"
-    return {"content": [text(f"Elicitation completed: {said}")]}
+    reply = f"action={answer.action}, content={json.dumps(answer.content)}"
+    return {"content": [text(f"Elicitation completed: {reply}")]}
 
 
-async def ask(request: Request, asked: Any, answer: Any) -> Any:
+async def ask(request: Request, question: Any, answer: Any) -> Any:
     """Ask the client, on the stream of its own request."""
-    data = asked.model_dump(by_alias=True, mode="json", exclude_none=True)
+    data = question.model_dump(by_alias=True, mode="json", exclude_none=True)
     raw = await request.session._request_outbound.send_raw_request(data["method"], data["params"])
     return answer.model_validate(raw, by_name=False)
 
@@ -146,8 +148,8 @@ ACTING: Mapping[str, Tool] = {
 
 async def list_resources(request: Request, _params: Any) -> Any:
     names = ("static-text", "static-binary", "watched-resource")
-    held = [{"uri": f"test://{name}", "name": name, "description": name} for name in names]
-    return whole(request, {"resources": held}, cached=True)
+    pending = [{"uri": f"test://{name}", "name": name, "description": name} for name in names]
+    return whole(request, {"resources": pending}, cached=True)
 
 
 async def list_templates(request: Request, _params: Any) -> Any:
@@ -172,7 +174,7 @@ async def read_resource(request: Request, params: types.ReadResourceRequestParam
 
 
 async def list_prompts(request: Request, _params: Any) -> Any:
-    held = [
+    pending = [
         {
             "name": name,
             "description": name,
@@ -180,15 +182,15 @@ async def list_prompts(request: Request, _params: Any) -> Any:
         }
         for name, takes in schemas.PROMPTS.items()
     ]
-    return whole(request, {"prompts": held}, cached=True)
+    return whole(request, {"prompts": pending}, cached=True)
 
 
 async def get_prompt(request: Request, params: types.GetPromptRequestParams) -> Any:
-    given = params.arguments or {}
+    arguments = params.arguments or {}
     answers = (request.params or {}).get("inputResponses") or {}
     if params.name == rounds.PROMPT and "user_context" not in answers:
         return whole(request, rounds.question(rounds.PROMPT, rounds.CONTEXT))
-    contents = schemas.prompt(params.name, given)
+    contents = schemas.prompt(params.name, arguments)
     return whole(request, {"messages": [{"role": "user", "content": each} for each in contents]})
 
 

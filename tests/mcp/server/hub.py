@@ -143,16 +143,16 @@ def body(
 async def post(hub: Hub, message: Any, **headers: str) -> httpx2.Response:
     """POST a message with the headers that it wants, and these."""
     params = message.get("params", {}) if isinstance(message, dict) else {}
-    said = {"accept": BOTH, "content-type": "application/json"}
+    reply = {"accept": BOTH, "content-type": "application/json"}
     if "io.modelcontextprotocol/protocolVersion" in params.get("_meta", {}):
-        said |= {"mcp-protocol-version": MODERN, "mcp-method": message["method"]}
-        said |= {"mcp-name": params["name"]} if "name" in params else {}
-    said |= {name.replace("_", "-"): value for name, value in headers.items()}
-    kept = {name: value for name, value in said.items() if value}
+        reply |= {"mcp-protocol-version": MODERN, "mcp-method": message["method"]}
+        reply |= {"mcp-name": params["name"]} if "name" in params else {}
+    reply |= {name.replace("_", "-"): value for name, value in headers.items()}
+    stored = {name: value for name, value in reply.items() if value}
     async with httpx2.AsyncClient(trust_env=False) as http:
         if isinstance(message, bytes):
-            return await http.post(hub.url, content=message, headers=kept)
-        return await http.post(hub.url, json=message, headers=kept)
+            return await http.post(hub.url, content=message, headers=stored)
+        return await http.post(hub.url, json=message, headers=stored)
 
 
 def python(code: str) -> list[str]:

@@ -37,9 +37,9 @@ async def node(*arguments: str, data: Path) -> tuple[int, str]:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        said, complaints = await asyncio.wait_for(process.communicate(), LIMIT)
+        raw, complaints = await asyncio.wait_for(process.communicate(), LIMIT)
     except TimeoutError:
         process.kill()
         await process.wait()
         raise
-    return process.returncode or 0, said.decode() or complaints.decode()
+    return process.returncode or 0, raw.decode() or complaints.decode()

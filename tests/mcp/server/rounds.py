@@ -24,8 +24,8 @@ def form(message: str, **fields: str) -> Answer:
     return {"method": "elicitation/create", "params": params}
 
 
-def sampling(said: str, tokens: int) -> Answer:
-    messages = [{"role": "user", "content": text(said)}]
+def sampling(reply: str, tokens: int) -> Answer:
+    messages = [{"role": "user", "content": text(reply)}]
     return {"method": "sampling/createMessage", "params": {"messages": messages, "maxTokens": tokens}}
 
 
@@ -53,23 +53,23 @@ QUESTIONS: Mapping[str, tuple[tuple[Mapping[str, Answer], ...], bool]] = {
 }
 
 
-def answer(name: str, given: Mapping[str, Any], *, state: str | None, able: set[str]) -> Answer:
+def answer(name: str, arguments: Mapping[str, Any], *, state: str | None, able: set[str]) -> Answer:
     """The next question that is open, of those that the client can be asked; else the result."""
     questions, keeps = QUESTIONS[name]
     at = int(SEAL.verify(state).approval_id) if state is not None else 0
-    asked = {key: each for key, each in questions[at].items() if NEEDS[each["method"]] in able}
-    if not all(is_answer(given.get(key)) for key in asked):
-        return question(name, asked, at=at, keeps=keeps)
+    request = {key: each for key, each in questions[at].items() if NEEDS[each["method"]] in able}
+    if not all(is_answer(arguments.get(key)) for key in request):
+        return question(name, request, at=at, keeps=keeps)
     if at + 1 < len(questions):
         return question(name, questions[at + 1], at=at + 1, keeps=keeps)
-    return {"content": [text(f"state-ok: {json.dumps(dict(given))}")]}
+    return {"content": [text(f"state-ok: {json.dumps(dict(arguments))}")]}
 
 
-def question(name: str, asked: Mapping[str, Answer], *, at: int = 0, keeps: bool = False) -> Answer:
+def question(name: str, request: Mapping[str, Answer], *, at: int = 0, keeps: bool = False) -> Answer:
     """What asks for these things."""
     state = {"requestState": SEAL.sign(RequestClaim(str(at), "", name, ""))} if keeps else {}
-    return {"resultType": "input_required", "inputRequests": dict(asked), **state}
+    return {"resultType": "input_required", "inputRequests": dict(request), **state}
 
 
-def is_answer(given: Any) -> bool:
-    return isinstance(given, Mapping) and bool(given) and ("action" not in given or "content" in given)
+def is_answer(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and ("action" not in value or "content" in value)

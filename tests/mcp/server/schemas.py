@@ -96,16 +96,16 @@ def of(name: str) -> dict[str, Any]:
     return {"type": "object", "properties": TAKES.get(name, {})}
 
 
-def prompt(name: str, given: Mapping[str, str]) -> list[dict[str, Any]]:
+def prompt(name: str, arguments: Mapping[str, str]) -> list[dict[str, Any]]:
     """What a prompt says."""
     match name:
         case "test_prompt_with_arguments":
-            said = f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'"
-            return [text(said)]
+            reply = f"Prompt with arguments: arg1='{arguments['arg1']}', arg2='{arguments['arg2']}'"
+            return [text(reply)]
         case "test_prompt_with_embedded_resource":
-            held = "Embedded resource content for testing."
-            asked = text("Please process the embedded resource above.")
-            return [resource(given["resourceUri"], "text/plain", said=held), asked]
+            pending = "Embedded resource content for testing."
+            request = text("Please process the embedded resource above.")
+            return [resource(arguments["resourceUri"], "text/plain", reply=pending), request]
         case "test_prompt_with_image":
             return [IMAGE, text("Please analyze the image above.")]
         case _:

@@ -28,11 +28,11 @@ LATER = {"approval": {"action": "cancel"}}
 async def test_a_client_s_user_is_asked_and_decides(
     mode: str, action: Any, approve: bool | None, wiped: list[Any]
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def answer(context: Any, params: Any) -> ElicitResult:
         assert context is not None
-        asked.append(params.message)
+        requests.append(params.message)
         content = None if approve is None else {"approve": approve}
         return ElicitResult(action=action, content=content)
 
@@ -40,7 +40,7 @@ async def test_a_client_s_user_is_asked_and_decides(
         async with Client(hub.url, mode=mode, elicitation_callback=answer) as client:
             result = await client.call_tool("hub_call", batch("disk.wipe", path="/"))
         assert hub.wiped == wiped
-    assert asked == ['May this be done?\ndisk.wipe with {"path":"/"}']
+    assert requests == ['May this be done?\ndisk.wipe with {"path":"/"}']
     assert result.is_error is (not wiped)
 
 
@@ -70,7 +70,7 @@ async def test_a_declined_call_stays_declined() -> None:
         state = await question(hub)
         for responses in (NO, YES):
             answer = await ask(hub, requestState=state, inputResponses=responses, **WIPE)
-            assert told(answer)["code"] == "call_denied"
+            assert collect(answer)["code"] == "call_denied"
         assert hub.wiped == []
 
 
@@ -78,7 +78,7 @@ async def test_a_question_that_is_dismissed_can_still_be_answered() -> None:
     async with served() as hub:
         state = await question(hub)
         dismissed = await ask(hub, requestState=state, inputResponses=LATER, **WIPE)
-        assert told(dismissed)["code"] == "approval_needed"
+        assert collect(dismissed)["code"] == "approval_needed"
         answered = await ask(hub, requestState=state, inputResponses=YES, **WIPE)
         assert answered.json()["result"]["isError"] is False
 
@@ -87,13 +87,13 @@ async def test_a_question_that_is_dismissed_can_still_be_answered() -> None:
 async def test_who_cannot_be_asked_is_told_and_may_repeat_the_call_once_it_is_approved(modern: bool) -> None:
     async with served() as hub:
         message = body("tools/call", modern=modern, **WIPE)
-        error = told(await post(hub, message))
+        error = collect(await post(hub, message))
         assert error["code"] == "approval_needed"
         assert "dragoman approvals" in error["hint"]
         await hub.calls.answer_approval(error["approvalId"], approved=True, by=Identity(owner="me"))
         assert (await post(hub, message)).json()["result"]["isError"] is False
         assert hub.wiped == [{"path": "/"}]
-        assert told(await post(hub, message))["code"] == "approval_needed"
+        assert collect(await post(hub, message))["code"] == "approval_needed"
 
 
 async def question(hub: Hub) -> str:
@@ -110,7 +110,7 @@ async def ask(hub: Hub, owner: str = "me", **params: Any) -> httpx2.Response:
     return await post(hub, message, authorization=f"Bearer {owner}")
 
 
-def told(answer: httpx2.Response) -> dict[str, Any]:
+def collect(answer: httpx2.Response) -> dict[str, Any]:
     """The error in a tool's result."""
     result = answer.json()["result"]
     assert result["isError"]

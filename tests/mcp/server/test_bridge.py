@@ -30,7 +30,7 @@ class Client:
 
     def __init__(self) -> None:
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
-        self._said: asyncio.Queue[Any] = asyncio.Queue()
+        self._output: asyncio.Queue[Any] = asyncio.Queue()
 
     def say(self, message: Any) -> None:
         self._lines.put_nowait(message if isinstance(message, bytes) else json.dumps(message).encode())
@@ -39,7 +39,7 @@ class Client:
         self._lines.put_nowait(b"")
 
     async def hear(self) -> Any:
-        return await asyncio.wait_for(self._said.get(), LIMIT)
+        return await asyncio.wait_for(self._output.get(), LIMIT)
 
     async def lines(self) -> AsyncIterator[bytes]:
         while line := await self._lines.get():
@@ -47,7 +47,7 @@ class Client:
 
     async def write(self, line: bytes) -> None:
         assert b"\n" not in line
-        self._said.put_nowait(json.loads(line))
+        self._output.put_nowait(json.loads(line))
 
 
 @asynccontextmanager

@@ -54,11 +54,11 @@ async def connected(way: str, **options: Any) -> AsyncIterator[Client]:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_client_finds_describes_and_calls_an_operation(way: str) -> None:
-    said: list[str | None] = []
+    replies: list[str | None] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         assert (progress > 0, total) == (True, None)
-        said.append(message)
+        replies.append(message)
 
     async with connected(way) as client:
         tools = (await client.list_tools()).tools
@@ -74,7 +74,7 @@ async def test_a_client_finds_describes_and_calls_an_operation(way: str) -> None
     assert json.loads(text(called)) == [{"success": True, "result": 3}]
     assert (text(plain), plain.is_error) == ("3", False)
     assert counted.structured_content == {"result": [{"success": True, "result": "counted"}]}
-    assert "two" in said
+    assert "two" in replies
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -124,5 +124,5 @@ async def test_a_meta_tool_has_three_spellings(name: str, modern: bool) -> None:
 
 
 def text(result: Any) -> str:
-    said: str = result.content[0].text
-    return said
+    reply: str = result.content[0].text
+    return reply

@@ -97,12 +97,12 @@ async def test_a_page_of_an_admitted_origin_may_ask_first_and_read_the_answer() 
     }
     async with served(keys=True, origins=["https://console.example"]) as hub:
         async with httpx2.AsyncClient(trust_env=False) as http:
-            asked = await http.request("OPTIONS", hub.url, headers=headers)
+            response = await http.request("OPTIONS", hub.url, headers=headers)
             stranger = await http.request("OPTIONS", hub.url, headers={"origin": "https://evil.example"})
         read = await post(
             hub, body("tools/list"), origin="https://console.example", authorization="Bearer me"
         )
-    assert (asked.status_code, asked.headers["access-control-allow-headers"]) == (204, "mcp-method")
+    assert (response.status_code, response.headers["access-control-allow-headers"]) == (204, "mcp-method")
     assert stranger.status_code == 403
     assert read.headers["access-control-allow-origin"] == "https://console.example"
 

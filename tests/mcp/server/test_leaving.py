@@ -79,11 +79,11 @@ async def test_progress_comes_as_a_stream_before_the_result(modern: bool) -> Non
     async with served() as hub:
         answer = await post(hub, body("tools/call", modern=modern, **params))
     lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
-    *told, last = [json.loads(line.removeprefix("data: ")) for line in lines]
+    *messages, last = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert answer.headers["content-type"] == "text/event-stream"
-    assert {note["method"] for note in told} == {"notifications/progress"}
-    assert [note["params"]["progress"] for note in told] == list(range(1, len(told) + 1))
-    assert {note["params"]["progressToken"] for note in told} == {"p"}
+    assert {note["method"] for note in messages} == {"notifications/progress"}
+    assert [note["params"]["progress"] for note in messages] == list(range(1, len(messages) + 1))
+    assert {note["params"]["progressToken"] for note in messages} == {"p"}
     assert last["result"]["structuredContent"] == {"result": [{"success": True, "result": "counted"}]}
 
 
@@ -110,12 +110,12 @@ async def test_a_hub_that_closes_ends_the_calls_of_its_sessions() -> None:
 @asynccontextmanager
 async def asking(hub: Hub, message: dict[str, Any], **headers: str) -> AsyncIterator[asyncio.Task[Any]]:
     """A request under way; cancelling its task closes the connection."""
-    said = {"accept": BOTH, **headers}
+    reply = {"accept": BOTH, **headers}
     params = message["params"]
     if "io.modelcontextprotocol/protocolVersion" in params["_meta"]:
-        said |= {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": params["name"]}
+        reply |= {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": params["name"]}
     async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
-        task = asyncio.create_task(http.post(hub.url, json=message, headers=said))
+        task = asyncio.create_task(http.post(hub.url, json=message, headers=reply))
         yield task
         task.cancel()
         await asyncio.wait([task])

@@ -23,11 +23,11 @@ NAMES = [tool.name for tool in META_TOOLS]
 @pytest.mark.parametrize("version", ["v1", "v2", "v2-modern"])
 async def test_the_typescript_client_sees_what_the_hub_can_do(version: str, tmp_path: Path) -> None:
     async with served() as hub:
-        code, said = await node("drive.mjs", version, hub.url, data=tmp_path)
-        assert code == 0, said
+        code, text = await node("drive.mjs", version, hub.url, data=tmp_path)
+        assert code == 0, text
         assert hub.wiped == [{"path": "/"}]
         assert hub.stopped.is_set()
-    seen: dict[str, Any] = json.loads(said)
+    seen: dict[str, Any] = json.loads(text)
     assert seen["tools"] == NAMES
     assert "disk, math, time" in seen["instructions"]
     assert seen["added"] == {"result": [{"success": True, "result": 3}]}
@@ -58,10 +58,10 @@ async def test_the_inspector_lists_and_calls_the_tools_and_finds_no_fault_with_t
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_the_http_stack_passes_the_conformance_suite(revision: str, tmp_path: Path) -> None:
     async with served(build=fixtures.build) as hub:
-        code, said = await node(
+        code, text = await node(
             *SUITE, "--url", hub.url, "--requirements", revision, "-o", str(tmp_path), data=tmp_path
         )
-    assert code == 0, said[-4_000:]
+    assert code == 0, text[-4_000:]
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -69,5 +69,5 @@ async def test_the_bare_hub_fails_only_what_is_not_for_it(revision: str, tmp_pat
     expected = str(CLIENTS / f"expected-{revision}.yml")
     run = ("--requirements", revision, "--expected-failures", expected, "-o", str(tmp_path))
     async with served() as hub:
-        code, said = await node(*SUITE, "--url", hub.url, *run, data=tmp_path)
-    assert code == 0, said[-4_000:]
+        code, text = await node(*SUITE, "--url", hub.url, *run, data=tmp_path)
+    assert code == 0, text[-4_000:]

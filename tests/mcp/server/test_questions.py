@@ -55,7 +55,7 @@ class Shop:
         self.clerk = Agent(self.model, operations=tools, name="clerk")
 
     @property
-    def told(self) -> list[Any]:
+    def reports(self) -> list[Any]:
         """What the clerk's model was told last of what it had called."""
         calls = [part for part in self.model.requests[-1].messages[-1].parts if isinstance(part, ToolPart)]
         return [call.error_text or call.output or call.state for call in calls]
@@ -76,11 +76,11 @@ class Person:
 
     def __init__(self, *says: ElicitResult) -> None:
         self.says = list(says)
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     async def __call__(self, context: Any, params: Any) -> ElicitResult:
         assert context is not None
-        self.asked.append(params)
+        self.requests.append(params)
         return self.says.pop(0)
 
 
@@ -95,22 +95,22 @@ TOOLS = [("user_question", COLOUR), ("hub_call", batch("user.question", **COLOUR
 @MODES
 @pytest.mark.parametrize(("tool", "input"), TOOLS)
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("reply", "answer"),
     [({"answer": "blue"}, "blue"), ({"other": "mauve"}, "mauve"), ({"answer": "red", "other": " "}, "red")],
 )
 async def test_a_question_is_asked_and_answered(
-    mode: str, tool: str, input: Any, said: dict[str, Any], answer: str
+    mode: str, tool: str, input: Any, reply: dict[str, Any], answer: str
 ) -> None:
-    person = Person(accept(**said))
+    person = Person(accept(**reply))
     async with shop() as (hub, _), Client(hub.url, mode=mode, elicitation_callback=person) as client:
         result = await client.call_tool(tool, input)
     assert not result.is_error
     assert answer in text_of(result)
-    [asked] = person.asked
-    assert asked.message == "Which colour?"
-    fields = asked.requested_schema["properties"]
+    [request] = person.requests
+    assert request.message == "Which colour?"
+    fields = request.requested_schema["properties"]
     assert (fields["answer"]["enum"], fields["other"]["type"]) == (["red", "blue"], "string")
-    assert "required" not in asked.requested_schema
+    assert "required" not in request.requested_schema
 
 
 @MODES
@@ -119,18 +119,18 @@ async def test_a_question_without_options_is_a_line_of_text(mode: str) -> None:
     async with shop() as (hub, _), Client(hub.url, mode=mode, elicitation_callback=person) as client:
         result = await client.call_tool("user_question", {"text": "When?"})
     assert text_of(result) == "tomorrow"
-    [asked] = person.asked
-    assert asked.requested_schema["required"] == ["answer"]
-    assert "enum" not in asked.requested_schema["properties"]["answer"]
+    [request] = person.requests
+    assert request.requested_schema["required"] == ["answer"]
+    assert "enum" not in request.requested_schema["properties"]["answer"]
 
 
 @MODES
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("reply", "code"),
     [(NO, "call_denied"), (accept(), "approval_needed"), (accept(other=""), "approval_needed")],
 )
-async def test_who_declines_or_says_nothing_answers_nothing(mode: str, said: Any, code: str) -> None:
-    async with shop() as (hub, _), Client(hub.url, mode=mode, elicitation_callback=Person(said)) as client:
+async def test_who_declines_or_says_nothing_answers_nothing(mode: str, reply: Any, code: str) -> None:
+    async with shop() as (hub, _), Client(hub.url, mode=mode, elicitation_callback=Person(reply)) as client:
         result = await client.call_tool("user_question", {"text": "When?"})
     assert result.is_error
     assert json.loads(text_of(result))["error"]["code"] == code
@@ -147,8 +147,8 @@ async def test_an_agent_asks_three_times_in_one_call_and_does_nothing_twice(mode
         assert set(statuses_of(hub)) == {"done"}
     assert not result.is_error
     assert "tomorrow" in text_of(result)
-    assert here.told == ["paint is there", "blue", "ordered paint", "tomorrow"]
-    assert [asked.message for asked in person.asked] == [
+    assert here.reports == ["paint is there", "blue", "ordered paint", "tomorrow"]
+    assert [request.message for request in person.requests] == [
         "Which colour?\n(asked by the agent clerk)",
         'May this be done?\nshop.order with {"item":"paint"}\n(asked by the agent clerk)',
         "When?\n(asked by the agent clerk)",
@@ -163,7 +163,7 @@ async def test_an_agent_that_is_denied_goes_on_and_is_told(mode: str) -> None:
         assert (here.looked, here.ordered) == (["paint"], [])
     assert not result.is_error
     assert "never" in text_of(result)
-    _, unanswered, denied, never = here.told
+    _, unanswered, denied, never = here.reports
     assert (unanswered, never) == ("the question was not answered", "never")
     assert "paint" not in denied
 
@@ -205,8 +205,8 @@ async def test_who_cannot_be_asked_is_told_whom_to_turn_to(owner: str) -> None:
     async with shop() as (hub, here):
         message = body("tools/call", modern=True, asks=owner == "ops", name="agents_clerk", arguments=CLERK)
         key = {"authorization": f"Bearer {owner}"}
-        told = (await post(hub, message, **key)).json()["result"]
-        error = json.loads(told["content"][0]["text"])["error"]
+        report = (await post(hub, message, **key)).json()["result"]
+        error = json.loads(report["content"][0]["text"])["error"]
         assert error["code"] == "approval_needed"
         again = (await post(hub, message, **key)).json()["result"]
         assert json.loads(again["content"][0]["text"])["error"]["approvalId"] == error["approvalId"]

@@ -209,7 +209,7 @@ class ReferencePage:
         found: Any = self._document
         for step in value["$ref"].removeprefix("#/").split("/"):
             found = found[step]
-        return {**found, **{name: said for name, said in value.items() if name != "$ref"}}
+        return {**found, **{name: reply for name, reply in value.items() if name != "$ref"}}
 
 
 def list_operations(paths: Document) -> Iterator[tuple[str, str, Document]]:

@@ -124,13 +124,13 @@ class SecretScan:
 
     def __init__(
         self,
-        known: Sequence[str] = (),
+        existing: Sequence[str] = (),
         *,
         entropy: bool = True,
         fields: bool = False,
         patterns: Sequence[str] = (),
     ) -> None:
-        self._known_secrets = sorted({each for each in known if len(each) >= 4}, key=len, reverse=True)
+        self._known_secrets = sorted({each for each in existing if len(each) >= 4}, key=len, reverse=True)
         self._entropy = entropy
         self._fields = fields
         self._redaction = Redaction(*patterns) if patterns else None
@@ -191,7 +191,7 @@ class SecretScan:
 
 
 def secret_scan(
-    known: Sequence[str] = (),
+    existing: Sequence[str] = (),
     *,
     arguments: Action = "block",
     results: Action = "redact",
@@ -200,5 +200,5 @@ def secret_scan(
     patterns: Sequence[str] = (),
 ) -> Hooks:
     """Return hooks that look for secrets in arguments and results, and block the call or redact them."""
-    scan = SecretScan(known, entropy=entropy, fields=fields, patterns=patterns)
+    scan = SecretScan(existing, entropy=entropy, fields=fields, patterns=patterns)
     return scan.hooks(arguments=arguments, results=results)
