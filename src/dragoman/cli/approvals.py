@@ -199,14 +199,14 @@ def prompt_for_each(runner: asyncio.Runner, client: HubClient, *, every: float) 
             if decision is None:
                 continue
             try:
-                print_answered(runner.run(send_answer(client, approval["id"], decision)), json=False)
+                print_answered(runner.run(send_answer(client, approval["id"], decision=decision)), json=False)
             except (BadRequest, Conflict, Forbidden, NotFound) as error:
                 print_error(error.message, hint=error.hint)
         runner.run(asyncio.sleep(every))
 
 
-async def send_answer(client: HubClient, id: str, decision: bool | str) -> Json:
-    """Send a yes or a no, or the text that answers a question."""
+async def send_answer(client: HubClient, id: str, *, decision: bool | str) -> Json:
+    """Approve or deny a call, or send the text that answers a question."""
     if isinstance(decision, str):
         return await client.answer(id, decision)
     return await client.decide(id, approved=decision)

@@ -52,7 +52,7 @@ class AsgiTransport:
             "headers": headers,
         }
         response = AsgiResponse()
-        await response.start(self._app, scope, body)
+        await response.start(self._app, scope, body=body)
         return response
 
     async def close(self) -> None:
@@ -69,8 +69,8 @@ class AsgiResponse:
         self._request: list[Message] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, app: ASGIApp, scope: dict[str, Any], body: bytes) -> None:
-        """Run the app until it has sent the head."""
+    async def start(self, app: ASGIApp, scope: dict[str, Any], *, body: bytes) -> None:
+        """Run the app until it has sent the response head."""
         self._request.append({"type": "http.request", "body": body})
         task = self._task = asyncio.create_task(self._run(app, scope))
         head = asyncio.create_task(self._started.wait())

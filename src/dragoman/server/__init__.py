@@ -1,1 +1,1 @@
-"""HTTP endpoints, and who may use them."""
+"""HTTP endpoints and authentication."""

@@ -34,7 +34,7 @@ BODY_HINT = 'send {"approved": true} or {"approved": false}; to a question {"ans
 
 
 class ApprovalBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said to a request: yes or no, or the `answer` to a question."""
+    """The body of an answer: approved or denied, or the `answer` to a question."""
 
     approved: bool | None = None
     reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
@@ -42,7 +42,7 @@ class ApprovalBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswerApproval(Protocol):
-    """What takes an answer; see `Approvals.answer` of the operations."""
+    """Answers an approval; see `Approvals.answer` of the operations."""
 
     def __call__(
         self, id: str, /, *, approved: bool, by: Identity, reason: str | None = None
@@ -50,7 +50,7 @@ class AnswerApproval(Protocol):
 
 
 class ApprovalHandlers:
-    """The doors under `/api/approvals`.
+    """Handlers of `/api/approvals`.
 
     A key sees what was asked for its owner's calls and what its owner may answer; with the scope "admin" it
     sees and answers everything. To answer takes the scope "chat": a key that is only for calling operations
@@ -58,12 +58,12 @@ class ApprovalHandlers:
     """
 
     def __init__(self, approvals: Kept, *, answer: AnswerApproval | None = None) -> None:
-        """`answer` takes the place of `approvals.answer`, where more follows from it."""
+        """`answer` replaces `approvals.answer` where an answer has further effects."""
         self._approvals = approvals
         self._answer = answer or approvals.answer
 
     async def list(self, exchange: Exchange) -> None:
-        """The newest first; `?status` is one of the five, `?limit` how many at most."""
+        """List approvals, newest first; `?status` is one of the five, `?limit` the maximum number."""
         query = exchange.query
         status = parse_status(query.get("status"))
         limit = parse_limit(query.get("limit", "100"), maximum=MAX_PAGE)
@@ -101,7 +101,7 @@ class ApprovalHandlers:
 
 
 def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[bool, str | None]:
-    """Whether it is a yes, and what is said with it. BadRequest when it does not answer `approval`."""
+    """Return whether the body approves, and its text. BadRequest when it does not fit `approval`."""
     if body.answer is None:
         if body.approved is None:
             raise BadRequest("the body says neither yes nor no", hint=BODY_HINT)
@@ -115,7 +115,7 @@ def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[
 
 
 def parse_status(text: str | None) -> ApprovalStatus | None:
-    """The status that is meant; None for none. BadRequest."""
+    """Parse `?status`; None without one. BadRequest."""
     for status in STATUSES:
         if text == status:
             return status
@@ -129,7 +129,7 @@ def may_answer_approvals(caller: Identity) -> bool:
 
 
 def approval_to_json(approval: ApprovalRequest, caller: Identity) -> dict[str, Any]:
-    """The approval as the doors tell it; `mayAnswer`: whether this caller could, now."""
+    """Return the approval as JSON; `mayAnswer` says whether this caller could answer it now."""
     return {
         "id": approval.id,
         "status": approval.status,
@@ -158,7 +158,7 @@ def approval_to_json(approval: ApprovalRequest, caller: Identity) -> dict[str, A
 
 
 def item_to_json(item: ApprovalItem) -> dict[str, Any]:
-    """What in it somebody has to decide."""
+    """Return one part of a call that needs approval as JSON."""
     return {
         "operation": item.operation,
         "input": item.input,

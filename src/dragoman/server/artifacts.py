@@ -12,7 +12,7 @@ from dragoman.operations.access import RUN_DATA_SCOPES, require_scope
 from dragoman.operations.artifact import Artifact
 from dragoman.operations.artifact import ArtifactStore as Kept
 
-CHUNK_SIZE = 1_048_576  # bytes that are in memory at a time
+CHUNK_SIZE = 1_048_576  # bytes in memory at a time
 MAX_DIGITS = 15
 RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
@@ -26,7 +26,7 @@ DOWNLOAD_HEADERS = {
 
 
 class ByteRange(NamedTuple):
-    """Bytes from `start` up to `end`, exclusively, and how that is answered."""
+    """Bytes from `start` up to and without `end`, and the status of the response."""
 
     start: int
     end: int
@@ -34,13 +34,13 @@ class ByteRange(NamedTuple):
 
 
 class ArtifactHandlers:
-    """The doors under `/api/artifacts`: to each its own."""
+    """Handlers of `/api/artifacts`. A caller reads only the artifacts of its owner."""
 
     def __init__(self, artifacts: Kept) -> None:
         self._artifacts = artifacts
 
     async def get(self, exchange: Exchange) -> None:
-        """What is known of it. NotFound, also for another's."""
+        """Return the artifact's metadata. NotFound, also for an artifact of another owner."""
         found = await self._find(exchange)
         body = {
             "id": found.id,
@@ -55,7 +55,7 @@ class ArtifactHandlers:
         await exchange.respond(200, body)
 
     async def content(self, exchange: Exchange) -> None:
-        """Its bytes: all, those of one `Range`, or those of `?offset` and `?limit`."""
+        """Send the content: all of it, one `Range`, or the part that `?offset` and `?limit` select."""
         found = await self._find(exchange)
         etag = f'"{found.id}"'
         piece = requested_range(exchange, found, etag=etag)
@@ -75,7 +75,7 @@ class ArtifactHandlers:
         await self._send(exchange, piece, headers=headers)
 
     async def _send(self, exchange: Exchange, byte_range: ByteRange, *, headers: dict[str, str]) -> None:
-        """Piece by piece, for as long as somebody is there."""
+        """Send the range in chunks until the client disconnects."""
         id, owner, at = exchange.path_params["id"], exchange.identity.owner, byte_range.start
         async with DisconnectWatch(exchange) as presence:
             while at < byte_range.end or not exchange.response_started:
@@ -96,7 +96,7 @@ class ArtifactHandlers:
 
 
 def content_headers(artifact: Artifact) -> dict[str, str]:
-    """What it is, in words that no foreign text can get into."""
+    """Return headers of type and file name that hold no text from outside."""
     is_valid = MEDIA_TYPE.fullmatch(artifact.media_type) is not None
     media_type = artifact.media_type if is_valid else "application/octet-stream"
     name = re.sub(r"[^A-Za-z0-9_-]", "_", artifact.id)
@@ -108,7 +108,7 @@ def content_headers(artifact: Artifact) -> dict[str, str]:
 
 
 def requested_range(exchange: Exchange, artifact: Artifact, *, etag: str) -> ByteRange:
-    """Which bytes are wanted. BadRequest for an offset or a limit that is not a number."""
+    """Return the requested bytes. BadRequest for an offset or a limit that is not a number."""
     query, size = exchange.query, artifact.size
     if "offset" in query or "limit" in query:
         start = min(read_number(query, "offset", default=0), size)
@@ -120,7 +120,7 @@ def requested_range(exchange: Exchange, artifact: Artifact, *, etag: str) -> Byt
 
 
 def parse_range(first: str, last: str, *, size: int) -> ByteRange:
-    """The piece of a `Range`: both ends are inclusive there, and only a last one counts from the end."""
+    """Parse a `Range`: both ends are inclusive; a last one alone counts from the end."""
     if not first:
         start, end = max(0, size - int(last)), size
     else:

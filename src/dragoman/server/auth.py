@@ -18,7 +18,7 @@ from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import LOCAL, Identity
 from dragoman.store.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret
 
-# ---- Known keys: who asked before, kept in a file, so that they may go on while the database is down.
+# Cached keys: a file of keys seen before, which stay valid while the database is down.
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ MAX_AGE = 7 * 86_400.0
 
 
 class CachedKey(msgspec.Struct, frozen=True):
-    """A key as the database last told of it; `expires_at` None: never."""
+    """A key as last read from the database; `expires_at` None: it never expires."""
 
     identity: Identity
     confirmed_at: float
@@ -37,10 +37,10 @@ class CachedKey(msgspec.Struct, frozen=True):
 
 
 class KeyCache:
-    """Keys by the hash of their secret. A key counts for a week after the database has last confirmed it."""
+    """Keys by the hash of their secret. A key is valid for a week after the database last confirmed it."""
 
     def __init__(self, path: Path | None, *, clock: Callable[[], float]) -> None:
-        """Without a path nothing outlives the process. A file that cannot be read counts as empty."""
+        """Without a path the cache is in memory only. A file that cannot be read counts as empty."""
         self._path = path
         self._clock = clock
         self._keys = read_cache(path) if path else {}
@@ -48,14 +48,14 @@ class KeyCache:
         self._dirty = False
 
     def get(self, key_hash: str) -> CachedKey | None:
-        """The key, or None when it is not known or was not confirmed for too long."""
+        """Return the key, or None when it is unknown or was last confirmed too long ago."""
         cached = self._keys.get(key_hash)
         if cached is None or self._clock() - cached.confirmed_at > MAX_AGE:
             return None
         return cached
 
     async def put(self, key_hash: str, identity: Identity, *, expires_at: float | None) -> None:
-        """The database has confirmed this key; written down when that says something new."""
+        """Store a key that the database has confirmed; write the file if the entry changed."""
         now = self._clock()
         cached = self._keys.pop(key_hash, None)
         recent = cached is not None and now - cached.confirmed_at < CONFIRM_INTERVAL
@@ -65,17 +65,17 @@ class KeyCache:
             self._keys[key_hash] = CachedKey(identity, now, expires_at)
             self._dirty = True
         while len(self._keys) > MAX_KEYS:
-            del self._keys[next(iter(self._keys))]  # who has not asked for longest
+            del self._keys[next(iter(self._keys))]  # the least recently used
         await self._save()
 
     async def remove(self, key_hash: str) -> None:
-        """The database does not know this key, or not any more."""
+        """Remove a key that the database does not hold."""
         if self._keys.pop(key_hash, None) is not None:
             self._dirty = True
             await self._save()
 
     async def _save(self) -> None:
-        """Write down what has changed; those who come while it is written wait and then go together."""
+        """Write changes to the file; changes during a write are written together after it."""
         async with self._save_lock:
             if self._path is None or not self._dirty:
                 return
@@ -97,7 +97,7 @@ def read_cache(path: Path) -> dict[str, CachedKey]:
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Put the content in the file's place at once, for nobody else to read."""
+    """Replace the file atomically; only its owner can read it."""
     file, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # made with mode 0600
     try:
         with os.fdopen(file, "wb") as opened:
@@ -119,10 +119,10 @@ REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
 
 
 class Auth:
-    """Tells who is asking. A key that was seen is believed for a few seconds without another look.
+    """Authenticates callers. A key that was checked is trusted for a few seconds without another query.
 
-    While the database is down, keys that were seen before are believed until they expire, also after a
-    restart; see `KeyCache`. The others are told to come again, for nobody can say whether they are good.
+    While the database is down, keys that were seen before are accepted until they expire, also after a
+    restart; see `KeyCache`. Other keys get Unavailable, because they cannot be checked.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class Auth:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`folder` is where known keys are kept. `clock` never jumps, `now` is the time of day.
+        """`folder` holds the file of cached keys. `clock` is monotonic, `now` is the time of day.
 
-        `origins` says which pages may come to a hub that wants no keys.
+        `origins` lists the web origins that may call a hub without keys.
         """
         self._origins = origins or OriginPolicy()
         self._keys = keys
@@ -148,9 +148,9 @@ class Auth:
         self._recent: dict[str, tuple[float, Identity]] = {}
 
     async def identify(self, headers: Mapping[str, str], *, at: str | None = None) -> Identity:
-        """The identity behind a request's headers. Unauthorized; Unavailable when it cannot be known now.
+        """Return the identity of a request. Unauthorized; Unavailable when it cannot be checked now.
 
-        Where no key is wanted, pages of others are kept out: `at` is the address that the request came in by.
+        A hub without keys rejects requests from foreign web pages: `at` is the address of the request.
         """
         if not self._required:
             self._origins.check(headers, local_address=at)

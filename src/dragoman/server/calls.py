@@ -62,7 +62,7 @@ LIST_HINT = "`dragoman calls list` shows the last ones"
 
 
 class CallReader:
-    """Reads calls and runs out of a store: those of one owner, or of all."""
+    """Reads calls and runs from a store, of one owner or of all."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class CallReader:
         self._max_nodes = max_nodes
 
     async def tree(self, id: str) -> Json:
-        """The tree of a run or of a call, and what it is part of. NotFound.
+        """Return the tree of a run or of a call, with its ancestors. NotFound.
 
-        `leftOut` counts the nodes that there are beyond those shown, `version` changes with the tree.
+        `leftOut` counts the nodes that are not in the response; `version` changes with the tree.
         """
         run = await self._store.runs.get(id)
         if run is not None and self._may_see(run.owner):
@@ -91,7 +91,7 @@ class CallReader:
         return await self._run_tree(id, None)
 
     async def list(self, query: Mapping[str, str]) -> Json:
-        """Calls that match, the newest first; `next` is where the next page begins. BadRequest, NotFound."""
+        """Return matching calls, newest first; `next` is the next page's cursor. BadRequest, NotFound."""
         filters: Mapping[str, str] = {
             column: query[parameter] for parameter, column in FILTERS.items() if parameter in query
         }
@@ -109,7 +109,7 @@ class CallReader:
         return {"calls": nodes, "next": found[-1].id if len(found) == limit else None}
 
     async def call(self, id: str) -> Json:
-        """One call with its whole input and result. NotFound."""
+        """Return one call with its whole input and result. NotFound."""
         entry = await self._store.calls.get(id)
         if entry is None or not self._may_see(entry.record.owner):
             raise NotFound(f"there is no call {id!r}", hint=LIST_HINT)
@@ -121,7 +121,7 @@ class CallReader:
         }
 
     async def check(self, id: str) -> None:
-        """NotFound, unless there is a run or a call of this id to see."""
+        """Raise NotFound unless the caller can see a run or a call of this id."""
         run = await self._store.runs.get(id)
         entry = None if run is not None else await self._store.calls.get(id)
         owner = run.owner if run is not None else entry.record.owner if entry is not None else None
@@ -129,7 +129,7 @@ class CallReader:
             raise NotFound(f"there is no run or call {id!r}", hint=LIST_HINT)
 
     async def _run_tree(self, id: str, run: RunRecord | None) -> Json:
-        """A run's tree; that of a run whose session was deleted is put together from what it left."""
+        """Return a run's tree; for a deleted session, rebuild it from the calls and usage records."""
         lines, count = await self._store.calls.list_run_calls(id, limit=self._max_nodes)
         records = await self._store.usage.list(filters={"run_id": id}, limit=self._max_nodes)
         owners = {line.owner for line in lines} | {record.owner for record in records}
@@ -142,7 +142,7 @@ class CallReader:
         return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count)
 
     async def _call_tree(self, ancestors: Sequence[CallRow]) -> Json:
-        """The tree below one call."""
+        """Return the tree below one call."""
         *parents, this = ancestors
         lines, count = await self._store.calls.list_descendants(this.id, limit=self._max_nodes)
         filters = {"run_id": this.run_id} if this.run_id else {"call_id": this.id}
@@ -159,7 +159,7 @@ class CallReader:
         return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count, path=path)
 
     async def _cursor(self, query: Mapping[str, str]) -> tuple[float, str] | None:
-        """Where in the list the page begins."""
+        """Return the position in the list where the page begins."""
         if "before" not in query:
             return None
         entry = await self._store.calls.get(query["before"])
@@ -172,7 +172,7 @@ class CallReader:
 
 
 class CallHandlers:
-    """The doors under `/api/calls`. A key sees its owner's calls; with the scope "admin" it sees all."""
+    """Handlers of `/api/calls`. A key sees its owner's calls; with the scope "admin" it sees all."""
 
     def __init__(
         self,
@@ -183,8 +183,8 @@ class CallHandlers:
         flush_usage: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`abort` stops a run or a call and says whether it was under way; `source` tells where an operation
-        comes from; `catch_up` has what was consumed until now written, so that it is seen.
+        """`abort` stops a run or call and returns whether it was active; `source` returns where an operation
+        comes from; `flush_usage` writes pending usage records, so that the response includes them.
         """
         self._store = store
         self._abort = abort
@@ -193,7 +193,7 @@ class CallHandlers:
         self._clock = clock
 
     async def tree(self, exchange: Exchange) -> None:
-        """The tree of a run or of a call. With `?since=VERSION` it is left out while it is still the same."""
+        """Return the tree of a run or of a call; with `?since=VERSION` only if it has changed."""
         if self._flush_usage is not None and self._store.database.is_up:
             await self._flush_usage()
         found = await self._reader(exchange).tree(exchange.path_params["id"])
@@ -203,15 +203,15 @@ class CallHandlers:
         await exchange.respond(200, found)
 
     async def list(self, exchange: Exchange) -> None:
-        """Calls, the newest first: those that match the query, see `FILTERS`; `?limit` and `?before` page."""
+        """List matching calls (see `FILTERS`), newest first; `?limit` and `?before` page."""
         await exchange.respond(200, await self._reader(exchange).list(exchange.query))
 
     async def get(self, exchange: Exchange) -> None:
-        """One call, whole."""
+        """Return one call with its whole input and result."""
         await exchange.respond(200, await self._reader(exchange).call(exchange.path_params["id"]))
 
     async def abort(self, exchange: Exchange) -> None:
-        """Stop a run, or a call with all below it; `aborted` is false when it was not under way here."""
+        """Stop a run, or a call with all below it; `aborted` is false when it was not active here."""
         id = exchange.path_params["id"]
         await self._reader(exchange).check(id)
         await exchange.respond(200, {"id": id, "aborted": await self._abort(id)})
@@ -223,7 +223,7 @@ class CallHandlers:
 
 
 def tree_to_json(tree: CallTreeNode, *, left_out: int, path: Sequence[Json] = ()) -> Json:
-    """The answer that a tree is."""
+    """Return a tree as JSON."""
     running = is_running(tree)
     body = {"tree": tree, "path": list(path), "leftOut": left_out, "running": running}
     version = hashlib.sha256(msgspec.json.encode(body)).hexdigest()[:16]
@@ -254,7 +254,7 @@ def run_root(run: RunRecord) -> RunRow:
 
 
 def deleted_run_root(id: str, *, lines: Sequence[CallRow], records: Sequence[UsageRecord]) -> RunRow:
-    """A run of which only its calls are left."""
+    """Rebuild the root of a run whose session was deleted from its calls and usage records."""
     began = [line.started_at for line in lines] + [record.started_at for record in records]
     ends = [line.ended_at for line in lines if line.ended_at is not None]
     ends += [record.started_at + record.duration for record in records if record.duration is not None]
@@ -281,7 +281,7 @@ def model_call_node(record: UsageRecord) -> ModelCallRow:
 
 
 def call_to_json(entry: LedgerEntry) -> Json:
-    """All that is known of a call."""
+    """Return a call as JSON."""
     record = entry.record
     return {
         "id": record.id,

@@ -22,7 +22,7 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatHandlers:
-    """The doors under `/api/chat` and `/api/sessions/{id}/chat`."""
+    """Handlers of `/api/chat` and `/api/sessions/{id}/chat`."""
 
     def __init__(self, runs: RunRegistry, store: Store, *, settings: ChatSettings) -> None:
         self._runs = runs
@@ -30,7 +30,7 @@ class ChatHandlers:
         self._settings = settings
 
     async def post(self, exchange: Exchange) -> None:
-        """Begin a run and stream it."""
+        """Start a run and stream it."""
         dialect = response_dialect(exchange)
         raw = await exchange.read_body(self._settings.body)
         request = parse_chat_request(
@@ -44,7 +44,7 @@ class ChatHandlers:
         )
 
     async def resume(self, exchange: Exchange) -> None:
-        """Follow the active run from its message's first part; 204 when nothing runs."""
+        """Stream the active run from the first part of its message; 204 when no run is active."""
         dialect = response_dialect(exchange)
         session_id = exchange.path_params["id"]
         await self._check_owner(exchange, session_id)
@@ -59,7 +59,7 @@ class ChatHandlers:
         )
 
     async def stop(self, exchange: Exchange) -> None:
-        """Stop the active run; everything is closed and written when this answers."""
+        """Stop the active run; the response is sent after the run is closed and stored."""
         session_id = exchange.path_params["id"]
         if not await self._check_owner(exchange, session_id):
             raise NotFound(f"there is no session {session_id!r}")
@@ -68,7 +68,7 @@ class ChatHandlers:
         await exchange.respond(200, body)
 
     async def _check_owner(self, exchange: Exchange, session_id: str) -> bool:
-        """True when the session is the caller's, False when there is none; Forbidden when it is another's."""
+        """Return True for the caller's session, False for none. Forbidden for one of another owner."""
         session = await self._store.sessions.get(session_id)
         if session is not None:
             require_owner(exchange.identity.owner, session.owner, resource=f"session {session_id!r}")

@@ -11,7 +11,7 @@ from dragoman.store.store import Store
 
 
 class HealthHandlers:
-    """`/healthz` says that the process answers, `/readyz` that its store does too."""
+    """`/healthz` reports that the process answers, `/readyz` that its store does too."""
 
     def __init__(self, store: Store, *, spool: Spool, is_draining: Callable[[], bool]) -> None:
         self._store = store
@@ -19,11 +19,11 @@ class HealthHandlers:
         self._is_draining = is_draining
 
     async def live(self, exchange: Exchange) -> None:
-        """200 as long as the process answers."""
+        """Respond 200 as long as the process answers."""
         await exchange.respond(200, {"status": "ok"})
 
     async def ready(self, exchange: Exchange) -> None:
-        """200 when the store answers, 503 with the reason when it does not, or when the hub is stopping.
+        """Respond 200 when the store answers, 503 with the reason when it does not or the hub is stopping.
 
         A hub that is not ready still relays model requests for keys that it has seen.
         """

@@ -19,13 +19,13 @@ MAX_BODY = 256_000
 
 
 class ApproveDefinitionsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is approved of: definitions by name, or by name and hash; all without `tools`."""
+    """The definitions to approve, by name, or by name and hash; all without `tools`."""
 
     tools: list[str] | dict[str, str] | None = None
 
 
 class McpServerEditor(Protocol):
-    """Who adds and removes MCP servers for good, and knows their secrets."""
+    """Adds, removes and reconnects stored MCP servers."""
 
     def add(self, name: str, body: Any) -> Awaitable[ServerStatus]: ...
 
@@ -35,7 +35,7 @@ class McpServerEditor(Protocol):
 
 
 class McpServerHandlers:
-    """The doors under `/api/mcp/servers`, and `/api/spokes`."""
+    """Handlers of `/api/mcp/servers` and `/api/spokes`."""
 
     def __init__(self, clients: Clients, switchboard: SpokeServer, *, editor: McpServerEditor) -> None:
         self._clients = clients
@@ -43,11 +43,11 @@ class McpServerHandlers:
         self._editor = editor
 
     async def list(self, exchange: Exchange) -> None:
-        """All MCP servers, and how they stand."""
+        """List all MCP servers with their status."""
         await exchange.respond(200, {"servers": [status_to_json(status) for status in self._clients.list()]})
 
     async def add(self, exchange: Exchange) -> None:
-        """Add one, `{"name", "command" | "url", ...}` as in the configuration; 201 with how it stands."""
+        """Add a server, `{"name", "command" | "url", ...}` as in the configuration; 201 with its status."""
         body = await exchange.read_json(MAX_BODY)
         name = body.pop("name", None) if isinstance(body, dict) else None
         if not isinstance(name, str):
@@ -60,7 +60,7 @@ class McpServerHandlers:
         await exchange.respond(201, status_to_json(await self._editor.add(name, body)))
 
     async def get(self, exchange: Exchange) -> None:
-        """One server, and the definitions that wait for approval."""
+        """Return one server and its definitions that wait for approval."""
         name = exchange.path_params["name"]
         status, changes = self._clients.status(name), self._clients.changes(name)
         await exchange.respond(
@@ -68,12 +68,12 @@ class McpServerHandlers:
         )
 
     async def remove(self, exchange: Exchange) -> None:
-        """Let a server go that was added. 204."""
+        """Remove a server that was added; 204."""
         await self._editor.remove(exchange.path_params["name"])
         await exchange.respond(204)
 
     async def reconnect(self, exchange: Exchange) -> None:
-        """Connect anew, in the background, with the secrets as they are now."""
+        """Reconnect to a server in the background, with its current secrets."""
         await exchange.respond(
             200, status_to_json(await self._editor.reconnect(exchange.path_params["name"]))
         )
@@ -91,16 +91,16 @@ class McpServerHandlers:
         await exchange.respond(200, {"approved": list(approved)})
 
     async def spokes(self, exchange: Exchange) -> None:
-        """The spokes, and what they offer."""
+        """List the spokes and their operations."""
         await exchange.respond(200, {"spokes": self._switchboard.status()})
 
 
 def status_to_json(status: msgspec.Struct) -> dict[str, Any]:
-    """A status as JSON, in camelCase."""
+    """Return a status as JSON in camelCase."""
     body: dict[str, Any] = msgspec.to_builtins(status)
     return {to_camel_case(name): value for name, value in body.items() if value not in (None, (), [])}
 
 
 def change_to_json(change: DefinitionChange) -> dict[str, Any]:
-    """A definition that waits, with what is different."""
+    """Return a definition that waits for approval, with its differences."""
     return {"name": change.name, "kind": change.kind, "hash": change.hash, "diff": change.diff}

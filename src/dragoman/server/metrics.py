@@ -1,4 +1,4 @@
-"""Metrics: `/metrics`, what a hub has done and does, for Prometheus; each hub counts for itself."""
+"""Prometheus metrics of one hub, served at `/metrics`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.http.exchange import Exchange
 from dragoman.server.version import version
 from dragoman.usage_record import UsageRecord
 
-# ---- Series: numbers by their labels, counted in the event loop and written for Prometheus.
+# Series: numbers by their labels.
 # They are counted without locks, since only the loop's thread counts; one count costs a fifth of a
 # microsecond.
 
@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 class MetricReading(msgspec.Struct, frozen=True):
-    """What a series holds at one moment; a histogram's row is its counts by bucket, and its sum."""
+    """The values of a series at one moment; a histogram's row is its counts by bucket, and its sum."""
 
     kind: Kind
     name: str
@@ -40,14 +40,14 @@ class MetricReading(msgspec.Struct, frozen=True):
 
 
 class Counter:
-    """What only grows. Its name ends in `_total`."""
+    """A number that only grows. Its name ends in `_total`."""
 
     def __init__(self, name: str, text: str, *, labels: Labels = ()) -> None:
         self._definition = (name, text, labels)
         self._values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1.0) -> None:
-        """Count for these values of its labels."""
+        """Increase the count for these label values."""
         self._values[labels] = self._values.get(labels, 0.0) + by
 
     def read(self) -> MetricReading:
@@ -56,27 +56,27 @@ class Counter:
 
 
 class Gauge:
-    """What goes up and down."""
+    """A number that can go up and down."""
 
     def __init__(self, name: str, text: str, *, labels: Labels = ()) -> None:
         self._definition = (name, text, labels)
         self._values: dict[Labels, float] = {}
 
     def add(self, *labels: str, by: float = 1.0) -> None:
-        """Move it for these values of its labels."""
+        """Change the value for these label values."""
         self._values[labels] = self._values.get(labels, 0.0) + by
 
     def set(self, rows: Mapping[Labels, float]) -> None:
-        """What it is now, in place of all that it was."""
+        """Replace all values."""
         self._values = dict(rows)
 
     def read(self) -> MetricReading:
-        """The values now."""
+        """Return the current values."""
         return MetricReading("gauge", *self._definition, dict(self._values))
 
 
 class Histogram:
-    """How values are spread over buckets; `bounds` are their upper ends, growing."""
+    """The distribution of values over buckets; `bounds` are their upper ends, ascending."""
 
     def __init__(self, name: str, text: str, *, labels: Labels, bounds: Sequence[float]) -> None:
         self._definition = (name, text, labels)
@@ -84,7 +84,7 @@ class Histogram:
         self._values: dict[Labels, list[float]] = {}
 
     def observe(self, value: float, *labels: str) -> None:
-        """One value, for these values of its labels."""
+        """Count one value for these label values."""
         row = self._values.get(labels)
         if row is None:
             row = self._values[labels] = [0.0] * (len(self._bounds) + 2)
@@ -97,11 +97,11 @@ class Histogram:
         return MetricReading("histogram", *self._definition, rows, self._bounds)
 
 
-# ---- Exposition: readings in the format that a Prometheus scraper accepts. Loaded by the first scrape.
+# Exposition: readings in the format that a Prometheus scraper accepts.
 
 
 def expose(readings: Sequence[MetricReading], accept: str) -> tuple[bytes, str]:
-    """The readings and what this process uses, with the content type. Reads /proc: not for the event loop."""
+    """Return readings and process metrics, with the content type. Reads /proc: not for the event loop."""
     registry = CollectorRegistry()
     registry.register(ReadingCollector(readings))
     ProcessCollector(registry=registry)
@@ -110,14 +110,14 @@ def expose(readings: Sequence[MetricReading], accept: str) -> tuple[bytes, str]:
 
 
 class ReadingCollector(Collector):
-    """Readings as Prometheus' client collects them."""
+    """Readings as the Prometheus client collects them."""
 
     def __init__(self, readings: Sequence[MetricReading]) -> None:
         self._readings = readings
 
     @override
     def collect(self) -> Iterator[Metric]:
-        """A family for each reading."""
+        """Yield a metric family for each reading."""
         return (metric_family(reading) for reading in self._readings)
 
 
@@ -169,7 +169,7 @@ TOKENS = (
 
 
 class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scrape asks the hub for. Each is called in the event loop and has to answer at once."""
+    """Sources that a scrape reads. Each is called in the event loop and must not block."""
 
     cooldowns: Callable[[], Mapping[str, int]] | None = None
     runs: Callable[[], int] | None = None
@@ -181,7 +181,7 @@ NO_SOURCES = MetricSources()
 
 
 class Metrics:
-    """What a hub has done. The models in `known`, as they are asked for, have series before they answer."""
+    """The metrics of a hub. The models in `known` have series before their first answer."""
 
     def __init__(
         self, sources: MetricSources = NO_SOURCES, *, models: Collection[str] = (), limit: int = MAX_MODELS
@@ -238,33 +238,33 @@ class Metrics:
             self._cost.add(provider, model, by=record.cost)
 
     def request_started(self, door: str) -> None:
-        """A request came in at a door; tell `request_ended` when it is over."""
+        """Count a request that has started at `door`; call `request_ended` when it ends."""
         self._open.add(door)
 
     def request_ended(self, door: str) -> None:
-        """A request is over."""
+        """Count a request as ended."""
         self._open.add(door, by=-1.0)
 
     def attempt_failed(self, provider: str, category: str) -> None:
-        """An attempt at a provider failed."""
+        """Count a failed attempt at a provider."""
         self._errors.add(provider, category)
 
     def attempt_retried(self, provider: str) -> None:
-        """A provider is asked again."""
+        """Count a further attempt at the same provider."""
         self._retries.add(provider)
 
     def provider_fell_back(self, source: str, target: str) -> None:
-        """A request goes on to the next provider."""
+        """Count a request that falls back to the next provider."""
         self._fallbacks.add(source, target)
 
     async def get(self, exchange: Exchange) -> None:
-        """GET /metrics: all of it, in the format that the scraper accepts."""
+        """Respond with all metrics in the format that the scraper accepts."""
         accept = exchange.headers.get("accept", "")
         body, content_type = await asyncio.to_thread(_expose, self.read(), accept)
         await exchange.respond(200, body, headers={"content-type": content_type})
 
     def read(self) -> list[MetricReading]:
-        """What there is to see now."""
+        """Return all readings."""
         counted = (
             self._requests,
             self._duration,
@@ -281,11 +281,11 @@ class Metrics:
 
 
 class ModelLabels:
-    """The names under which models are counted: a bounded number of them, and no name that nobody answers to.
+    """The model names used as labels: a bounded number, and no name that only a client made up.
 
-    That is the name of the model that served. A request that failed counts for the model that served the
-    same wish before, for the wish itself where the configuration knows it, or else for "other": what a
-    client makes up is not worth a series.
+    The label is the name of the model that served the request. A failed request counts for the model that
+    last served the requested name, else for the requested name if the configuration has it, else for
+    "other".
     """
 
     def __init__(self, configured: Collection[str], limit: int) -> None:
@@ -295,7 +295,7 @@ class ModelLabels:
         self._served: dict[tuple[str | None, str | None], str] = {}
 
     def label(self, record: UsageRecord) -> str:
-        """The label of the record's model."""
+        """Return the label of the record's model."""
         wish, served = (record.provider, record.model_asked), record.model_served
         if record.status != FINISHED or not served:
             return self._served.get(wish) or self._unserved_label(record.model_asked)

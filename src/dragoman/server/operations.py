@@ -28,7 +28,7 @@ SEARCH_ERRORS: Mapping[str, type[DragomanError]] = {
 
 
 class OperationHandlers:
-    """The doors under `/api/operations`."""
+    """Handlers of `/api/operations`."""
 
     def __init__(self, calls: Calls, *, meta: MetaTools) -> None:
         self._calls = calls
@@ -36,11 +36,11 @@ class OperationHandlers:
         self._in_flight = InFlightRequests()
 
     async def drain(self, seconds: float) -> None:
-        """Give the calls that were made here so many seconds; what is left then is aborted."""
+        """Wait up to `seconds` for the calls made here, then abort the rest."""
         await self._in_flight.drain(seconds)
 
     async def list(self, exchange: Exchange) -> None:
-        """All that the caller may call, or those of `?namespace`; with `?q` what is found."""
+        """List the operations that the caller may call, also by `?namespace`; with `?q`, search them."""
         query, context = exchange.query, Context(identity=exchange.identity)
         if "q" in query:
             input: dict[str, str] = {name: query[name] for name in ("q", "namespace") if name in query}
@@ -58,7 +58,7 @@ class OperationHandlers:
         await exchange.respond(200, body)
 
     async def get(self, exchange: Exchange) -> None:
-        """One operation with its schemas."""
+        """Return one operation with its schemas."""
         context = Context(identity=exchange.identity)
         await self._calls.wait_for_operations([exchange.path_params["id"]], context)
         operation = self._calls.get_operation(exchange.path_params["id"], context)
@@ -68,10 +68,10 @@ class OperationHandlers:
         )
 
     async def call(self, exchange: Exchange) -> None:
-        """Call it with the body as its input; 200 with `{success, result | error}`, whatever came of it.
+        """Call an operation with the body as input; 200 with `{success, result | error}`, also for failures.
 
-        A meta-tool can be called like this too, and tells what a model would be told. `?approval=ID` uses an
-        approval up; a client that leaves ends the call.
+        Meta-tools can be called too and return what a model would get. `?approval=ID` uses an
+        approval; the call ends when the client disconnects.
         """
         id = exchange.path_params["id"]
         input = await exchange.read_json(MAX_BODY)
@@ -92,12 +92,12 @@ class OperationHandlers:
 
 
 def search_error(failure: CallFailure) -> DragomanError:
-    """The error of a search that found nothing out: it is denied, or could not be written down."""
+    """Return the error of a search that did not run: denied, or not recorded."""
     return SEARCH_ERRORS.get(failure.code, BadRequest)(failure.message, hint=failure.hint)
 
 
 def outcome_to_json(outcome: CallOutcome) -> dict[str, object]:
-    """What is told of a call over HTTP."""
+    """Return the outcome of a call as JSON."""
     more: dict[str, object] = {"callId": outcome.call_id, "status": outcome.status}
     if outcome.approval_id is not None:
         more["approvalId"] = outcome.approval_id

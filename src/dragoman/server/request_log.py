@@ -36,7 +36,7 @@ log = logging.getLogger("dragoman.access")
 
 
 def assign_request_id(headers: Mapping[str, str]) -> str:
-    """The id of the request that this task serves: from now on it is on its log lines and spans.
+    """Assign an id to the request of this task; its log lines and spans carry the id from now on.
 
     The client's `x-request-id` is taken when it is one word of at most 128 letters, digits and `._-`.
     """
@@ -47,13 +47,13 @@ def assign_request_id(headers: Mapping[str, str]) -> str:
 
 
 def log_request(record: UsageRecord) -> None:
-    """One line in the log for a request that has ended: who asked what, who served, how long, how much."""
+    """Log one line for a request that has ended: caller, model, provider, duration and usage."""
     if log.isEnabledFor(logging.INFO):
         log.info("request", extra={"fields": log_fields(record)})
 
 
 def log_fields(record: UsageRecord) -> dict[str, Any]:
-    """What the line says; what is not known is left out."""
+    """Return the fields of the line, without unknown values."""
     fields = {name: getattr(record, name) for name in LOGGED_FIELDS}
     fields |= {name: getattr(record.tokens, name) for name in Usage.__struct_fields__}
     fields["estimated"] = record.tokens.estimated or None

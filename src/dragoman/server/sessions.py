@@ -48,7 +48,7 @@ class SessionHandlers:
         self._runs = runs
 
     async def list(self, exchange: Exchange) -> None:
-        """List sessions, the last changed first; `?limit` and `?before=<id>` page, `?owner` selects."""
+        """List sessions, last changed first; `?limit` and `?before=<id>` page, `?owner` selects."""
         query = exchange.query
         limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
         sessions = await self._store.sessions.list(
@@ -99,7 +99,7 @@ class SessionHandlers:
         await exchange.respond(204)
 
     async def messages(self, exchange: Exchange) -> None:
-        """Return the session's messages as `UIMessage`s; the one being written as far as it is."""
+        """Return the session's messages as `UIMessage`s, including the part of one that is being written."""
         session = await self._find_readable(exchange)
         stored = list(await self._store.messages.list(session.id))
         run = None if self._runs is None else self._runs.get_active(session.id)

@@ -64,7 +64,7 @@ async def stream_run(
             await exchange.start_response(200, {**dialect.headers, **(headers or {})})
             comment = partial(exchange.send_chunk, KEEP_ALIVE)
             async with KeepAlive(comment, keep_alive) as timer:
-                # A task of its own: the coroutines of the request would be resumed for every chunk otherwise.
+                # A separate task: otherwise the coroutines of the request would be resumed for every chunk.
                 sending = _send_batches(exchange, follower, dialect=dialect, timer=timer)
                 last = await asyncio.ensure_future(sending)
             watch.response_complete = True

@@ -1,4 +1,4 @@
-"""Moments and spans of time as people write them: `7d`, `90min`, `2026-11-22`, `2026-11-22T10:30`."""
+"""Parses moments and spans of time as people write them: `7d`, `90min`, `2026-11-22`, `2026-11-22T10:30`."""
 
 from __future__ import annotations
 

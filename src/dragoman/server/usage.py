@@ -23,7 +23,7 @@ CSV_HEADERS = {
 
 
 class UsageHandlers:
-    """`GET /api/usage`. A key sees its owner's usage; with the scope "admin" it sees everybody's."""
+    """Handler of `/api/usage`. A key sees its owner's usage; with the scope "admin", all usage."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class UsageHandlers:
         flush_usage: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`flush_usage` has what was consumed until now written, so that it is seen."""
+        """`flush_usage` writes pending usage records, so that the report includes them."""
         self._store = store
         self._flush_usage = flush_usage
         self._clock = clock
 
     async def get(self, exchange: Exchange) -> None:
-        """The sums of each group, or the records themselves where `?group_by` is missing."""
+        """Return the sums of each group, or single records without `?group_by`."""
         query = exchange.query
         question = restrict_to_caller(parse_usage_query(query, self._clock()), exchange.identity)
         if self._flush_usage is not None and self._store.database.is_up:
@@ -54,7 +54,7 @@ class UsageHandlers:
                 )
 
     async def _export(self, exchange: Exchange, query: UsageQuery) -> None:
-        """Send page by page, for as long as somebody is there."""
+        """Send CSV page by page until the client disconnects."""
         async with (
             DisconnectWatch(exchange) as presence,
             aclosing(export_csv(self._store.usage, query)) as pages,

@@ -45,7 +45,7 @@ RECORD_COLUMNS = (
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the usage records; without `group_by`, the records themselves, after a place."""
+    """A query of usage records: totals by group, or without `group_by` single records after a cursor."""
 
     group_by: tuple[GroupBy, ...] = ()
     since: float | None = None
@@ -56,12 +56,12 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared_parameters(self) -> Json:
-        """The parameters that all queries of it share."""
+        """Return the parameters that totals and records share."""
         return {"since": self.since, "until": self.until, "filters": self.filters}
 
 
 def parse_usage_query(parameters: Mapping[str, str], now: float) -> UsageQuery:
-    """The question in the parameters of a query. BadRequest names the one that is wrong."""
+    """Parse query parameters. BadRequest names the invalid one."""
     for name, value in parameters.items():
         if name not in PARAMETERS:
             raise BadRequest(
@@ -86,7 +86,7 @@ def parse_usage_query(parameters: Mapping[str, str], now: float) -> UsageQuery:
 
 
 def parse_groups(text: str) -> tuple[GroupBy, ...]:
-    """Names with commas between them, each once."""
+    """Parse group names separated by commas, without duplicates."""
     names = [GROUP_ALIASES.get(name, name) for piece in text.split(",") if (name := piece.strip())]
     for name in names:
         if name not in GROUP_NAMES:
@@ -99,7 +99,7 @@ def parse_groups(text: str) -> tuple[GroupBy, ...]:
 
 
 def parse_cursor(text: str) -> tuple[float, str]:
-    """Where a page begins, as the page before has told in `next`."""
+    """Parse the cursor of a page, `next` of the page before."""
     moment, _, id = text.partition("~")
     try:
         return float(moment), id
@@ -110,7 +110,7 @@ def parse_cursor(text: str) -> tuple[float, str]:
 
 
 async def build_report(records: UsageRepository, query: UsageQuery) -> Json:
-    """`rows` and their `total`; where there are more, `more` says so or `next` where to go on."""
+    """Return `rows` and their `total`; `more` or the cursor `next` says that there are further rows."""
     total = await records.report(**query.shared_parameters)
     bounds = {"since": query.since, "until": query.until, "total": totals_to_json(total[0])}
     if query.group_by:
@@ -129,7 +129,7 @@ async def build_report(records: UsageRepository, query: UsageQuery) -> Json:
 
 
 async def export_csv(records: UsageRepository, query: UsageQuery) -> AsyncGenerator[str, None]:
-    """The rows as CSV, a page of them at a time, and all of them unless the question has a limit."""
+    """Yield the rows as CSV, one page at a time; all rows unless the query has a limit."""
     head: list[Sequence[Any]] = [csv_headings(query.group_by)]
     if query.group_by:
         lines = await records.report(
@@ -150,7 +150,7 @@ async def export_csv(records: UsageRepository, query: UsageQuery) -> AsyncGenera
 
 
 def totals_to_json(line: UsageReportRow) -> Json:
-    """The sums of a line, as JSON values."""
+    """Return the sums of a row as JSON values."""
     return {
         "calls": line.calls,
         "failed": line.failed,
@@ -163,7 +163,7 @@ def totals_to_json(line: UsageReportRow) -> Json:
 
 
 def record_to_json(record: UsageRecord) -> Json:
-    """A record as JSON values."""
+    """Return a record as JSON values."""
     own = {
         to_camel_case(name): getattr(record, name)
         for name in UsageRecord.__struct_fields__
@@ -173,12 +173,12 @@ def record_to_json(record: UsageRecord) -> Json:
 
 
 def csv_headings(group_by: Sequence[str]) -> tuple[str, ...]:
-    """The names of the columns."""
+    """Return the names of the columns."""
     return (*group_by, *TOTAL_COLUMNS) if group_by else RECORD_COLUMNS
 
 
 def csv_cells(row: Json) -> list[Any]:
-    """A row of an answer, in the order of the headings; what is not known is empty."""
+    """Return a row in the order of the headings; unknown values are empty."""
     group = row.get("group")
     values = {**row, **row["usage"]}
     if group is not None:
@@ -189,14 +189,14 @@ def csv_cells(row: Json) -> list[Any]:
 
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """The rows as CSV (RFC 4180)."""
+    """Format rows as CSV (RFC 4180)."""
     text = io.StringIO()
     csv.writer(text).writerows([escape_formula(cell) for cell in row] for row in rows)
     return text.getvalue()
 
 
 def escape_formula(cell: Any) -> Any:
-    """Text that a spreadsheet would take for a formula gets an apostrophe, and so is text to it."""
+    """Put an apostrophe before text that a spreadsheet would evaluate as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES) else cell
 
 

@@ -1,4 +1,4 @@
-"""The version of the package that runs here."""
+"""The version of the installed package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version() -> str:
-    """The installed package's version; `source` when it runs from a source tree."""
+    """Return the installed package's version; `source` when it runs from a source tree."""
     try:
         return metadata.version("dragoman")
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Wire one hub: the only package that knows every other. Two hubs can live in one process."""
+"""Wires one hub: the only package that imports every other. Two hubs can run in one process."""
 
 from dragoman.server.app.hub import Hub, build_app
 

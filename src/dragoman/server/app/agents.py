@@ -41,7 +41,7 @@ STOP_REASONS = {
 
 
 def build_agents(config: Config) -> dict[str, AgentSpec]:
-    """The agents by name; `default` is the hub itself. ConfigError names the field that cannot be."""
+    """Build the agents by name; `default` is the hub itself. ConfigError names the invalid field."""
     default = AgentConfig(instructions=config.instructions, operations=config.pinned)
     named = {"default": default, **config.agents}
     return {name: build_agent(name, agent, config=config) for name, agent in named.items()}
@@ -75,7 +75,7 @@ def build_agent(name: str, agent: AgentConfig, *, config: Config) -> AgentSpec:
 
 
 def context_policy(agent: AgentConfig) -> ContextPolicy:
-    """How an agent's conversations are shortened."""
+    """Return the policy that shortens an agent's conversations."""
     context = agent.context
     if context.policy == "off":
         return ContextPolicy()
@@ -83,7 +83,7 @@ def context_policy(agent: AgentConfig) -> ContextPolicy:
 
 
 def context_size_lookup(config: Config) -> Callable[[str, str], int | None]:
-    """How many tokens a provider's model takes: as the configuration says, or the price list."""
+    """Return a function that finds a model's context size, from the configuration or the price list."""
     listed = {
         f"{name}/{pattern}": size
         for name, provider in config.providers.items()
@@ -104,7 +104,7 @@ def context_size_lookup(config: Config) -> Callable[[str, str], int | None]:
 
 
 def build_stop_condition(configs: Sequence[StopConfig], *, path: str) -> Condition | None:
-    """When an answer ends: any of these."""
+    """Build a condition that stops an answer when any of these is met; None for none."""
     if not configs:
         return None
     return stop_conditions.any_of(
@@ -113,7 +113,7 @@ def build_stop_condition(configs: Sequence[StopConfig], *, path: str) -> Conditi
 
 
 def build_one_condition(config: StopConfig, *, path: str) -> Condition:
-    """One condition, which says what it is in the words of `describe_stop`."""
+    """Build one condition, described by `describe_stop`."""
     for word, join in (("all", stop_conditions.all_of), ("any", stop_conditions.any_of)):
         if inner := getattr(config, word):
             return join(
@@ -131,7 +131,7 @@ def build_one_condition(config: StopConfig, *, path: str) -> Condition:
 
 
 def load_condition(reference: str, *, path: str) -> Condition:
-    """A condition that somebody wrote, or made of the library's."""
+    """Load a stop condition that a configuration names. ConfigError."""
     found = load_function(reference, path=path)
     if inspect.iscoroutinefunction(found):
         raise ConfigError(f"{path}: {reference} is async; a stop condition is a plain function")
@@ -140,7 +140,7 @@ def load_condition(reference: str, *, path: str) -> Condition:
 
 
 def builtin_condition(config: StopConfig) -> Condition:
-    """The condition of the library."""
+    """Build a stop condition of the library."""
     made: dict[str, Callable[[], Condition]] = {
         "tool": lambda: stop_conditions.tool_called(config.tool or ""),
         "text": lambda: stop_conditions.text_matches(re.escape(config.text or "")),
@@ -155,7 +155,7 @@ def builtin_condition(config: StopConfig) -> Condition:
 
 
 def describe_stop(config: StopConfig) -> str:
-    """A condition for people, as it follows `stopped: `."""
+    """Return the text of a condition as it follows `stopped: `."""
     word = config.conditions[0]
     value = getattr(config, word)
     if word in JOINERS:
@@ -166,7 +166,7 @@ def describe_stop(config: StopConfig) -> str:
 
 
 def load_function(reference: str | None, *, path: str) -> Any:
-    """The function that a field names; None for none."""
+    """Load the function that a field names; None without one. ConfigError."""
     if reference is None:
         return None
     try:
@@ -179,7 +179,7 @@ def load_function(reference: str | None, *, path: str) -> Any:
 
 
 def build_output(schema: dict[str, Any] | str | None, *, path: str) -> Output[Any] | None:
-    """What an answer has to be."""
+    """Build the output that an answer must match; None for text. ConfigError."""
     if schema is None:
         return None
     try:
@@ -189,7 +189,7 @@ def build_output(schema: dict[str, Any] | str | None, *, path: str) -> Output[An
 
 
 def read_schema(path: str) -> dict[str, Any]:
-    """The JSON Schema in a file. ConfigError."""
+    """Read a JSON Schema from a file. ConfigError."""
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
     except OSError as error:
@@ -198,19 +198,19 @@ def read_schema(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path!r} holds no JSON Schema: {error}") from None
 
 
-# ---- Delegates: the agents of a configuration that other agents can call, as operations in the registry.
+# Agents that other agents can call, as operations in the registry.
 
 
 class CallableAgents:
-    """Keeps the registry's `agents.*` as the configuration wants them."""
+    """Keeps the registry's `agents.*` operations in step with the configuration."""
 
     def __init__(self, registry: Registry, delegation: AgentOperations) -> None:
         self._registry = registry
         self._delegation = delegation
-        self._registered: list[str] = []  # small-letter ids
+        self._registered: list[str] = []  # lower-case ids
 
     def build(self, agents: Mapping[str, AgentSpec]) -> Sequence[Operation]:
-        """Those that have a description, as operations. ConfigError where one cannot be put in."""
+        """Return the agents with a description as operations. ConfigError when an id is taken."""
         found: dict[str, Operation] = {}
         taken = {each.id.lower() for each in self._registry.list(NAMESPACE)} - set(self._registered)
         for agent in agents.values():
@@ -223,7 +223,7 @@ class CallableAgents:
         return list(found.values())
 
     def replace(self, operations: Sequence[Operation]) -> None:
-        """Take out those of before, and in these."""
+        """Replace the registered agents by these operations."""
         while self._registered:
             self._registry.remove(self._registered.pop())
         for operation in operations:

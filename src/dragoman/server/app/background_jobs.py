@@ -16,12 +16,12 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 DAY = 86_400  # seconds
-POLL_INTERVAL = 2.0  # seconds between two looks for answers
+POLL_INTERVAL = 2.0  # seconds between two polls for answers
 
 
 @contextmanager
 def run_in_background(job: Coroutine[Any, Any, None]) -> Iterator[None]:
-    """The work goes on inside, and ends with it."""
+    """Run the job while the block runs; cancel it at the end."""
     task = asyncio.ensure_future(job)
     try:
         yield
@@ -30,7 +30,7 @@ def run_in_background(job: Coroutine[Any, Any, None]) -> Iterator[None]:
 
 
 async def purge_daily(store: Store, days: int) -> None:
-    """Once a day, forget approvals and artifacts that are older than so many days."""
+    """Delete approvals and artifacts older than `days`, once a day."""
     while True:
         with suppress(StoreError, Unavailable):
             await store.approvals.purge(days * DAY)
@@ -39,9 +39,9 @@ async def purge_daily(store: Store, days: int) -> None:
 
 
 class ApprovalResumer:
-    """Has chats go on that waited for somebody's word: it was given past this process, or not in time.
+    """Resumes chats whose approval was answered in another process, or expired.
 
-    What was said while no hub ran counts as well, and what nobody makes use of any more has ended.
+    Answers given while no hub ran count as well; approvals that no run can use any more are closed.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ApprovalResumer:
         self._resume_run = resume_run
         self._consent = consent
         self._since = 0.0
-        self._busy: dict[str, ApprovalRequest] = {}  # their sessions were busy
+        self._busy: dict[str, ApprovalRequest] = {}  # approvals whose session was busy
 
     async def run(self) -> None:
-        """Look every other second, for ever."""
+        """Poll every `POLL_INTERVAL` seconds until cancelled."""
         while True:
             await asyncio.sleep(POLL_INTERVAL)
             with suppress(StoreError, Unavailable):

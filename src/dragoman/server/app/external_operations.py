@@ -31,8 +31,8 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 
-MIN_SECRET_LENGTH = 8  # characters of a secret: less would blot out words
-MIN_VARIABLE_LENGTH = 12  # characters of a variable that may be one
+MIN_SECRET_LENGTH = 8  # characters of a secret: a shorter one would mask ordinary words
+MIN_VARIABLE_LENGTH = 12  # characters of an environment variable that may hold a secret
 
 
 class ExternalOperations:
@@ -51,7 +51,7 @@ class ExternalOperations:
         self._store = store
         self._environment = environment
         self._lock = asyncio.Lock()
-        self._last_added: dict[str, McpServerConfig] = {}  # those that were added, as they were last read
+        self._last_added: dict[str, McpServerConfig] = {}  # added servers, as last read
 
     async def __aenter__(self) -> ExternalOperations:
         await self.servers.__aenter__()
@@ -63,7 +63,7 @@ class ExternalOperations:
         await self.servers.close()
 
     async def reload(self, config: Config) -> None:
-        """Have the servers of this configuration, and those that were added."""
+        """Run the servers of this configuration and those that were added."""
         async with self._lock:
             self._config = config
             specs, left_out = [], {}
@@ -78,7 +78,7 @@ class ExternalOperations:
                 self.servers.add_unusable(name, why)
 
     async def add(self, name: str, body: Any) -> ServerStatus:
-        """Take in a server, described as in the configuration, and keep it. BadRequest, Conflict."""
+        """Add and store a server, described as in the configuration. BadRequest, Conflict."""
         if name.lower() in {each.lower() for each in self._config.mcp_servers}:
             raise Conflict(f"the MCP server {name!r} is in the configuration; change it there")
         async with self._lock:
@@ -97,7 +97,7 @@ class ExternalOperations:
             return status
 
     async def remove(self, name: str) -> None:
-        """Let a server go that was added, and forget what was approved of it. Conflict, NotFound."""
+        """Remove a server that was added, with its approved definitions. Conflict, NotFound."""
         async with self._lock:
             exact_name = self.servers.status(name).name
             if exact_name in self._config.mcp_servers:
@@ -107,7 +107,7 @@ class ExternalOperations:
             await self._reserve_namespaces()
 
     async def reconnect(self, name: str) -> ServerStatus:
-        """Connect to a server anew, with its secrets as they are now. NotFound."""
+        """Reconnect to a server with its current secrets. NotFound."""
         async with self._lock:
             exact_name = self.servers.status(name).name
             server = (await self._all_servers()).get(exact_name)
@@ -119,13 +119,13 @@ class ExternalOperations:
                 raise BadRequest(error.message, hint=error.hint) from None
 
     async def _reserve_namespaces(self) -> dict[str, McpServerConfig]:
-        """Keep the namespaces of all servers that there should be free of spokes; those servers."""
+        """Reserve the namespaces of all servers against spokes, and return the servers."""
         wanted = await self._all_servers()
         self.switchboard.set_permissions(build_permits(self._config, wanted))
         return wanted
 
     async def _all_servers(self) -> dict[str, McpServerConfig]:
-        """All servers that there should be; those of the configuration go before those that were added."""
+        """Return all servers; one of the configuration overrides an added one of the same name."""
         configured = {name.lower() for name in self._config.mcp_servers}
         added = await self._added_servers()
         return {
@@ -134,7 +134,7 @@ class ExternalOperations:
         }
 
     async def _added_servers(self) -> dict[str, McpServerConfig]:
-        """Those that were added; as they were, while the database does not answer."""
+        """Return the servers that were added; as last read while the database does not answer."""
         try:
             rows = await self._store.mcp_servers.list()
         except (StoreError, Unavailable) as error:
@@ -150,7 +150,7 @@ class ExternalOperations:
         return found
 
     async def _build_spec(self, name: str, config: McpServerConfig) -> ServerSpec:
-        """The server as it is described, with its secrets; what must not be shown is told to the logs."""
+        """Build the spec of a server with its secrets; register them for redaction in the logs."""
         secrets = {field: await self._read_secret(name, entry) for field, entry in config.secrets.items()}
         fields = {field: getattr(config, field) for field in config.__struct_fields__ if field != "secrets"}
         spec = ServerSpec(name=name, secrets=secrets, **fields)
@@ -167,13 +167,13 @@ class ExternalOperations:
 
 
 def build_permits(config: Config, servers: Iterable[str]) -> NamespacePermissions:
-    """Who may bring operations in which namespaces; those of MCP servers are taken."""
+    """Return who may register operations in which namespaces; those of MCP servers are reserved."""
     reserved = (*config.spokes.reserved, *servers)
     return NamespacePermissions(config.spokes.namespaces, reserved=reserved)
 
 
 def secret_values(spec: ServerSpec, environ: Mapping[str, str]) -> Iterator[str]:
-    """What may be secret and is long enough to tell: what the server is opened with, and all variables."""
+    """Yield values to redact that are long enough: the server's own, and all environment variables."""
     yield from spec.secrets.values()
     yield from (value for value in secrets_of(spec, environ) if len(value) >= MIN_SECRET_LENGTH)
     yield from (value for value in spec.env.values() if len(value) >= MIN_VARIABLE_LENGTH)

@@ -58,20 +58,20 @@ class HookEntry(Protocol):
 
 
 def build_hooks(entries: Sequence[HookEntry], *, environ: Mapping[str, str], transport: Transport) -> Hooks:
-    """The hooks in the order in which they stand. ConfigError names the entry that cannot be used."""
+    """Build the hooks in the order of the entries. ConfigError names the invalid entry."""
     hooks = Hooks()
     for number, entry in enumerate(entries):
         try:
             hooks = hooks + build_entry(entry, environ=environ, transport=transport)
         except ConfigError as error:
             raise ConfigError(f"hooks[{number}]: {error.message}", hint=error.hint) from None
-        except (TypeError, ValueError, OSError) as error:  # options that a ready-made hook does not take
+        except (TypeError, ValueError, OSError) as error:  # options that a built-in hook does not accept
             raise ConfigError(f"hooks[{number}]: {error}") from None
     return hooks
 
 
 def build_entry(entry: HookEntry, *, environ: Mapping[str, str], transport: Transport) -> Hooks:
-    """What one entry stands for: a hook, or several."""
+    """Build the hooks of one entry."""
     if bool(entry.use) == bool(entry.url):
         raise ConfigError("takes either `use`, a function, or `url`, an address")
     if entry.url:
@@ -84,7 +84,7 @@ def build_entry(entry: HookEntry, *, environ: Mapping[str, str], transport: Tran
 
 
 def build_hook(entry: HookEntry, function: HookFunction, *, name: str | None) -> Hooks:
-    """One hook as the entry wants it."""
+    """Build one hook from a function, with the options of its entry."""
     if entry.use in BUILTIN_HOOKS and entry.event not in (None, "pre_tool_use"):
         raise ConfigError(f"{entry.use} is for pre_tool_use, not for {entry.event}")
     event = entry.event or ("pre_tool_use" if entry.use in BUILTIN_HOOKS else None)
@@ -102,7 +102,7 @@ def build_hook(entry: HookEntry, function: HookFunction, *, name: str | None) ->
 
 
 def apply_entry(hook: Hook, entry: HookEntry) -> Hook:
-    """One of several hooks, narrowed to the entry's operations where it has any."""
+    """Restrict a hook to the operations of its entry, if it names any."""
     match = (entry.match,) if isinstance(entry.match, str) else tuple(entry.match)
     return replace(
         hook,
@@ -114,7 +114,7 @@ def apply_entry(hook: Hook, entry: HookEntry) -> Hook:
 
 
 def signing_secret(entry: HookEntry, environ: Mapping[str, str]) -> str | None:
-    """What signs the requests."""
+    """Return the secret that signs the hook's requests; None without one. ConfigError."""
     if entry.secret_env is None:
         return None
     secret = environ.get(entry.secret_env)
@@ -126,7 +126,7 @@ def signing_secret(entry: HookEntry, environ: Mapping[str, str]) -> str | None:
 
 
 def load_hook(reference: str, options: Mapping[str, Any]) -> Any:
-    """What `use` names: one that is ready-made, or `module:name` or `file.py:name`, made with the options."""
+    """Load what `use` names: a built-in hook, `module:name` or `file.py:name`, with its options."""
     if reference in BUILTIN_HOOKS:
         return build_builtin_hook(reference, dict(options))
     if ":" not in reference.lstrip(":"):
@@ -141,7 +141,7 @@ def load_hook(reference: str, options: Mapping[str, Any]) -> Any:
 
 
 def build_builtin_hook(name: str, options: dict[str, Any]) -> Any:
-    """A ready-made hook. What stands first in its signature is given by name here."""
+    """Build a built-in hook. Its first parameter is given by name in the options."""
     first = {"redact": "names", "rate_limit": "rate", "path_guard": "roots", "audit_log": "path"}.get(name)
     if name == "redact":
         return redact(*options.pop("names", ()), **options)

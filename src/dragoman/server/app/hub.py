@@ -1,4 +1,4 @@
-"""A hub: its parts while it is open, and how a reload replaces its configuration."""
+"""An open hub: its parts, and how a reload replaces its configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPOOL_FILE = "usage.spool"
 
 
 class Hub:
-    """A hub while it is open. `async with Hub.open(...) as hub`, then serve `hub.app`."""
+    """An open hub. `async with Hub.open(...) as hub`, then serve `hub.app`."""
 
     def __init__(
         self,
@@ -105,10 +105,10 @@ class Hub:
         secrets: set[str] | None = None,
         tracing: Tracing | None = None,
     ) -> AsyncIterator[Hub]:
-        """A hub with its data in `data`; `keys` False lets everybody in as the owner `local`.
+        """Open a hub with its data in `data`; with `keys` False every caller is the owner `local`.
 
-        `secrets` is told what must never be shown, also after a reload: for whoever writes logs. `tracing`
-        takes the place of what the configuration says of it.
+        `secrets` collects the values that logs must redact, also after a reload. `tracing` replaces
+        the tracing of the configuration.
         """
         async with AsyncExitStack() as stack:
             place = HubEnvironment(
@@ -132,9 +132,9 @@ class Hub:
             yield hub
 
     async def reload(self, config: Config) -> None:
-        """Go by another configuration from now on; what is under way goes on by the old one.
+        """Use another configuration for new requests; active requests finish with the old one.
 
-        ConfigError leaves everything as it is. Operations, sizes of bodies and where the data lies stay as
+        ConfigError changes nothing. Operations, body limits and the data folder stay as
         they were at the start.
         """
         setting = await build_setup(config, self._services, metrics=self.metrics)
@@ -142,7 +142,7 @@ class Hub:
         self._services.calls.access_control.policy = build_policy(config)
         await self.external.reload(config)
         if self.store.database.is_up:
-            await self.meter.ledger.flush()  # a budget that is new counts what was spent before it
+            await self.meter.ledger.flush()  # a new budget counts what was spent before it
         old, self._setup = self._setup, setting
         self.meter.reconfigure(setting.limits, setting.prices)
         self.gateway.catalog = setting.catalog
@@ -164,25 +164,25 @@ class Hub:
     async def answer_approval(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
-        """Answer a request for approval; an answer of a session that waited for it goes on."""
+        """Answer an approval, and resume the session that waits for it."""
         found = await self._services.calls.answer_approval(id, approved=approved, by=by, reason=reason)
-        with suppress(RunActive, Unavailable):  # it is tried again soon
+        with suppress(RunActive, Unavailable):  # ApprovalResumer retries it soon
             await self.runs.resume(found)
         return found
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing new; what is under way gets so many seconds to end by itself."""
+        """Refuse new requests, and wait up to `seconds` for active ones to end."""
         await asyncio.gather(
             self.gateway.drain(seconds), self.runs.drain(seconds), self.endpoints.drain(seconds)
         )
 
     async def stop(self) -> None:
-        """End what is open: runs, sessions of MCP clients, spokes. All are told."""
+        """End runs, sessions of MCP clients and spokes, and notify their clients."""
         await asyncio.gather(self.runs.close(), self.endpoints.close())
         await self.external.switchboard.close()
 
     async def close(self) -> None:
-        """Close all providers, those of earlier configurations too."""
+        """Close all providers, including those of earlier configurations."""
         for chore in list(self._tasks):
             chore.cancel()
         for fleet in (*self._retiring, self._setup.providers):
@@ -204,13 +204,13 @@ class Hub:
         task.add_done_callback(self._tasks.discard)
 
     def cooldowns(self) -> Mapping[str, int]:
-        """How many keys of each provider rest."""
+        """Return the number of keys in cooldown, by provider."""
         rings = {name: provider.keys for name, provider in self._setup.providers.remote_providers().items()}
         return {name: ring.cooling_down for name, ring in rings.items()}
 
 
 async def build_setup(config: Config, services: HubServices, *, metrics: Metrics) -> ModelSetup:
-    """The setting of a configuration. ConfigError when an agent pins what there is not."""
+    """Build the model setup of a configuration. ConfigError when an agent pins an unknown operation."""
     secrets = await services.read_secrets(config)
     setting = ModelSetup.build(
         config, services.environment.environ, secrets=secrets, on_fallback=metrics.provider_fell_back
@@ -245,13 +245,13 @@ def check_pinned(id: str, agent: str, *, config: Config, services: HubServices) 
 
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:
-    """What counts usage and money."""
+    """Build the meter, which records usage and cost."""
     spool = Spool(services.environment.data / SPOOL_FILE, max_bytes=config.limits.spool)
     return Meter(services.store, setup.prices, spool=spool, limits=setup.limits)
 
 
 def build_mcp_server(config: Config, services: HubServices) -> McpServer:
-    """The hub as an MCP server."""
+    """Build the MCP server of the hub."""
     return McpServer(
         services.meta,
         services.calls,
@@ -264,7 +264,7 @@ def build_mcp_server(config: Config, services: HubServices) -> McpServer:
 def build_app(
     config: Config, data: Path, *, require_keys: bool = True, environ: Mapping[str, str] | None = None
 ) -> ASGIApp:
-    """An ASGI app that opens its hub at start-up: for `uvicorn --factory` and other servers."""
+    """Build an ASGI app that opens its hub at start-up: for `uvicorn --factory` and other servers."""
     apps: list[ASGIApp] = []
 
     @asynccontextmanager

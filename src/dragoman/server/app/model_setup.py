@@ -1,4 +1,4 @@
-"""What one configuration says about models: providers, routing, prices, limits and agents."""
+"""The models of one configuration: providers, routing, prices, limits and agents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OnFallback = Callable[[str, str], None]
 
 
 class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration at work."""
+    """The providers, routing, prices, limits and agents built from one configuration."""
 
     providers: ProviderSet
     roster: AgentRegistry
@@ -37,7 +37,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
         secrets: Mapping[str, str],
         on_fallback: OnFallback,
     ) -> ModelSetup:
-        """The setting of a configuration; `secrets` are of the encrypted table, `fell` hears of fallbacks."""
+        """Build the setup; `secrets` come from the encrypted table, `fell` is called on each fallback."""
         agents = build_agents(config)
         fleet = ProviderSet(config, environ, secrets=secrets)
         prices = build_prices(config)
@@ -66,7 +66,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_prices(config: Config) -> PriceList:
-    """The prices: those of the configuration, then those of the library."""
+    """Build the price list: prices of the configuration override those of the library."""
     return PriceList(
         {
             pattern: PriceOverride(
@@ -81,7 +81,7 @@ def build_prices(config: Config) -> PriceList:
 
 
 def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Price | None]:
-    """Return what finds the price of a provider's model."""
+    """Return a function that finds the price of a provider's model."""
 
     def price(provider: str, model: str) -> Price | None:
         settings = config.providers.get(provider)
@@ -93,7 +93,7 @@ def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Pric
 
 
 def listed_models(config: Config) -> Sequence[str]:
-    """The names under which clients may ask: aliases, the models that are listed, and the hub's own."""
+    """Return the model names for clients: aliases, the listed models, and the hub's own."""
     names = [*config.routes]
     names += [f"{name}/{model}" for name, provider in config.providers.items() for model in provider.models]
     names += [config.model] if config.model else []
@@ -101,7 +101,7 @@ def listed_models(config: Config) -> Sequence[str]:
 
 
 def build_limits(config: Config) -> LimitTable:
-    """Who may ask how much."""
+    """Build the table of limits by owner and key."""
     limits = config.limits
     return LimitTable(
         default_key=limits.key, default_owner=limits.owner, by_owner=limits.owners, unpriced=limits.unpriced

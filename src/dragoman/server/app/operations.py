@@ -27,7 +27,7 @@ from dragoman.operations.permission.policy import Decision, Policy, Rule
 
 
 def build_registry(config: Config, artifacts: ArtifactStore, *, history: MessageSearch) -> Registry:
-    """The built-in operations and those of the configuration. ConfigError."""
+    """Register the built-in operations and those of the configuration. ConfigError."""
     built = builtin_operations(
         Path(config.files_root) if config.files_root else None,
         files={name: Path(folder) for name, folder in config.files.items()},
@@ -39,7 +39,7 @@ def build_registry(config: Config, artifacts: ArtifactStore, *, history: Message
 
 
 def web_settings(config: Config) -> WebSettings | None:
-    """What `web.fetch` may ask; None when it is off."""
+    """Return the settings of `web.fetch`; None when it is off."""
     web = config.web
     if not web.enabled:
         return None
@@ -54,7 +54,7 @@ def web_settings(config: Config) -> WebSettings | None:
 
 
 def build_search(config: Config, registry: Registry) -> tuple[OperationSearch, SemanticIndex | None]:
-    """The search over all operations; with embeddings also what keeps their meanings. ConfigError."""
+    """Build the search over all operations, and the semantic index if embeddings are on. ConfigError."""
     if config.search.embeddings == "none":
         return OperationSearch(registry), None
     from dragoman.operations.search.semantic_index import SemanticIndex  # late: only with embeddings
@@ -64,24 +64,24 @@ def build_search(config: Config, registry: Registry) -> tuple[OperationSearch, S
     return OperationSearch(registry, semantic_index=meanings), meanings
 
 
-# ---- Rules of the policy, as a configuration says them.
+# Rules of the policy.
 
 DECISIONS: tuple[Decision, ...] = ("allow", "ask", "deny")
 
 
 def build_policy(config: Config) -> Policy:
-    """The policy of a hub: its rules, and the defaults of the hub and of its agents. ConfigError."""
+    """Build the policy: its rules, and the defaults of the hub and of its agents. ConfigError."""
     agents = {name: agent.policy for name, agent in config.agents.items() if agent.policy is not None}
     return Policy(build_rules(config.policy), default=config.policy_default, agents=agents)
 
 
 def build_rules(configs: Iterable[PolicyRule]) -> tuple[Rule, ...]:
-    """The rules of a policy. ConfigError for one that cannot be."""
+    """Build the rules of a policy. ConfigError for an invalid one."""
     return tuple(build_rule(each, number) for number, each in enumerate(configs))
 
 
 def build_rule(config: PolicyRule, index: int) -> Rule:
-    """One rule; `number` is its place in the configuration, for the error."""
+    """Build one rule; `index` is its position in the configuration, for errors."""
     decisions = [word for word in DECISIONS if getattr(config, word)]
     if len(decisions) != 1:
         found = " and ".join(decisions) or "none"

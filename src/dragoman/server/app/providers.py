@@ -30,7 +30,7 @@ QUIRKS = ("reasoning_field", "lenient_finish", "thinking", "call_ids")
 
 
 class ProviderSet:
-    """Providers by name. `secrets` are those of the encrypted table that the configuration names."""
+    """Providers by name. `secrets` are the entries of the encrypted table that the configuration names."""
 
     def __init__(self, config: Config, environ: Mapping[str, str], *, secrets: Mapping[str, str]) -> None:
         self.providers: dict[str, Provider] = {}
@@ -44,11 +44,11 @@ class ProviderSet:
             )
 
     def remote_providers(self) -> Mapping[str, RemoteProvider]:
-        """Those that are servers somewhere, with keys."""
+        """Return the providers that are remote servers with keys."""
         return {name: it for name, it in self.providers.items() if isinstance(it, RemoteProvider)}
 
     async def close_when_idle(self) -> None:
-        """Close when nothing is under way any more."""
+        """Close the providers when no request is active any more."""
         for transport in self.transports:
             await transport.wait_idle()
         await self.close()
@@ -64,7 +64,7 @@ class ProviderSet:
 
 
 def secret_names(config: Config) -> set[str]:
-    """The entries of the encrypted table that the configuration wants."""
+    """Return the names of the encrypted table that the configuration uses."""
     return {
         key.api_key_secret
         for provider in config.providers.values()
@@ -76,7 +76,7 @@ def secret_names(config: Config) -> set[str]:
 def build_key_pool(
     name: str, provider: ProviderConfig, *, environ: Mapping[str, str], secrets: Mapping[str, str]
 ) -> KeyPool:
-    """The keys that there are; a provider that has lost all of its keys asks without."""
+    """Build the pool of available keys; without any, the provider sends requests without a key."""
     found = {
         label: read_key(place, name=name, environ=environ, secrets=secrets)
         for label, place in key_sources(provider).items()
@@ -130,7 +130,7 @@ def build_provider(
 def build_claude_code(
     name: str, provider: ProviderConfig, *, environ: Mapping[str, str]
 ) -> ClaudeCodeProvider:
-    """The Claude Code CLI, as it is to be started."""
+    """Build the provider that runs the Claude Code CLI."""
     return ClaudeCodeProvider(
         provider.executable,
         name=name,
@@ -147,7 +147,7 @@ def build_claude_code(
 
 
 def build_transport(provider: ProviderConfig, environ: Mapping[str, str]) -> Transport:
-    """What a provider's requests go through."""
+    """Build the transport of a provider's requests."""
     timeouts = Timeouts(
         connect=provider.connect_timeout,
         first_byte=provider.first_byte_timeout,

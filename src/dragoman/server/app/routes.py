@@ -158,7 +158,7 @@ def chat_routes(chat: ChatHandlers) -> Routes:
 
 
 def admin_routes(servers: McpServerHandlers) -> Routes:
-    """The paths of what brings operations from outside: MCP servers and spokes."""
+    """The paths of MCP servers and spokes."""
     yield "/api/mcp/servers", {"GET": servers.list, "POST": servers.add}, "admin"
     yield "/api/mcp/servers/{name}", {"GET": servers.get, "DELETE": servers.remove}, "admin"
     yield "/api/mcp/servers/{name}/approve", {"POST": servers.approve}, "admin"

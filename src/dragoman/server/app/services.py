@@ -39,9 +39,7 @@ ARRIVAL_TIMEOUT = 5.0
 
 
 class HubEnvironment(msgspec.Struct, frozen=True):
-    """Where a hub is. `require_keys`: whether callers need one; `read_secrets` is told what must never be
-    shown.
-    """
+    """The environment of a hub. `require_keys`: callers need a key; `secrets`: values that logs redact."""
 
     data: Path
     environ: Mapping[str, str]
@@ -50,11 +48,11 @@ class HubEnvironment(msgspec.Struct, frozen=True):
     tracing: Tracing | None = None
 
     def __repr__(self) -> str:
-        return f"Place({str(self.data)!r})"
+        return f"HubEnvironment({str(self.data)!r})"
 
 
 class HubServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The store and the operations, and where everything is."""
+    """The store, the registry and the other services that a reload does not replace."""
 
     environment: HubEnvironment
     store: Store
@@ -66,7 +64,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     async def open(cls, config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> HubServices:
-        """Open what there is; the stack closes it."""
+        """Open the services; `stack` closes them."""
         tracing = environment.tracing or build_tracing(config, environment.secrets)
         stack.push_async_callback(tracing.close)
         store = await Store.open(
@@ -101,9 +99,9 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     async def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
-        """What an agent's model can call for whom the context names.
+        """Build the toolbox of an agent's model for the identity of `context`.
 
-        What is pinned and on its way, as while an MCP server starts, is waited for: ARRIVAL seconds at most.
+        Waits up to ARRIVAL seconds for pinned operations of an MCP server that is starting.
         """
         by = asyncio.get_running_loop().time() + ARRIVAL_TIMEOUT
         await self.calls.wait_for_operations(pinned, msgspec.structs.replace(context, deadline=by))
@@ -112,14 +110,14 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
 
     def operation_source(self, operation: str) -> str | None:
-        """Where an operation comes from; None when it is gone."""
+        """Return where an operation comes from; None when it is not registered."""
         try:
             return self.registry.get(operation).source
         except NotFound:
             return None
 
     async def read_secrets(self, config: Config) -> Mapping[str, str]:
-        """The entries of the encrypted table that the configuration names, as far as they can be had."""
+        """Read the secrets that the configuration names, and log those that cannot be read."""
         found: dict[str, str] = {}
         for name in sorted(secret_names(config)):
             try:
@@ -130,7 +128,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_hooks(config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> Hooks:
-    """The hooks of a configuration, with what those at an address are asked through."""
+    """Open the hooks of a configuration, with the transport of HTTP hooks."""
     transport = Transport()
     stack.push_async_callback(transport.close)
     names = [hook.secret_env for hook in config.hooks if hook.secret_env is not None]
@@ -141,7 +139,7 @@ def open_hooks(config: Config, environment: HubEnvironment, *, stack: AsyncExitS
 
 
 def build_calls(config: Config, store: Store, *, registry: Registry, settings: CallSettings) -> Calls:
-    """What calls the operations."""
+    """Build the service that calls operations."""
     spill = ArtifactOverflow(store.artifacts, limit=config.limits.result, max_size=config.limits.artifact)
     return Calls(
         registry, store.calls, access_control=build_guard(config, store), overflow=spill, settings=settings
@@ -149,14 +147,14 @@ def build_calls(config: Config, store: Store, *, registry: Registry, settings: C
 
 
 def build_guard(config: Config, store: Store) -> AccessControl:
-    """The policy, and where approvals are kept."""
+    """Build access control from the policy and the stored approvals."""
     return AccessControl(
         build_policy(config), store.approvals, clock=time.time, approval_seconds=config.approval_seconds
     )
 
 
 def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:
-    """Tracing as it is configured. ConfigError when it is, and what it needs is not installed."""
+    """Build tracing. ConfigError when it is configured and its packages are not installed."""
     telemetry = config.telemetry
     if telemetry.otlp_endpoint is None:
         return NO_TRACING
@@ -171,18 +169,18 @@ def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:
 
 
 def call_tracer(tracing: Tracing) -> Tracing | None:
-    """Whoever sees each call; nobody when tracing is off."""
+    """Return the tracer of calls; None when tracing is off."""
     return None if tracing is NO_TRACING else tracing
 
 
 def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | None:
-    """The key to the encrypted table, if there is one."""
+    """Return the master key of the encrypted table, or None."""
     text = master_key(config, environ)
     return None if text is None else MasterKey.from_text(text)
 
 
 async def recover_runs(store: Store) -> None:
-    """Close what a crash has cut off. While the database is down this waits for the next start."""
+    """Close runs that a crash interrupted. If the database is down, the next start does it."""
     try:
         recovered = await recover(store)
     except (StoreError, Unavailable) as error:

@@ -33,21 +33,21 @@ LINKS = {
 
 
 class ReferenceHandlers:
-    """The doors `/`, `/docs` and `/openapi.json`. Each text is made when it is first asked for."""
+    """Handlers of `/`, `/docs` and `/openapi.json`. Each document is built on its first request."""
 
     def __init__(self) -> None:
         self._texts: dict[str, bytes] = {}
 
     async def openapi(self, exchange: Exchange) -> None:
-        """The OpenAPI document."""
+        """Respond with the OpenAPI document."""
         await exchange.respond(200, await self._text("openapi", _openapi))
 
     async def docs(self, exchange: Exchange) -> None:
-        """The document as a page."""
+        """Respond with the reference as a page."""
         await exchange.respond(200, await self._text("docs", _docs), headers=HTML_HEADERS)
 
     async def home(self, exchange: Exchange) -> None:
-        """A page for browsers, JSON for everybody else."""
+        """Respond with a page for browsers, JSON for other clients."""
         if "text/html" in exchange.headers.get("accept", ""):
             page = await self._text("home", _home)
             await exchange.respond(200, page, headers={**HTML_HEADERS, "vary": "accept"})
@@ -62,7 +62,9 @@ class ReferenceHandlers:
 
 
 def _openapi() -> bytes:
-    from dragoman.server.reference.openapi import build_document  # late: few ask, and starting up is quick
+    from dragoman.server.reference.openapi import (
+        build_document,  # late: rarely needed, and start-up stays fast
+    )
 
     return msgspec.json.encode(build_document())
 

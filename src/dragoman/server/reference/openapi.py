@@ -20,7 +20,7 @@ REFERENCE = "#/components/schemas/{name}"
 SNAKE_CASE = re.compile(r"(?<=`)[a-z]+(?:_[a-z]+)+(?=`)")
 NULL = {"type": "null"}
 
-# What an event knows in the process only: the UI dialect never says it.
+# Fields of events inside the process; the UI dialect never sends them.
 INTERNAL_FIELDS = {
     "FinishStep": {"finishReason", "usage", "model", "provider", "duration"},
     "ErrorEvent": {"code", "transient"},
@@ -36,7 +36,7 @@ VOCABULARY_TYPES = (events.FixedEvent, events.Data, messages.FixedPart, messages
 
 
 def build_document() -> Document:
-    """The whole document. Reads a file, so do it once and not in the event loop."""
+    """Build the whole document. Reads a file, so call it once and not in the event loop."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = files("dragoman.server.reference").joinpath("openapi.yaml").read_text(encoding="utf-8")
     document: Document = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are safe ones
@@ -47,7 +47,7 @@ def build_document() -> Document:
 
 
 def expand_aliases(paths: Mapping[str, Document]) -> Iterable[tuple[str, Document]]:
-    """Each path, and after it its aliases as paths of their own."""
+    """Yield each path, and after it each alias as a path."""
     for path, item in paths.items():
         main = {key: value for key, value in item.items() if key != "x-aliases"}
         yield path, main
@@ -62,7 +62,7 @@ def expand_aliases(paths: Mapping[str, Document]) -> Iterable[tuple[str, Documen
 
 
 def alias_operation(operation: Document, path: str, *, alias: str, number: int) -> Document:
-    """The operation of a path as it stands at another one, where it may have further parameters."""
+    """Return the operation of a path for an alias, which may have further parameters."""
     further = [step.strip("{}") for step in alias.split("/") if step.startswith("{") and step not in path]
     added = [{"$ref": f"#/components/parameters/{name}"} for name in further]
     return {
@@ -75,7 +75,7 @@ def alias_operation(operation: Document, path: str, *, alias: str, number: int) 
 
 
 def vocabulary_schemas() -> Document:
-    """The schemas of what streams and messages are made of, as clients see them."""
+    """Return the schemas of events and message parts as clients see them."""
     shapes, schemas = msgspec.json.schema_components(VOCABULARY_TYPES, ref_template=REFERENCE)
     event, data, *parts = shapes
     found = {name: wire_schema(name, schema) for name, schema in schemas.items() if name != "Usage"}
@@ -93,12 +93,12 @@ def vocabulary_schemas() -> Document:
 
 
 def alternatives(*schemas: Document) -> list[Document]:
-    """The members of unions and the schemas that are none."""
+    """Return schemas with each union replaced by its members."""
     return [each for schema in schemas for each in schema.get("anyOf", [schema])]
 
 
 def wire_schema(name: str, schema: Document) -> Document:
-    """The schema as it is on a wire: what is not known is left out, never null."""
+    """Return the schema as sent: unknown fields are left out, never null."""
     unsaid = INTERNAL_FIELDS.get(name, set())
     fields = {key: without_null(rules) for key, rules in schema["properties"].items() if key not in unsaid}
     summary = inspect.cleandoc(schema["description"]).split("\n\n")[0]
@@ -111,7 +111,7 @@ def wire_schema(name: str, schema: Document) -> Document:
 
 
 def without_null(rules: Document) -> Document:
-    """A field's rules without the null that stands for what is not known."""
+    """Return a field's schema without the null that means unknown."""
     schema = {key: value for key, value in rules.items() if key != "default"}
     options = [each for each in schema.get("anyOf", ()) if each != NULL]
     return options[0] if len(options) == 1 else schema

@@ -28,7 +28,7 @@ HOME_LINKS = {
 
 
 def render_reference(document: Document) -> str:
-    """The whole reference as one page."""
+    """Render the whole reference as one page."""
     page = ReferencePage(document)
     return render_template(
         f"{document['info']['title']}: reference", nav=page.nav(), body="\n".join(page.body())
@@ -36,7 +36,7 @@ def render_reference(document: Document) -> str:
 
 
 def render_home(version: str) -> str:
-    """The page at `/`."""
+    """Render the page at `/`."""
     links = "".join(
         f'<li><a class="card" href="{path}"><strong><code>{path}</code></strong><br>{escape(words)}</a></li>'
         for path, words in HOME_LINKS.items()
@@ -61,14 +61,14 @@ def brand_link(version: str) -> str:
 
 
 class ReferencePage:
-    """The parts of the reference."""
+    """Renders the parts of the reference."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
         self._routes = list(list_operations(document["paths"]))
 
     def nav(self) -> str:
-        """The list at the side."""
+        """Render the navigation list."""
         info = self._document["info"]
         blocks = [brand_link(str(info["version"]))]
         for tag in self._document["tags"]:
@@ -130,7 +130,7 @@ class ReferencePage:
         return f"<h4>Body</h4><p>{describe_type(self._body(operation)['schema'])}</p>"
 
     def _curl(self, verb: str, path: str, *, operation: Document) -> str:
-        """The request as a command."""
+        """Return the request as a curl command."""
         stream = "-N " if "text/event-stream" in self._response_content(operation) else ""
         method = (
             f"-X {verb.upper()} "
@@ -213,7 +213,7 @@ class ReferencePage:
 
 
 def list_operations(paths: Document) -> Iterator[tuple[str, str, Document]]:
-    """Verb, path and operation of all that can be asked."""
+    """Yield the verb, path and description of each operation."""
     for path, item in paths.items():
         yield from ((verb, path, item[verb]) for verb in VERBS if verb in item)
 
@@ -227,7 +227,7 @@ def parameter_row(name: str, rules: Document, *, required: bool) -> str:
 
 
 def describe_type(schema: Document) -> str:
-    """What a schema lets through, in words; named shapes as links."""
+    """Describe the type of a schema; named shapes become links."""
     match schema:
         case {"$ref": str(reference)}:
             name = reference.removeprefix(SCHEMAS)
@@ -245,7 +245,7 @@ def describe_type(schema: Document) -> str:
 
 
 def first_example(media: Document) -> Any:
-    """The first example of a body."""
+    """Return the first example of a body."""
     if "example" in media:
         return media["example"]
     return next((each["value"] for each in media.get("examples", {}).values()), None)
@@ -256,7 +256,7 @@ def first_line(schema: Document) -> str:
 
 
 def prose(text: str) -> str:
-    """Paragraphs; what stands in backticks is code."""
+    """Render paragraphs; text in backticks becomes code."""
     return "".join(f"<p>{inline(part)}</p>" for part in text.strip().split("\n\n") if part)
 
 
