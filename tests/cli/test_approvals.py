@@ -108,7 +108,7 @@ def test_an_answer_is_given_once(run: Run, hub: Hub, where: tuple[str, ...], wor
     assert status_of(hub.data, id) == status
     assert "answered just now by local: because" in run("approvals", "show", id, *where).out
     again = run("approvals", "approve", id, *where)
-    assert (again.code, again.out, f"{status} already" in again.err) == (1, "", True)
+    assert (again.code, again.out, f"already {status}" in again.err) == (1, "", True)
     assert status_of(hub.data, id) == status
 
 
@@ -140,7 +140,7 @@ def test_the_terminal_asks_about_each_request_as_it_comes(hub: Hub, where: tuple
     within(hub.data, lambda store: store.approvals.answer(second, approved=False, by=LOCAL))
     terminal.see("[q]uit: ")
     terminal.type("yes")
-    terminal.see("is denied already")
+    terminal.see("is already denied")
     third = ask(hub.data)
     terminal.see(f"{third}  pending")
     terminal.see("[q]uit: ")

@@ -1,4 +1,4 @@
-"""`dragoman approvals`: list what waits for an approval or an answer, and decide."""
+"""`dragoman approvals`: list calls and questions that wait for an answer, and answer them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 if TYPE_CHECKING:
     from dragoman.cli.client import HubClient
 
-Json: TypeAlias = dict[str, Any]  # an approval, as `GET /api/approvals/{id}` has it
+Json: TypeAlias = dict[str, Any]  # an approval, as `GET /api/approvals/{id}` returns it
 Status: TypeAlias = Literal["pending", "approved", "denied", "expired", "used", "all"]
 Id: TypeAlias = Annotated[str, typer.Argument(help="The approval's id, as `approvals list` shows it.")]
 Reason: TypeAlias = Annotated[str | None, typer.Option(help="Why; stored with the answer.")]
@@ -185,7 +185,7 @@ def watch(
 
 
 def prompt_for_each(runner: asyncio.Runner, client: HubClient, *, every: float) -> None:
-    """Prompt for each pending approval once; one that is put off is not shown again."""
+    """Prompt for each pending approval once; a postponed one is not shown again."""
     shown: set[str] = set()
     while True:
         pending = runner.run(client.approvals("pending", limit=500))
@@ -254,7 +254,7 @@ def read_decision() -> bool | None:
 
 
 def decide(target: HubTarget, id: str, *, approved: bool, reason: str | None, json: bool) -> None:
-    """Send a yes or a no, and print what became of the approval."""
+    """Approve or deny a call, and print the new status."""
     approval = run_with_client(target, lambda client: client.decide(id, approved=approved, reason=reason))
     print_answered(approval, json=json)
 
@@ -270,7 +270,7 @@ def print_answered(approval: Mapping[str, Any], *, json: bool) -> None:
 
 
 def print_approval(approval: Mapping[str, Any]) -> None:
-    """Print all that is needed to decide."""
+    """Print an approval with everything needed to decide."""
     agent = f", through the agent {spell_invisible(approval['agent'])}" if approval["agent"] else ""
     print_line(
         f"{approval['id']}  {approval['status']}, asked {format_age(approval['createdAt'])}"
@@ -292,7 +292,7 @@ def print_approval(approval: Mapping[str, Any]) -> None:
 
 
 def expiry_note(approval: Mapping[str, Any]) -> str:
-    """Return when the approval expires, or nothing once it cannot any more."""
+    """Return when a pending approval expires; an empty text for an answered one."""
     remaining = approval["expiresAt"] - time.time()
     if approval["status"] not in ("pending", "approved") or remaining <= 0:
         return ""

@@ -16,7 +16,7 @@ Json: TypeAlias = Mapping[str, Any]
 
 DEFAULT_WIDTH = 160
 BAR_WIDTH = 24
-MIN_WIDTH_FOR_BARS = 80  # columns of a terminal that has no room for bars
+MIN_WIDTH_FOR_BARS = 80  # columns; a narrower terminal gets no bars
 MAX_INPUT = 60
 MAX_REMARK = 200
 STATUS_SIGNS: Mapping[str, tuple[str, str]] = {
@@ -31,7 +31,7 @@ STATUS_SIGNS: Mapping[str, tuple[str, str]] = {
 
 
 class TreeLine(NamedTuple):
-    """A node, with what is drawn before it and before what is below it."""
+    """A node, with the prefix of its own line and that of the lines below it."""
 
     node: Json
     prefix: str
@@ -39,13 +39,13 @@ class TreeLine(NamedTuple):
 
 
 class TimeAxis(NamedTuple):
-    """The time that a tree spans; bars are drawn on it."""
+    """The time that a tree spans, as an axis for bars."""
 
     start: float
     end: float
 
     def bar(self, node: Json, now: float) -> str:
-        """The part of the axis that the node took, at least one character of it."""
+        """Return the node's bar on the axis, at least one character long."""
         length = max(self.end - self.start, 0.001)
         begin = min(BAR_WIDTH - 1, max(0, int(BAR_WIDTH * (node["startedAt"] - self.start) / length)))
         end = min(BAR_WIDTH, max(begin + 1, round(BAR_WIDTH * (end_time(node, now) - self.start) / length)))
@@ -53,7 +53,7 @@ class TimeAxis(NamedTuple):
 
 
 def tree_console() -> Console:
-    """Stdout as trees are drawn on it."""
+    """Return a console on stdout for trees."""
     width = None if sys.stdout.isatty() else DEFAULT_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
 
@@ -61,7 +61,7 @@ def tree_console() -> Console:
 def render_tree(
     response: Json, now: float, *, width: int = DEFAULT_WIDTH, max_rows: int | None = None
 ) -> Table:
-    """The answer of `GET /api/calls/{id}/tree` as it is at a moment; of `most` lines the last ones."""
+    """Render the response of `GET /api/calls/{id}/tree` at a moment; of `most` lines, the last ones."""
     branches = list(flatten(TreeLine(response["tree"], "", "")))
     axis = TimeAxis(
         min(each.node["startedAt"] for each in branches), max(end_time(each.node, now) for each in branches)
@@ -79,7 +79,7 @@ def render_tree(
 
 
 def path_row(response: Json) -> Iterator[tuple[Text, ...]]:
-    """What the tree is part of."""
+    """Yield a line with the ancestors of the tree."""
     names = " → ".join(strip_controls(step["name"]) for step in response["path"])
     if names:
         yield text_row(Text(f"{names} →", style="dim"))
@@ -91,7 +91,7 @@ def omitted_row(response: Json) -> Iterator[tuple[Text, ...]]:
 
 
 def node_rows(branch: TreeLine, axis: TimeAxis, *, now: float) -> Iterator[tuple[Text, ...]]:
-    """The line of a node, and those about it."""
+    """Yield the line of a node, and its remarks."""
     node = branch.node
     sign, colour = STATUS_SIGNS[node["status"]]
     title = Text.assemble((branch.prefix, "dim"), (f"{sign} ", colour), node_title(node))
@@ -118,13 +118,13 @@ def node_rows(branch: TreeLine, axis: TimeAxis, *, now: float) -> Iterator[tuple
 
 
 def node_title(node: Json) -> tuple[str, str]:
-    """A node's name, and how it looks."""
+    """Return a node's name and its style."""
     name = strip_controls(node["name"])
     return (f"run {name}", "bold") if node["kind"] == "run" else (name, "")
 
 
 def node_remarks(node: Json) -> Iterator[tuple[str, str]]:
-    """What is to be said of a node beside its figures."""
+    """Yield the remarks on a node: errors, waiting, uncertain effects."""
     error = node.get("error")
     if error:
         yield ": ".join(str(error[name]) for name in ("code", "message") if error.get(name)), "red"
@@ -137,7 +137,7 @@ def node_remarks(node: Json) -> Iterator[tuple[str, str]]:
 
 
 def flatten(top: TreeLine) -> Iterator[TreeLine]:
-    """All nodes from above, as they are drawn."""
+    """Yield all nodes from top to bottom, as drawn."""
     yield top
     children = top.node.get("children", ())
     for number, child in enumerate(children, 1):
@@ -147,7 +147,7 @@ def flatten(top: TreeLine) -> Iterator[TreeLine]:
 
 
 def end_time(node: Json, now: float) -> float:
-    """When the node ended, or now. What was cut off without an end is taken as ended where it began."""
+    """Return when the node ended, or now. An interrupted node without an end ends where it began."""
     if is_running(node):
         return max(now, float(node["startedAt"]))
     return float(node.get("endedAt") or node["startedAt"])
@@ -158,7 +158,7 @@ def is_running(node: Json) -> bool:
 
 
 def text_row(text: Text) -> tuple[Text, ...]:
-    """A line without figures."""
+    """Return a row that has text only."""
     return (text, *(Text() for _ in range(4)))
 
 
@@ -179,7 +179,7 @@ def format_cost(cost: float | None) -> str:
 
 
 def format_tokens(usage: Json) -> str:
-    """Tokens in and out."""
+    """Format input and output tokens."""
     counts = [usage.get(name) for name in ("inputTokens", "outputTokens")]
     if counts == [None, None]:
         return ""

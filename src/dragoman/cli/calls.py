@@ -1,4 +1,4 @@
-"""`dragoman calls`: what was called, as a live tree, as a list, one by one; and stopping it."""
+"""`dragoman calls`: show calls as a live tree, as a list or singly, and stop them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = dict[str, Any]
 MIN_POLL_INTERVAL = 0.25
-POLL_BACKOFF = 5  # how much longer than an answer takes it is not asked again
+POLL_BACKOFF = 5  # pause between polls, as a multiple of the response time
 calls = typer.Typer(no_args_is_help=True, help="Calls: what was called, by whom, and what came of it.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="A call.")]
 RunOrCall = Annotated[

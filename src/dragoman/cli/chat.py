@@ -1,4 +1,4 @@
-"""`dragoman chat`: a talk in the terminal, or one turn for a script."""
+"""`dragoman chat`: an interactive chat in the terminal, or one turn for a script."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from dragoman.cli.renderer import EventRenderer
 from dragoman.cli.repl import ChatRepl
 from dragoman.cli.terminal import examples, make_console, print_note
 
-# ---- Turns: one for a script, or as many as somebody at a keyboard wants.
-
 EXIT_CODES: dict[TurnEnd, int] = {"done": 0, "failed": 1, "stopped": 130}
 
 
 class ChatTarget(msgspec.Struct, frozen=True):
-    """Where to talk: a hub, its key, a session of it and the model that is to answer."""
+    """The hub to chat with, its key, the session and the model."""
 
     hub: str
     key: str | None = None
@@ -33,7 +31,7 @@ class ChatTarget(msgspec.Struct, frozen=True):
 
 
 class JsonLinesRenderer(EventRenderer):
-    """A screen for programs: each event is a line of JSON."""
+    """Prints each event as a line of JSON, for programs."""
 
     def render(self, batch: Sequence[events.Event]) -> None:
         for event in batch:
@@ -43,21 +41,21 @@ class JsonLinesRenderer(EventRenderer):
                 self.reason = self.reason or ("aborted" if isinstance(event, events.Abort) else "stop")
 
     def print_aside(self, words: str, style: str = "dim") -> None:
-        """Nothing beside the events."""
+        """Print nothing: only events are printed."""
 
 
 def make_renderer() -> EventRenderer:
-    """The answer on stdout, all about it on stderr."""
+    """Return a renderer that prints the answer to stdout and everything else to stderr."""
     return EventRenderer(make_console(sys.stdout), make_console(sys.stderr))
 
 
 def make_json_renderer() -> EventRenderer:
-    """Events as JSON lines on stdout."""
+    """Return a renderer that prints events as JSON lines to stdout."""
     return JsonLinesRenderer(make_console(sys.stdout), make_console(sys.stderr))
 
 
 def run_turn(target: ChatTarget, text: str, *, as_json: bool) -> int:
-    """Say one thing, draw the answer, give the exit code."""
+    """Send one message, print the answer, return the exit code."""
     return EXIT_CODES[asyncio.run(_run_turn(target, text, as_json=as_json))]
 
 
@@ -76,7 +74,7 @@ async def _run_turn(target: ChatTarget, text: str, *, as_json: bool) -> TurnEnd:
 
 
 def run_repl(target: ChatTarget) -> None:
-    """Talk until the user leaves."""
+    """Run the interactive chat until the user leaves."""
     ChatRepl(target.hub, target.key, new_renderer=make_renderer).run(target.session, target.model)
 
 

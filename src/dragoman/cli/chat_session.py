@@ -35,13 +35,13 @@ class ChatSession:
         self.model = model
         self.session = session or new_session_id()
         self.pending_approvals: dict[str, str] = {}
-        """Approvals that the last answer waits for: the name of the call, by approval id."""
+        """Approvals that the last answer waits for: call names by approval id."""
         self.questions: dict[str, Question] = {}
-        """The questions among them, by approval id."""
+        """Questions that the last answer waits for, by approval id."""
         self._new_renderer = new_renderer
 
     async def send(self, text: str) -> TurnEnd:
-        """Send a message and draw the answer."""
+        """Send a message and print the answer."""
         message = {
             "id": f"msg_{secrets.token_urlsafe(12)}",
             "role": "user",
@@ -53,7 +53,7 @@ class ChatSession:
         return await self._render(self.client.chat(body))
 
     async def answer_approval(self, approval: str, answer: bool | str) -> TurnEnd:
-        """Answer a request for approval, or a question, and draw how the talk goes on."""
+        """Answer an approval or a question, and print how the chat continues."""
         if isinstance(answer, str):
             await self.client.answer(approval, answer)
         else:
@@ -61,11 +61,11 @@ class ChatSession:
         return await self.resume()
 
     async def resume(self) -> TurnEnd:
-        """Draw the answer under way."""
+        """Print the active answer."""
         return await self._render(self.client.resume(self.session))
 
     def restore_pending(self, messages: Sequence[Message]) -> None:
-        """Draw what the last of these messages waits for."""
+        """Print the approvals and questions that the last of these messages waits for."""
         parts = messages[-1].parts if messages else ()
         calls = [part for part in parts if isinstance(part, ToolPart) and part.state == "approval-requested"]
         screen = self._new_renderer()
@@ -74,7 +74,7 @@ class ChatSession:
         self.pending_approvals, self.questions = screen.waiting, screen.questions
 
     async def _render(self, batches: EventBatches) -> TurnEnd:
-        """Draw until the run ends. The first Ctrl-C stops the run, a second one leaves it alone."""
+        """Print events until the run ends. The first Ctrl-C stops the run, a second one leaves it running."""
         screen = self._new_renderer()
         following = asyncio.ensure_future(self._follow(batches, screen))
         stopping: list[asyncio.Task[None]] = []
@@ -122,7 +122,7 @@ def new_session_id() -> str:
 
 @contextmanager
 def on_interrupt(handle: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, Ctrl-C calls `handle` and raises nothing."""
+    """While the block runs, Ctrl-C calls `handle` instead of raising KeyboardInterrupt."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, handle)
     try:

@@ -1,4 +1,4 @@
-"""`dragoman check`: whether a configuration is valid, and what it means. No provider is asked."""
+"""`dragoman check`: validate a configuration and explain it. No request is sent to a provider."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def describe_hosts(web: Mapping[str, Any]) -> str:
 
 
 def describe_namespaces(granted: Mapping[str, Any]) -> str:
-    """The namespaces that spokes may bring operations in."""
+    """Describe the namespaces that spokes may use."""
     parts = [
         f"{owner}: {', '.join(patterns) or 'none'}" for owner, patterns in granted.items() if owner != "*"
     ]
@@ -152,7 +152,7 @@ def describe_namespaces(granted: Mapping[str, Any]) -> str:
 
 
 def print_warnings(explanation: Mapping[str, Any]) -> None:
-    """What is good as a file, but will not go well."""
+    """Print warnings on a valid configuration that will not work as intended."""
     if not explanation["providers"]:
         print_note("WARNING: no provider is configured, so no model can answer")
     warnings = [

@@ -1,6 +1,6 @@
 """A client of the hub's API, over HTTP or in this process.
 
-All commands that read or change what a hub holds go through `HubClient`. `connect` chooses its transport:
+All commands that read or change a hub's data use `HubClient`. `connect` chooses its transport:
 HTTP where a hub is named, else the hub's own handlers over the data folder (`in_process`).
 """
 
@@ -54,7 +54,7 @@ class HubResponse(Protocol):
     def status(self) -> int: ...
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body. An error above `limit` bytes."""
+        """Return the whole body. ProviderError above `limit` bytes."""
         ...
 
     def iter_raw(self) -> AsyncGenerator[bytes, None]:
@@ -105,7 +105,7 @@ class HttpTransport:
 class HubClient:
     """The API of a hub. Use it in `async with`; error responses are raised as the errors they name.
 
-    `all_owners` makes lists and searches of sessions cover everybody's: for the operator of a data folder.
+    With `all_owners`, lists and searches cover the sessions of all owners: for the operator of a data folder.
     """
 
     def __init__(self, transport: HubTransport, *, all_owners: bool = False) -> None:
@@ -166,7 +166,7 @@ class HubClient:
                 yield batch
 
     async def resume(self, id: str) -> EventBatches:
-        """Yield the events of the session's active answer from its beginning; none when nothing runs."""
+        """Yield the events of the session's active answer from its beginning; none without an active run."""
         async with await self._send("GET", f"/api/chat/{path_segment(id)}/stream?sdk=7") as response:
             async for batch in read_events(response):
                 yield batch
@@ -193,7 +193,7 @@ class HubClient:
         return approval
 
     async def answer(self, id: str, text: str) -> Json:
-        """Answer a question. BadRequest where a yes or no is wanted; else as `decide`."""
+        """Answer a question. BadRequest for an approval that is no question; else as `decide`."""
         path = f"/api/approvals/{path_segment(id)}"
         approval: Json = await self.request("POST", path, body={"answer": text})
         return approval
@@ -260,7 +260,7 @@ class HubClient:
 
 
 async def read_events(response: HubResponse) -> EventBatches:
-    """Yield the events of a stream, a batch for each read."""
+    """Yield the events of a stream, one batch per read."""
     parser = SSEParser()
     async with aclosing(response.iter_raw()) as chunks:
         async for raw in chunks:

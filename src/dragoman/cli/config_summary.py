@@ -1,4 +1,4 @@
-"""What a configuration means, as JSON values without any secret."""
+"""Explains a configuration as JSON values without secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULE_FILTERS = ("effect", "agent", "identity")
 
 
 def explain_config(config: Config, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What a configuration means, without any secret."""
+    """Return the meaning of a configuration as JSON values, without secrets."""
     limits = config.limits
     return {
         "providers": [
@@ -53,9 +53,9 @@ def explain_config(config: Config, environ: Mapping[str, str]) -> dict[str, Any]
 
 
 def explain_mcp_server(name: str, server: McpServerConfig, *, environ: Mapping[str, str]) -> dict[str, Any]:
-    """An MCP server: what is started or asked, what of it is taken, and where its secrets lie.
+    """Explain an MCP server: its command or URL, the tools it offers, and the sources of its secrets.
 
-    A command is told without its arguments: they may hold secrets.
+    A command is shown without its arguments: they may hold secrets.
     """
     return {
         "name": name,
@@ -69,9 +69,9 @@ def explain_mcp_server(name: str, server: McpServerConfig, *, environ: Mapping[s
 
 
 def explain_agents(config: Config) -> Iterator[dict[str, Any]]:
-    """The agents, and what they say of their answers. ConfigError for a function or schema that is not there.
+    """Explain the agents. ConfigError for a function or schema that does not exist.
 
-    `unpriced` are models without a known price, where that matters.
+    `unpriced` lists models without a known price, if the agent has a cost limit.
     """
     build_agents(config)
     price = price_lookup(config, build_prices(config))
@@ -94,7 +94,7 @@ def explain_agents(config: Config) -> Iterator[dict[str, Any]]:
 
 
 def counts_money(agent: AgentConfig) -> bool:
-    """Whether an agent does something at a cost."""
+    """Whether an agent has a condition on cost."""
     return agent.max_usd is not None or any(map(is_cost, agent.stop_when))
 
 
@@ -103,7 +103,7 @@ def is_cost(stop: StopConfig) -> bool:
 
 
 def model_targets(model: str, config: Config) -> Iterator[tuple[str, str]]:
-    """The providers that a model's name leads to, each with its own name for it."""
+    """Yield the providers that serve a model name, each with its own name for the model."""
     if model in config.routes:
         for each in config.routes[model]:
             yield from model_targets(each, config)
@@ -116,7 +116,7 @@ def model_targets(model: str, config: Config) -> Iterator[tuple[str, str]]:
 
 
 def describe_output(output: dict[str, Any] | str | None) -> str | None:
-    """What an answer has to be, in short."""
+    """Describe the required output in a few words."""
     if not isinstance(output, dict):
         return output
     fields = output.get("properties")
@@ -125,7 +125,7 @@ def describe_output(output: dict[str, Any] | str | None) -> str | None:
 
 
 def explain_policy(config: Config) -> Iterator[dict[str, Any]]:
-    """The rules, and then what becomes of a call that none fits."""
+    """Yield the rules, then the default for a call that matches none."""
     for rule in config.policy:
         decision = next(word for word in DECISIONS if getattr(rule, word))
         limits = {field: as_list(getattr(rule, field)) for field in RULE_FILTERS if getattr(rule, field)}
@@ -137,7 +137,7 @@ def explain_policy(config: Config) -> Iterator[dict[str, Any]]:
 
 
 def explain_reach(config: Config) -> dict[str, Any]:
-    """What operations may reach, and who may bring some; None for what there is not."""
+    """Explain what operations may access, and who may register operations; None for what is off."""
     web, spokes = config.web, config.spokes
     hosts = {
         "allow": list(web.allow_hosts),
@@ -161,7 +161,7 @@ def as_list(value: str | tuple[str, ...]) -> list[str]:
 
 
 def explain_provider(name: str, provider: ProviderConfig, *, environ: Mapping[str, str]) -> dict[str, Any]:
-    """A provider: where it is, its keys, its models."""
+    """Explain a provider: its URL, keys and models."""
     return {
         "name": name,
         "type": provider.type,
@@ -175,20 +175,20 @@ def explain_provider(name: str, provider: ProviderConfig, *, environ: Mapping[st
 
 
 def url_without_secrets(url: str) -> str:
-    """An address without a password or query in it."""
+    """Return a URL without its password and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def key_source(place: KeyConfig) -> str:
-    """Where a key lies."""
+    """Describe where a key comes from."""
     if place.api_key_env is not None:
         return f"${place.api_key_env}"
     return place.api_key_file or f"the secret {place.api_key_secret}"
 
 
 def key_state(place: KeyConfig, environ: Mapping[str, str]) -> str:
-    """Whether a key is there: `present`, `missing`, or `unknown` for one in the table, which stays closed."""
+    """Return `present`, `missing`, or `unknown` for a key in the encrypted table, which is not opened."""
     if place.api_key_env is not None:
         return "present" if environ.get(place.api_key_env, "").strip() else "missing"
     if place.api_key_file is None:

@@ -29,7 +29,7 @@ from dragoman.store.store import Store
 
 OWNER = "demo"
 QUESTIONS = ("What time is it in Lisbon, and what is 37 * 41?",)
-LOCAL_QUESTIONS = ("What is 12 * 34?", "What time is it?")  # a small model does one thing at a time
+LOCAL_QUESTIONS = ("What is 12 * 34?", "What time is it?")  # a small model handles one task at a time
 LOCAL_MODEL_LABEL = "SmolLM2-135M, a real language model in a process here: small, and often wrong"
 SIMULATOR_LABEL = (
     "SIMULATOR: no model; a script plays its part and makes up the token counts. The calls are real."
@@ -51,7 +51,7 @@ A useChat front end needs its address only:
 
 
 class DemoSetup(msgspec.Struct, frozen=True):
-    """Who plays the model, how that is said, and what is asked."""
+    """The model of the demo, its label, and the questions."""
 
     config: Config
     label: str
@@ -59,7 +59,7 @@ class DemoSetup(msgspec.Struct, frozen=True):
 
 
 def run_demo(*, scripted: bool, keep: bool) -> int:
-    """Play it, and give the exit code. A simulator takes the place of a local model that cannot be used."""
+    """Run the demo, return the exit code. A simulator replaces a local model that cannot be used."""
     configure_logging("error", as_json=False)
     print_line("Dragoman demo: a hub, a model, and a question that needs tools.\n")
     with demo_folder(keep=keep) as place:
@@ -75,7 +75,7 @@ def run_demo(*, scripted: bool, keep: bool) -> int:
 
 @contextmanager
 def demo_folder(*, keep: bool) -> Iterator[Path]:
-    """A temporary folder; it stays when it is to be kept."""
+    """Create a temporary folder; delete it at the end unless `keep` is set."""
     if keep:
         yield Path(mkdtemp(prefix="dragoman-demo-"))
         return
@@ -84,7 +84,7 @@ def demo_folder(*, keep: bool) -> Iterator[Path]:
 
 
 def local_model_setup() -> DemoSetup:
-    """The local model, which is shown the tools as they are: it is too small to look for them."""
+    """Set up the local model with all tools listed: it is too small to search for them."""
     config = replace(local_config(), pinned=PINNED, instructions=INSTRUCTIONS, max_steps=4)
     return DemoSetup(config, LOCAL_MODEL_LABEL, LOCAL_QUESTIONS)
 
@@ -109,7 +109,7 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
         print_line(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
         print_line(f"  model   {setup.label}\n")
         done = await ask_questions(setup.questions, here, key=key)
-        await here.hub.meter.ledger.flush()  # usage rows are written behind the answer
+        await here.hub.meter.ledger.flush()  # usage rows are written after the answer
         await print_stored(data)
         if done:
             print_line(NEXT_STEPS.format(install="" if is_installed() else INSTALL_LINE))
@@ -121,7 +121,7 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
 
 
 async def ask_questions(questions: Sequence[str], hosted: HostedHub, *, key: str) -> bool:
-    """Ask over HTTP, as any client would, and draw the streams; whether all were answered."""
+    """Ask over HTTP, as any client would, and print the streams. True when all were answered."""
     out = make_console(sys.stdout)
     async with HubClient.over_http(hosted.url, key) as client:
         for number, question in enumerate(questions, start=1):
@@ -134,7 +134,7 @@ async def ask_questions(questions: Sequence[str], hosted: HostedHub, *, key: str
 
 
 async def print_stored(data: Path) -> None:
-    """What the data folder holds now, as `dragoman sessions show` would read it."""
+    """Print what the data folder holds now, as `dragoman sessions show` would."""
     async with await Store.open(data, exclusive=False) as store:
         sessions = await store.sessions.list(OWNER)
         print_line("\nKept in the data folder:")
@@ -161,7 +161,7 @@ async def print_session(store: Store, id: str) -> None:
 
 
 def list_parts(message: Message) -> str:
-    """The parts of a message, by name."""
+    """List the parts of a message by name."""
     return ", ".join(part_label(part) for part in message.parts)
 
 

@@ -1,4 +1,4 @@
-"""Hosting: a hub behind an address: bound, served by uvicorn, and ended so that open streams are told."""
+"""Hosts a hub at an address: binds it, serves with uvicorn, and notifies open streams at shutdown."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from dragoman.errors import ConfigError, DragomanError
 from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
 
-# ---- Corking: what a response writes in one go leaves in one go, its head with its body.
+# Corking: joins the writes of one loop iteration, such as head and body, into one system call.
 
 
 class CorkedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, whose writes are joined: each is a system call, and those are dear."""
+    """uvicorn's protocol with joined writes: each write is a system call, and those are expensive."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """See asyncio.Protocol."""
@@ -42,7 +42,7 @@ class CorkedProtocol(HttpToolsProtocol):
 
 
 class CorkedTransport:
-    """A transport that writes at the end of the loop's round all that was written to it in between."""
+    """A transport that collects writes and sends them at the end of the loop iteration."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -56,7 +56,7 @@ class CorkedTransport:
         self._buffer.append(data)
 
     def close(self) -> None:
-        """See asyncio.Transport: what is held leaves first."""
+        """See asyncio.Transport: buffered writes are sent first."""
         self._flush()
         self._transport.close()
 
@@ -70,12 +70,12 @@ class CorkedTransport:
 
 
 BACKLOG = 2048
-WEBSOCKET_FRAME = 2_000_000  # bytes; larger messages of spokes come in parts
-SHUTDOWN_TIMEOUT = 5  # seconds that open responses get once all runs are closed
+WEBSOCKET_FRAME = 2_000_000  # bytes; spokes split larger messages
+SHUTDOWN_TIMEOUT = 5  # seconds for open responses to end after all runs are closed
 
 
 class HostedHub(NamedTuple):
-    """A hub that is reached at `url`."""
+    """A hub that serves at `url`."""
 
     hub: Hub
     url: str
@@ -101,7 +101,7 @@ def bind_listener(host: str, port: int) -> socket.socket:
 
 
 def bind_error(host: str, port: int, *, error: OSError) -> ConfigError:
-    """Why an address cannot be had, in the user's words."""
+    """Return the error for an address that cannot be bound."""
     match error.errno:
         case errno.EADDRINUSE:
             message, hint = f"port {port} on {host} is taken by another program", "--port 0 takes a free one"
@@ -113,7 +113,7 @@ def bind_error(host: str, port: int, *, error: OSError) -> ConfigError:
 
 
 def listener_url(listener: socket.socket) -> str:
-    """The URL that a listener is reached at."""
+    """Return the URL of a listener."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -127,10 +127,10 @@ async def host_hub(
     require_keys: bool,
     secrets: set[str] | None = None,
 ) -> AsyncIterator[HostedHub]:
-    """A hub that accepts requests on the listener while the block runs.
+    """Serve a hub on the listener while the block runs.
 
-    At its end nothing more is accepted, what is under way gets `limits.drain` seconds, all runs are stopped,
-    and open streams are told so before they close. `secrets` is told what must never be shown.
+    At its end new requests are refused, active ones get `limits.drain` seconds, all runs are stopped,
+    and open streams are notified before they close. `secrets` collects the values that logs must redact.
     """
     async with Hub.open(config, data, require_keys=require_keys, environ=os.environ, secrets=secrets) as hub:
         server = build_server(hub.app)
@@ -148,13 +148,13 @@ async def host_hub(
 
 
 def build_server(app: ASGIApp) -> uvicorn.Server:
-    """uvicorn for this app, ready to start. Its `serve()` would take the signals, which are ours to hear."""
+    """Build a uvicorn server for this app. Do not call its `serve()`: it installs its own signal handlers."""
     settings = uvicorn.Config(
         app,
         http=CorkedProtocol,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
-        ws_ping_interval=None,  # the protocol of spokes has a heartbeat of its own
+        ws_ping_interval=None,  # the spoke protocol has its own heartbeat
         ws_max_size=WEBSOCKET_FRAME,
         lifespan="off",
         log_config=None,
@@ -170,16 +170,16 @@ def build_server(app: ASGIApp) -> uvicorn.Server:
     return server
 
 
-# ---- The service that `dragoman serve` runs: signals, what is said at the start, and the end.
+# The service of `dragoman serve`: signals, start-up notes and shutdown.
 
 log = logging.getLogger(__name__)
 EXIT_FAILED = 1
 EXIT_FORCED = 130
-GC_THRESHOLDS = (50_000, 20, 50)  # events are many, short-lived and without cycles
+GC_THRESHOLDS = (50_000, 20, 50)  # events are many, short-lived and free of cycles
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """A hub to serve; `source` says where its configuration comes from, `read_config` reads it again."""
+    """A hub to serve; `source` names the origin of its configuration, `read_config` reads it again."""
 
     config: Config
     read_config: Callable[[], Config]
@@ -191,7 +191,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
 
 
 def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
-    """Serve until a signal comes. ConfigError when the address cannot be had."""
+    """Serve until a signal arrives. ConfigError when the address cannot be bound."""
     if not options.require_keys and not is_loopback(options.host):
         raise typer.BadParameter(
             f"on {options.host} it would let everybody in who reaches this machine. Leave it away and make"
@@ -205,7 +205,7 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
         uvloop.run(serve_until_signal(options, listener, secrets=secrets))
     except (DragomanError, OSError):
         raise
-    except Exception:  # the log knows the secrets, and blots them out
+    except Exception:  # the log redacts secrets
         log.critical("the hub failed", exc_info=True)
         raise SystemExit(EXIT_FAILED) from None
 
@@ -230,7 +230,7 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
 
 
 async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, hub: Hub) -> None:
-    """Read the configuration again whenever that is asked for; a broken one changes nothing."""
+    """Reload the configuration whenever `requested` is set; an invalid one changes nothing."""
     while await requested.wait():
         requested.clear()
         try:
@@ -242,7 +242,7 @@ async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, 
 
 
 def watch_signals(stop: Callable[[], None]) -> None:
-    """The first SIGINT or SIGTERM stops, a second one ends the process: what was acknowledged is on disk."""
+    """The first SIGINT or SIGTERM stops, a second one ends the process: acknowledged data is on disk."""
     loop = asyncio.get_running_loop()
     heard: list[int] = []
 
@@ -257,7 +257,7 @@ def watch_signals(stop: Callable[[], None]) -> None:
 
 
 async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
-    """Say what this hub is, and what it still lacks."""
+    """Print the setup of this hub, and warnings about what is missing."""
     print_note(f"{options.source}; model {options.config.model or 'none'}; data in {options.data}")
     print_note(f"how to talk to it: {hosted.url}/docs")
     if not options.config.providers:

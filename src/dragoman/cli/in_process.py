@@ -19,7 +19,7 @@ from dragoman.server.app.attached import attach_to_config, attach_to_data
 
 @asynccontextmanager
 async def connect_to_data(data: Path) -> AsyncIterator[HubClient]:
-    """Open a client over a data folder, as its operator. NotFound when it holds no hub's data."""
+    """Open a client of a data folder, as its operator. NotFound when it holds no hub's data."""
     async with (
         attach_to_data(require_data_folder(data)) as app,
         HubClient(AsgiTransport(app), all_owners=True) as client,
@@ -29,7 +29,7 @@ async def connect_to_data(data: Path) -> AsyncIterator[HubClient]:
 
 @asynccontextmanager
 async def connect_to_config(config: Config) -> AsyncIterator[HubClient]:
-    """Open a client over the operations that a hub of this configuration would have."""
+    """Open a client of the operations that a hub of this configuration would have."""
     async with attach_to_config(config) as app, HubClient(AsgiTransport(app)) as client:
         yield client
 
@@ -60,7 +60,7 @@ class AsgiTransport:
 
 
 class AsgiResponse:
-    """The response of an ASGI app; the app waits while a chunk is not read."""
+    """The response of an ASGI app; the app waits until each chunk is read."""
 
     def __init__(self) -> None:
         self.status = 0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 
-# ---- Rules of a key: the options that set them, what is changed of those before, and how they are said.
+# Rules of a key: options that set them, changes, and their description.
 
 SCOPES = ("gateway", "chat", "operations", "admin")
 CLEARABLE: Mapping[str, tuple[str, Any]] = {
@@ -45,7 +45,7 @@ LIMITS = tuple(name.replace("_", "-") for name in Limits.__struct_fields__)
 
 
 def choice_check(*choices: str) -> Callable[[list[str] | None], list[str] | None]:
-    """A check of an option that may be repeated."""
+    """Return a callback that checks each value of a repeatable option."""
 
     def check(values: list[str] | None) -> list[str] | None:
         for value in values or ():
@@ -110,7 +110,7 @@ def build_limits(limits: Mapping[str, float | None], *, previous: Limits | None 
 
 
 def clear_rules(rules: Sequence[str], limits: Limits | None) -> tuple[dict[str, Any], Limits | None]:
-    """The fields that are taken away, as they are without; and what is left of the limits."""
+    """Return the cleared fields with their defaults, and the remaining limits. BadRequest."""
     fields = dict(CLEARABLE[rule] for rule in rules if rule in CLEARABLE)
     if limits is None or "limits" in rules:
         return fields, None
@@ -119,7 +119,7 @@ def clear_rules(rules: Sequence[str], limits: Limits | None) -> tuple[dict[str, 
 
 
 def describe_rules(key: ApiKey) -> str:
-    """What a key may do, where that is less than everything."""
+    """Describe the restrictions of a key; empty without any."""
     words = [", ".join(sorted(key.scopes))] if key.scopes else []
     words += [f"models {', '.join(key.models)}"] if key.models is not None else []
     limits = asdict(key.limits or NO_LIMITS)
@@ -287,7 +287,7 @@ def revoke(id: Id, *, data: Data = DEFAULT_DATA) -> None:
 def run_with_store(
     data: Path, work: Callable[[Store], Awaitable[T]], *, master: MasterKey | None = None
 ) -> T:
-    """What the work gives, done on the store of a data folder; `master` opens its secrets."""
+    """Run `work` on the store of a data folder and return its result; `master` decrypts the secrets."""
     from dragoman.store.store import Store  # late: SQLAlchemy takes 0.2 s, and --help should not
 
     async def run() -> T:
@@ -298,7 +298,7 @@ def run_with_store(
 
 
 def require_data_folder(data: Path) -> Path:
-    """The data folder; NotFound when no hub has ever used it."""
+    """Return the data folder. NotFound when no hub has ever used it."""
     if not (data / "hub.db").exists():
         raise NotFound(f"there is no hub's data in {str(data)!r}", hint="name its folder with --data")
     return data
@@ -329,7 +329,7 @@ def describe_state(key: ApiKey) -> str:
 
 
 def print_secret(key: ApiKey, secret: str, *, json: bool) -> None:
-    """The secret, alone on stdout."""
+    """Print the secret alone to stdout, and notes to stderr."""
     if json:
         print_json({**key_to_json(key), "key": secret})
         return
@@ -341,7 +341,7 @@ def print_secret(key: ApiKey, secret: str, *, json: bool) -> None:
 async def change_key(
     store: Store, id: str, *, fields: Mapping[str, Any], limits: Mapping[str, Any], clear: Sequence[str]
 ) -> ApiKey:
-    """The key with these fields and limits set, after others were cleared. NotFound."""
+    """Return the key after clearing rules and setting these fields and limits. NotFound."""
     key = await store.keys.get(id)
     if key is None:
         raise no_such_key(id)

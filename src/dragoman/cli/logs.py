@@ -31,9 +31,9 @@ log = logging.getLogger("dragoman")
 
 
 class LogRedactor:
-    """Blots secrets out of texts; short ones come again and again, and are remembered.
+    """Redacts secrets in texts; caches the results of short texts, which repeat.
 
-    `secrets` may grow: then everything is looked at anew.
+    `secrets` may grow: then the cache is cleared.
     """
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
@@ -55,7 +55,7 @@ class LogRedactor:
 
 
 class TextFormatter(logging.Formatter):
-    """A line: time, level, where, for which request, what, and its fields. `secrets` are blotted out."""
+    """Formats a line of text: time, level, logger, request id, message and fields, with secrets redacted."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         super().__init__(datefmt="%H:%M:%S")
@@ -80,7 +80,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object on a line. `secrets` are blotted out."""
+    """Formats a JSON object per line, with secrets redacted."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         super().__init__()
@@ -104,20 +104,20 @@ class JsonFormatter(logging.Formatter):
 
 
 class StderrHandler(logging.StreamHandler[Any]):
-    """Writes to stderr. Of a line that cannot be written only its place is told: the rest may be secret."""
+    """Writes to stderr. For a line that fails, it prints only the source line: the rest may be secret."""
 
     @override
     def handleError(self, record: logging.LogRecord) -> None:
         kind = sys.exc_info()[0]
         name = kind.__name__ if kind else "an error"
-        with suppress(OSError, ValueError):  # stderr may be gone; then there is nobody to tell
+        with suppress(OSError, ValueError):  # stderr may be closed
             self.stream.write(f"a log line failed ({name}), from {record.pathname}:{record.lineno}\n")
 
 
 def configure_logging(level: Level, *, as_json: bool, secrets: Collection[str] = ()) -> None:
-    """Send the program's logs to stderr, and what ends it or one of its threads too. Once, at its start.
+    """Send logs to stderr, including uncaught exceptions of the program and its threads. Call once at start.
 
-    `secrets` are looked up for each line, so whoever gave them may add to them.
+    `secrets` is read for each line, so the caller may add to it.
     """
     handler = StderrHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(secrets) if as_json else TextFormatter(secrets))
@@ -131,20 +131,20 @@ def configure_logging(level: Level, *, as_json: bool, secrets: Collection[str] =
 
 
 def log_crash(*told: Any) -> None:
-    """Tell what ends the program: its type, itself, its traceback."""
+    """Log the exception that ends the program; the arguments are those of `sys.excepthook`."""
     if not issubclass(told[0], KeyboardInterrupt):
         log.critical("the program failed", exc_info=told)
 
 
 def log_thread_crash(crash: threading.ExceptHookArgs) -> None:
-    """Tell what ended a thread."""
+    """Log the exception that ended a thread."""
     if crash.exc_value is not None and not isinstance(crash.exc_value, SystemExit):
         name = crash.thread.name if crash.thread else "?"
         log.error("the thread %s failed", name, exc_info=crash.exc_value)
 
 
 def record_fields(record: logging.LogRecord, redact: LogRedactor) -> Mapping[str, Any]:
-    """What a line says in fields: what was logged with `extra={"fields": {...}}`, strings and numbers."""
+    """Return the fields of a record, logged with `extra={"fields": {...}}`: strings and numbers."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     return {
         name: value if isinstance(value, NUMBERS) else redact(str(value)) for name, value in fields.items()
@@ -152,13 +152,13 @@ def record_fields(record: logging.LogRecord, redact: LogRedactor) -> Mapping[str
 
 
 def escape_controls(text: str) -> str:
-    """The text of one entry: nothing in it steers the terminal, or looks like another entry."""
+    """Escape control characters, so that a text cannot steer the terminal or imitate another entry."""
     seen = CONTROL_PATTERN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return seen.replace("\n", "\n    ")
 
 
 def redact_secrets(text: str, secrets: Collection[str] = ()) -> str:
-    """The text without keys, whoever put them there: the secrets that are given, and what looks like one.
+    """Return the text without the given secrets and without anything that looks like a key.
 
     Values shorter than four characters are not replaced: that would remove half of every line.
     """
@@ -169,5 +169,5 @@ def redact_secrets(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def mask_keys(text: str) -> str:
-    """The text without what looks like a key."""
+    """Return the text without anything that looks like a key."""
     return redact(NAMED_SECRET_PATTERN.sub(rf"\1{MASK}", KEY_PATTERN.sub(rf"\1{MASK}", text)))

@@ -1,4 +1,4 @@
-"""`dragoman mcp`: the hub for an MCP client that starts its servers as programs."""
+"""`dragoman mcp`: the hub as a stdio server for MCP clients that start programs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def mcp(
 
 
 async def run_bridge(hub: str, key: str | None) -> None:
-    """Carry messages to a running hub and back."""
+    """Relay messages between stdio and a running hub."""
     # late: as above
     from dragoman.http.transport import Timeouts, Transport, proxies_from
     from dragoman.mcp.server import stdio as pipe  # late: --help needs none of these
@@ -73,7 +73,7 @@ async def run_bridge(hub: str, key: str | None) -> None:
 
 
 def serve_stdio(config: Path | None, data: Path, *, places: list[str] | tuple[str, ...]) -> None:
-    """Open a hub here, and serve it until stdin ends."""
+    """Open a hub in this process and serve it until stdin closes."""
     import uvloop  # late: --help needs none of these
 
     # late: as above

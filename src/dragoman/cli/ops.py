@@ -28,7 +28,7 @@ Namespace: TypeAlias = Annotated[str | None, typer.Option(help="Only those of th
 
 
 class OperationSource(NamedTuple):
-    """A running hub and a key of it, or else a configuration and further operations."""
+    """A running hub and its key, or else a configuration and further operations."""
 
     hub: str | None
     key: str | None
@@ -153,7 +153,7 @@ def call(
 
 
 async def call_with_approvals(client: HubClient, id: str, *, input: Mapping[str, Any], yes: bool) -> Any:
-    """Call an operation and answer what it asks on the way, as far as there is somebody to ask."""
+    """Call an operation and answer its approvals and questions, at the terminal if there is one."""
     outcome = await client.call_operation(id, input)
     while (approval_id := outcome.get("approvalId")) is not None:
         question = (await client.approval(approval_id))["question"]
@@ -169,7 +169,7 @@ async def call_with_approvals(client: HubClient, id: str, *, input: Mapping[str,
 
 
 def ask_user(id: str, question: Mapping[str, Any] | None, *, reason: str) -> bool | str:
-    """Ask at the terminal: whether to call the operation, or the answer. False without a terminal."""
+    """Ask at the terminal for an approval or an answer. False without a terminal."""
     if not sys.stdin.isatty():
         return False
     if question is None:
@@ -181,7 +181,7 @@ def ask_user(id: str, question: Mapping[str, Any] | None, *, reason: str) -> boo
 
 
 def run_with_source(source: OperationSource, work: Callable[[HubClient], Awaitable[Any]]) -> Any:
-    """Run `work` with a client of the hub where one is named, else of the configuration's operations."""
+    """Run `work` with a client of the named hub, or else of the configuration's operations."""
     if source.hub:
         return run_with_client(HubTarget(source.hub, source.key), work)
     from dragoman.cli.configuration import (  # late: YAML and schemas take 0.2 s

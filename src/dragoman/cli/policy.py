@@ -1,4 +1,4 @@
-"""`dragoman policy`: what the configuration's rules decide, and why."""
+"""`dragoman policy`: show what the configuration's rules decide, and why."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def find_matches(
 
 
 def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operation:
-    """The operation that a hub of this configuration would have; else one of this name. BadRequest."""
+    """Return the operation of this configuration, or a placeholder of this id. BadRequest."""
     from msgspec.structs import replace  # late: as above
 
     from dragoman.errors import BadRequest, ConfigError, NotFound  # late: as above
@@ -111,7 +111,7 @@ async def unreachable(*_: Any) -> None:
 
 
 def match_to_json(match: RuleMatch) -> dict[str, Any]:
-    """A rule that fits, as JSON."""
+    """Return a matching rule as JSON."""
     rule = match.verdict.rule
     decision = match.verdict.decision
     if rule is None:

@@ -1,4 +1,4 @@
-"""The program `dragoman`: all commands, and how its errors are told."""
+"""The program `dragoman`: all commands, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def options(
 
 
 def add_working_directory() -> None:
-    """Let `module:name` mean a module of this folder too, as `python -m` does; installed ones go first."""
-    with suppress(OSError):  # the folder may be gone
+    """Let `module:name` find modules of the working directory too; installed ones take precedence."""
+    with suppress(OSError):  # the folder may have been deleted
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.append(here)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script. Exits with 0 when it went well, 1 when it failed, 2 when it was asked wrongly."""
+    """The console script. Exits with 0 on success, 1 on failure, 2 on a usage error."""
     prepare_streams()
     add_working_directory()
     try:
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
         raise SystemExit(EXIT_FAILED) from None
-    except Exception as error:  # told in one line, or whole when asked for
+    except Exception as error:  # printed on one line, or with its traceback on request
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         print_error(

@@ -1,11 +1,11 @@
-"""Questions at the terminal: how one is shown, and which answer typed text means."""
+"""Questions at the terminal: formats them, and resolves typed answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-Question: TypeAlias = Mapping[str, Any]  # {text, options}, as approvals and streams have it
+Question: TypeAlias = Mapping[str, Any]  # {text, options}, as in approvals and streams
 
 
 def question_lines(question: Question) -> list[str]:

@@ -21,19 +21,19 @@ CALL, DONE, WRONG = "→", "✓", "✗"
 
 
 class RenderedCall(msgspec.Struct):
-    """A tool call as far as it was drawn."""
+    """The state of a tool call that was printed."""
 
     name: str
     arguments: str = ""
     is_shown: bool = False
     started_at: float = 0.0
-    approval_id: str = ""  # that it waits for, or did
+    approval_id: str = ""  # the approval it waits or waited for
 
 
 class EventRenderer:
-    """Draws events. `failed` and `metadata` say afterwards how the run ended.
+    """Prints events. `failed` and `metadata` tell afterwards how the run ended.
 
-    `text` takes the answer, `aside` reasoning, tool calls and what came of them; both may be one terminal.
+    `text` gets the answer, `aside` reasoning, tool calls and results; both may be the same terminal.
     Without a clock, durations are left out.
     """
 
@@ -43,29 +43,29 @@ class EventRenderer:
         self.failed = False
         self.reason: str | None = None
         self.metadata: dict[str, Any] = {}
-        self.waiting: dict[str, str] = {}  # approvals, and the calls that wait for them
-        self.questions: dict[str, Question] = {}  # that are asked, by the approvals that answer them
+        self.waiting: dict[str, str] = {}  # call names by approval id
+        self.questions: dict[str, Question] = {}  # open questions by approval id
         self._text = text
         self._aside = aside
         self._clock = clock
         self._calls: dict[str, RenderedCall] = {}
-        self._unfinished: Console | None = None  # where a line is unfinished
+        self._unfinished: Console | None = None  # the console whose last line is unfinished
 
     def render(self, batch: Sequence[e.Event]) -> None:
-        """Draw what happened."""
+        """Print a batch of events."""
         for event in batch:
             drawing = RENDERERS.get(type(event))
             if drawing is not None:
                 drawing(self, event)
 
     def end_line(self) -> None:
-        """Finish the line that is open."""
+        """End the unfinished line."""
         if self._unfinished is not None:
             self._unfinished.print()
             self._unfinished = None
 
     def print_aside(self, words: str, style: str = "dim") -> None:
-        """A line beside the answer."""
+        """Print a line beside the answer."""
         self.end_line()
         self._aside.print(strip_controls(words), style=style)
 
@@ -218,17 +218,17 @@ RENDERERS: Mapping[type, Callable[[EventRenderer, Any], None]] = {
 
 
 def compact_json(value: Any) -> str:
-    """A value as JSON on one line."""
+    """Format a value as JSON on one line."""
     return msgspec.json.encode(value).decode()
 
 
 def format_duration(seconds: float) -> str:
-    """A time span in a word."""
+    """Format a time span."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def describe_answer(metadata: Mapping[str, Any]) -> str:
-    """How a message was made, on one line: model, steps, tokens, time."""
+    """Describe on one line how a message was made: model, steps, tokens, time."""
     usage = metadata.get("usage") or {}
     steps = metadata.get("steps")
     parts = [

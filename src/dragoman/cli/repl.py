@@ -40,8 +40,8 @@ class ChatRepl:
         self._runner = asyncio.Runner()
 
     def run(self, session: str | None, model: str | None) -> None:
-        """Talk until the user leaves."""
-        with suppress(ImportError):  # not every Python has it
+        """Run until the user leaves."""
+        with suppress(ImportError):  # not every Python includes it
             import readline  # noqa: F401 # late: it gives input() a history, and only here
 
         with self._runner:
@@ -57,14 +57,14 @@ class ChatRepl:
         talk = ChatSession(
             HubClient.over_http(self._url, self._key), self._new_renderer, session=session, model=model
         )
-        await talk.client.sessions(limit=1)  # is there a hub, and does it let us in?
+        await talk.client.sessions(limit=1)  # fails early without a hub or a valid key
         print_note(f"{self._url}; /help lists the commands, Ctrl-D leaves")
         if session:
             await self._print_session(talk)
         return talk
 
     async def _print_session(self, chat: ChatSession) -> None:
-        """Say what was last said in the session, and follow what is being said."""
+        """Print the last messages of the session, and follow the active answer."""
         try:
             stored = await chat.client.session(chat.session)
         except NotFound:
@@ -85,7 +85,7 @@ class ChatRepl:
                 self._handle_line(chat, line)
 
     def _handle_line(self, chat: ChatSession, line: str) -> None:
-        """Do what a line says, and ask about what waits then."""
+        """Run a command or send a message, then ask about pending approvals."""
         try:
             if line:
                 self._run(self._run_command(chat, line) if line.startswith("/") else chat.send(line))
@@ -96,7 +96,7 @@ class ChatRepl:
             print_break()
 
     def _ask_approvals(self, chat: ChatSession) -> None:
-        """Ask about what waits for approval, and draw how the talk goes on."""
+        """Ask about pending approvals and questions, and print how the chat continues."""
         while chat.pending_approvals:
             waiting, chat.pending_approvals = chat.pending_approvals, {}
             for approval, call in waiting.items():
@@ -138,7 +138,7 @@ async def print_sessions(client: HubClient) -> None:
 
 
 def read_decision(call: str) -> bool | None:
-    """Yes or no; None for later, as is Ctrl-D."""
+    """Read yes or no; None for later or Ctrl-D."""
     try:
         typed = input(f"{call}: approve? [y]es, [n]o, anything else: later> ")
     except EOFError:
@@ -154,7 +154,7 @@ def read_decision(call: str) -> bool | None:
 
 
 def read_answer(question: Question) -> str | Literal[False] | None:
-    """The answer to a question; False for an empty line, None for Ctrl-D."""
+    """Read the answer to a question; False for an empty line, None for Ctrl-D."""
     hint = "a number, or your words" if question["options"] else "your words"
     try:
         typed = input(f"answer ({hint}; an empty line declines)> ")
@@ -165,7 +165,7 @@ def read_answer(question: Question) -> str | Literal[False] | None:
 
 
 def read_line() -> str:
-    """A line from the keyboard. Leave at Ctrl-D, or at the second Ctrl-C."""
+    """Read a line. QuitChat at Ctrl-D, or at the second Ctrl-C."""
     for warned in (False, True):
         try:
             return input(PROMPT)
@@ -180,5 +180,5 @@ def read_line() -> str:
 
 
 def print_break() -> None:
-    """The cursor stands behind the prompt: begin a new line."""
+    """Start a new line after the prompt."""
     print()  # noqa: T201 - where input() wrote the prompt

@@ -1,4 +1,4 @@
-"""`dragoman secrets`: providers' keys and the like, kept encrypted in the data folder."""
+"""`dragoman secrets`: provider keys and other secrets, encrypted in the data folder."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def generate_key(
 
 
 def require_master_key(config: Path | None) -> MasterKey:
-    """The master key that a hub with this configuration has. ConfigError when there is none."""
+    """Return the master key that a hub of this configuration uses. ConfigError without one."""
     from dragoman.cli.configuration import read_config_if_any  # late: as above
     from dragoman.config import master_key  # late: as above
     from dragoman.store.encryption import MasterKey  # late: as above
@@ -144,7 +144,7 @@ def require_master_key(config: Path | None) -> MasterKey:
 
 
 def new_master_key(write: Path | None, file: Path | None) -> MasterKey:
-    """The new master key: made, from a file, or from the environment."""
+    """Return the new master key: generated, from a file, or from the environment."""
     # late: as above
     from dragoman.store.encryption import MasterKey, read_key_file
 
@@ -157,12 +157,12 @@ def new_master_key(write: Path | None, file: Path | None) -> MasterKey:
         return MasterKey.from_text(text)
     key = MasterKey.generate()
     if write is not None:
-        write_key_file(key, write)  # before it is used: a key that is nowhere opens nothing
+        write_key_file(key, write)  # first, so that a crash cannot lose a key that is in use
     return key
 
 
 def write_key_file(key: MasterKey, path: Path) -> None:
-    """Write a key to a new file, for this user alone."""
+    """Write a key to a new file that only this user can read."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -174,7 +174,7 @@ def write_key_file(key: MasterKey, path: Path) -> None:
 
 
 def read_value() -> str:
-    """The value, from the pipe on stdin or from a hidden prompt."""
+    """Read the value from stdin or from a hidden prompt."""
     if sys.stdin.isatty():
         value = str(typer.prompt("value", hide_input=True, err=True))
     else:

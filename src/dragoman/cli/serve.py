@@ -1,4 +1,4 @@
-"""`dragoman serve`: the hub, until it is told to stop."""
+"""`dragoman serve`: run a hub until it is told to stop."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def serve(
     answers get up to `limits.drain` seconds to end, and are then closed and kept; a second Ctrl-C ends it at
     once. SIGHUP reads the configuration again, without dropping an answer.
     """
-    gc.disable()  # imports create no garbage; the collector is switched on again when the hub is ready
-    # late: the server is heavy, and other commands need none
+    gc.disable()  # imports create no garbage; the collector is enabled again when the hub is ready
+    # late: the server imports slowly, and other commands do not need it
     from dragoman.cli.configuration import choose_config  # late: as above
     from dragoman.cli.hosting import ServeOptions, run_service
 

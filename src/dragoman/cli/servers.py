@@ -29,7 +29,7 @@ Url: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[str, typer.Argument(help="The server's name.")]
 MAX_ERROR = 70
-HASH_LENGTH = 12  # of a hash
+HASH_LENGTH = 12  # characters of a hash that are shown
 
 servers = typer.Typer(
     no_args_is_help=True,
@@ -159,7 +159,7 @@ def reconnect(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
 
 
 def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:
-    """The tool and its hash that are meant by `TOOL` or `TOOL@HASH`. BadRequest."""
+    """Parse `TOOL` or `TOOL@HASH` into a pending tool and its hash. BadRequest."""
     tool, _, seen = text.partition("@")
     if tool not in pending:
         raise BadRequest(f"{tool}: nothing of this name waits for approval")
@@ -169,14 +169,14 @@ def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:
 
 
 def server_path(name: str) -> str:
-    """Where the hub tells of a server."""
+    """Return the path of a server in the hub's API."""
     from dragoman.cli.client import path_segment  # late: --help needs none of it
 
     return f"/api/mcp/servers/{path_segment(name)}"
 
 
 def server_row(server: Mapping[str, Any]) -> tuple[str, ...]:
-    """A server as a line of a table."""
+    """Return a server as a table row."""
     counts = (str(server.get("tools", 0)), str(server.get("waiting", 0)))
     return (
         server["name"],
@@ -188,7 +188,7 @@ def server_row(server: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def parse_pair(text: str) -> tuple[str, str]:
-    """The two sides of `FIELD=ENTRY`. BadRequest."""
+    """Split `FIELD=ENTRY`. BadRequest."""
     field, separator, entry = text.partition("=")
     if not separator or not field or not entry:
         raise BadRequest(f"{text!r} is not a valid FIELD=ENTRY", hint="write it like API_TOKEN=github")

@@ -171,7 +171,7 @@ def _read(target: HubTarget, id: str | None) -> tuple[dict[str, Any], list[Messa
 
 
 def session_to_json(session: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
-    """A session with its messages, as JSON values."""
+    """Return a session with its messages as JSON values."""
     from dragoman.messages import to_json  # late: as above
 
     return {**session, "messages": [to_json(message) for message in messages]}

@@ -1,4 +1,4 @@
-"""`dragoman spoke`: this process serves its operations to a hub that runs elsewhere."""
+"""`dragoman spoke`: serve the operations of this process to a hub elsewhere."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def spoke(
 
 
 def load_registry(reference: str) -> Registry:
-    """The operations that are meant."""
+    """Load the registry that `reference` names."""
     from dragoman.operations.loader import load_operations  # late: --help needs none of it
     from dragoman.operations.registry import Registry  # late: as above
 
@@ -77,7 +77,7 @@ def load_registry(reference: str) -> Registry:
 
 
 async def run_spoke(spoke: Spoke) -> None:
-    """Run the spoke until a signal comes; a second one ends it at once."""
+    """Run the spoke until a signal arrives; a second one ends it at once."""
     import asyncio  # late: as above
 
     loop = asyncio.get_running_loop()
@@ -99,13 +99,13 @@ async def run_spoke(spoke: Spoke) -> None:
 
 
 async def print_when_ready(spoke: Spoke) -> None:
-    """Say when the hub has the operations."""
+    """Print a line when the hub has registered the operations."""
     await spoke.ready()
     print_line(f"dragoman: spoke {spoke.id} serves at {spoke.url}")
 
 
 def default_name(reference: str) -> str:
-    """A name for the spoke: that of the module or file."""
+    """Return the name of the module or file as the spoke's name."""
     place = reference.split(":", 1)[0].removesuffix(".py")
     tail = place.rstrip("/").rpartition("/")[2].rpartition(".")[2]
     return "".join(each if each.isalnum() and each.isascii() else "-" for each in tail).strip("-") or "spoke"

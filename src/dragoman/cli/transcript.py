@@ -31,7 +31,7 @@ ROLE_NAMES = {"user": "You", "assistant": "Assistant", "system": "System"}
 
 
 def print_transcript(session: Mapping[str, Any], messages: Sequence[Message], *, out: Console) -> None:
-    """Print a session so that it reads well."""
+    """Print a session for reading."""
     out.print(strip_controls(session["title"] or session["id"]), style="bold")
     about = (("session", session["id"]), ("owner", session.get("owner")), ("agent", session["agent"]))
     out.print(" · ".join(f"{name} {strip_controls(value)}" for name, value in about if value), style="dim")
@@ -48,7 +48,7 @@ def print_transcript(session: Mapping[str, Any], messages: Sequence[Message], *,
 
 
 def print_passage(passage: Mapping[str, Any], *, out: Console) -> None:
-    """Print a place where something was said: the session, when, who, and words around what was found."""
+    """Print a search result: session, time, role, and the words around the match."""
     speaker = ROLE_NAMES.get(passage["role"], passage["role"])
     about = (
         passage["sessionId"],
@@ -65,13 +65,13 @@ def print_passage(passage: Mapping[str, Any], *, out: Console) -> None:
 
 
 def unusual_finish(metadata: Mapping[str, Any]) -> str:
-    """How the answer ended, where that is worth a word."""
+    """Return how the answer ended, or an empty text for a normal end."""
     reason = metadata.get("finishReason", "")
     return "" if reason == "stop" else str(reason)
 
 
 def to_markdown(session: Mapping[str, Any], messages: Sequence[Message]) -> str:
-    """A session as a Markdown document."""
+    """Format a session as a Markdown document."""
     lines = [f"# {session['title'] or session['id']}", ""]
     for message in messages:
         lines += [f"## {ROLE_NAMES[message.role]}", ""]
@@ -81,7 +81,7 @@ def to_markdown(session: Mapping[str, Any], messages: Sequence[Message]) -> str:
 
 
 def part_to_markdown(part: Part) -> Iterator[str]:
-    """A part as lines of Markdown."""
+    """Yield a part as lines of Markdown."""
     return MARKDOWN_WRITERS[type(part)](part)
 
 

@@ -1,4 +1,4 @@
-"""`dragoman usage`: what was used and what it cost, from the data folder or from a running hub."""
+"""`dragoman usage`: show usage and cost, from the data folder or from a running hub."""
 
 from __future__ import annotations
 

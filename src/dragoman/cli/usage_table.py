@@ -21,7 +21,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def print_report(report: Json) -> None:
-    """The answer as a table, its totals at the end."""
+    """Print the report as a table, with totals at the end."""
     width = None if sys.stdout.isatty() else DEFAULT_WIDTH
     out = Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
     out.print(group_table(report) if "groupBy" in report else record_table(report))
@@ -30,7 +30,7 @@ def print_report(report: Json) -> None:
 
 
 def group_table(report: Json) -> Table:
-    """A line a group, with a bar for its share of the money, or of the calls where nothing has a price."""
+    """Build a table of groups, with bars for their share of the cost, or of the calls without prices."""
     rows, total = report["rows"], report["total"]
     measure = "cost" if total["cost"] else "calls"
     most = max((row[measure] or 0 for row in rows), default=0)
@@ -50,7 +50,7 @@ def group_table(report: Json) -> Table:
 
 
 def record_table(report: Json) -> Table:
-    """A line a request, and the totals of all."""
+    """Build a table of requests, with totals."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("AT", "OWNER", "DOOR", "PROVIDER", "MODEL", "STATUS"):
         table.add_column(name, overflow="fold")
@@ -71,7 +71,7 @@ def record_table(report: Json) -> Table:
 
 
 def total_cells(row: Json) -> list[str]:
-    """The figures of a group: money, calls, tokens, mean times."""
+    """Return the figures of a group: cost, calls, tokens, mean times."""
     times = (format_seconds(row["meanFirstByte"]), format_seconds(row["meanDuration"]))
     return [format_cost(row), f"{row['calls']:,}", f"{row['failed']:,}", *token_cells(row), *times]
 
@@ -96,6 +96,6 @@ def format_seconds(span: float | None) -> str:
 
 
 def bar(value: float, maximum: float) -> str:
-    """A bar as long as the value is of the most, in eighths of a character."""
+    """Return a bar for the share of `value` in `maximum`, in eighths of a character."""
     eighths = round(8 * BAR_WIDTH * value / maximum) if maximum else 0
     return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
