@@ -94,16 +94,20 @@ class Payment:
         self._unpriced = unpriced
         self._load_prices = load_prices
         self._cost: float | None = None
-        self._ended: list[ModelCall[Any]] = []
+        self._unpriced_calls: list[ModelCall[Any]] = []
 
     @property
     def cost(self) -> float | None:
         """US dollars of all calls that have ended; None while no cost is known."""
-        ended, self._ended = self._ended, []
-        for cost in (call.cost for call in ended):
-            if cost is not None:
-                self._cost = (self._cost or 0.0) + cost
+        unpriced, self._unpriced_calls = self._unpriced_calls, []
+        for call in unpriced:
+            self.add(call.cost)
         return None if self._cost is None else round(self._cost, 9)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a budget limits what the calls may cost."""
+        return self.budget is not None and self.budget.is_limited
 
     @property
     def prices_loaded(self) -> bool:
@@ -140,21 +144,23 @@ class Payment:
             retry=retry,
         )
 
-    def add(self, call: ModelCall[Any]) -> None:
+    def add(self, cost: float | None) -> None:
         """Count the cost of a call that has ended."""
-        self._ended.append(call)
+        if cost is not None:
+            self._cost = (self._cost or 0.0) + cost
+
+    def add_later(self, call: ModelCall[Any]) -> None:
+        """Count the cost of a call that has ended when somebody asks for it."""
+        self._unpriced_calls.append(call)
 
     def reservation(self, routes: ModelRoutes) -> BudgetReservation | None:
         """Return what keeps back money for a call; None without a budget. ConfigError without a price."""
         if self.budget is None:
             return None
-        price = None if routes.first.provider.family in SELF_BUDGETED else self._highest_price(routes)
-        if (
-            price is None
-            and self.budget.is_limited
-            and self._unpriced == "refuse"
-            and routes.first.provider.family not in SELF_BUDGETED
-        ):
+        if routes.first.provider.family in SELF_BUDGETED:
+            return BudgetReservation(self.budget, None)
+        price = self._highest_price(routes)
+        if price is None and self.is_limited and self._unpriced == "refuse":
             raise unpriced(routes.first.model)
         return BudgetReservation(self.budget, price)
 
@@ -296,8 +302,7 @@ class ModelCall(Generic[T]):
 
         ProviderError when the answer failed, BudgetExhausted when it outgrows the run's budget.
         """
-        answer = self.answer
-        if answer is None:
+        if (answer := self.answer) is None:
             return None
         try:
             item = await answer.receive()
@@ -409,10 +414,12 @@ class ModelCall(Generic[T]):
             self._record = self._admission.settle(record, price=price, provider_cost=self._provider_cost)
         else:
             self._record, self._needs_price = record, True
-        limited = self._payment.budget is not None and self._payment.budget.is_limited
-        if self._reservation is not None and (limited or self._payment.prices_loaded):
+        if self._reservation is not None and (self._payment.is_limited or self._payment.prices_loaded):
             self._reservation.settle(self.cost, answered=self._first_byte is not None)
-        self._payment.add(self)
+        if self._needs_price:
+            self._payment.add_later(self)
+        else:  # not the call itself: a cycle waits for the garbage collector
+            self._payment.add(self._record.cost)
         self._end_span(progress, status, error=error)
         return self._record
 
@@ -481,9 +488,7 @@ class ModelCall(Generic[T]):
 
 def refused(error: DragomanError) -> ProviderError:
     """Return the error of a run's model call that a limit of its caller refuses; that stays its cause."""
-    refusal = ProviderError(error.message, category="rate_limit", hint=error.hint)
-    refusal.transient = error.transient
-    return refusal
+    return ProviderError(error.message, category="rate_limit", hint=error.hint, transient=error.transient)
 
 
 def unpriced(model: str) -> ConfigError:

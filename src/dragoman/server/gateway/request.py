@@ -85,7 +85,10 @@ class GatewayRequest:
                 self._call.fail(DragomanError("an internal error of the hub"))
                 raise
             finally:
-                await self._call.leave()
+                try:
+                    await self._call.leave()
+                finally:
+                    del self._call  # a cycle with the answer would wait for the garbage collector
 
     def stop(self) -> None:
         """End the request now, because the hub is shutting down."""
