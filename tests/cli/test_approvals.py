@@ -122,7 +122,7 @@ def test_where_nothing_waits_that_is_said(run: Run, tmp_path: Path) -> None:
     assert run("approvals", "list", "--data", tmp_path / "gone").code == 1
     within(tmp_path / "empty", lambda store: store.approvals.list())
     result = run("approvals", "list", "--data", tmp_path / "empty")
-    assert (result.code, result.out, "nothing waits" in result.err) == (0, "", True)
+    assert (result.code, result.out, "no approval is pending" in result.err) == (0, "", True)
 
 
 def test_the_terminal_asks_about_each_request_as_it_comes(hub: Hub, where: tuple[str, ...]) -> None:

@@ -29,7 +29,7 @@ limits:
   owners: {ada: {parallel: 4}}
 """
 MEANING = """\
-dragoman.yaml is good
+dragoman.yaml is valid
 
 PROVIDER   TYPE       ADDRESS                    KEYS
 openai     openai     https://api.openai.com/v1  $OPENAI_A present, nowhere.txt missing
@@ -202,7 +202,7 @@ def test_a_bad_configuration_ends_with_1_and_all_that_is_wrong(run: Run, tmp_pat
 def test_a_configuration_of_variables_alone_is_checked_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN__PROVIDERS__UP__TYPE", "ollama")
     result = run("check")
-    assert (result.code, result.out.splitlines()[0]) == (0, "the environment is good")
+    assert (result.code, result.out.splitlines()[0]) == (0, "the environment is valid")
     monkeypatch.setenv("DRAGOMAN__PROVIDERS__UP__RETRIES", "x")
     assert run("check").err.startswith(
         "dragoman: DRAGOMAN__PROVIDERS__UP__RETRIES: providers.up.retries: expec"
@@ -212,7 +212,7 @@ def test_a_configuration_of_variables_alone_is_checked_too(run: Run, monkeypatch
 def test_an_empty_configuration_is_good_but_no_use(run: Run, tmp_path: Path) -> None:
     (tmp_path / "dragoman.yaml").touch()
     result = run("check")
-    assert (result.code, result.out.splitlines()[0]) == (0, "dragoman.yaml is good")
+    assert (result.code, result.out.splitlines()[0]) == (0, "dragoman.yaml is valid")
     assert "no provider is configured" in result.err
 
 
@@ -251,7 +251,7 @@ def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_
         ["other", "stops when it cost 0.5 US dollars and it took 2 steps"],
         ["other", "is JSON: form.json"],
     ]
-    unpriced = "the agent other counts money, and small/other has no price: say one under `prices`"
+    unpriced = "the agent other counts money, and small/other has no price: set one under `prices`"
     assert result.err == f"dragoman: WARNING: {unpriced}\n"
 
 
@@ -261,7 +261,7 @@ def test_it_says_when_the_answers_of_agents_end_and_what_they_are(run: Run, tmp_
         ("{stop_when: [{use: steps.py:gone}]}", "agents.a.stop_when[0].use: steps.py has no function 'gone'"),
         ("{on_prepare_step: no.such:x}", "agents.a.on_prepare_step: There is no module 'no.such'"),
         ("{output: gone.json}", "agents.a.output: cannot read 'gone.json': No such file or directory"),
-        ("{output: {type: 7}}", "agents.a.output: the schema is no usable JSON Schema"),
+        ("{output: {type: 7}}", "agents.a.output: The schema is not a valid JSON Schema"),
     ],
 )
 def test_what_an_agent_names_is_looked_for(agent: str, why: str, run: Run, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_value_is_asked_for_without_being_shown(tmp_path: Path) -> None:
     terminal = Terminal("secrets", "set", "openai", *data, env={"DRAGOMAN_MASTER_KEY": key})
     terminal.see("value: ")
     terminal.type(VALUE)
-    shown = terminal.see("is kept")
+    shown = terminal.see("is stored")
     assert VALUE not in shown
     assert terminal.wait() == 0
     assert "openai" in run_apart("secrets", "list", *data).out

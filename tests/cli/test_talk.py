@@ -47,7 +47,7 @@ def test_a_session_that_is_being_answered_is_followed_from_the_start(hub: Hub) -
     other = start("chat", "go", "--model", "slow/x", "--hub", hub.url, "--session", "followed")
     read_until(other, "word20 ")
     chat = open_chat(hub, "--session", "followed")
-    assert "an answer is under way" in chat.see("first word0 word1 ")
+    assert "an answer is active" in chat.see("first word0 word1 ")
     chat.press(signal.SIGINT)
     assert "stopped by the user" in chat.see("you> ")
     assert chat.leave() == 0

@@ -194,7 +194,7 @@ async def test_after_a_rotation_both_secrets_are_good_and_later_the_new_one_only
         assert [(await at.chat(key=key)).status_code for key in (old, new)] == [200, 200]
         monkeypatch.setattr(at.hub.store.keys, "_clock", lambda: time.time() + 601)
         refused = await until(at, old, 401)
-        assert "this key was replaced by a new one" in refused.json()["error"]["message"]
+        assert "this key was rotated" in refused.json()["error"]["message"]
         assert (await at.chat(key=new)).status_code == 200
         assert {row.key_id for row in await at.rows()} == {api_key.id}
 

@@ -126,7 +126,7 @@ async def test_an_address_is_asked_with_a_secret_of_the_environment(transport: T
         (Said(event="run_end", use="json:nothing"), "json has no function or Hooks 'nothing'"),
         (Said(use="json:dumps"), "does not name an `event`"),
         (Said(event="pre_tool_use", url="https://x.org", secret_env="GONE"), "variable GONE is not set"),
-        (Said(use="rate_limit"), "rate_limit wants the option 'rate'"),
+        (Said(use="rate_limit"), "rate_limit needs the option 'rate'"),
         (Said(use="rate_limit", options={"rate": "often"}), "is not a valid rate"),
         (Said(use="secret_scan", options={"color": "red"}), "color"),
         (Said(event="run_end", use="json:dumps", match="a.*"), "cannot match operations"),

@@ -39,7 +39,7 @@ ANSWER_PROMPT = "Answer (a number, or your words), /no, /later, /quit: "
 
 approvals = typer.Typer(
     no_args_is_help=True,
-    help="Approvals: calls that wait for a yes or no, and questions that wait for an answer.",
+    help="Approvals: calls that wait for approval, and questions that wait for an answer.",
 )
 
 
@@ -50,14 +50,14 @@ class QuitWatch(Exception):
 @approvals.command(
     "list",
     epilog=examples(
-        ("dragoman approvals list", "what waits in .dragoman, for all owners"),
+        ("dragoman approvals list", "pending approvals in .dragoman, of all owners"),
         ("dragoman approvals list --status all --hub http://127.0.0.1:8000", "yours, of a running hub"),
     ),
 )
 def list_approvals(
     *,
-    status: Annotated[Status, typer.Option(help="Only those of this status.")] = "pending",
-    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
+    status: Annotated[Status, typer.Option(help="Only approvals with this status.")] = "pending",
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of rows.")] = 50,
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
     key: Key = None,
@@ -70,7 +70,7 @@ def list_approvals(
         print_json({"approvals": found})
         return
     if not found:
-        print_note("nothing waits for approval" if status == "pending" else "there are no approvals")
+        print_note("no approval is pending" if status == "pending" else "there are no approvals")
         return
     rows = [
         (
@@ -165,7 +165,7 @@ def answer(
 )
 def watch(
     *,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="The polling interval.")] = 1.0,
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
     key: Key = None,
@@ -179,7 +179,7 @@ def watch(
             print_note("waiting for requests; Ctrl-C leaves")
             prompt_for_each(runner, client, every=every)
         except QuitWatch:
-            print_note("what was not answered still waits")
+            print_note("unanswered requests stay pending")
         finally:
             runner.run(stack.aclose())
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 MIN_POLL_INTERVAL = 0.25
 POLL_BACKOFF = 5  # pause between polls, as a multiple of the response time
-calls = typer.Typer(no_args_is_help=True, help="Calls: what was called, by whom, and what came of it.")
+calls = typer.Typer(no_args_is_help=True, help="Calls: inputs, callers and results; stop active ones.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="A call.")]
 RunOrCall = Annotated[
     str | None, typer.Argument(metavar="[RUN|CALL]", help="A run or a call; the last one when left out.")
 ]
 Follow = Annotated[
     bool | None,
-    typer.Option("--follow/--no-follow", help="Go on while it runs; at a terminal it does by itself."),
+    typer.Option("--follow/--no-follow", help="Update while it runs; the default at a terminal."),
 ]
 
 
@@ -50,9 +50,9 @@ def tree(
     follow: Follow = None,
     json: AsJson = False,
 ) -> None:
-    """Draw a run, its model calls, what they called and what that called; with times, money and errors.
+    """Show the tree of a run: model calls and the calls below them, with times, costs and errors.
 
-    Bars share one axis of time. What is under way ticks until it ends; Ctrl-C leaves it running.
+    Bars share one time axis. Active calls are updated until they end; Ctrl-C leaves them running.
     """
     follows = follow if follow is not None else sys.stdout.isatty() and not json
     asyncio.run(_tree(HubTarget(hub, key, data), id, follow=follows, json=json))
@@ -62,7 +62,7 @@ def tree(
     "list",
     epilog=examples(
         ("dragoman calls list", "the last ones in .dragoman, of all owners"),
-        ("dragoman calls list --status failed --limit 10", "what went wrong lately"),
+        ("dragoman calls list --status failed --limit 10", "recent failures"),
     ),
 )
 def list_calls(
@@ -77,7 +77,7 @@ def list_calls(
         str | None,
         typer.Option(help="Only these: pending, running, done, failed, aborted, denied, uncertain."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of rows.")] = 50,
     json: AsJson = False,
 ) -> None:
     """List calls, the newest first."""
@@ -89,7 +89,7 @@ def list_calls(
         print_json(found)
         return
     if not found["calls"]:
-        print_note("there is no such call yet")
+        print_note("no call matches")
         return
     rows = [
         (
@@ -109,7 +109,7 @@ def list_calls(
 def show(
     id: Id, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
 ) -> None:
-    """Show one call: who called what with which input, and what came of it."""
+    """Show one call: caller, operation, input and result."""
     call = run_with_client(HubTarget(hub, key, data), lambda client: client.call(id))
     if json:
         print_json(call)
@@ -173,7 +173,7 @@ async def _last_run(client: HubClient) -> str:
 
     newest = (await client.calls({"limit": "1"}))["calls"]
     if not newest:
-        raise NotFound("Nothing was called yet.", hint="`dragoman chat` or `dragoman ops call` makes calls")
+        raise NotFound("There is no call yet.", hint="`dragoman chat` or `dragoman ops call` makes calls")
     return str(newest[0]["runId"] or newest[0]["id"])
 
 

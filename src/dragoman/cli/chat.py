@@ -69,7 +69,7 @@ async def _run_turn(target: ChatTarget, text: str, *, as_json: bool) -> TurnEnd:
         )
         end = await talk.send(text)
         if not (as_json or target.session):
-            print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` goes on")
+            print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` continues it")
         return end
 
 
@@ -79,15 +79,17 @@ def run_repl(target: ChatTarget) -> None:
 
 
 EPILOG = examples(
-    ("dragoman chat", "talk to the hub at http://127.0.0.1:8000"),
-    ("dragoman chat --session trip", "go on where you were, also in mid-answer"),
+    ("dragoman chat", "chat with the hub at http://127.0.0.1:8000"),
+    ("dragoman chat --session trip", "continue a session, also during an answer"),
     ("dragoman chat 'What time is it in Lisbon?' > answer.txt", "one turn; stdout is the answer alone"),
     ("git diff | dragoman chat --model up/any-model", "the message from a pipe"),
 )
 
 
 def chat(
-    message: Annotated[str | None, typer.Argument(help="One message; without it a talk begins.")] = None,
+    message: Annotated[
+        str | None, typer.Argument(help="One message; without it an interactive chat starts.")
+    ] = None,
     *,
     hub: Hub = None,
     key: Key = None,
@@ -97,7 +99,7 @@ def chat(
     model: Annotated[str | None, typer.Option(help="`provider/model`, instead of the hub's choice.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Talk to a running hub.
+    """Chat with a running hub.
 
     The answer streams; reasoning is dimmed, tool calls are shown as they happen. Ctrl-C stops the answer and
     not the program. With a message, or with a pipe as input, it is one turn: exit code 0 when it went well, 1
@@ -110,5 +112,5 @@ def chat(
         return
     text = sys.stdin.read() if message is None else message
     if not text.strip():
-        raise typer.BadParameter("there is no message: neither as an argument nor on stdin")
+        raise typer.BadParameter("no message was given; pass one as an argument or on stdin")
     raise typer.Exit(run_turn(place, text, as_json=json))

@@ -11,15 +11,15 @@ from dragoman.cli.terminal import examples, print_json, print_line, print_note, 
 
 EPILOG = examples(
     ("dragoman check", "check ./dragoman.yaml and the environment"),
-    ("dragoman check --config hub.yaml && systemctl reload dragoman", "reload only what is good"),
-    ("dragoman check --json", "what it means, for programs"),
+    ("dragoman check --config hub.yaml && systemctl reload dragoman", "reload only a valid configuration"),
+    ("dragoman check --json", "the explanation as JSON, for programs"),
 )
 
 
 def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
     """Check a configuration.
 
-    Says every error with its line and field, or else what the configuration means: providers and whether
+    Prints every error with its line and field, or else what the configuration means: providers and whether
     their keys are there (never the keys), aliases, fallbacks and limits; MCP servers, which agents others can
     call, when agents end their answers, the policy, and what operations may reach. The modules and files
     that agents name are loaded. Nothing is sent to any provider, and no program is started.
@@ -34,7 +34,7 @@ def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
     if json:
         print_json({"source": source, **meaning})
         return
-    print_line(source if source == LOCAL_MODEL_SOURCE else f"{source} is good")
+    print_line(source if source == LOCAL_MODEL_SOURCE else f"{source} is valid")
     print_providers(meaning)
     print_routes(meaning)
     print_limits(meaning)
@@ -167,7 +167,7 @@ def print_warnings(explanation: Mapping[str, Any]) -> None:
         for variable in server["missing"]
     ]
     warnings += [
-        f"the agent {agent['name']} counts money, and {model} has no price: say one under `prices`"
+        f"the agent {agent['name']} counts money, and {model} has no price: set one under `prices`"
         for agent in explanation["agents"]
         for model in agent["unpriced"]
     ]

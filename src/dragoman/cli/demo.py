@@ -18,12 +18,12 @@ EPILOG = examples(
 def demo(
     *,
     scripted: Annotated[bool, typer.Option("--scripted", help="A script instead of a model.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the hub running, and its data there.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the hub running, and keep its data.")] = False,
 ) -> None:
-    """See it work.
+    """Run a demonstration.
 
     Starts a hub on a free port of this machine with its data in a temporary folder, makes a key, asks a
-    question that needs tools, prints the answer as it comes, and shows what was kept.
+    question that needs tools, prints the answer as it streams, and shows what was stored.
     """
     from dragoman.cli.demo_run import run_demo  # late: a whole hub, and --help needs none
 

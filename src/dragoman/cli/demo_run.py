@@ -137,7 +137,7 @@ async def print_stored(data: Path) -> None:
     """Print what the data folder holds now, as `dragoman sessions show` would."""
     async with await Store.open(data, exclusive=False) as store:
         sessions = await store.sessions.list(OWNER)
-        print_line("\nKept in the data folder:")
+        print_line("\nStored in the data folder:")
         for session in sorted(sessions, key=lambda session: session.created_at):
             await print_session(store, session.id)
         used = await store.usage.totals(owner=OWNER)

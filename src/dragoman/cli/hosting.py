@@ -104,9 +104,15 @@ def bind_error(host: str, port: int, *, error: OSError) -> ConfigError:
     """Return the error for an address that cannot be bound."""
     match error.errno:
         case errno.EADDRINUSE:
-            message, hint = f"port {port} on {host} is taken by another program", "--port 0 takes a free one"
+            message, hint = (
+                f"port {port} on {host} is taken by another program",
+                "--port 0 chooses a free port",
+            )
         case errno.EACCES:
-            message, hint = f"this user may not take port {port}", "choose one from 1024 on with --port"
+            message, hint = (
+                f"this user may not listen on port {port}",
+                "choose port 1024 or above with --port",
+            )
         case _:
             message, hint = f"cannot listen on {host} port {port}: {error.strerror}", "see --host and --port"
     return ConfigError(message, hint=hint)
@@ -194,7 +200,7 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
     """Serve until a signal arrives. ConfigError when the address cannot be bound."""
     if not options.require_keys and not is_loopback(options.host):
         raise typer.BadParameter(
-            f"on {options.host} it would let everybody in who reaches this machine. Leave it away and make"
+            f"on {options.host} it would admit everybody who reaches this machine. Omit it and make"
             " keys with `dragoman keys create`, or listen on 127.0.0.1.",
             param_hint="--no-auth",
         )
@@ -226,7 +232,7 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
         await stop.wait()
         reloading.cancel()
         limit = options.config.limits.drain
-        print_note(f"stopping: answers under way get up to {limit:g} s to end; Ctrl-C again ends it at once")
+        print_note(f"shutting down: active answers get up to {limit:g} s to end; Ctrl-C again stops at once")
 
 
 async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, hub: Hub) -> None:
@@ -238,7 +244,7 @@ async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, 
         except DragomanError as error:
             log.error("the configuration was not reloaded: %s", error.message)
         else:
-            log.warning("the configuration was reloaded; what is under way goes on by the old one")
+            log.warning("the configuration was reloaded; active requests finish with the old one")
 
 
 def watch_signals(stop: Callable[[], None]) -> None:
@@ -259,10 +265,10 @@ def watch_signals(stop: Callable[[], None]) -> None:
 async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     """Print the setup of this hub, and warnings about what is missing."""
     print_note(f"{options.source}; model {options.config.model or 'none'}; data in {options.data}")
-    print_note(f"how to talk to it: {hosted.url}/docs")
+    print_note(f"API reference: {hosted.url}/docs")
     if not options.config.providers:
         print_note("WARNING: no provider is configured, so no model can answer")
     if not options.require_keys:
-        print_note("WARNING: --no-auth: everybody on this machine is let in, without a key, as one owner")
+        print_note("WARNING: --no-auth: everybody on this machine has access without a key, as one owner")
     elif not any(key.revoked_at is None for key in await hosted.hub.store.keys.list()):
         print_note(f"nobody has a key yet: dragoman keys create --data {options.data} --owner NAME")

@@ -56,31 +56,32 @@ def choice_check(*choices: str) -> Callable[[list[str] | None], list[str] | None
     return check
 
 
-Name: TypeAlias = Annotated[str | None, typer.Option(help="A word to tell it by, such as the device.")]
+Name: TypeAlias = Annotated[str | None, typer.Option(help="A label, such as the device.")]
 Scopes: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="|".join(SCOPES),
         callback=choice_check(*SCOPES),
-        help="What it is for; may be repeated. Without it all but admin, the usage of others.",
+        help="A scope of the key; may be repeated. Without it, all scopes but admin.",
     ),
 ]
 Models: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATTERN", help="Models that it may ask, such as 'openai/*'. May be repeated."),
+    typer.Option(metavar="PATTERN", help="Models that it may use, such as 'openai/*'. May be repeated."),
 ]
 Expires: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="WHEN", help="Its end: 30d from now, or a date such as 2027-01-31.")
+    str | None,
+    typer.Option(metavar="WHEN", help="Expiry: a span such as 30d, or a date such as 2027-01-31."),
 ]
-PerMinute: TypeAlias = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many a minute.")]
-Parallel: TypeAlias = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many at once.")]
-Dollars: TypeAlias = Annotated[float | None, typer.Option(min=0, metavar="USD", help="US dollars at most.")]
+PerMinute: TypeAlias = Annotated[int | None, typer.Option(min=0, metavar="N", help="Most per minute.")]
+Parallel: TypeAlias = Annotated[int | None, typer.Option(min=0, metavar="N", help="Most at the same time.")]
+Dollars: TypeAlias = Annotated[float | None, typer.Option(min=0, metavar="USD", help="Most US dollars.")]
 Rules: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT",
         callback=choice_check(*CLEARABLE, "limits", *LIMITS),
-        help="What to take away: name, scope, model, expires, limits, or a limit such as parallel.",
+        help="A rule to remove: name, scope, model, expires, limits, or a limit such as parallel.",
     ),
 ]
 
@@ -103,7 +104,7 @@ def build_limits(limits: Mapping[str, float | None], *, previous: Limits | None 
     set_limits = {name: value for name, value in limits.items() if value is not None}
     if not all(map(isfinite, set_limits.values())):
         raise BadRequest(
-            "a limit is a number", hint="to take one away: `dragoman keys change ID --clear LIMIT`"
+            "no limit was given", hint="to take one away: `dragoman keys change ID --clear LIMIT`"
         )
     made = Limits(**{**asdict(previous or NO_LIMITS), **set_limits})
     return None if made == NO_LIMITS else made
@@ -132,7 +133,7 @@ def describe_rules(key: ApiKey) -> str:
 T = TypeVar("T")
 Id: TypeAlias = Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]
 
-keys = typer.Typer(no_args_is_help=True, help="Keys: they let people and programs in.")
+keys = typer.Typer(no_args_is_help=True, help="Keys: access for people and programs.")
 
 
 @keys.command(
@@ -151,7 +152,7 @@ keys = typer.Typer(no_args_is_help=True, help="Keys: they let people and program
 )
 def create(
     *,
-    owner: Annotated[str, typer.Option(help="Whose sessions it opens and whose usage it is.")],
+    owner: Annotated[str, typer.Option(help="The owner of its sessions and usage.")],
     data: Data = DEFAULT_DATA,
     name: Name = None,
     scope: Scopes = None,
@@ -165,7 +166,7 @@ def create(
     usd_total: Dollars = None,
     json: AsJson = False,
 ) -> None:
-    """Make a key and print it. It cannot be read again: only its hash is kept."""
+    """Create a key and print it. It cannot be shown again: only its hash is stored."""
     limits = {
         "requests_per_minute": requests_per_minute,
         "tokens_per_minute": tokens_per_minute,
@@ -208,7 +209,7 @@ def change(
     clear: Rules = None,
     json: AsJson = False,
 ) -> None:
-    """Change what a key may do. What is not named stays. A running hub knows within five seconds."""
+    """Change what a key may do; other rules stay. A running hub applies it within five seconds."""
     limits = {
         "requests_per_minute": requests_per_minute,
         "tokens_per_minute": tokens_per_minute,
@@ -234,21 +235,21 @@ def change(
 @keys.command(
     "rotate",
     epilog=examples(
-        ("dragoman keys rotate key_3f9a0c1d2e4b5a67", "the old secret is good for another day"),
-        ("dragoman keys rotate key_3f9a0c1d2e4b5a67 --grace 0s", "it has leaked: end it now"),
+        ("dragoman keys rotate key_3f9a0c1d2e4b5a67", "the old secret stays valid for a day"),
+        ("dragoman keys rotate key_3f9a0c1d2e4b5a67 --grace 0s", "a leaked secret: invalidate it now"),
     ),
 )
 def rotate(
     id: Id,
     *,
     data: Data = DEFAULT_DATA,
-    grace: Annotated[str, typer.Option(metavar="SPAN", help="How long the old secret stays good.")] = "24h",
+    grace: Annotated[str, typer.Option(metavar="SPAN", help="How long the old secret stays valid.")] = "24h",
     json: AsJson = False,
 ) -> None:
     """Give a key a new secret and print it. Its id, limits and usage stay."""
     seconds = parse_span(grace)
     key, secret = run_with_store(require_data_folder(data), lambda store: store.keys.rotate(id, seconds))
-    print_note(f"the secret before is good for {grace} more")
+    print_note(f"the previous secret stays valid for {grace}")
     print_secret(key, secret, json=json)
 
 
@@ -300,7 +301,7 @@ def run_with_store(
 def require_data_folder(data: Path) -> Path:
     """Return the data folder. NotFound when no hub has ever used it."""
     if not (data / "hub.db").exists():
-        raise NotFound(f"there is no hub's data in {str(data)!r}", hint="name its folder with --data")
+        raise NotFound(f"there is no hub data in {str(data)!r}", hint="name the folder with --data")
     return data
 
 

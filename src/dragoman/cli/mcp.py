@@ -26,9 +26,7 @@ EPILOG = examples(
 
 def mcp(
     *,
-    stdio: Annotated[
-        bool, typer.Option("--stdio", help="Speak over stdin and stdout, the only way there is.")
-    ] = False,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Use stdin and stdout, the only transport.")] = False,
     hub: Hub = None,
     key_env: Annotated[
         str, typer.Option(metavar="VAR", help="The variable that holds a key of that hub.")
@@ -39,13 +37,13 @@ def mcp(
 ) -> None:
     """Serve the hub's tools to an MCP client over stdin and stdout.
 
-    With --hub it is a bridge to a hub that runs; without, it opens a hub of its own in this process, which
-    nobody else can have open. Logs go to stderr. A client that speaks HTTP needs none of this: its address is
-    /mcp of the hub.
+    With --hub it is a bridge to a running hub; without, it opens a hub in this process, and no other process
+    can use its data folder meanwhile. Logs go to stderr. A client that speaks HTTP needs none of this: its
+    address is /mcp of the hub.
     """
     if not stdio:
         raise typer.BadParameter(
-            "say --stdio; over HTTP the tools are at /mcp of `dragoman serve`", param_hint="--stdio"
+            "add --stdio; over HTTP the tools are at /mcp of `dragoman serve`", param_hint="--stdio"
         )
     if hub is not None:
         asyncio.run(run_bridge(hub, os.environ.get(key_env)))

@@ -24,7 +24,7 @@ ops = typer.Typer(
     no_args_is_help=True,
     help="Operations: what models and you can call; without --hub, those that a hub started here would have.",
 )
-Namespace: TypeAlias = Annotated[str | None, typer.Option(help="Only those of this namespace.")]
+Namespace: TypeAlias = Annotated[str | None, typer.Option(help="Only operations of this namespace.")]
 
 
 class OperationSource(NamedTuple):
@@ -67,7 +67,7 @@ def list_operations(
     "search", epilog=examples(("dragoman ops search 'current time'", "what a model would find with it"))
 )
 def search(
-    query: Annotated[str, typer.Argument(help="What you look for: verb, object, service.")],
+    query: Annotated[str, typer.Argument(help="Search words: verb, object, service.")],
     *,
     namespace: Namespace = None,
     hub: Hub = None,
@@ -124,7 +124,7 @@ def call(
     ] = None,
     *,
     input: Annotated[str | None, typer.Option(metavar="JSON", help="The whole input; - reads stdin.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve it, if it wants an approval.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve it, if it needs an approval.")] = False,
     hub: Hub = None,
     key: Key = None,
     config: ConfigFile = None,

@@ -27,4 +27,4 @@ Places: TypeAlias = Annotated[
         "--operations", metavar="PATH", help="Further operations: a Python file or module. May be repeated."
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -50,9 +50,9 @@ def check(
     operations: Places = None,
     json: AsJson = False,
 ) -> None:
-    """Say whether a call would be allowed, asked about or denied, and which rule decides.
+    """Print whether a call would be allowed, denied or need approval, and which rule decides.
 
-    All rules that fit are listed, the one that decides first.
+    All matching rules are listed, the deciding one first.
     """
     # late: YAML and schemas take 0.2 s
     from dragoman.cli.configuration import add_operations, read_config_if_any

@@ -49,8 +49,8 @@ cli = typer.Typer(
     epilog=examples(
         ("dragoman demo", "see a hub, a model and tools at work, without any key"),
         ("dragoman serve", "serve the hub that ./dragoman.yaml describes"),
-        ("dragoman keys create --owner me", "let somebody in"),
-        ("dragoman chat", "talk to the hub in the terminal"),
+        ("dragoman keys create --owner me", "create a key"),
+        ("dragoman chat", "chat with the hub in the terminal"),
     ),
 )
 cli.command("serve", epilog=serve.EPILOG)(serve.serve)
@@ -89,7 +89,7 @@ def options(
     *,
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=print_version, is_eager=True, help="Say the version and exit."),
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """An agent hub you own: one process between people, models and tools."""
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         print_error(
-            redact_secrets(f"an error of the program itself: {type(error).__name__}: {error}"),
+            redact_secrets(f"internal error: {type(error).__name__}: {error}"),
             hint=f"{TRACEBACK_VARIABLE}=1 shows where",
         )
         raise SystemExit(EXIT_FAILED) from None

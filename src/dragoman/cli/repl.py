@@ -19,7 +19,7 @@ PROMPT = "you> "
 HELP = """\
   /new            begin a new session
   /sessions       list your sessions
-  /open ID        go on in one of them
+  /open ID        continue one of them
   /model NAME     answer with this model from now on (provider/model)
   /help           this list
   /quit           leave (Ctrl-D does it too)
@@ -49,7 +49,7 @@ class ChatRepl:
             try:
                 self._loop(talk)
             except QuitChat:
-                print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` goes on")
+                print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` continues it")
             finally:
                 self._run(talk.client.close())
 
@@ -74,7 +74,7 @@ class ChatRepl:
         print_note(f"session {chat.session}: {stored['title'] or 'no title'}, {len(messages)} messages")
         chat.restore_pending(messages)
         if stored["running"]:
-            print_note("an answer is under way:")
+            print_note("an answer is active:")
             await chat.resume()
 
     def _loop(self, chat: ChatSession) -> None:

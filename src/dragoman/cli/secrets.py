@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.")]
 NEW_VARIABLE = "DRAGOMAN_NEW_MASTER_KEY"
 
-secrets = typer.Typer(no_args_is_help=True, help="Secrets: providers' keys and the like, kept encrypted.")
+secrets = typer.Typer(no_args_is_help=True, help="Secrets: provider keys and others, stored encrypted.")
 
 
 @secrets.command(
@@ -32,15 +32,15 @@ secrets = typer.Typer(no_args_is_help=True, help="Secrets: providers' keys and t
     ),
 )
 def set_secret(id: Id, *, data: Data = DEFAULT_DATA, config: ConfigFile = None) -> None:
-    """Keep a secret. Its value comes from a pipe or a prompt, never from the command line.
+    """Store a secret. Its value comes from a pipe or a prompt, never from the command line.
 
-    It is sealed with the master key of the configuration, or else of DRAGOMAN_MASTER_KEY, or of the file that
-    DRAGOMAN_MASTER_KEY_FILE names.
+    It is encrypted with the master key of the configuration, or else of DRAGOMAN_MASTER_KEY, or of the file
+    that DRAGOMAN_MASTER_KEY_FILE names.
     """
     master = require_master_key(config)
     value = read_value()
     run_with_store(data, lambda store: store.secrets.put(id, value), master=master)
-    print_note(f"secret {id} is kept, sealed with the master key {master.fingerprint}")
+    print_note(f"secret {id} is stored, encrypted with the master key {master.fingerprint}")
 
 
 @secrets.command(
@@ -115,7 +115,7 @@ def generate_key(
         Path | None, typer.Option(metavar="FILE", help="A new file, which only you can read.")
     ] = None,
 ) -> None:
-    """Make a master key. Who loses it loses the secrets: keep it apart from the data folder."""
+    """Create a master key. Losing it loses the secrets: keep it apart from the data folder."""
     from dragoman.store.encryption import MasterKey  # late: SQLAlchemy takes 0.2 s, and --help should not
 
     key = MasterKey.generate()

@@ -24,9 +24,9 @@ def serve(
     config: ConfigFile = None,
     data: Data = DEFAULT_DATA,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8000,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Let everybody in who reaches the port; loopback only.")
+        bool, typer.Option("--no-auth", help="Admit everybody who reaches the port; loopback only.")
     ] = False,
     operations: Places = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",

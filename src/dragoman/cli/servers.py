@@ -119,7 +119,7 @@ def add(
     name: Name,
     command: Annotated[list[str] | None, typer.Argument(help="The program and its arguments.")] = None,
     *,
-    url: Annotated[str | None, typer.Option(help="The server_path of a server that runs.")] = None,
+    url: Annotated[str | None, typer.Option(help="The URL of a running server.")] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(metavar="FIELD=ENTRY", help="A variable or header from `dragoman secrets`."),
@@ -151,7 +151,7 @@ def remove(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
 
 @servers.command("reconnect", epilog=examples(("dragoman servers reconnect time", "after it was mended")))
 def reconnect(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None) -> None:
-    """Connect to a server anew."""
+    """Reconnect to a server."""
     status = run_with_client(
         HubTarget(hub, key), lambda client: client.request("POST", f"{server_path(name)}/reconnect")
     )
@@ -162,7 +162,7 @@ def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:
     """Parse `TOOL` or `TOOL@HASH` into a pending tool and its hash. BadRequest."""
     tool, _, seen = text.partition("@")
     if tool not in pending:
-        raise BadRequest(f"{tool}: nothing of this name waits for approval")
+        raise BadRequest(f"no tool named {tool!r} waits for approval")
     if not pending[tool].startswith(seen):
         raise BadRequest(f"{tool} has changed since it was shown", hint="look at it again")
     return tool, pending[tool]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dragoman.cli.client import HubClient
     from dragoman.messages import Message
 
-sessions = typer.Typer(no_args_is_help=True, help="Sessions: what was said, and how it was made.")
+sessions = typer.Typer(no_args_is_help=True, help="Sessions: stored conversations.")
 Id = Annotated[str | None, typer.Argument(help="The session; the last changed one when left out.")]
 
 
@@ -34,7 +34,7 @@ def list_sessions(
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
     key: Key = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of rows.")] = 50,
     json: AsJson = False,
 ) -> None:
     """List sessions, the last changed first."""
@@ -68,7 +68,7 @@ def list_sessions(
 def show(
     id: Id = None, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
 ) -> None:
-    """Read a session: messages, tool calls, what they gave, and what the answers took."""
+    """Show a session: messages, tool calls, results and usage."""
     session, messages = _read(HubTarget(hub, key, data), id)
     if json:
         print_json(session_to_json(session, messages))
@@ -94,7 +94,7 @@ def export(
     format: Annotated[Literal["json", "markdown"], typer.Option()] = "json",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="A file instead of stdout.")] = None,
 ) -> None:
-    """Write a session out, whole."""
+    """Export a whole session."""
     from dragoman.cli.transcript import to_markdown  # late: messages and retelling take 0.1 s
 
     session, messages = _read(HubTarget(hub, key, data), id)
@@ -120,10 +120,10 @@ def search(
     hub: Hub = None,
     key: Key = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many messages at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of messages.")] = 20,
     json: AsJson = False,
 ) -> None:
-    """Find what was said, the best first: texts, what tools took and gave, names of files."""
+    """Search messages, best match first: texts, tool inputs and results, file names."""
     query = " ".join(words)
     found = asyncio.run(_search(HubTarget(hub, key, data), query, session=session, limit=limit))
     if json:

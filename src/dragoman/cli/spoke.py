@@ -26,7 +26,7 @@ EPILOG = examples(
 
 
 SpokeId: TypeAlias = Annotated[
-    str | None, typer.Option(help="Who this process is, over its restarts; a fresh id unless given.")
+    str | None, typer.Option(help="The id of this process across restarts; a new one by default.")
 ]
 Source: TypeAlias = Annotated[
     str | None, typer.Option(help="What the hub shows as the source; the module's name unless given.")
@@ -45,13 +45,13 @@ def spoke(
     key_env: KeyVariable = "DRAGOMAN_KEY",
     id: SpokeId = None,
     name: Source = None,
-    window: Annotated[int, typer.Option(min=1, help="How many calls it takes at a time.")] = 256,
+    window: Annotated[int, typer.Option(min=1, help="Maximum number of simultaneous calls.")] = 256,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON lines.")] = False,
 ) -> None:
     """Serve operations of this process to a hub, until it is told to stop.
 
-    It comes back by itself when the connection is lost or the hub restarts. The key is read from the
+    It reconnects when the connection is lost or the hub restarts. The key is read from the
     environment only. Ctrl-C or SIGTERM stops it: calls under way get a few seconds to end.
     """
     import uvloop  # late: --help needs none of these

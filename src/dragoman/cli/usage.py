@@ -30,8 +30,7 @@ By: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="WHAT,...",
-        help="What to sum up by: owner, key, provider, model, model_asked, door, status, day, hour, session,"
-        " run.",
+        help="Group by: owner, key, provider, model, model_asked, door, status, day, hour, session, run.",
     ),
 ]
 Since: TypeAlias = Annotated[
@@ -41,9 +40,9 @@ Until: TypeAlias = Annotated[str | None, typer.Option(metavar="WHEN", help="Up t
 Owner: TypeAlias = Annotated[str | None, typer.Option(help="Only this owner's.")]
 Model: TypeAlias = Annotated[str | None, typer.Option(help="Only of this model, asked or served.")]
 KeyId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="Only of this key.")]
-Requests: TypeAlias = Annotated[bool, typer.Option("--requests", help="Each request by itself, no sums.")]
+Requests: TypeAlias = Annotated[bool, typer.Option("--requests", help="List single requests.")]
 Limit: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, max=10_000, help="How many rows at most; 50 in a table.")
+    int | None, typer.Option(min=1, max=10_000, help="Maximum number of rows; 50 in a table.")
 ]
 AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="CSV, for spreadsheets.")]
 
@@ -64,7 +63,7 @@ def usage(
     hub: Hub = None,
     key: Key = None,
 ) -> None:
-    """Show what was used and what it cost.
+    """Show usage and cost.
 
     IN counts whole prompts, CACHED what of them the provider had in its cache. A cost after ≥ lacks calls
     whose price is unknown; ~ marks counts that hold estimates.

@@ -79,7 +79,7 @@ class ApprovalHandlers:
         require_scope(caller, *RUN_DATA_SCOPES)
         found = await self._approvals.get(exchange.path_params["id"])
         if visible_owner(caller) is not None and not involves_owner(found, caller.owner):
-            raise NotFound(f"no approval {found.id!r}")
+            raise NotFound(f"there is no approval {found.id!r}")
         await exchange.respond(200, approval_to_json(found, caller))
 
     async def answer(self, exchange: Exchange) -> None:
@@ -93,7 +93,7 @@ class ApprovalHandlers:
         try:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), ApprovalBody)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}", hint=BODY_HINT) from None
+            raise BadRequest(f"the body is invalid: {error}", hint=BODY_HINT) from None
         approval = await self._approvals.get(exchange.path_params["id"])
         approved, reason = parse_answer(body, approval if may_answer(approval, caller) else None)
         found = await self._answer(approval.id, approved=approved, by=caller, reason=reason)
@@ -104,7 +104,7 @@ def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[
     """Return whether the body approves, and its text. BadRequest when it does not fit `approval`."""
     if body.answer is None:
         if body.approved is None:
-            raise BadRequest("the body says neither yes nor no", hint=BODY_HINT)
+            raise BadRequest("the body needs `approved` or `answer`", hint=BODY_HINT)
         return body.approved, validate_reason(body.reason)
     if body.approved is False or body.reason is not None:
         raise BadRequest("an answer is a yes, and needs no reason", field="answer", hint=BODY_HINT)
@@ -121,7 +121,7 @@ def parse_status(text: str | None) -> ApprovalStatus | None:
             return status
     if text is None:
         return None
-    raise BadRequest(f"there is no status {text!r}", field="status", hint=f"there are {', '.join(STATUSES)}")
+    raise BadRequest(f"{text!r} is not a valid status", field="status", hint=f"use {', '.join(STATUSES)}")
 
 
 def may_answer_approvals(caller: Identity) -> bool:

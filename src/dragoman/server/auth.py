@@ -111,10 +111,10 @@ def write_private_file(path: Path, content: bytes) -> None:
 RECHECK_INTERVAL = 5.0
 MAX_RECENT = 10_000
 REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
-    "unknown": ("this key is unknown", "`dragoman keys list` shows the good ones"),
+    "unknown": ("this key is unknown", "`dragoman keys list` shows the valid keys"),
     "revoked": ("this key is revoked", "`dragoman keys create` makes another"),
     "expired": ("this key has expired", "`dragoman keys change ID --expires WHEN` prolongs it"),
-    "rotated": ("this key was replaced by a new one, and its grace is over", "use the new one"),
+    "rotated": ("this key was rotated, and its grace period is over", "use the new key"),
 }
 
 

@@ -49,9 +49,7 @@ class UsageHandlers:
             case "json":
                 await exchange.respond(200, await build_report(self._store.usage, question))
             case other:
-                raise BadRequest(
-                    f"there is no format {other!r}", field="format", hint="there are json and csv"
-                )
+                raise BadRequest(f"{other!r} is not a valid format", field="format", hint="use json or csv")
 
     async def _export(self, exchange: Exchange, query: UsageQuery) -> None:
         """Send CSV page by page until the client disconnects."""

@@ -74,7 +74,7 @@ class ApprovalResumer:
             except (StoreError, Unavailable):
                 raise
             except Exception:
-                log.exception("approval %s is not followed", approval.id)
+                log.exception("the run of approval %s was not resumed", approval.id)
             del self._busy[approval.id]
         self._since = now - POLL_INTERVAL
 

@@ -112,7 +112,7 @@ class ExternalOperations:
             exact_name = self.servers.status(name).name
             server = (await self._all_servers()).get(exact_name)
             if server is None:
-                raise NotFound(f"there is no MCP server {exact_name!r}", hint="it was removed elsewhere")
+                raise NotFound(f"there is no MCP server {exact_name!r}", hint="another hub removed it")
             try:
                 return self.servers.update(await self._build_spec(exact_name, server))
             except ConfigError as error:
@@ -162,7 +162,7 @@ class ExternalOperations:
             return await self._store.secrets.get(entry)
         except DragomanError as error:
             raise ConfigError(
-                f"the MCP server {server!r} wants the secret {entry!r}: {error.message}", hint=error.hint
+                f"the MCP server {server!r} needs the secret {entry!r}: {error.message}", hint=error.hint
             ) from None
 
 

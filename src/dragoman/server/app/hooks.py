@@ -146,5 +146,5 @@ def build_builtin_hook(name: str, options: dict[str, Any]) -> Any:
     if name == "redact":
         return redact(*options.pop("names", ()), **options)
     if first is not None and first not in options:
-        raise ConfigError(f"{name} wants the option {first!r}")
+        raise ConfigError(f"{name} needs the option {first!r}")
     return BUILTIN_HOOKS[name](**options)

@@ -123,7 +123,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 found[name] = await self.store.secrets.get(name)
             except DragomanError as error:
-                log.warning("the secret %s cannot be had: %s", name, error.message)
+                log.warning("the secret %s cannot be read: %s", name, error.message)
         return found
 
 
@@ -187,4 +187,4 @@ async def recover_runs(store: Store) -> None:
         log.warning("the database is down, so the hub only relays for keys that it knows: %s", error.message)
         return
     if recovered:
-        log.warning("%d runs were cut off by a crash; their messages are closed", recovered)
+        log.warning("%d runs were interrupted by a crash; their messages were closed", recovered)
