@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
     options.only = options.only or ["quality", "speed"]
     options.sizes = [int(each) for each in options.sizes.split(",")]
     if options.data and not options.data.is_dir():
-        parser.error(f"--data: {str(options.data)!r} is no folder")
+        parser.error(f"--data: {str(options.data)!r} is not a folder")
     return options
 
 

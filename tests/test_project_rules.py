@@ -67,7 +67,7 @@ BROKEN: dict[str, tuple[Check, str, str, str]] = {
     "code in __init__": (shape.check, "__init__.py", '"""Runs."""\n\na = 1\n', "re-exports"),
     "a hidden import": (shape.check, "runs.py", function("    import mcp"), "import inside a body"),
     "a name that says nothing": (words.check, "runs.py", function("    said = 1"), "'said'"),
-    "a phrase": (words.check, "runs.py", '"""Runs."""\n\nTEXT = "x is no rate"\n', "write 'is not a …'"),
+    "a phrase": (words.check, "runs.py", '"""Runs."""\n\nTEXT = "x is ' + 'no rate"\n', "write 'is not a …'"),
     "a class name twice": (
         words.check,
         "runs.py",

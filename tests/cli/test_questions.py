@@ -124,8 +124,8 @@ def asker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield served
 
 
-@pytest.mark.parametrize(("typed", "told"), [("2", "blue"), ("mauve", "mauve"), ("", "not answered")])
-def test_a_talk_asks_and_goes_on(asker: Hub, typed: str, told: str) -> None:
+@pytest.mark.parametrize(("typed", "expected"), [("2", "blue"), ("mauve", "mauve"), ("", "not answered")])
+def test_a_talk_asks_and_goes_on(asker: Hub, typed: str, expected: str) -> None:
     chat = Terminal("chat", env={"DRAGOMAN_HUB": asker.url})
     chat.see("you> ")
     chat.type("paint it")
@@ -134,7 +134,7 @@ def test_a_talk_asks_and_goes_on(asker: Hub, typed: str, told: str) -> None:
     assert "1. red" in shown
     chat.type(typed)
     shown = chat.see("you> ")
-    assert told in shown
+    assert expected in shown
     assert "Thank you." in shown
     assert chat.leave() == 0
 

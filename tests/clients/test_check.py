@@ -94,7 +94,7 @@ BAD: dict[str, tuple[str, Context, str]] = {
     "no finish": (body(START, STEP, *TEXT, STEP_END), {}, "without finish or error"),
     "no [DONE]": (body(START, FINISH, done=False), {}, "the last event is not data: [DONE]"),
     "an event name": ("event: ping\n" + turn(*TEXT), {}, "neither data nor a comment"),
-    "a frame that is no JSON": ("data: {]\n\n" + turn(*TEXT), {}, "not a frame"),
+    "a frame that is not JSON": ("data: {]\n\n" + turn(*TEXT), {}, "not a frame"),
     "a cut last event": (body(START, FINISH, done=False) + "data: [DONE]", {}, "no blank line"),
     "headers of a plain page": (turn(*TEXT), {"headers": {}}, "headers: content-type is null"),
 }

@@ -76,7 +76,7 @@ def test_a_question_is_shown_as_a_call_and_answered_by_its_output(ask: Driver, u
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "expected"),
     [
         ({"output": {"answer": "mauve"}}, "mauve"),
         ({"output": {"colour": "blue"}}, '{"colour":"blue"}'),
@@ -84,11 +84,11 @@ def test_a_question_is_shown_as_a_call_and_answered_by_its_output(ask: Driver, u
     ],
 )
 def test_an_answer_may_be_a_value_or_declined(
-    ask: Driver, upstream: Upstream, reply: dict[str, Any], told: str
+    ask: Driver, upstream: Upstream, reply: dict[str, Any], expected: str
 ) -> None:
     mark = upstream.teach([{"calls": [QUESTION]}], [{"text": "I see."}])
     report = ask(send(f"{mark} Paint it."), {"do": "output", **reply}, auto="tools", maxRequests=MOST)
-    assert told in upstream.requests(mark)[1].body["messages"][-1]["content"]
+    assert expected in upstream.requests(mark)[1].body["messages"][-1]["content"]
     assert len(report.posts) == 2
     assert_kept(report)
 
@@ -169,7 +169,7 @@ def test_what_a_sub_agent_asks_after_it_was_at_work_is_answered_as_an_approval(
     report = ask(
         send(f"{mark} Have it done."),
         {"do": "approve", "approved": approved, "reason": "blue"},
-        {"do": "reload"},  # the SDK has no word for a call that gave something though it was told no
+        {"do": "reload"},  # the SDK has no state for a call that has an output although it was denied
         auto="both",
         maxRequests=MOST,
     )

@@ -78,8 +78,8 @@ DOCUMENTS: Mapping[str, Fault] = {
     "promises more": lambda speech: [ok(speech.whole + b" ")[:-1]],
     "resets in mid-document": lambda speech: [begun(speech.whole[:60]), RESET],
     "hangs in mid-document": lambda speech: [begun(speech.whole[:60]), HANG],
-    "sends JSON that is no answer": lambda _: [ok(b'{"hello": "world"}')],
-    "sends JSON that is no object": lambda _: [ok(b"[]")],
+    "sends JSON that is not an answer": lambda _: [ok(b'{"hello": "world"}')],
+    "sends JSON that is not an object": lambda _: [ok(b"[]")],
     "sends a document without its finish": lambda speech: [
         ok(speech.whole.replace(speech.final, b'"never": null'))
     ],

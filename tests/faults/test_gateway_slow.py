@@ -108,7 +108,7 @@ async def test_clients_that_read_nothing_cost_bounded_memory_and_hold_nobody_up(
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_a_client_that_reads_late_gets_all(tmp_path: Path, way: Way) -> None:
-    """More than all buffers on the way hold; and silence that is the client's own is no timeout."""
+    """More than all buffers on the way hold; and silence of the client's own making does not time out."""
 
     async def script(peer: Peer) -> None:
         await peer.request()

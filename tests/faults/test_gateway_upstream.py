@@ -49,8 +49,8 @@ CATEGORIES: Mapping[str, Collection[str]] = {
     "sends an error and hangs": ["api_error"],
     "sends half a frame": BROKEN,
     "sends half a document": BROKEN,
-    "sends JSON that is no answer": BROKEN,
-    "sends JSON that is no object": BROKEN,
+    "sends JSON that is not an answer": BROKEN,
+    "sends JSON that is not an object": BROKEN,
 }
 STATUSES = {"timeout": 504, "network": 502, "api_error": 502}
 WORDS: Mapping[str, str] = {

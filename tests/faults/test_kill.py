@@ -58,12 +58,12 @@ async def killed_turn(config: Path, data: Path, *, session: str, after: float) -
     return seen
 
 
-def check(seen: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> None:
+def check(seen: Sequence[dict[str, Any]], received: Sequence[dict[str, Any]]) -> None:
     """Everything that the client was told for sure is there, and the message is valid."""
     if not seen:
         return
-    assert [message["role"] for message in held] == ["user", "assistant"]
-    parts = held[1]["parts"]
+    assert [message["role"] for message in received] == ["user", "assistant"]
+    parts = received[1]["parts"]
     calls = {part["toolCallId"]: part for part in parts if part["type"].startswith("tool-")}
     assert all(part["state"] in FINAL_STATES for part in calls.values())
     assert all(part.get("state") != "streaming" for part in parts)
@@ -75,13 +75,13 @@ def check(seen: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> Non
             assert texts == ["".join(WORDS)] * 3
 
 
-def check_marks(file: Path, held: Sequence[dict[str, Any]]) -> None:
+def check_marks(file: Path, received: Sequence[dict[str, Any]]) -> None:
     """No mark was made twice, and each that the record calls done was made."""
     made = file.read_text().split() if file.exists() else []
     assert len(made) == len(set(made)), f"a finished call ran again: {made}"
     done = [
         call["input"]["calls"][0]["input"]["word"]
-        for message in held
+        for message in received
         for call in message["parts"]
         if call["type"] == "tool-hub_call" and call["state"] == "output-available"
     ]

@@ -96,32 +96,36 @@ def error(message: str, **more: Any) -> bytes:
 
 
 ECHOES: Mapping[str, Echo] = {
-    "refuses": lambda _, said: [failed(401, error(f"Incorrect key: {said}", code=said, param=said))],
-    "says what is wrong": lambda _, said: [failed(400, error("bad", metadata={"raw": said}, extra=[said]))],
-    "is busy": lambda _, said: [failed(429, error(said))],
-    "fails at length": lambda _, said: [failed(500, error("y" * 480 + said))],
-    "fails at great length": lambda _, said: [failed(500, error("y" * 1980 + said))],
-    "fails in plain words": lambda _, said: [failed(500, said.encode(), "text/plain")],
-    "sends a page": lambda _, said: [failed(502, f"<title>{said}</title>".encode(), "text/html")],
-    "sends a page as an answer": lambda _, said: [ok(f"<html><title>{said}</title>".encode())],
-    "fails with 200": lambda _, said: [ok(error(said))],
-    "is another kind of document": lambda _, said: [ok(msgspec.json.encode({"you": said}))],
-    "sends garbage": lambda _, said: [complete(f"data: {{{said}\n\n".encode())],
-    "sends garbage that is cut": lambda _, said: [complete(f"data: {'z' * 62}{said}\n\n".encode())],
-    "sends a broken document": lambda _, said: [ok(f'{{"a": {"z" * 60}{said}'.encode())],
-    "breaks off in garbage": lambda speech, said: [complete(talk(speech) + f"data: {{{said}\n\n".encode())],
-    "breaks off with an error": lambda speech, said: [
-        complete(talk(speech) + data(error={"message": said, "type": said, "code": said, "param": said}))
+    "refuses": lambda _, secret: [failed(401, error(f"Incorrect key: {secret}", code=secret, param=secret))],
+    "says what is wrong": lambda _, secret: [
+        failed(400, error("bad", metadata={"raw": secret}, extra=[secret]))
     ],
-    "breaks off with a named error": lambda speech, said: [
-        complete(talk(speech) + b"event: error\ndata: " + said.encode() + b"\n\n")
+    "is busy": lambda _, secret: [failed(429, error(secret))],
+    "fails at length": lambda _, secret: [failed(500, error("y" * 480 + secret))],
+    "fails at great length": lambda _, secret: [failed(500, error("y" * 1980 + secret))],
+    "fails in plain words": lambda _, secret: [failed(500, secret.encode(), "text/plain")],
+    "sends a page": lambda _, secret: [failed(502, f"<title>{secret}</title>".encode(), "text/html")],
+    "sends a page as an answer": lambda _, secret: [ok(f"<html><title>{secret}</title>".encode())],
+    "fails with 200": lambda _, secret: [ok(error(secret))],
+    "is another kind of document": lambda _, secret: [ok(msgspec.json.encode({"you": secret}))],
+    "sends garbage": lambda _, secret: [complete(f"data: {{{secret}\n\n".encode())],
+    "sends garbage that is cut": lambda _, secret: [complete(f"data: {'z' * 62}{secret}\n\n".encode())],
+    "sends a broken document": lambda _, secret: [ok(f'{{"a": {"z" * 60}{secret}'.encode())],
+    "stops in garbage": lambda speech, secret: [complete(talk(speech) + f"data: {{{secret}\n\n".encode())],
+    "stops with an error": lambda speech, secret: [
+        complete(
+            talk(speech) + data(error={"message": secret, "type": secret, "code": secret, "param": secret})
+        )
     ],
-    "breaks off with its own error": lambda speech, said: [
-        complete(talk(speech) + speech.error.replace(b"it burns", said.encode()))
+    "stops with a named error": lambda speech, secret: [
+        complete(talk(speech) + b"event: error\ndata: " + secret.encode() + b"\n\n")
     ],
-    "compresses": lambda _, said: [ok(b"?", f"content-encoding: {said}")],
-    "speaks no HTTP": lambda _, said: [said.encode()],
-    "puts it into its head": lambda _, said: [ok(b"{}", f"x-you-said: {said}", "retry-after: 1")],
+    "stops with its own error": lambda speech, secret: [
+        complete(talk(speech) + speech.error.replace(b"it burns", secret.encode()))
+    ],
+    "compresses": lambda _, secret: [ok(b"?", f"content-encoding: {secret}")],
+    "speaks no HTTP": lambda _, secret: [secret.encode()],
+    "puts it into its head": lambda _, secret: [ok(b"{}", f"x-you-said: {secret}", "retry-after: 1")],
 }
 MUTE: Mapping[str, Fault] = {
     **{name: fault for name, fault in EARLY.items() if name not in ECHOES},

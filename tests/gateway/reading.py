@@ -69,7 +69,7 @@ def anthropic_pair(stage: Stage, **options: Any) -> Iterator[Pair]:
 
 
 def heard(read: Callable[..., Any], client: Any, model: str, **request: Any) -> Any:
-    """What a reader makes of the answer, or how the client failed; vendors' odd types are no warning."""
+    """What a reader makes of the answer, or how the client failed; vendors' odd types are not warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:

@@ -84,7 +84,7 @@ def test_anthropics_client_hears_what_an_openai_compatible_server_says(
 
 
 def unread(reply: Said) -> Said:
-    """The answer with a sign for arguments that are no object: each client shows them in its own way."""
+    """The answer with a sign for arguments that are not an object: each client shows them in its own way."""
     calls = [
         (id, name, value if isinstance(value, dict) and "INVALID_JSON" not in value and value else "unread")
         for id, name, value in reply.calls

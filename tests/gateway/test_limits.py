@@ -53,7 +53,7 @@ async def test_a_key_asks_so_often_a_minute_and_is_told_when_to_come_again(tmp_p
             assert response.headers["x-should-retry"] == "true"
             assert response.headers["x-dragoman-request-id"]
         assert len(at.sites["up"].requests) == 2
-        await at.rows(2)  # what was not let in is no usage
+        await at.rows(2)  # a refused request uses nothing
         assert (await at.chat(key=await at.key())).status_code == 200
 
 

@@ -184,7 +184,7 @@ async def test_several_keys_share_the_load(tmp_path: Path) -> None:
 
 async def test_a_key_that_is_refused_is_replaced_by_another_within_the_request(tmp_path: Path) -> None:
     sites: dict[str, Any] = {
-        f"up{status}": Site(refusal(status, "sk-secret-A is no good"), completion(), **KEYS)
+        f"up{status}": Site(refusal(status, "sk-secret-A is not valid"), completion(), **KEYS)
         for status in (401, 403, 429)
     }
     async with desk(tmp_path, environ=ENVIRON, **sites) as at:

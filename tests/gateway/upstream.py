@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What the server says to a request. `seed` chooses where the body is cut into writes.
 
-    `framing`: `length`, `chunked`, `end` (of the connection); `cut` breaks off, `held` never ends.
+    `framing`: `length`, `chunked`, `end` (of the connection); `cut` stops early, `held` never ends.
     """
 
     body: bytes

@@ -30,7 +30,7 @@ def made(id: str, description: str = "", **parameters: str) -> Operation:
         name=name,
         description=description,
         input_schema=schema,
-        parse=lambda given: given,
+        parse=lambda value: value,
         run=nothing,
     )
 

@@ -167,7 +167,7 @@ def crash() -> None:
 
 
 def again() -> None:
-    """Its API broke off in the middle of a message, and it asked again."""
+    """Its API stopped in the middle of a message, and it asked again."""
     init()
     begin("msg_1")
     piece(type="content_block_start", index=0, content_block={"type": "text", "text": "Hal"})
@@ -265,7 +265,7 @@ def refused() -> None:
 
 
 def cut() -> None:
-    """Its API broke off in the middle of a call; the CLI calls that a success."""
+    """Its API stopped in the middle of a call; the CLI calls that a success."""
     init()
     begin("msg_1")
     text(0, "Half")

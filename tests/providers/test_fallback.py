@@ -20,7 +20,7 @@ ASKED = ModelRequest(model="whatever", messages=[Message("u", "user", (TextPart(
 
 
 class Picky(ScriptedProvider):
-    """Refuses what it has no word for, as Ollama does with the URL of an image."""
+    """Refuses what it does not support, as Ollama does with the URL of an image."""
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         raise BadRequest("no URL can be sent to it", field="messages[0]")

@@ -1,4 +1,4 @@
-"""Frames survive the wire, whole and in parts; what is no frame is told so."""
+"""Frames survive the wire, whole and in parts; what is not a frame is refused."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def check_tests(root: Path) -> Iterator[Finding]:
     """A tests/mcp with an `__init__.py` would stand where `import mcp` finds it."""
     for module in modules(root, "tests"):
         if module.path.name == "__init__.py":
-            yield module.find(1, "tests are no packages: `from tests.… import` works without __init__.py")
+            yield module.find(1, "tests are not packages: `from tests.… import` works without __init__.py")
 
 
 def check_reexports(module: Module) -> Iterator[Finding]:

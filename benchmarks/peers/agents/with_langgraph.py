@@ -30,11 +30,11 @@ class Scripted(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         if isinstance(messages[-1], ToolMessage):
-            said = AIMessage(ANSWER)
+            reply = AIMessage(ANSWER)
         else:
             call = {"name": "add", "args": INPUT, "id": f"call_{next(IDS)}", "type": "tool_call"}
-            said = AIMessage("", tool_calls=[call])
-        return ChatResult(generations=[ChatGeneration(message=said)])
+            reply = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=reply)])
 
     async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         return self._generate(messages)

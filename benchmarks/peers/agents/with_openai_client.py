@@ -33,11 +33,11 @@ async def run(agent: Any) -> str:
     messages = begin(instructions)
     while True:
         answer = await client.chat.completions.create(model=name, messages=messages, tools=[SHOWN])
-        said = answer.choices[0].message
-        if not said.tool_calls:
-            return said.content
-        messages.append(said.model_dump(exclude_none=True))
-        for call in said.tool_calls:
+        reply = answer.choices[0].message
+        if not reply.tool_calls:
+            return reply.content
+        messages.append(reply.model_dump(exclude_none=True))
+        for call in reply.tool_calls:
             messages.append(result(call.id, add(**json.loads(call.function.arguments))))
 
 
@@ -47,8 +47,8 @@ async def stream(agent: Any) -> str:
     messages = begin(instructions)
     while True:
         text, id, arguments = "", "", ""
-        asked = client.chat.completions.create(model=name, messages=messages, tools=[SHOWN], stream=True)
-        async for chunk in await asked:
+        stream = client.chat.completions.create(model=name, messages=messages, tools=[SHOWN], stream=True)
+        async for chunk in await stream:
             for choice in chunk.choices:
                 text += choice.delta.content or ""
                 for call in choice.delta.tool_calls or ():

@@ -130,10 +130,10 @@ def configure_logging(level: Level, *, as_json: bool, secrets: Collection[str] =
     threading.excepthook = log_thread_crash
 
 
-def log_crash(*told: Any) -> None:
+def log_crash(*exc_info: Any) -> None:
     """Log the exception that ends the program; the arguments are those of `sys.excepthook`."""
-    if not issubclass(told[0], KeyboardInterrupt):
-        log.critical("the program failed", exc_info=told)
+    if not issubclass(exc_info[0], KeyboardInterrupt):
+        log.critical("the program failed", exc_info=exc_info)
 
 
 def log_thread_crash(crash: threading.ExceptHookArgs) -> None:

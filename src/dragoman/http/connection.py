@@ -22,7 +22,7 @@ CLOCK_RESOLUTION = 0.001  # a loop's clock may run in milliseconds
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Timeouts in seconds; None is no limit.
+    """Timeouts in seconds; None means no limit.
 
     `connect` covers waiting for a free slot, name resolution, socket, proxy and TLS; `first_byte` runs from
     the last byte sent to the end of the response's head; `idle` is the longest pause in the body; `total`

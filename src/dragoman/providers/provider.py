@@ -26,15 +26,15 @@ class Provider(Protocol):
         """Ask the model; yield what each socket read brought as one batch.
 
         Text, reasoning and tool-input blocks open, grow and close in order; a tool call ends with
-        `tool-input-available`, or with `tool-input-error` when its arguments are no JSON. The last event of
-        the last batch is a `finish-step` with reason, usage and the model that served. Block ids are unique
-        within one answer. A failure raises ProviderError; a finish is never invented. Retries happen inside,
-        and only before the first byte of the answer. Closing the generator closes the socket at once.
+        `tool-input-available`, or with `tool-input-error` when its arguments are not valid JSON. The last
+        event of the last batch is a `finish-step` with reason, usage and the model that served. Block ids
+        are unique within one answer. A failure raises ProviderError; a finish is never invented. Retries
+        happen inside, and only before the first byte of the answer. Closing the generator closes the socket at once.
         """
         ...
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """The names of the options that this provider has no word for and will leave out.
+        """The names of the options that this provider does not support and drops.
 
         BadRequest, with the field, for what cannot be left out without changing what is asked.
         """

@@ -22,7 +22,7 @@ from dragoman.errors import ConfigError, ProviderError
 from dragoman.wire.provider_errors import describe_error, find_error, provider_error
 
 MAX_MESSAGE = 500  # characters of a message
-MAX_TEXT_BODY = 16 * 1024  # characters of a body that is no JSON
+MAX_TEXT_BODY = 16 * 1024  # characters of a body that is not JSON
 MASK = "***"
 MIN_SECRET = 4  # characters of a secret: less is none, and would blot out half of every text
 SECRET_PREFIX = 8  # characters of a secret that are too many

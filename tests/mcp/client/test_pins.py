@@ -105,5 +105,5 @@ def test_what_is_nested_too_deep_becomes_null_and_the_rest_stays(levels: int) ->
 def test_secrets_are_blotted_out_in_every_spelling() -> None:
     blot = Redactor('pa"ss\\word', "tok", "secret-1", "secret-12")
     assert blot('a pa"ss\\word and pa\\"ss\\\\word') == "a *** and ***"
-    assert blot("secret-12 tok") == "*** tok"  # what is so short is no secret
+    assert blot("secret-12 tok") == "*** tok"  # a text this short is not a secret
     assert blot.redact_json({"secret-1": ["x secret-1", 3, None]}) == {"***": ["x ***", 3, None]}

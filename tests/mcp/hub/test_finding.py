@@ -21,8 +21,8 @@ HIDDEN: dict[str, dict[str, Any]] = {
     "hub_list": {"namespace": "raw"},
 }
 STEPS: list[dict[str, Any]] = [
-    {"tools": [{"name": name, "input": input, "id": f"c{at}{name}"} for name, input in asked.items()]}
-    for at, asked in enumerate((ASKED, HIDDEN))
+    {"tools": [{"name": name, "input": input, "id": f"c{at}{name}"} for name, input in query.items()]}
+    for at, query in enumerate((ASKED, HIDDEN))
 ]
 
 

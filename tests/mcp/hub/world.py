@@ -98,7 +98,7 @@ class World:
     def settled(self, name: str, *states: str) -> Json:
         """How it stands once it is ready, or in one of these states."""
         wanted = states or ("ready",)
-        found: Json = until(lambda: (said := self.server(name))["state"] in wanted and said)
+        found: Json = until(lambda: (state := self.server(name))["state"] in wanted and state)
         return found
 
     def tree(self, id: str) -> Json:

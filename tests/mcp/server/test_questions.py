@@ -184,7 +184,7 @@ async def test_a_state_goes_on_once_and_for_its_owner_only() -> None:
         assert replayed["isError"], replayed
         swapped = {**again, "requestState": second["requestState"]}
         dismissed = (await ask(hub, inputResponses=blue, **swapped))["result"]
-        assert code_of(dismissed) == "approval_needed", "an answer is no approval"
+        assert code_of(dismissed) == "approval_needed", "an answer is not an approval"
         assert (here.looked, here.ordered) == (["paint"], [])
 
 

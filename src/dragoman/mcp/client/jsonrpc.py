@@ -31,7 +31,7 @@ def parse_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMessage]:
         value = decode_json(line)
     except (ValueError, RecursionError):
         yield error_for_unreadable(line, "its response is not valid JSON") or UnreadableMessage(
-            "it is no JSON"
+            "it is not valid JSON"
         )
         return
     for item in value if isinstance(value, list) else [value]:
