@@ -17,8 +17,10 @@ from dragoman.events import Usage
 from dragoman.fold import Fold
 from dragoman.messages import FINAL_STATES, Message, ReasoningPart, TextPart, ToolPart, decode, encode
 from dragoman.model_request import ModelRequest
-from dragoman.providers.direct import AnthropicProvider, OllamaProvider, OpenAIProvider
+from dragoman.providers.anthropic import AnthropicProvider
 from dragoman.providers.model import Model
+from dragoman.providers.ollama import OllamaProvider
+from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall, Step
 from tests.agent.lab import ASK, add, calling, fail, scripted, send, wait
 from tests.providers.servers import Peer, chunk, serving

@@ -19,7 +19,7 @@ from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Operation, Registry
 from dragoman.operations.budget import Budget
 from dragoman.operations.ledger import MemoryLedger
-from dragoman.providers.direct import OpenAIProvider
+from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall, Step
 from tests.agent.lab import PRICES, add, wait
 from tests.agent.team import TASK, driven, lead, outputs, outputs_in, worker

@@ -14,8 +14,10 @@ from dragoman import events as e
 from dragoman.errors import BadRequest, ConfigError, ProviderError
 from dragoman.messages import Message, TextPart
 from dragoman.model_request import ModelRequest
-from dragoman.providers.direct import AnthropicProvider, OllamaProvider, OpenAIProvider
+from dragoman.providers.anthropic import AnthropicProvider
 from dragoman.providers.model import Model
+from dragoman.providers.ollama import OllamaProvider
+from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.resolve import resolve
 

@@ -48,7 +48,7 @@ def ask(text: str = "Hi", **fields: Any) -> ModelRequest:
 def provider(transport: Transport, url: str, **options: Any) -> OpenAIProvider:
     server = UpstreamServer(base_url=f"{url}/v1", api_key=KEY, headers={"X-Title": "us"})
     limit = options.pop("limit", MAX_ANSWER_BYTES)
-    up = OpenAIProvider("up", server, transport=transport, **{"policy": FAST, **options})
+    up = OpenAIProvider.for_server("up", server, transport=transport, **{"policy": FAST, **options})
     up.limit = limit
     return up
 
@@ -371,7 +371,7 @@ def test_keys_are_not_shown() -> None:
     server = UpstreamServer(
         base_url="http://h/v1", api_key=KEY, headers={"Api-Key": "hidden-1", "X-Title": "us"}
     )
-    up = OpenAIProvider("up", server, transport=Transport())
+    up = OpenAIProvider.for_server("up", server, transport=Transport())
     assert f"{server!r} {up!r}" == (
         "UpstreamServer('http://h/v1') OpenAIProvider('up', UpstreamServer('http://h/v1'))"
     )

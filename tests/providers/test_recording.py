@@ -12,7 +12,7 @@ from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.messages import Message, TextPart
 from dragoman.model_request import ModelRequest, Tool
-from dragoman.providers.direct import OpenAIProvider
+from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.recording import record, replay
 from dragoman.providers.scripted import Failure, ScriptedModelProvider, ScriptedStep, Step
 

@@ -188,7 +188,7 @@ async def test_a_listener_that_is_cancelled_gives_socket_and_key_back() -> None:
 
     async with serving(script) as server:
         place = UpstreamServer(base_url=server.url)
-        provider = OpenAIProvider("up", place, transport=transport, keys=ring("a"))
+        provider = OpenAIProvider.for_server("up", place, transport=transport, keys=ring("a"))
         task = asyncio.ensure_future(
             provider.relay(f"{server.url}/x", lambda: b"{}", headers={}, handle=listen)
         )
@@ -283,6 +283,6 @@ async def test_a_provider_shows_no_secret(transport: Transport) -> None:
     server = UpstreamServer(
         base_url="https://user:pw-secret@host.example/v1?key=q-secret", headers={"x-api-key": "h-secret"}
     )
-    provider = OpenAIProvider("up", server, transport=transport, keys=ring("ab"))
+    provider = OpenAIProvider.for_server("up", server, transport=transport, keys=ring("ab"))
     assert "secret" not in f"{provider!r} {provider.server!r} {provider.keys!r}"
     assert f"{provider!r}" == "OpenAIProvider('up', UpstreamServer('https://host.example/v1'))"

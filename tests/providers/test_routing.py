@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError, TooLarge
 from dragoman.http.connection import Timeouts
-from dragoman.providers.direct import LazyTransport
+from dragoman.http.lazy_transport import LazyTransport
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.routing import FALLBACK_CATEGORIES, Routing, require_model_access
 from dragoman.providers.upstream import UpstreamServer
@@ -20,7 +20,7 @@ def places(*names: str) -> dict[str, OpenAIProvider]:
         UpstreamServer(base_url="http://127.0.0.1:9/v1", api_key="sk-1"),
         LazyTransport(Timeouts()),
     )
-    return {name: OpenAIProvider(name, server, transport=transport) for name in names}
+    return {name: OpenAIProvider.for_server(name, server, transport=transport) for name in names}
 
 
 def cool_down(provider: OpenAIProvider) -> None:

@@ -350,7 +350,7 @@ def test_configured_without_its_packages_it_says_what_to_install(monkeypatch: py
 
 
 def remote(name: str, base_url: str) -> OpenAIProvider:
-    return OpenAIProvider(name, UpstreamServer(base_url=base_url), transport=Transport())
+    return OpenAIProvider.for_server(name, UpstreamServer(base_url=base_url), transport=Transport())
 
 
 def test_a_place_is_named_as_the_conventions_name_it() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Self
 
 import msgspec
 
-from dragoman.http.transport import Sender
+from dragoman.http.lazy_transport import LazyTransport
+from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, call_ids, error_text
@@ -18,6 +20,9 @@ from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.anthropic.request import check_request, encode_body, rejected_field, write_request
+
+ANTHROPIC_URL = "https://api.anthropic.com"
+DEFAULT_TIMEOUTS = Timeouts()
 
 __all__ = ["AnthropicAdapter", "AnthropicProvider", "AnthropicSettings"]
 
@@ -101,9 +106,41 @@ class AnthropicAdapter:
 
 
 class AnthropicProvider(RemoteProvider):
-    """A provider that speaks Messages. `caching.on_bust` hears when what was cached is of no use."""
+    """Anthropic's API, or a server that speaks it; see `OpenAIProvider`.
+
+    `caching.on_bust` is called when a cached prefix could not be used again.
+    """
 
     def __init__(
+        self,
+        *,
+        base_url: str = ANTHROPIC_URL,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retries: int | RetryPolicy = 0,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        name: str = "anthropic",
+    ) -> None:
+        server = UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
+        self._set_up(name, server, transport=LazyTransport(timeouts), policy=RetryPolicy.of(retries))
+
+    @classmethod
+    def for_server(
+        cls,
+        name: str,
+        server: UpstreamServer,
+        *,
+        transport: Sender,
+        keys: KeyPool | None = None,
+        policy: RetryPolicy = DEFAULTS,
+        settings: AnthropicSettings = DEFAULT_SETTINGS,
+    ) -> Self:
+        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
+        provider = cls.__new__(cls)
+        cls._set_up(provider, name, server, transport=transport, keys=keys, policy=policy, settings=settings)
+        return provider
+
+    def _set_up(
         self,
         name: str,
         server: UpstreamServer,

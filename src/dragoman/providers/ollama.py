@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.http.transport import Sender
+from dragoman.http.lazy_transport import LazyTransport
+from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, call_ids, error_text
@@ -18,6 +19,9 @@ from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.ollama.decoder import OllamaDecoder
 from dragoman.wire.ollama.request import check_request, encode_request, rejected_field
+
+OLLAMA_URL = "http://127.0.0.1:11434"
+DEFAULT_TIMEOUTS = Timeouts()
 
 __all__ = ["OllamaAdapter", "OllamaProvider", "OllamaSettings"]
 
@@ -102,9 +106,38 @@ class OllamaAdapter:
 
 
 class OllamaProvider(RemoteProvider):
-    """A provider that speaks Ollama's language."""
+    """An Ollama server, by its own API; see `OpenAIProvider`. It mostly needs no key."""
 
     def __init__(
+        self,
+        *,
+        base_url: str = OLLAMA_URL,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retries: int | RetryPolicy = 0,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        name: str = "ollama",
+    ) -> None:
+        server = UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
+        self._set_up(name, server, transport=LazyTransport(timeouts), policy=RetryPolicy.of(retries))
+
+    @classmethod
+    def for_server(
+        cls,
+        name: str,
+        server: UpstreamServer,
+        *,
+        transport: Sender,
+        keys: KeyPool | None = None,
+        policy: RetryPolicy = DEFAULTS,
+        settings: OllamaSettings = DEFAULT_SETTINGS,
+    ) -> Self:
+        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
+        provider = cls.__new__(cls)
+        cls._set_up(provider, name, server, transport=transport, keys=keys, policy=policy, settings=settings)
+        return provider
+
+    def _set_up(
         self,
         name: str,
         server: UpstreamServer,

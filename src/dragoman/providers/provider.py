@@ -29,7 +29,8 @@ class Provider(Protocol):
         `tool-input-available`, or with `tool-input-error` when its arguments are not valid JSON. The last
         event of the last batch is a `finish-step` with reason, usage and the model that served. Block ids
         are unique within one answer. A failure raises ProviderError; a finish is never invented. Retries
-        happen inside, and only before the first byte of the answer. Closing the generator closes the socket at once.
+        happen inside, and only before the first byte of the answer. Closing the generator closes the socket
+        at once.
         """
         ...
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dragoman import identity
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep
+from dragoman.http.lazy_transport import LazyTransport
 from dragoman.http.transport import Response, Sender
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, ProviderAdapter
@@ -137,7 +138,9 @@ class RemoteProvider:
         return Model(self, name, options)
 
     async def close(self) -> None:
-        """Do nothing: the transport owns the open connections."""
+        """Close the connections that it opened itself. Those of a caller's transport stay open."""
+        if isinstance(self._transport, LazyTransport):
+            await self._transport.close()
 
     async def aclose(self) -> None:
         """The same as `close`, for `contextlib.aclosing`."""

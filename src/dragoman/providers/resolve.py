@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dragoman.errors import ConfigError
+from dragoman.providers.anthropic import ANTHROPIC_URL, AnthropicProvider
 from dragoman.providers.claude_code.provider import ClaudeCodeProvider
-from dragoman.providers.direct import DEFAULT_URLS, AnthropicProvider, OllamaProvider, OpenAIProvider
 from dragoman.providers.model import Model
+from dragoman.providers.ollama import OLLAMA_URL, OllamaProvider
+from dragoman.providers.openai import OPENAI_URL, OpenAIProvider
 from dragoman.providers.provider import Provider
 
 _OLLAMA_PORT = 11434
@@ -30,16 +32,16 @@ def resolve(name: str, environ: Mapping[str, str]) -> Model:
 
 
 def _openai(environ: Mapping[str, str], name: str) -> Provider:
-    url = environ.get("OPENAI_BASE_URL") or DEFAULT_URLS["openai"]
-    required = "OPENAI_API_KEY" if url == DEFAULT_URLS["openai"] else None
+    url = environ.get("OPENAI_BASE_URL") or OPENAI_URL
+    required = "OPENAI_API_KEY" if url == OPENAI_URL else None
     return OpenAIProvider(
         base_url=url, api_key=_key("OPENAI_API_KEY", name, environ=environ, required=required)
     )
 
 
 def _anthropic(environ: Mapping[str, str], name: str) -> Provider:
-    url = environ.get("ANTHROPIC_BASE_URL") or DEFAULT_URLS["anthropic"]
-    required = "ANTHROPIC_API_KEY" if url == DEFAULT_URLS["anthropic"] else None
+    url = environ.get("ANTHROPIC_BASE_URL") or ANTHROPIC_URL
+    required = "ANTHROPIC_API_KEY" if url == ANTHROPIC_URL else None
     return AnthropicProvider(
         base_url=url, api_key=_key("ANTHROPIC_API_KEY", name, environ=environ, required=required)
     )
@@ -79,7 +81,7 @@ def _ollama_url(host: str) -> str:
     """Return the URL for `OLLAMA_HOST`, which may be a host, a port, a URL or a listen address."""
     host = host.strip().rstrip("/")
     if not host:
-        return DEFAULT_URLS["ollama"]
+        return OLLAMA_URL
     scheme, separator, rest = host.partition("://")
     if not separator:
         scheme, rest = "http", host

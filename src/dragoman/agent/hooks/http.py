@@ -22,11 +22,11 @@ from dragoman.agent.hooks.events import (
 )
 from dragoman.agent.hooks.runner import DEFAULT_TIMEOUT, HookResult
 from dragoman.errors import BadRequest
+from dragoman.http.lazy_transport import LazyTransport
 from dragoman.http.transport import Timeouts
 from dragoman.http.webhook import Webhook
 from dragoman.messages import parse_message, to_json
 from dragoman.model_request import ModelRequest
-from dragoman.providers.direct import LazyTransport
 
 MAX_REASON_LENGTH = 2_000
 

@@ -71,7 +71,7 @@ class LocalProvider:
         """
         prepared = prepare_request(request)
         server = await self._process.start()
-        provider = OpenAIProvider(
+        provider = OpenAIProvider.for_server(
             self.name, server, transport=self._transport, policy=NO_RETRIES, quirks=Quirks()
         )
         decoder = (

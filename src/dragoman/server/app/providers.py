@@ -114,17 +114,19 @@ def build_provider(
             return build_claude_code(name, provider, environ=environ)
         case "openai":
             overrides = {word: value for word in QUIRKS if (value := getattr(provider, word)) is not None}
-            return OpenAIProvider(name, server, quirks=replace(quirks_of(server), **overrides), **common)
+            return OpenAIProvider.for_server(
+                name, server, quirks=replace(quirks_of(server), **overrides), **common
+            )
         case "anthropic":
             habits = AnthropicSettings(
                 version=provider.version, beta=provider.beta, max_tokens=provider.max_tokens
             )
-            return AnthropicProvider(name, server, settings=habits, **common)
+            return AnthropicProvider.for_server(name, server, settings=habits, **common)
         case "ollama":
             ways = OllamaSettings(
                 num_ctx=provider.num_ctx, keep_alive=provider.keep_alive, think=provider.think
             )
-            return OllamaProvider(name, server, settings=ways, **common)
+            return OllamaProvider.for_server(name, server, settings=ways, **common)
 
 
 def build_claude_code(
