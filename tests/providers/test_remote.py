@@ -70,7 +70,9 @@ class Asked:
             place = UpstreamServer(
                 base_url=f"{server.url}/v1", headers={"X-Auth-Token": "tok-secret", "X-Title": "us"}
             )
-            provider: RemoteProvider = of.for_server("up", place, transport=transport, keys=ring(keys), policy=policy)
+            provider: RemoteProvider = of.for_server(
+                "up", place, transport=transport, keys=ring(keys), policy=policy
+            )
             provider.on_failure = lambda name, category: self.failures.append((name, category))
             provider.on_retry = self.retried.append
             await provider.relay(
