@@ -131,7 +131,7 @@ async def test_the_last_text_is_the_json_alone_whatever_the_model_said_around_it
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        ({"type": "objekt"}, "agents.default.output: the schema is no usable JSON Schema"),
+        ({"type": "objekt"}, "agents.default.output: The schema is not a valid JSON Schema"),
         ("nowhere.json", "agents.default.output: cannot read 'nowhere.json'"),
         (str(OWN), "holds no JSON Schema"),
     ],

@@ -193,7 +193,7 @@ class HubClient:
         return approval
 
     async def answer(self, id: str, text: str) -> Json:
-        """Answer a question. BadRequest for an approval that is no question; else as `decide`."""
+        """Answer a question. BadRequest for an approval that is not a question; else as `decide`."""
         path = f"/api/approvals/{path_segment(id)}"
         approval: Json = await self.request("POST", path, body={"answer": text})
         return approval

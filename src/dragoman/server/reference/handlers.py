@@ -62,9 +62,8 @@ class ReferenceHandlers:
 
 
 def _openapi() -> bytes:
-    from dragoman.server.reference.openapi import (
-        build_document,  # late: rarely needed, and start-up stays fast
-    )
+    # late: rarely needed, and start-up stays fast
+    from dragoman.server.reference.openapi import build_document
 
     return msgspec.json.encode(build_document())
 
