@@ -79,14 +79,14 @@ async def test_a_call_that_runs_by_itself_takes_no_output_from_outside() -> None
 
 
 @pytest.mark.parametrize(
-    ("approved", "output", "words"),
+    ("approved", "outputs", "words"),
     [
         (True, ["sent to bob"], ["tool-approval-response", "tool-output-available"]),
         (False, [None], ["tool-approval-response", "tool-output-denied"]),
     ],
 )
 async def test_a_call_that_wants_approval_waits_for_the_answer(
-    approved: bool, output: Any, words: list[str]
+    approved: bool, outputs: Any, words: list[str]
 ) -> None:
     agent = Agent(scripted(calling(SEND), "done"), operations=[send])
     run = agent.spawn(ASK)
@@ -99,7 +99,7 @@ async def test_a_call_that_wants_approval_waits_for_the_answer(
     )
     result = await run.result
     assert (result.exit_reason, result.text) == ("success", "done")
-    assert output(result) == output
+    assert output(result) == outputs
     event_types = await types(run)
     assert event_types[event_types.index("tool-approval-request") + 1 :][:2] == words
 

@@ -60,7 +60,7 @@ def test_it_is_answered_by_number_or_in_words(
     assert (reply.code, reply.out, f"{id} is approved: user.question, {answer}" in reply.err) == (0, "", True)
     assert f"by local: {answer}" in run("approvals", "show", id, *where).out
     again = run("approvals", "answer", id, "1", *where)
-    assert (again.code, "approved already" in again.err) == (1, True)
+    assert (again.code, "already approved" in again.err) == (1, True)
 
 
 def test_what_is_no_answer_changes_nothing(run: Run, hub: Hub, where: tuple[str, ...]) -> None:

@@ -18,10 +18,10 @@ REASONS = {
     "../up": "its name is not 1 to 128 letters",
     "name": "its name is not 1 to 128 letters",
     "GOOD": "there is a tool 'Good' already",
-    "remote": "no usable JSON Schema",
+    "remote": "not a valid JSON Schema",
     "big": "bytes, and at most 262,144 are taken",
     "deep": "nested more than 64 deep",
-    "broken": "no usable JSON Schema",
+    "broken": "not a valid JSON Schema",
     "badhints": "its output schema or its annotations are not objects",
 }
 
@@ -132,6 +132,6 @@ async def test_a_tool_whose_id_is_taken_is_left_out(open_hub: Any, raw: Any) -> 
         hub.registry.add(taken)
         hub.servers.add(raw("one"))
         (status,) = await hub.servers.wait_until_started()
-        assert "there is an operation 'one.echo' already" in status.problems[0]
+        assert "An operation 'one.echo' already exists" in status.problems[0]
         await hub.servers.remove("one")
         assert hub.ids() == ["one.echo"]
