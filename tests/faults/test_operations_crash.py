@@ -111,7 +111,7 @@ async def test_calls_that_kill_9_cuts_off_are_uncertain_when_they_act_and_aborte
         assert tree["status"] == "aborted"
         part = (await hub.messages("s"))[1]["parts"][1]
         assert part["state"] == "output-error"
-        assert 'do not repeat: near.quick gave "quick"' in part["errorText"]
+        assert 'do not repeat: near.quick returned "quick"' in part["errorText"]
 
 
 async def test_calls_of_no_run_that_kill_9_cuts_off_are_ended_too(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def status_of(hub: World, tool: str) -> tuple[str, str | None]:
 
 FAULTS = {
     "hang": ("call_timeout", "did not end by its deadline", "failed"),
-    "garble": ("call_failed", "broken JSON", "failed"),
+    "garble": ("call_failed", "not valid JSON", "failed"),
     "ask": ("call_failed", "What is your mother's name?", "failed"),
     "askhang": ("call_failed", "What is your mother's name?", "failed"),
     "fail": ("call_failed", "no such city", "failed"),
@@ -112,7 +112,7 @@ def test_a_huge_result_is_kept_as_an_artifact_and_one_beyond_that_is_told_in_par
 def test_of_a_hostile_list_what_can_be_used_is_and_the_rest_is_explained(hub: World) -> None:
     reply = hub.settled("hostile")
     problems = "\n".join(reply["problems"])
-    for words in ("no object", "without a name", "nested more than", "GOOD"):
+    for words in ("not an object", "without a name", "nested more than", "GOOD"):
         assert words in problems, words
     assert hub.batch("hostile.Good")["success"]
     shown = hub.ask("GET", "/api/operations/hostile.hidden")["description"]
