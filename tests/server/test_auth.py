@@ -70,7 +70,7 @@ async def test_a_refused_key_is_told_why(tmp_path: Path) -> None:
         whys = {
             "dgm_?": "unknown",
             revoked: "revoked",
-            rotated: "replaced",
+            rotated: "rotated",
             expired: "expired",
             "": "wants a key",
         }
