@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from dragoman import events as e
-from dragoman.cli.renderer import MAX_SHOWN, RENDERERS, EventRenderer, describe_answer, format_duration
+from dragoman.cli.chat.renderer import MAX_SHOWN, RENDERERS, EventRenderer, describe_answer, format_duration
 from dragoman.cli.terminal import make_console, strip_controls
 
 UNDRAWN = {e.StartStep, e.TextStart, e.ReasoningStart, e.ToolApprovalResponse, e.FinishStep}

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.cli.client import HubClient
-from dragoman.cli.in_process import connect_to_data
+from dragoman.cli.hub_client.client import HubClient
+from dragoman.cli.hub_client.in_process import connect_to_data
 from dragoman.errors import BadRequest, Conflict, NotFound, Unavailable
 from dragoman.operations.approval import ApprovalRequest
 from tests.serving import Served, serving

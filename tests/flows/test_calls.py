@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.in_process import connect_to_data
+from dragoman.cli.hub_client.in_process import connect_to_data
 from tests.serving import Served, ask, serving, text_of, types, usage
 
 BENCH = str(Path(__file__).parent / "bench.py")

@@ -114,7 +114,7 @@ async def test_a_call_of_no_session_is_told_so_and_one_of_another_finds_nothing(
         for name, input in (("search", {"query": "x"}), ("read", {"message": "x"})):
             called = await hub.http.post(f"/api/operations/history.{name}/call", json=input)
             assert called.json()["error"]["code"] == "bad_request"
-            assert "no session" in called.json()["error"]["message"]
+            assert "not belong to a session" in called.json()["error"]["message"]
         await hub.chat(SECRET)
         [answer] = call_output(await hub.chat("And the code?", session="other"))
         assert answer["result"]["found"] == []
@@ -144,7 +144,7 @@ async def test_an_agent_that_works_for_another_one_does_not_look_into_its_conver
         assert len(requests) == 2
         for [result] in requests:
             assert result["error"]["code"] == "bad_request"
-            assert "works for another one" in result["error"]["message"]
+            assert "A sub-agent has no history" in result["error"]["message"]
 
 
 async def test_a_search_over_http_says_what_it_has_not_looked_at_yet(tmp_path: Path) -> None:

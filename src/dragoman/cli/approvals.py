@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 import typer
 
-from dragoman.cli.connect import HubTarget, connect, run_with_client
+from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.questions import question_lines, resolve_answer, spell_invisible
 from dragoman.cli.terminal import (
@@ -27,7 +27,7 @@ from dragoman.cli.terminal import (
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 
 if TYPE_CHECKING:
-    from dragoman.cli.client import HubClient
+    from dragoman.cli.hub_client.client import HubClient
 
 Json: TypeAlias = dict[str, Any]  # an approval, as `GET /api/approvals/{id}` returns it
 Status: TypeAlias = Literal["pending", "approved", "denied", "expired", "used", "all"]

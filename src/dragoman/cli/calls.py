@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dragoman.cli.connect import HubTarget, connect, run_with_client
+from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dragoman.cli.client import HubClient
+    from dragoman.cli.hub_client.client import HubClient
 
 Json: TypeAlias = dict[str, Any]
 MIN_POLL_INTERVAL = 0.25

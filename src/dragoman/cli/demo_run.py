@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.cli.chat_session import ChatSession
-from dragoman.cli.client import HubClient
+from dragoman.cli.chat.renderer import EventRenderer, describe_answer, format_duration
+from dragoman.cli.chat.session import ChatSession
 from dragoman.cli.configuration import local_config
 from dragoman.cli.hosting import HostedHub, bind_listener, host_hub
+from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.local import is_installed
 from dragoman.cli.logs import configure_logging
-from dragoman.cli.renderer import EventRenderer, describe_answer, format_duration
 from dragoman.cli.terminal import make_console, print_line
 from dragoman.config import Config, ProviderConfig
 from dragoman.errors import DragomanError

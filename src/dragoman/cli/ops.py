@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 import typer
 
-from dragoman.cli.connect import HubTarget, run_with_client
+from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
 from dragoman.cli.questions import question_lines, resolve_answer
 from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest
 
 if TYPE_CHECKING:
-    from dragoman.cli.client import HubClient
+    from dragoman.cli.hub_client.client import HubClient
 
 ops = typer.Typer(
     no_args_is_help=True,
@@ -188,7 +188,7 @@ def run_with_source(source: OperationSource, work: Callable[[HubClient], Awaitab
         add_operations,
         read_config_if_any,
     )
-    from dragoman.cli.in_process import connect_to_config  # late: as above
+    from dragoman.cli.hub_client.in_process import connect_to_config  # late: as above
 
     config = add_operations(read_config_if_any(source.config), source.modules or ())
 

@@ -15,7 +15,6 @@ import typer
 from dragoman.cli import (
     approvals,
     calls,
-    chat,
     check,
     demo,
     keys,
@@ -30,6 +29,7 @@ from dragoman.cli import (
     spoke,
     usage,
 )
+from dragoman.cli.chat import command
 from dragoman.cli.logs import redact_secrets
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
@@ -54,7 +54,7 @@ cli = typer.Typer(
     ),
 )
 cli.command("serve", epilog=serve.EPILOG)(serve.serve)
-cli.command("chat", epilog=chat.EPILOG)(chat.chat)
+cli.command("chat", epilog=command.EPILOG)(command.chat)
 cli.command("check", epilog=check.EPILOG)(check.check)
 cli.command("demo", epilog=demo.EPILOG)(demo.demo)
 cli.command("usage", epilog=usage.EPILOG)(usage.usage)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dragoman.cli.connect import HubTarget, run_with_client
+from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Key
 from dragoman.cli.terminal import (
     examples,
@@ -21,7 +21,7 @@ from dragoman.cli.terminal import (
 from dragoman.errors import BadRequest
 
 if TYPE_CHECKING:
-    from dragoman.cli.client import HubClient
+    from dragoman.cli.hub_client.client import HubClient
 
 Json: TypeAlias = dict[str, Any]
 Url: TypeAlias = Annotated[
@@ -170,7 +170,7 @@ def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:
 
 def server_path(name: str) -> str:
     """Return the path of a server in the hub's API."""
-    from dragoman.cli.client import path_segment  # late: --help needs none of it
+    from dragoman.cli.hub_client.client import path_segment  # late: --help needs none of it
 
     return f"/api/mcp/servers/{path_segment(name)}"
 

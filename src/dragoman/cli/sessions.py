@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dragoman.cli.connect import HubTarget, connect, run_with_client
+from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, make_console, print_json, print_note, print_table
 from dragoman.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
-    from dragoman.cli.client import HubClient
+    from dragoman.cli.hub_client.client import HubClient
     from dragoman.messages import Message
 
 sessions = typer.Typer(no_args_is_help=True, help="Sessions: stored conversations.")
@@ -73,7 +73,7 @@ def show(
     if json:
         print_json(session_to_json(session, messages))
         return
-    from dragoman.cli.transcript import print_transcript  # late: drawing takes 0.1 s
+    from dragoman.cli.chat.transcript import print_transcript  # late: drawing takes 0.1 s
 
     print_transcript(session, messages, out=make_console(sys.stdout))
 
@@ -95,7 +95,7 @@ def export(
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="A file instead of stdout.")] = None,
 ) -> None:
     """Export a whole session."""
-    from dragoman.cli.transcript import to_markdown  # late: messages and retelling take 0.1 s
+    from dragoman.cli.chat.transcript import to_markdown  # late: messages and retelling take 0.1 s
 
     session, messages = _read(HubTarget(hub, key, data), id)
     text = to_json_text(session, messages) if format == "json" else to_markdown(session, messages)
@@ -134,7 +134,7 @@ def search(
         return
     if found["matched"] == "some":
         print_note("nothing holds all these words; this is what holds some of them")
-    from dragoman.cli.transcript import print_passage  # late: drawing takes 0.1 s
+    from dragoman.cli.chat.transcript import print_passage  # late: drawing takes 0.1 s
 
     out = make_console(sys.stdout)
     for passage in found["found"]:

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from dragoman.cli.connect import HubTarget, connect, run_with_client
+from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, print_json, print_note
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from dragoman.cli.client import HubClient
+    from dragoman.cli.hub_client.client import HubClient
 
 T = TypeVar("T")
 
@@ -26,13 +26,14 @@ class HubTarget(NamedTuple):
 async def connect(target: HubTarget) -> AsyncIterator[HubClient]:
     """Open a client of the hub where one is named, else of the data folder. NotFound, BadRequest."""
     if target.hub or target.data is None:
-        from dragoman.cli.client import HubClient  # late: --help needs none of these
+        from dragoman.cli.hub_client.client import HubClient  # late: --help needs none of these
         from dragoman.cli.options import DEFAULT_HUB  # late: as above
 
         async with HubClient.over_http(target.hub or DEFAULT_HUB, target.key) as client:
             yield client
         return
-    from dragoman.cli.in_process import connect_to_data  # late: SQLAlchemy and the server take 0.3 s
+    # late: SQLAlchemy and the server take 0.3 s
+    from dragoman.cli.hub_client.in_process import connect_to_data
 
     async with connect_to_data(target.data) as client:
         yield client

@@ -11,11 +11,11 @@ import msgspec
 import typer
 
 from dragoman import events
-from dragoman.cli.chat_session import ChatSession, TurnEnd
-from dragoman.cli.client import HubClient
+from dragoman.cli.chat.renderer import EventRenderer
+from dragoman.cli.chat.repl import ChatRepl
+from dragoman.cli.chat.session import ChatSession, TurnEnd
+from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
-from dragoman.cli.renderer import EventRenderer
-from dragoman.cli.repl import ChatRepl
 from dragoman.cli.terminal import examples, make_console, print_note
 
 EXIT_CODES: dict[TurnEnd, int] = {"done": 0, "failed": 1, "stopped": 130}

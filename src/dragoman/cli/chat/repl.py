@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from dragoman.cli.chat_session import ChatSession, new_session_id
-from dragoman.cli.client import HubClient
+from dragoman.cli.chat.renderer import EventRenderer
+from dragoman.cli.chat.session import ChatSession, new_session_id
+from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.questions import Question, resolve_answer
-from dragoman.cli.renderer import EventRenderer
 from dragoman.cli.terminal import format_age, print_error, print_note, print_table
 from dragoman.errors import DragomanError, NotFound
 

@@ -10,9 +10,9 @@ from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
 from dragoman.agent.approvals import QUESTION_PART, pending_questions
-from dragoman.cli.client import EventBatches, HubClient
+from dragoman.cli.chat.renderer import EventRenderer, describe_answer
+from dragoman.cli.hub_client.client import EventBatches, HubClient
 from dragoman.cli.questions import Question
-from dragoman.cli.renderer import EventRenderer, describe_answer
 from dragoman.errors import DragomanError
 from dragoman.events import Data
 from dragoman.messages import Message, ToolPart

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.cli.renderer import EventRenderer, describe_answer
+from dragoman.cli.chat.renderer import EventRenderer, describe_answer
 from dragoman.cli.terminal import format_age, strip_controls
 from dragoman.messages import (
     DataPart,

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from starlette.types import ASGIApp, Message
 
-from dragoman.cli.client import HubClient, HubResponse
+from dragoman.cli.hub_client.client import HubClient, HubResponse
 from dragoman.cli.keys import require_data_folder
 from dragoman.config import Config
 from dragoman.errors import ProviderError

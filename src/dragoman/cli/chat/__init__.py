@@ -1,0 +1,1 @@
+"""`dragoman chat`: talk to a hub in the terminal."""
