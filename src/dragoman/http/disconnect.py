@@ -19,9 +19,11 @@ class DisconnectWatch:
 
     Set `response_complete` before the last part of the response is sent, because the channel reports a
     disconnect then too. After a disconnect the block ends without an error and `disconnected` is set.
+    Watching begins after `delay` seconds.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, *, delay: float = WATCH_DELAY) -> None:
+        self._delay = delay
         self.response_complete = False
         self.disconnected = False
         self._exchange = exchange
@@ -31,7 +33,10 @@ class DisconnectWatch:
 
     async def __aenter__(self) -> DisconnectWatch:
         self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(WATCH_DELAY, self._start)
+        if self._delay:
+            self._timer = asyncio.get_running_loop().call_later(self._delay, self._start)
+        else:
+            self._start()
         return self
 
     async def __aexit__(

@@ -59,7 +59,8 @@ async def stream_run(
     headers: Mapping[str, str] | None = None,
 ) -> None:
     """Send the follower's batches until the run ends or the client disconnects."""
-    async with DisconnectWatch(exchange) as watch:
+    # No delay: a run that ends meanwhile must know that this client did not see its end.
+    async with DisconnectWatch(exchange, delay=0) as watch:
         with follower:
             await exchange.start_response(200, {**dialect.headers, **(headers or {})})
             comment = partial(exchange.send_chunk, KEEP_ALIVE)
