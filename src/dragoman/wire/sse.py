@@ -65,6 +65,17 @@ class SSEParser:
 
     def feed(self, raw: bytes) -> list[bytes]:
         """Return the frames that this read completes."""
+        if (  # the fast path: a read of whole frames with one data line each
+            self._started
+            and raw.startswith(_DATA_PREFIX)
+            and raw.endswith(b"\n\n")
+            and b"\r" not in raw
+            and not (self._pending or self._after_cr)
+            and len(raw) <= self._limit
+        ):
+            frames_data = raw[len(_DATA_PREFIX) : -2].split(_DATA_SEPARATOR)
+            if raw.count(b"\n") == 2 * len(frames_data):
+                return frames_data
         raw = self._normalise(raw)
         if not raw:
             return []

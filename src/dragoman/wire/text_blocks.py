@@ -79,7 +79,8 @@ class TextBlockWriter:
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
-        self._flush()
+        if self._pending_text:
+            self._flush()
         events, self._events = self._events, []
         return events
 
@@ -87,7 +88,9 @@ class TextBlockWriter:
         pieces = self._pending_text
         if not pieces and not (last and self._surrogates.pending):
             return
-        text = self._surrogates.join("".join(pieces), last=last)
+        text = "".join(pieces)
+        if self._surrogates.pending or not text.isascii():
+            text = self._surrogates.join(text, last=last)
         self._pending_text = []
         if not text:
             return
@@ -108,7 +111,7 @@ class SurrogateJoiner:
 
     def join(self, text: str, *, last: bool = False) -> str:
         """Return the text with the pending half before it; keep back a half at its end unless `last`."""
-        if not self.pending and (text.isascii() or _is_encodable(text)):
+        if not self.pending and _is_encodable(text):
             return text
         text = self.pending + text
         self.pending = ""

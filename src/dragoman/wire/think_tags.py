@@ -31,16 +31,18 @@ ThinkTagState: TypeAlias = Literal["start", "inside", "after", "text", "plain"]
 class ThinkTagSplitter:
     """Splits one answer's content into text and reasoning.
 
-    Mode `open` starts inside the tag, for models whose template opens it; `off` splits nothing.
+    Mode `open` starts inside the tag, for models whose template opens it; `off` splits nothing. In the state
+    `text`, with nothing pending, a text without `<` passes as it is: a caller may set `last_character` then,
+    instead of calling `feed`.
     """
 
     def __init__(self, mode: ThinkTagMode = "auto") -> None:
-        self._state: ThinkTagState = "plain" if mode == "off" else "start"
+        self.state: ThinkTagState = "plain" if mode == "off" else "start"
         self._default_state: ThinkTagState = "inside" if mode == "open" else "text"
         self._closing_tag = THINK_END
         self._only_whitespace = True  # inside the tag, and only white space so far
         self.pending = ""  # possibly the beginning of a tag, or white space before one
-        self._last_character = ""  # of the visible text
+        self.last_character = ""  # of the visible text
 
     def feed(self, text: str) -> list[TaggedText]:
         """Return the parts that this text completes, in order; a "border" ends the block before it."""
@@ -48,7 +50,7 @@ class ThinkTagSplitter:
         self.pending = ""
         parts: list[TaggedText] = []
         while text:
-            match self._state:
+            match self.state:
                 case "text":
                     text = self._read_text(text, parts)
                 case "inside":
@@ -63,9 +65,9 @@ class ThinkTagSplitter:
     def close(self) -> list[TaggedText]:
         """Return the pending text, before other content or at the end."""
         text, self.pending = self.pending, ""
-        if self._state == "after":
+        if self.state == "after":
             text = text.lstrip()
-        return [("reasoning" if self._state == "inside" else "text", text)] if text else []
+        return [("reasoning" if self.state == "inside" else "text", text)] if text else []
 
     def _read_start(self, text: str) -> str:
         """Handle the start of the answer, or the text after a closing tag."""
@@ -77,13 +79,13 @@ class ThinkTagSplitter:
             return ""
         opening = next((tag for tag in TAG_PAIRS if stripped.startswith(tag)), None)
         if opening is not None:
-            self._state, self._closing_tag, self._only_whitespace = "inside", TAG_PAIRS[opening], True
+            self.state, self._closing_tag, self._only_whitespace = "inside", TAG_PAIRS[opening], True
             return stripped[len(opening) :]
         if stripped.startswith(THINK_END):
-            self._state = "after"
+            self.state = "after"
             return stripped[len(THINK_END) :]
-        text = stripped if self._state == "after" else text
-        self._state = "text" if self._state == "after" else self._default_state
+        text = stripped if self.state == "after" else text
+        self.state = "text" if self.state == "after" else self._default_state
         return text
 
     def _read_reasoning(self, text: str, parts: list[TaggedText]) -> str:
@@ -94,7 +96,7 @@ class ThinkTagSplitter:
         if end < 0:
             self._emit_up_to_tag(text, parts, tags=(self._closing_tag,))
             return ""
-        self._state = "after"
+        self.state = "after"
         if end:
             parts.append(("reasoning", text[:end]))
         return text[end + len(self._closing_tag) :]
@@ -105,13 +107,13 @@ class ThinkTagSplitter:
             self._emit_up_to_tag(text, parts, tags=_TAGS_IN_TEXT)
             return ""
         before = text[: max(end, 0)]
-        if end < 0 or "<think>" in before or (before or self._last_character).endswith(_QUOTES):
-            self._state = "plain"
+        if end < 0 or "<think>" in before or (before or self.last_character).endswith(_QUOTES):
+            self.state = "plain"
             return text
         if before:
             parts.append(("text", before))
         parts.append(("border", ""))
-        self._state = "after"
+        self.state = "after"
         return text[end + len(THINK_END) :]
 
     def _emit_up_to_tag(self, text: str, parts: list[TaggedText], *, tags: tuple[str, ...]) -> None:
@@ -121,5 +123,5 @@ class ThinkTagSplitter:
             self.pending = text[index:]
             text = text[:index]
         if text:
-            self._last_character = text[-1]
-            parts.append(("reasoning" if self._state == "inside" else "text", text))
+            self.last_character = text[-1]
+            parts.append(("reasoning" if self.state == "inside" else "text", text))

@@ -78,43 +78,6 @@ _decoder = msgspec.json.Decoder(OpenAIChunk)
 decode_lines = _decoder.decode_lines
 
 
-def sole_delta(chunk: OpenAIChunk) -> OpenAIDelta | None:
-    """Return the delta if the chunk contains nothing else, as nearly all do; None otherwise."""
-    choices = chunk.choices
-    if (
-        choices is None
-        or len(choices) != 1
-        or chunk.usage is not None
-        or chunk.error is not None
-        or chunk.x_groq is not None
-        or chunk.citations is not None
-        or chunk.search_results is not None
-        or chunk.web_search is not None
-    ):
-        return None
-    choice = choices[0]
-    return (
-        None if choice.index or choice.finish_reason is not None or choice.error is not None else choice.delta
-    )
-
-
-def has_only_content_and_calls(delta: OpenAIDelta) -> bool:
-    """Whether the delta contains only content and tool calls."""
-    return (
-        delta.reasoning_content is None
-        and delta.reasoning is None
-        and delta.reasoning_text is None
-        and delta.refusal is None
-        and delta.reasoning_details is None
-        and delta.thinking_blocks is None
-        and delta.reasoning_opaque is None
-        and delta.function_call is None
-        and delta.annotations is None
-        and delta.images is None
-        and delta.audio is None
-    )
-
-
 def read_chunks(payload: bytes) -> list[OpenAIChunk]:
     """Parse the chunks in one frame leniently; ValueError if it is not a JSON object."""
     try:

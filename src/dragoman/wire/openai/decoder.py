@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
 from dragoman.wire.json_codec import DECODE_ERRORS, parse_lenient_json
-from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks, sole_delta
+from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks
 from dragoman.wire.openai.event_builder import OpenAIEventBuilder
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.provider_errors import (
@@ -47,6 +47,7 @@ class OpenAIDecoder:
         limit: int = MAX_FRAME_BYTES,
     ) -> None:
         self.done = False
+        self.failure: ProviderError | None = None
         self._parser = SSEParser(limit=limit)
         self._builder = OpenAIEventBuilder(
             quirks or Quirks(),
@@ -57,11 +58,6 @@ class OpenAIDecoder:
         )
 
     @property
-    def failure(self) -> ProviderError | None:
-        """Why the answer failed, if it did."""
-        return self._builder.failure
-
-    @property
     def heartbeat_count(self) -> int:
         """The number of comments received: a sign of life, but no progress."""
         return self._parser.comment_count
@@ -70,8 +66,8 @@ class OpenAIDecoder:
         """Return the events in one read; ProviderError once the answer has failed and all events before it
         are returned.
         """
-        if self._builder.failure is not None:
-            raise self._builder.failure
+        if self.failure is not None:
+            raise self.failure
         if self.done:
             return []
         try:
@@ -82,8 +78,9 @@ class OpenAIDecoder:
         if payloads:
             self._decode_frames(payloads)
         events = self._builder.take_events()
-        if not events and self._builder.failure is not None:
-            raise self._builder.failure
+        self.failure = self._builder.failure
+        if self.failure is not None and not events:
+            raise self.failure
         return events
 
     def close(self) -> list[Event]:
@@ -91,8 +88,9 @@ class OpenAIDecoder:
         if self._builder.failure is None and not self.done:
             self._decode_frames(self._parser.close(), last=True)
             self._finish(done=False)
-        if self._builder.failure is not None:
-            raise self._builder.failure
+        self.failure = self._builder.failure
+        if self.failure is not None:
+            raise self.failure
         return self._builder.take_events()
 
     def decode_document(self, raw: bytes) -> list[Event]:
@@ -157,10 +155,7 @@ class OpenAIDecoder:
     def _add_chunks(self, batch: Sequence[OpenAIChunk], payloads: Sequence[bytes]) -> None:
         try:
             for chunk, payload in zip(batch, payloads, strict=True):
-                delta = sole_delta(chunk)
-                if delta is not None and self._builder.model:
-                    self._builder.add_delta(delta)
-                elif not self._add_chunk(chunk, payload):
+                if not (self._builder.add_if_sole_delta(chunk) or self._add_chunk(chunk, payload)):
                     return
         except RecursionError:
             self._builder.fail(nesting_error())

@@ -18,7 +18,6 @@ from dragoman.wire.openai.chunk import (
     OpenAIDelta,
     OpenAIFunctionCall,
     OpenAIToolCallDelta,
-    has_only_content_and_calls,
     lenient_function,
 )
 from dragoman.wire.openai.quirks import Quirks
@@ -100,12 +99,55 @@ class OpenAIEventBuilder:
         self._usage: Any = None
         self._requested_model = model
 
-    def add_delta(self, delta: OpenAIDelta) -> None:
-        """Add the delta of a chunk that contains nothing else."""
-        if has_only_content_and_calls(delta):
-            self._add_content(delta.content)
+    def add_if_sole_delta(self, chunk: OpenAIChunk) -> bool:
+        """Add a chunk that contains nothing but a delta, as nearly all do; return False for any other.
+
+        All checks are in one function, without calls: it runs for every chunk.
+        """
+        choices = chunk.choices
+        if (
+            choices is None
+            or len(choices) != 1
+            or not self.model
+            or chunk.usage is not None
+            or chunk.error is not None
+            or chunk.x_groq is not None
+            or chunk.citations is not None
+            or chunk.search_results is not None
+            or chunk.web_search is not None
+        ):
+            return False
+        choice = choices[0]
+        delta = choice.delta
+        if delta is None or choice.index or choice.finish_reason is not None or choice.error is not None:
+            return False
+        has_more = not (
+            delta.reasoning_content is None
+            and delta.reasoning is None
+            and delta.reasoning_text is None
+            and delta.refusal is None
+            and delta.reasoning_details is None
+            and delta.thinking_blocks is None
+            and delta.reasoning_opaque is None
+            and delta.function_call is None
+            and delta.annotations is None
+            and delta.images is None
+            and delta.audio is None
+        )
+        content = delta.content
+        if type(content) is str and content and not (has_more or delta.tool_calls or self.has_tool_calls):
+            self._started = True
+            self._content.append(content)
         else:
+            self._add_delta(delta, has_more=has_more)
+        return True
+
+    def _add_delta(self, delta: OpenAIDelta, *, has_more: bool = True) -> None:
+        """Add any delta; one without `has_more` contains only content and tool calls."""
+        if has_more:
             self._add_all_content(delta)
+        else:
+            self._add_content(delta.content)
         for fragment in delta.tool_calls or ():
             if not self._append_arguments(fragment):
                 self._add_call(self._call_fragment(fragment))
@@ -133,7 +175,8 @@ class OpenAIEventBuilder:
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
-        self._split_content()
+        if self._content:
+            self._split_content()
         if self.has_tool_calls:
             self._blocks.insert(self._tool_calls.take_events())
         return self._blocks.take_events()
@@ -166,10 +209,10 @@ class OpenAIEventBuilder:
 
     def _add_choice(self, choice: OpenAIChoice) -> None:
         if choice.delta is not None:
-            self.add_delta(choice.delta)
+            self._add_delta(choice.delta)
         if not self._started and (choice.delta is None or choice.finish_reason):
             # a complete answer in one event, perhaps with an empty delta, or the old completions API
-            self.add_delta(
+            self._add_delta(
                 _with_indexes(choice.message)
                 if choice.message is not None
                 else OpenAIDelta(content=choice.text)
@@ -309,10 +352,16 @@ class OpenAIEventBuilder:
 
     def _split_content(self) -> None:
         """Split the text so far into text and reasoning; keep back the beginning of a tag."""
-        if self._content:
-            pieces = self._think_tags.feed("".join(self._content))
-            self._content.clear()
-            self._write_tagged(pieces)
+        if not self._content:
+            return
+        text = "".join(self._content)
+        self._content.clear()
+        tags = self._think_tags
+        if tags.state == "text" and not tags.pending and "<" not in text:  # nearly always: no tag begins
+            tags.last_character = text[-1]
+            self._blocks.write("text", text)
+        else:
+            self._write_tagged(tags.feed(text))
 
     def _flush_content(self) -> None:
         """Like `_split_content`, with nothing kept back: other content follows."""
