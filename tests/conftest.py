@@ -1,4 +1,4 @@
-"""What all tests share: how much each does, what the whole run cost, and that Ctrl-C stops what they start.
+"""Fixtures of all tests: profiles, the CPU budget, and cleanup on Ctrl-C.
 
 `TEST_PROFILE=quick`, the default, is `make test`: few examples of each property, few rounds of each loop, and
 programs that are forked. `thorough` is `make soak`: many of both, and programs that are loaded anew.

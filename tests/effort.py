@@ -1,4 +1,4 @@
-"""How much a test does: few examples, kills and rounds in `make test`, many in `make soak`."""
+"""How many examples, kills and rounds a test does: few in `make test`, many in `make soak`."""
 
 from __future__ import annotations
 

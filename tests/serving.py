@@ -1,4 +1,4 @@
-"""A hub in this process on a free port, and a client for it: what flow and fault tests share."""
+"""A hub in this process on a free port, and a client for it."""
 
 from __future__ import annotations
 

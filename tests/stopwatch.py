@@ -1,4 +1,4 @@
-"""How long something takes, told so that a busy machine does not change it."""
+"""Measures durations in a way that does not depend on the machine's load."""
 
 from __future__ import annotations
 

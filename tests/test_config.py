@@ -1,4 +1,4 @@
-"""Reading a configuration: what is wrong is said with its line and field, all at once, without secrets."""
+"""Configuration errors: line and field, all at once, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment in a configuration: variables inside texts, and fields that variables say over the file."""
+"""Environment variables in a configuration, and variables that override fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of a configuration: what they say, what they are by default, and keys that are read for them."""
+"""Fields of a configuration and their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folding and retelling: history is a fold of events."""
+"""Folding events into messages, and unfolding messages into events."""
 
 from __future__ import annotations
 

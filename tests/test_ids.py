@@ -1,4 +1,4 @@
-"""Ids: no two are the same, also not in two processes of which one was forked."""
+"""Ids are unique, also after a fork."""
 
 from __future__ import annotations
 

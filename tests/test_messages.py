@@ -1,4 +1,4 @@
-"""Messages and events as users of the library read them: by their words, and by what was said."""
+"""Messages and events as users of the library read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project's rules: the wheel is tested, promises have tests, checks notice what they forbid."""
+"""The project's rules: the wheel is tested, promises have tests, checks find violations."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Starts the program without loading it each time: a process that has loaded it forks one that runs it.
+"""Forks programs from a process that has already imported the package.
 
 Loading takes a second of processor time, and the tests start the program some hundred times. What is started
 is a process of its own all the same: a child of the one that asked, with its pid, signals, streams and exit

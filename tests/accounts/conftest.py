@@ -1,4 +1,4 @@
-"""A store, a spool and a clock for the tests of the accounts."""
+"""Fixtures of the accounts tests: a store, a usage spool and a clock."""
 
 from __future__ import annotations
 

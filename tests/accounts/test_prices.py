@@ -1,4 +1,4 @@
-"""Prices: found, refused, overridden; and what a request costs."""
+"""Prices of models: lookup, overrides, unknown models, and the cost of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of agents share."""
+"""Fixtures of the agent tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations for tests, and the check that every family of providers takes one."""
+"""Conversations for tests, and a check that every provider family accepts one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operation that a model calls under hooks, for the tests of hooks."""
+"""An operation that a model calls under hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that work for others, for the tests of sub-agents: scripts, operations, and what a run says."""
+"""Agents with sub-agents, scripts for them, and readers of their events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aborts at any moment: the provider's socket closes, no task is left, what was said can be sent on."""
+"""Aborts at any moment: the provider's socket closes, no task is left, the history can be sent again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dragoman.providers.model import Model
 from dragoman.providers.ollama import OllamaProvider
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall, Step
-from tests.agent.lab import ASK, add, calling, fail, scripted, send, wait
+from tests.agent.scripted import ASK, add, calling, fail, scripted, send, wait
 from tests.providers.servers import Peer, chunk, serving
 from tests.stopwatch import Stopwatch
 from tests.wire.openai_streams import chunk as said

@@ -1,4 +1,4 @@
-"""A budget in US dollars: reserved before a step, settled after it, shared by all that spend from it."""
+"""Budgets in US dollars: reserved before a step, settled after it, shared by concurrent runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.events import Usage
 from dragoman.operations.budget import Budget
 from dragoman.providers.model import Model
 from dragoman.providers.scripted import ScriptedProvider, Step
-from tests.agent.lab import ASK, PRICES, USED, add, calling, provider, scripted, types
+from tests.agent.scripted import ASK, PRICES, USED, add, calling, provider, scripted, types
 
 STEP = 100e-6 + 10 * 10e-6  # dollars that USED costs
 ANSWER = 1_024 * 10e-6  # dollars that an answer of unknown length is reserved for

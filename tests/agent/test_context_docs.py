@@ -1,4 +1,4 @@
-"""The examples of three pages of the documentation run as they stand there."""
+"""The Python examples of the context pages run as printed."""
 
 from __future__ import annotations
 

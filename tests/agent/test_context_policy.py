@@ -1,4 +1,4 @@
-"""Policies: a conversation is cut in good time, the cut holds until the next one, and an event says so."""
+"""Context policies: when a conversation is shortened, how long the cut holds, and its event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations of any shape, cut as they grow: every family takes them, and each goes on from its cut."""
+"""Random conversations, shortened as they grow, are accepted by every provider family."""
 
 from __future__ import annotations
 

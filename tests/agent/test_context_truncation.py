@@ -1,4 +1,4 @@
-"""Shorter conversations: what stays, and that every family of providers takes them."""
+"""Truncated conversations: what is kept, and that every provider family accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python examples of the library's pages run as they stand, those of one page in one namespace.
+"""The Python examples of the library's pages run as printed, in one namespace a page.
 
 Tests among them run as well, after what makes their recordings.
 """

@@ -1,4 +1,4 @@
-"""The examples of the library run as they stand, each in a process of its own, and say what they should."""
+"""The programs of examples/library run and print what they should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks at the calls that a model makes: who is asked, what a decision does, and what a broken hook does."""
+"""Tool call hooks: order, decisions, and hooks that fail."""
 
 from __future__ import annotations
 

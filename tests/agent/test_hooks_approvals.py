@@ -1,4 +1,4 @@
-"""Hooks and approvals: somebody approves what runs, and hooks can ask for it."""
+"""Hooks and approvals: the call that is approved is the call that runs, and hooks can ask for approval."""
 
 from __future__ import annotations
 

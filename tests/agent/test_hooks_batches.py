@@ -1,4 +1,4 @@
-"""Hooks and batches: each call of a batch is asked about once, and nothing runs while one of them waits."""
+"""Hooks and batches: each call is decided once, and none runs while one of them waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ready-made hooks, and ways round them: paths, destructive commands, rates."""
+"""The ready-made guards, and attempts to bypass them: paths, destructive commands, rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP hooks: what is sent, how it is signed, which answers count, and what a bad one does."""
+"""HTTP hooks: the signed request, valid answers, and what an invalid answer does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks of the loop: what a user says, what a model is asked and answers, how a run ended."""
+"""Hooks of the loop: prompt, model request, model response, end of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets and what is private: found in arguments and results, blotted out, kept out of the audit log."""
+"""Secrets in arguments and results are detected, redacted, and left out of the audit log."""
 
 from __future__ import annotations
 

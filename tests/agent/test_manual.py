@@ -1,4 +1,4 @@
-"""Calls that are run outside, and approvals: the run waits, and goes on with what is handed in."""
+"""Manual mode and approvals: the run waits for outputs and resumes with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.errors import Conflict, NotFound
 from dragoman.messages import ToolPart
 from dragoman.model_request import Tool
 from dragoman.providers.scripted import ScriptedCall
-from tests.agent.lab import ASK, CALL, add, calling, provider, scripted, send, types, until
+from tests.agent.scripted import ASK, CALL, add, calling, provider, scripted, send, types, until
 
 WHERE = Tool("where_am_i", "Say where the user is.", {"type": "object", "properties": {}})
 SEND = ScriptedCall("mail_send", {"to": "bob"}, id="s1")

@@ -1,4 +1,4 @@
-"""Images and files: checked before they are sent, and told as they are when they cannot be."""
+"""Images and files are checked before they are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that a provider runs by itself, as Claude Code and web searches do: the loop leaves them alone."""
+"""Tool calls that a provider executes itself are passed on and not executed again."""
 
 from __future__ import annotations
 

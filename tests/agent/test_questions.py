@@ -1,4 +1,4 @@
-"""Questions: a model asks the person that it works for, and goes on with the answer."""
+"""The question operation: the model asks the user and continues with the answer."""
 
 from __future__ import annotations
 

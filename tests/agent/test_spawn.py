@@ -1,4 +1,4 @@
-"""Spawning a run: its events as they happen, its result, and what is refused at once."""
+"""Spawning a run: live events, the result, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.events import Usage
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.providers.scripted import Failure, ScriptedCall, Step
-from tests.agent.lab import ASK, CALL, USED, add, calling, fail, provider, scripted, send, types, wait
+from tests.agent.scripted import ASK, CALL, USED, add, calling, fail, provider, scripted, send, types, wait
 
 TWO_STEPS = [
     "start", "start-step",

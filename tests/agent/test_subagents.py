@@ -1,4 +1,4 @@
-"""Sub-agents: an agent that another one calls like any operation, and what both are told."""
+"""Sub-agents, called like any operation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.operations import Calls, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation
 from dragoman.providers.scripted import Step
-from tests.agent.lab import add
+from tests.agent.scripted import add
 from tests.agent.team import TASK, driven, lead, outputs, outputs_in, seen, slow, worker
 
 ADD = ("math_add", {"a": 2, "b": 2})

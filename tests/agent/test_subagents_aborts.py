@@ -1,4 +1,4 @@
-"""Aborts, deadlines and budgets reach the agents that work for another one, wherever they are."""
+"""Aborts, deadlines and budgets reach sub-agents at any depth."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dragoman.operations.budget import Budget
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall, Step
-from tests.agent.lab import PRICES, add, wait
+from tests.agent.scripted import PRICES, add, wait
 from tests.agent.team import TASK, driven, lead, outputs, outputs_in, worker
 from tests.agent.test_aborts import HEAD, check_valid, tasks
 from tests.providers.servers import Peer, chunk, serving

@@ -1,4 +1,4 @@
-"""What a sub-agent may do: what both it and all who have it work may; and what hooks say of it."""
+"""What a sub-agent may call: the intersection of its policy and its callers'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.agent.hooks.events import Ask, Block, Modify, PreToolUse
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.settings import RunLimits
 from dragoman.operations.permission.policy import Policy, Rule
-from tests.agent.lab import add, send
+from tests.agent.scripted import add, send
 from tests.agent.team import TASK, Letters, approving, driven, lead, outputs, outputs_in, worker
 
 NOTE = ("mail_note", {"text": "x"})

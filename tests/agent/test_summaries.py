@@ -1,4 +1,4 @@
-"""Summaries of an agent are paid for and counted like its steps, and it knows how much its model reads."""
+"""Summaries of a conversation are paid for and counted like steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dragoman import (
 from dragoman.errors import ConfigError
 from dragoman.providers.model import Model
 from dragoman.providers.scripted import Failure, ScriptedProvider, Step
-from tests.agent.lab import PRICES, scripted
+from tests.agent.scripted import PRICES, scripted
 
 SUMMARY = Step(text="They spoke.", usage=Usage(input_tokens=1_000, output_tokens=50, total_tokens=1_050))
 ANSWER = Step(text="Fine.", usage=Usage(input_tokens=200, output_tokens=5, total_tokens=205))

@@ -1,4 +1,4 @@
-"""The program as its users meet it: in this process, in one of its own, or at a terminal."""
+"""Runs the program: in this process, in its own process, or at a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman approvals`: the same on a data folder and at a running hub."""
+"""`dragoman approvals` over a data folder and at a running hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help teaches, and errors say what to do."""
+"""Help texts have examples, and errors say what to do."""
 
 from __future__ import annotations
 

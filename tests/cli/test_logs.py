@@ -1,4 +1,4 @@
-"""Logs: each line names its request, an ended request has one line, and no line holds a secret."""
+"""Logs: each line names its request, each request ends with one line, no line contains a secret."""
 
 from __future__ import annotations
 

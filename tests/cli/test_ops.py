@@ -1,4 +1,4 @@
-"""`dragoman ops`: the same answers from a running hub and from this process."""
+"""`dragoman ops` at a running hub and in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman policy check`: the verdict, and the rules that it comes from."""
+"""`dragoman policy check`: the decision and the rules behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions at the terminal: shown as such, answered by number or in words."""
+"""Questions at the terminal, answered by number or in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman serve`: how it starts, what it refuses, how it ends."""
+"""`dragoman serve`: start, refusals, shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman sessions`: the same from the data folder and from a running hub."""
+"""`dragoman sessions` over a data folder and at a running hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripted model server says by default, keyed by a word in the model name or the user's text.
+"""The default answers of the scripted model server, chosen by a word in the model name or the user's text.
 
 A behaviour is a list of answers, one for each step of a run; an answer is a list of moves:
 `{"text": str | [str]}`, `{"reasoning": str | [str]}`, `{"calls": [{"name", "arguments", "id"?}]}` (each may

@@ -1,4 +1,4 @@
-"""A model server, a hub and the real clients, for the tests of this folder."""
+"""A model server, a hub and the real clients."""
 
 from __future__ import annotations
 

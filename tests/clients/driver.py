@@ -1,4 +1,4 @@
-"""Plays scenarios on the real `Chat` class (drive.mjs) and gives its report a shape that tests can read."""
+"""Plays scenarios on the AI SDK's `Chat` class (drive.mjs) and parses its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub in a process of its own, as an operator would start it, and plain requests to it."""
+"""A hub in its own process, and plain requests to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves the chat page, with the hub behind it at /api, and can lose a connection on the way."""
+"""Serves the chat page with the hub behind it at /api; can drop a connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.clients.wire import READ, Request, Server, Wire
+from tests.clients.http1 import READ, Request, Server, Wire
 
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript"}
 

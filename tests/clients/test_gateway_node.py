@@ -1,4 +1,4 @@
-"""The official Node SDKs at the gateway: they make of it what they make of the model server by itself."""
+"""The official Node SDKs read the same through the gateway as from the model server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from openai.types.chat import ChatCompletion
 
 from tests.clients.driver import run_node
-from tests.gateway.recorded import (
+from tests.gateway.recordings import (
     ANTHROPIC,
     ANTHROPIC_BROKEN,
     OLLAMA,

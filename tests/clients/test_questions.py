@@ -1,4 +1,4 @@
-"""Questions, and what sub-agents have to ask, as the AI SDK's own client sees and answers them."""
+"""Questions and approvals, from sub-agents too, in the AI SDK's client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.clients.behaviours import calculate
 from tests.clients.driver import Driver, Report, shape_of, text_of
 from tests.clients.hub import Hub, StartHub
-from tests.clients.scenes import assert_kept, send
+from tests.clients.scenarios import assert_kept, send
 from tests.clients.upstream import Upstream
 
 QUESTION = {"name": "user_question", "arguments": {"text": "Which colour?", "options": ["red", "blue"]}}

@@ -1,4 +1,4 @@
-"""The turns of a chat, as the AI SDK's own client sees them."""
+"""Chat turns in the AI SDK's client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.behaviours import calculate
 from tests.clients.driver import Driver, shape_of, text_of
-from tests.clients.scenes import ASK_USER, META_TOOLS, assert_kept, send
+from tests.clients.scenarios import ASK_USER, META_TOOLS, assert_kept, send
 from tests.clients.upstream import Upstream
 
 

@@ -1,4 +1,4 @@
-"""Streams that are left, lost, joined and stopped, as the AI SDK's own client sees them."""
+"""Streams that are stopped, lost, resumed and shared, in the AI SDK's client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.clients.behaviours import Answer, calculate, piece
 from tests.clients.driver import Driver, Report, shape_of, story_of, text_of
 from tests.clients.hub import Hub, StartHub
-from tests.clients.scenes import ASK_USER, assert_kept, send
+from tests.clients.scenarios import ASK_USER, assert_kept, send
 from tests.clients.upstream import Upstream
 from tests.stopwatch import Stopwatch
 

@@ -1,4 +1,4 @@
-"""A model server for the tests: says what its script says, writes down who asked and who left.
+"""A scripted model server that records requests and disconnects.
 
 `Upstream()` runs it on a thread of the tests; `python -m tests.clients.upstream --port 9000` runs it alone,
 steered by `POST /control/scripts/KEY` `{"answers": [[move, …], …], "repeat": bool, "in_order": bool}`,
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.clients.behaviours import Answer, Behaviour, defaults, key_of, step_of
-from tests.clients.wire import Request, Server, Wire
+from tests.clients.http1 import Request, Server, Wire
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Faults of a model server, by name: what it does to a connection instead of answering."""
+"""Faults of a model server, by name."""
 
 from __future__ import annotations
 

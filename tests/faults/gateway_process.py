@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, to be sent signals; its log lies in a file."""
+"""A gateway in its own process, with its log in a file."""
 
 from __future__ import annotations
 

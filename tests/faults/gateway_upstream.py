@@ -1,4 +1,4 @@
-"""What servers of each family say, in pieces; a hub before such a server; and clients that may leave."""
+"""Model servers of each family in pieces, a hub in front of them, and clients that may disconnect."""
 
 from __future__ import annotations
 

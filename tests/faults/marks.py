@@ -1,4 +1,4 @@
-"""An operation with an effect that can be counted: each call adds a line to a file."""
+"""An operation whose effect can be counted: each call appends a line to a file."""
 
 from __future__ import annotations
 

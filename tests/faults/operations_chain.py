@@ -1,4 +1,4 @@
-"""Operations of a hub that end in a spoke and come back from there; they note what they do in a file."""
+"""Operations that call a spoke, which calls the hub again; they log to a file."""
 
 from __future__ import annotations
 

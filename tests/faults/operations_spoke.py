@@ -1,4 +1,4 @@
-"""Operations of a spoke in a process of its own: one that calls back into the hub, and some that act."""
+"""A spoke in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub in a process of its own, to be killed; and plain requests to it."""
+"""A hub in its own process, to be killed."""
 
 from __future__ import annotations
 

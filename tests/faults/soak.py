@@ -1,4 +1,4 @@
-"""A soak: clients at both doors that leave at random, a server that fails at random, and an audit.
+"""A soak test: clients that disconnect at random, a server that fails at random, and an audit.
 
 `python -m tests.faults.soak --seconds 600` runs it for long. At its end no socket and no task is left, memory
 is flat, and the usage rows are what the server says that it has served.

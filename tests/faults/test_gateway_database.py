@@ -1,4 +1,4 @@
-"""The hub without its database: who was seen before goes on, and what was used is written later, once."""
+"""The gateway without its database: known keys continue, usage is written later, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.server.app import Hub
 from dragoman.store import sqlite
 from dragoman.store.store import DATABASE_FILE
 from tests.faults.gateway_upstream import DEADLINE, OPENAI, PATHS, Way, ask, opened, provider
-from tests.faults.test_database_down import busy, replaced
+from tests.faults.test_usage_database_down import busy, replaced
 from tests.providers.servers import Peer, ok, serving
 
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]

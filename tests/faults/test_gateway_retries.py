@@ -1,4 +1,4 @@
-"""Further attempts: before the first byte has reached the client, and never after it."""
+"""Retries happen before the first byte has reached the client and never after it."""
 
 from __future__ import annotations
 

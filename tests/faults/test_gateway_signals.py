@@ -1,4 +1,4 @@
-"""SIGTERM drains and SIGHUP reloads, with streams under way."""
+"""SIGTERM drains and SIGHUP reloads while streams are open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kill -9` at any moment: what was acknowledged is there, every session is readable and goes on."""
+"""`kill -9` at any moment: acknowledged data is there, and every session continues."""
 
 from __future__ import annotations
 

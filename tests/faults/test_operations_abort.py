@@ -1,4 +1,4 @@
-"""A chat that is stopped in the middle of operation, spoke, operation and MCP server leaves nothing."""
+"""Stopping a chat ends its operations, spokes and MCP calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.clients.driver import Driver
 from tests.effort import rounds
-from tests.faults.operations_world import Json, World, batch, find, statuses, until, world
+from tests.faults.operations_hub import Json, World, batch, find, statuses, until, world
 from tests.stopwatch import Stopwatch
 
 READERS = 4  # threads that read the database begin one after the other

@@ -1,4 +1,4 @@
-"""A hub or a spoke that is killed in the middle of calls: what was done is known, what waits goes on."""
+"""A hub or spoke is killed while calls run: their state is known, waiting calls continue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.faults.operations_world import (
+from tests.faults.operations_hub import (
     Json,
     batch,
     configured,

@@ -1,4 +1,4 @@
-"""Calls at a fixed rate over HTTP, over MCP and through a spoke: none is lost, and memory stays flat."""
+"""Calls at a fixed rate over HTTP, MCP and a spoke: none is lost, memory stays flat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.calls.asks import by_http, by_mcp
 from benchmarks.calls.paced import run
-from tests.faults.operations_world import spoke
+from tests.faults.operations_hub import spoke
 from tests.faults.process import Process, started, write_config
 from tests.faults.test_operations_crash import get, has
 

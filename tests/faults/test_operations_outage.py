@@ -1,4 +1,4 @@
-"""The database goes down in the middle of calls: what was done is told and written later, what acts waits."""
+"""The database goes down while calls run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.store import sqlite
 from tests.faults import operations_chain
-from tests.faults.operations_world import Json, batch, until, words
-from tests.faults.test_database_down import busy, replaced
+from tests.faults.operations_hub import Json, batch, until, words
+from tests.faults.test_usage_database_down import busy, replaced
 from tests.serving import Served, serving
 
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]

@@ -1,4 +1,4 @@
-"""Attacks on a served hub: calls that are denied, approvals that were not given, bodies that are bombs."""
+"""Attacks on calls: denied operations, missing approvals, oversized bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.spokes.client.dial import endpoint_url
 from dragoman.spokes.hub.settings import SpokeSettings
 from tests.serving import Served, ask, frames_in, serving, types
 
-PREY = str(Path(__file__).parent / "operations_prey.py")
+PREY = str(Path(__file__).parent / "operations_targets.py")
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},

@@ -1,4 +1,4 @@
-"""No secret is ever shown: all failures are provoked, and everything that the hub has said is searched."""
+"""No secret appears in any answer, log, trace or file, whatever fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.cli.program import environ, run
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, Fault, failed, play, speech_at, talk
 from tests.faults.gateway_process import started
 from tests.faults.gateway_upstream import MAIN, SPEECHES, WAYS, Speech, Way, ask, complete, data, rows_of
-from tests.faults.test_database_down import replaced
+from tests.faults.test_usage_database_down import replaced
 from tests.providers.servers import Peer, Received, ok, serving
 from tests.serving import listening
 

@@ -1,4 +1,4 @@
-"""A short soak; `python -m tests.faults.soak --seconds 600` is the long one."""
+"""A short soak test; `python -m tests.faults.soak --seconds 600` is the long one."""
 
 from __future__ import annotations
 

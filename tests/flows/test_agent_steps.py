@@ -1,4 +1,4 @@
-"""Agents of a served hub: functions that change a step, answers in a form, operations on their way."""
+"""Agents of a served hub: prepared steps, structured output, operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.server.app import services
 from tests.serving import Served, serving, text_of, types, usage, write_script
 
 HERE = Path(__file__).parent
-OWN = HERE / "own.py"
+OWN = HERE / "configured_functions.py"
 NOW = {"tools": [{"name": "time_now", "input": {}}], "usage": usage(100, 10)}
 CITY = {
     "type": "object",

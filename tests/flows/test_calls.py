@@ -1,4 +1,4 @@
-"""What a chat sees of its calls: progress, approvals given elsewhere, limits, mended arguments."""
+"""Calls as a chat shows them: progress, approvals, limits, repaired arguments."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from dragoman.cli.hub_client.in_process import connect_to_data
 from tests.serving import Served, ask, serving, text_of, types, usage
 
-BENCH = str(Path(__file__).parent / "bench.py")
-DANGER = str(Path(__file__).parent / "danger.py")
+BENCH = str(Path(__file__).parent / "slow_operations.py")
+DANGER = str(Path(__file__).parent / "approval_operation.py")
 
 
 def calls(tool: str, input: Any, *, times: int = 1) -> list[dict[str, Any]]:

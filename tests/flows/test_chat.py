@@ -1,4 +1,4 @@
-"""A chat turn through every room: HTTP, runs, loop, provider, store."""
+"""A chat turn through HTTP, runs, loop, provider and store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving import ask, serving, text_of, types, usage
 
-DANGER = Path(__file__).with_name("danger.py")
+DANGER = Path(__file__).with_name("approval_operation.py")
 
 TOOL: dict[str, Any] = {"tools": [{"name": "hub_list", "input": {}}], "text": "Let me look."}
 

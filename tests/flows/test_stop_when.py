@@ -1,4 +1,4 @@
-"""When the answers of a served hub end: what `stop_when` says of it, and what an answer has cost by then."""
+"""`stop_when` of a served hub's agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.errors import ConfigError
 from tests.serving import Served, serving, text_of, types, usage
 
 HERE = Path(__file__).parent
-BENCH, OWN = str(HERE / "bench.py"), HERE / "own.py"
+BENCH, OWN = str(HERE / "slow_operations.py"), HERE / "configured_functions.py"
 PRICES = {"sim/*": {"input": 1, "output": 10}}
 
 

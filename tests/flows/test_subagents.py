@@ -1,4 +1,4 @@
-"""Agents of a served hub that work for others, or for a program that calls them."""
+"""Sub-agents of a served hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.identity import Identity
 from dragoman.operations.context import Context
 from tests.serving import Served, ask, serving, text_of, usage, write_script
 
-BENCH = str(Path(__file__).parent / "bench.py")
+BENCH = str(Path(__file__).parent / "slow_operations.py")
 TASK = {"tools": [{"name": "agents_helper", "input": {"prompt": "Do it."}, "id": "c1"}]}
 DONE = {"text": "Done.", "usage": usage(100, 10)}
 WORK = [

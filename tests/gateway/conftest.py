@@ -1,4 +1,4 @@
-"""One stage for all tests of this folder: they play on it one after the other."""
+"""One upstream and one hub for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway.reading import Pair, anthropic_pair, openai_pair
+from tests.gateway.sdk_clients import Pair, anthropic_pair, openai_pair
 from tests.gateway.upstream import Stage, staged
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's own client at the hub, with a server of its family behind: it hears what it hears straight."""
+"""Anthropic's client reads the same through the hub as from its server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 import pydantic
 import pytest
 
-from tests.gateway.reading import HI, Failed, Pair, events, final, final_in_a_loop, heard, message
-from tests.gateway.recorded import ANTHROPIC, ANTHROPIC_BROKEN
+from tests.gateway.recordings import ANTHROPIC, ANTHROPIC_BROKEN
+from tests.gateway.sdk_clients import HI, Failed, Pair, events, final, final_in_a_loop, heard, message
 from tests.gateway.upstream import Answer, Stage, document
 from tests.wire.anthropic_streams import STOP, sse, start, stop, text
 

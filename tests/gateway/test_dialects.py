@@ -1,4 +1,4 @@
-"""The hub's own dialects on the gateway's doors: the frames of `ui` and `hub`, whoever answers."""
+"""The `ui` and `hub` stream dialects at the gateway's endpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.clients.driver import run_node
-from tests.gateway.recorded import ANTHROPIC, OLLAMA, OPENAI, Said, decoded, known_ids
+from tests.gateway.recordings import ANTHROPIC, OLLAMA, OPENAI, Said, decoded, known_ids
 from tests.gateway.upstream import LINES, Answer, Stage, document
 from tests.serving import Frames, frames_in
 from tests.wire.openai_streams import chunk, sse

@@ -1,4 +1,4 @@
-"""Errors as the SDKs raise them: a provider's as straight from it, and the hub's own in each door's words."""
+"""Errors as the SDKs raise them: the provider's and the hub's own, in each endpoint's format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from dragoman.limits import Limits
-from tests.gateway.reading import (
+from tests.gateway.recordings import ANTHROPIC, OPENAI
+from tests.gateway.sdk_clients import (
     Pair,
     anthropic_pair,
     completion,
@@ -21,7 +22,6 @@ from tests.gateway.reading import (
     said_status,
     snapshot,
 )
-from tests.gateway.recorded import ANTHROPIC, OPENAI
 from tests.gateway.upstream import KEY, Answer, Stage, document
 from tests.wire.openai_streams import chunk, sse
 

@@ -1,4 +1,4 @@
-"""Keys of the hub over HTTP: how they are sent, what they open, which models, for how long."""
+"""API keys over HTTP: headers, scopes, models, expiry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.server import auth
 
-from .desk import Desk, Site, completion, desk
+from .metered_hub import Desk, Site, completion, desk
 
 SCOPES = ("gateway", "chat", "operations", "admin")
 DOORS: dict[str, tuple[str, str, Any]] = {

@@ -1,4 +1,4 @@
-"""Limits over HTTP: requests and tokens a minute, parallel requests, money; of keys, owners and the hub."""
+"""Limits over HTTP: requests, tokens and parallel requests, of keys, owners and the hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.accounts.price import Price, TokenRates
 from dragoman.limits import Limits
 from tests.providers.servers import Peer
 
-from .desk import Desk, Site, completion, desk, holding, refusal, tokens, usage
+from .metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
 
 OWN: dict[str, Any] = {"limits": {"owners": {"ada": {"requests_per_minute": 2}}}}
 

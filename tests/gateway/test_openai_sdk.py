@@ -1,4 +1,4 @@
-"""OpenAI's own client at the hub, with a server of its family behind: it hears what it hears straight."""
+"""OpenAI's client reads the same through the hub as from its server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import openai
 import pydantic
 import pytest
 
-from tests.gateway.reading import (
+from tests.gateway.recordings import OPENAI, OPENAI_BROKEN
+from tests.gateway.sdk_clients import (
     HI,
     USAGE,
     Failed,
@@ -22,7 +23,6 @@ from tests.gateway.reading import (
     folded,
     heard,
 )
-from tests.gateway.recorded import OPENAI, OPENAI_BROKEN
 from tests.gateway.upstream import Answer, Stage, document
 from tests.wire.openai_streams import chunk, sse
 

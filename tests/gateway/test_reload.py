@@ -1,4 +1,4 @@
-"""Another configuration while the hub runs: what is under way goes on by the old one, all else by the new."""
+"""A configuration reload: open requests keep the old one, new requests use the new one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.server.app import Hub
 from tests.providers.servers import Peer, Server, serving
 from tests.serving import listening
 
-from .desk import (
+from .metered_hub import (
     HI,
     PRICE,
     SSE_HEAD,

@@ -1,4 +1,4 @@
-"""Requests as the upstream receives them: unchanged in its own language, and translated into another."""
+"""Requests as the upstream receives them: unchanged in its dialect, translated from another."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.gateway.reading import HI, USAGE, Pair, completion, final, heard, message, snapshot
-from tests.gateway.recorded import ANTHROPIC, OLLAMA, OPENAI
+from tests.gateway.recordings import ANTHROPIC, OLLAMA, OPENAI
+from tests.gateway.sdk_clients import HI, USAGE, Pair, completion, final, heard, message, snapshot
 from tests.gateway.upstream import LINES, Answer, Stage
 from tests.wire.anthropic_bodies import PICTURE, claude_code
 from tests.wire.anthropic_streams import MODEL, STOP, block, call, sse, start, stop, text

@@ -1,4 +1,4 @@
-"""Routing over HTTP: aliases, fallbacks, keys that share the load and rest, and times that run out."""
+"""Routing over HTTP: aliases, fallbacks, key pools, timeouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.providers.servers import ok
 
-from .desk import (
+from .metered_hub import (
     Site,
     completion,
     configured,

@@ -1,4 +1,4 @@
-"""Runs are paid for like gateway requests: a row a model call, under the same limits and budgets."""
+"""Model calls of runs have usage records, limits and budgets as gateway requests have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.events import Usage
 from dragoman.limits import Limits
 from tests.wire.openai_streams import chunk, sse
 
-from .desk import PRICE, Desk, Site, chunked, desk, holding, refusal, tokens, usage
+from .metered_hub import PRICE, Desk, Site, chunked, desk, holding, refusal, tokens, usage
 
 LAST = {"model": "m-1", "choices": [], "usage": usage(100, 20)}
 

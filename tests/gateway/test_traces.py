@@ -1,4 +1,4 @@
-"""What a hub's traces show: one tree a request, tokens once, and the client's own trace above it."""
+"""Traces of a hub: one tree a request, below the client's own trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer without usage gets the same marked estimate, record and cost, whoever asked for it."""
+"""An answer without usage gets the same marked estimate at every endpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dragoman import Agent, OpenAIProvider, PriceOverride
 from dragoman.events import Usage
 
-from .desk import PRICE, Desk, Site, completion, desk, tokens
+from .metered_hub import PRICE, Desk, Site, completion, desk, tokens
 
 TEXT = "eight ch" * 5  # 40 characters: 10 tokens
 

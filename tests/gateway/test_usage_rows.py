@@ -1,4 +1,4 @@
-"""Usage rows: what is written down of each request, what it cost, and how clients and owners are told."""
+"""Usage rows: what is recorded of each request, and its cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.program import run
 from tests.providers.servers import ok
 from tests.wire import anthropic_streams
 
-from .desk import (
+from .metered_hub import (
     HI,
     Desk,
     Site,

@@ -1,4 +1,4 @@
-"""A model server that plays recordings, and a hub before it: both on one loop, on a thread of their own."""
+"""A model server that plays recordings, and a hub in front of it, on one loop in their own thread."""
 
 from __future__ import annotations
 

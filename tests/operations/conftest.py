@@ -1,4 +1,4 @@
-"""What the tests of operations share."""
+"""Fixtures of the operations tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aborting one call: it and all below it end, and whoever made it goes on."""
+"""Aborting one call ends everything below it; its caller continues."""
 
 from __future__ import annotations
 

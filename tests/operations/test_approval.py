@@ -1,4 +1,4 @@
-"""Approvals: one answer, one use, for the very same call; in memory and in the store alike."""
+"""Approvals: one answer, one use, bound to the call; in memory and in the store."""
 
 from __future__ import annotations
 

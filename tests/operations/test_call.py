@@ -1,4 +1,4 @@
-"""Calls: what comes of them, and what is written down about them."""
+"""Calls: results, errors and their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`@operation`: what a function's name, docstring and type hints become."""
+"""`@operation`: names, docstrings and type hints."""
 
 from __future__ import annotations
 

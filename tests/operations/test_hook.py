@@ -1,4 +1,4 @@
-"""Hooks at a call, whoever implements them: what they are shown, and when they are asked."""
+"""Hooks at a call: what they receive and when they are called."""
 
 from __future__ import annotations
 

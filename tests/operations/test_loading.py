@@ -1,4 +1,4 @@
-"""Loading operations from files and modules, the examples among them."""
+"""Loading operations from files and modules."""
 
 from __future__ import annotations
 

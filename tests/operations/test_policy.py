@@ -1,4 +1,4 @@
-"""Policy: the most specific rule decides, the stricter one in a tie, whatever order they are in."""
+"""Policy: the most specific rule decides, the stricter one in a tie."""
 
 from __future__ import annotations
 

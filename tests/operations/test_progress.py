@@ -1,4 +1,4 @@
-"""What a call says meanwhile: generators, progress, batches."""
+"""Progress and preliminary output of calls, also within batches."""
 
 from __future__ import annotations
 

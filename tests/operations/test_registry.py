@@ -1,4 +1,4 @@
-"""The registry: taking in, finding, suggesting, removing."""
+"""The registry: register, find, suggest, remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas: what is wrong with an input is said so that a model can mend it, whatever the schema."""
+"""Schema errors name the path, what was expected and what came."""
 
 from __future__ import annotations
 

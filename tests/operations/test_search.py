@@ -1,4 +1,4 @@
-"""Search: what stands first, what is told beside it, and that it keeps up with the registry."""
+"""Search results: ranking, suggestions, updates."""
 
 from __future__ import annotations
 

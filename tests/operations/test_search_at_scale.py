@@ -1,4 +1,4 @@
-"""Search at scale: hostile texts, who may see what, and that the order of arrival does not matter."""
+"""Search at scale: hostile texts, visibility, independence of insertion order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search: how good it is, on a set of our own."""
+"""Search quality on a golden set."""
 
 from __future__ import annotations
 

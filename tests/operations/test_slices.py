@@ -1,4 +1,4 @@
-"""Slices: that arithmetic on many numbers at once gives what arithmetic on each of them gives."""
+"""Vectorised arithmetic of the index equals the scalar one."""
 
 from __future__ import annotations
 

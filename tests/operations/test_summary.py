@@ -1,4 +1,4 @@
-"""Summaries and signatures: an operation in two short lines."""
+"""One-line summaries and signatures of operations."""
 
 from __future__ import annotations
 

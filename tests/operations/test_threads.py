@@ -1,4 +1,4 @@
-"""Threads that are made when they are first needed."""
+"""Threads are started when first needed."""
 
 from __future__ import annotations
 

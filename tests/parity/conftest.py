@@ -1,4 +1,4 @@
-"""What the tests of rows share."""
+"""Fixtures of the parity tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An MCP server made with the MCP package: over stdio, or with `http` or `sse` at a port that it prints."""
+"""An MCP server made with the SDK: over stdio, HTTP or SSE."""
 
 from __future__ import annotations
 

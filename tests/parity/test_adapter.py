@@ -1,4 +1,4 @@
-"""What an adapter is configured with, and what it does: `init`, `spawn`, `cleanup`, `overhead`."""
+"""Adapters: `init`, `spawn`, `cleanup`, `overhead`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claude Code as the model: its CLI is a stand-in here, which speaks its documented stream."""
+"""Claude Code as the model, with a stand-in for its CLI."""
 
 from __future__ import annotations
 

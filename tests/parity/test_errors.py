@@ -1,4 +1,4 @@
-"""What went wrong: classes of errors, whether to try again, when, and the trying."""
+"""Errors: classes, transience, retry delay."""
 
 from __future__ import annotations
 

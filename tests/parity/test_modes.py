@@ -1,4 +1,4 @@
-"""Automatic and manual mode: all is seen in both; stopping, handing events on, and editing the history."""
+"""Automatic and manual mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page for those who come from elsewhere: each row names its tests, and no test is left out."""
+"""docs/parity.md: each row names its tests."""
 
 from __future__ import annotations
 

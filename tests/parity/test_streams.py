@@ -1,4 +1,4 @@
-"""Both streaming formats, OpenAI's SSE and Ollama's lines: text, thinking, tool calls, as they come."""
+"""Streams of both formats: text, thinking, tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model server on the loopback: it says its answers in turn, as OpenAI, Anthropic or Ollama would."""
+"""A model server that gives its answers in turn, as OpenAI, Anthropic or Ollama would."""
 
 from __future__ import annotations
 

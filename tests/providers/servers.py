@@ -1,4 +1,4 @@
-"""Raw servers for the tests of the transport: a script says, byte by byte, what one connection gets."""
+"""Raw servers for transport tests: a script of bytes for one connection."""
 
 from __future__ import annotations
 

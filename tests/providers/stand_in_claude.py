@@ -1,4 +1,4 @@
-"""A stand-in for Claude Code's CLI: speaks its stream, as the environment's CLAUDE_PLAY says.
+"""A stand-in for Claude Code's CLI, driven by the variable CLAUDE_PLAY.
 
 The order of lines, and how it starts commands, are those that were seen of version 2.1.197. It writes what it
 was started with, and told, into CLAUDE_SEEN, one JSON document a line.

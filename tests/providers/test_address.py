@@ -1,4 +1,4 @@
-"""URLs, and the proxies that an environment names."""
+"""URLs, and proxies from the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claude Code: how its CLI is started, what it is told, what comes of its stream, and that nothing stays.
+"""Claude Code as a provider: command line, environment, stream, cleanup.
 
 The CLI is a stand-in, `stand_in_claude.py`, that speaks its stream from a process of its own.
 """

@@ -1,4 +1,4 @@
-"""Claude Code: what its CLI does that its reference does not say, as it was seen of version 2.1.197."""
+"""Claude Code's stream as observed of version 2.1.197."""
 
 from __future__ import annotations
 

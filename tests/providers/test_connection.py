@@ -1,4 +1,4 @@
-"""Deadlines and back-pressure on real sockets, on uvloop and on plain asyncio."""
+"""Deadlines and back-pressure on real sockets, on uvloop and asyncio."""
 
 from __future__ import annotations
 

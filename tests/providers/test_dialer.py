@@ -1,4 +1,4 @@
-"""Sockets of both families, TLS and proxies, on uvloop and on plain asyncio."""
+"""Connecting: address families, TLS, proxies, on uvloop and asyncio."""
 
 from __future__ import annotations
 

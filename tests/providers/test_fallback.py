@@ -1,4 +1,4 @@
-"""A chain of providers: the next is asked when one fails before it has said anything."""
+"""Fallback chains: the next provider is asked when one fails before its first output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and responses over real sockets, on uvloop and on plain asyncio."""
+"""HTTP requests and responses over real sockets, on uvloop and asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible provider against servers of our own: what it asks, yields, repeats and gives up."""
+"""The OpenAI-compatible provider: requests, answers, retries, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings: what is written, what is not, and that a replay answers the same to the same request only."""
+"""Recordings, and their replay to the same requests only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a refused request means, whether it is tried again, and when."""
+"""When a failed request is tried again."""
 
 from __future__ import annotations
 

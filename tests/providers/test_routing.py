@@ -1,4 +1,4 @@
-"""Routing: which providers answer for a name, in which order, and who may ask."""
+"""Routing: which providers answer for a model name, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model for tests: what its steps may be, and that it says when a script was not used up."""
+"""The scripted model: valid steps, and unused ones."""
 
 from __future__ import annotations
 

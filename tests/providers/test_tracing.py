@@ -1,4 +1,4 @@
-"""Tracing: which spans there are, what stands on them, and what never does."""
+"""Tracing: spans, their attributes, and what is never recorded."""
 
 from __future__ import annotations
 

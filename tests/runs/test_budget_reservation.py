@@ -1,4 +1,4 @@
-"""What is kept back of a run's budget for its model calls."""
+"""Reservation of a run's budget for its model calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery: what was asked, and did not come into the message before the crash, is asked again."""
+"""Recovery after a crash of runs with open approvals."""
 
 from __future__ import annotations
 

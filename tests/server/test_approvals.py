@@ -1,4 +1,4 @@
-"""`/api/approvals`: what waits is seen and answered by those whom it concerns, and by nobody else."""
+"""`/api/approvals`: listed and answered by the owner and by administrators only."""
 
 from __future__ import annotations
 

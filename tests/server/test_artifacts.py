@@ -1,4 +1,4 @@
-"""`/api/artifacts`: big results are downloaded whole or in pieces, by their owner, and run by no browser."""
+"""`/api/artifacts`: downloads, ranges, ownership, safe content types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asking: keys in either header, why one is refused, and what goes on while the database is down."""
+"""Authentication: headers, refusals, and the database being down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/api/calls`: the tree of what was called, for those who may see it, and stopping it."""
+"""`/api/calls`: trees, visibility, abort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hooks that a configuration names."""
+"""Hooks that a configuration names."""
 
 from __future__ import annotations
 

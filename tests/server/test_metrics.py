@@ -1,4 +1,4 @@
-"""Metrics: what a scrape shows, in which format, and how many series there can be."""
+"""Metrics: format, values, bounded series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/api/approvals` with questions: an answer where one is wanted, and only there."""
+"""`/api/approvals` with questions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
-from tests.server.described import refused
+from tests.server.openapi import refused
 from tests.server.test_approvals import asking, serving
 from tests.serving import serving as hub_serving
 

@@ -1,4 +1,4 @@
-"""`/api/sessions` and `/api/search`: whose sessions a key can read and change."""
+"""`/api/sessions` and `/api/search`: ownership of sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`GET /api/usage`: who used what, for those who may know, as JSON and as CSV."""
+"""`GET /api/usage` as JSON and CSV, by permission."""
 
 from __future__ import annotations
 

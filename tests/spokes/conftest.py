@@ -1,4 +1,4 @@
-"""What the tests of spokes share."""
+"""Fixtures of the spoke tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub with nothing but operations and a door for spokes, on a free port; and what waits for things."""
+"""A hub with operations and a spoke endpoint on a free port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spokes in processes of their own, to be killed."""
+"""Spokes in their own processes, to be killed."""
 
 from __future__ import annotations
 

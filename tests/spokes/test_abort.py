@@ -1,4 +1,4 @@
-"""A call that is stopped is stopped at the spoke too, and whatever it called in turn."""
+"""Stopping a call stops it at the spoke, with what it called."""
 
 from __future__ import annotations
 

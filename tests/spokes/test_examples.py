@@ -1,4 +1,4 @@
-"""The spokes of examples/: the one in JavaScript, the one in Python, and the command."""
+"""The spokes of examples/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A spoke under load: nothing is lost, and memory stays flat."""
+"""A spoke under load: nothing lost, memory flat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames survive the wire, whole and in parts; what is not a frame is refused."""
+"""Frames: round trip, split, invalid."""
 
 from __future__ import annotations
 

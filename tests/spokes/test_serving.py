@@ -1,4 +1,4 @@
-"""A spoke's operations are the hub's: called, told of progress, failing in their own words."""
+"""Calls of a spoke's operations: results, progress, errors."""
 
 from __future__ import annotations
 

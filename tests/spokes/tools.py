@@ -1,4 +1,4 @@
-"""Operations that a spoke in a process of its own serves; they note what they do in a file."""
+"""Operations of a spoke in its own process; they log to a file."""
 
 from __future__ import annotations
 

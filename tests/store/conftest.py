@@ -1,4 +1,4 @@
-"""A store on each backend; every test of the contract runs on all of them."""
+"""A store on each backend; every contract test runs on all of them."""
 
 from __future__ import annotations
 

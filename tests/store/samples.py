@@ -1,4 +1,4 @@
-"""Sessions, runs and messages to test with."""
+"""Sample sessions, runs and messages."""
 
 from __future__ import annotations
 

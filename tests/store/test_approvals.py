@@ -1,4 +1,4 @@
-"""Approvals in the store: they outlive the process, and two processes cannot use one twice."""
+"""Approvals in the store: durable, and used once by concurrent processes."""
 
 from __future__ import annotations
 

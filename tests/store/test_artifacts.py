@@ -1,4 +1,4 @@
-"""Artifacts: big results, whole and in pieces, for their owner only; in memory and in the store alike."""
+"""Artifacts: whole and in pieces, by owner, in memory and in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets: never a cent more than the limit, however many ask at once."""
+"""Budgets are never overspent under concurrency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls: what every backend keeps of them."""
+"""Calls in the store."""
 
 from __future__ import annotations
 

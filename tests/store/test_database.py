@@ -1,4 +1,4 @@
-"""The database: group commit, readers beside it, and what happens when it refuses."""
+"""The database: group commit, concurrent readers, refusals."""
 
 from __future__ import annotations
 

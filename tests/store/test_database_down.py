@@ -1,4 +1,4 @@
-"""A database that is down: refused at once, tried again, up again, and nobody's file harmed."""
+"""A database that is down: typed refusals, retries, recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam for a second backend: all SQL is written once, and can be said in SQLite and in Postgres."""
+"""SQL that compiles for SQLite and Postgres."""
 
 from __future__ import annotations
 

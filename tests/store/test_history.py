@@ -1,4 +1,4 @@
-"""What was said, found again: by its owner only, whatever is asked, and as it is now."""
+"""Full-text search of messages, by owner."""
 
 from __future__ import annotations
 

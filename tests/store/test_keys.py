@@ -1,4 +1,4 @@
-"""Keys: made, found by their secret only, limited, changed, rotated, expired, revoked."""
+"""API keys: creation, lookup, limits, rotation, expiry, revocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9: what was acknowledged is there, and the database is whole."""
+"""`kill -9` of a writing process: acknowledged data is there, the database is valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINES = 400
 
 def write_and_kill(folder: Path, *, name: str, lines: int) -> list[list[str]]:
     """Let a process write, kill it after that many acknowledged lines, and give all that it printed."""
-    command = [sys.executable, "-m", "tests.store.chronicler", str(folder), name]
+    command = [sys.executable, "-m", "tests.store.writer_process", str(folder), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         assert process.stdout is not None
         output = [process.stdout.readline() for _ in range(lines)]

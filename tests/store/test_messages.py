@@ -1,4 +1,4 @@
-"""Messages and parts: what every backend keeps of them."""
+"""Messages and parts in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: begun whole or not at all, one at a time in a session."""
+"""Runs in the store: begun whole or not at all, one at a time in a session."""
 
 from __future__ import annotations
 

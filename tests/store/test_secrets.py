@@ -1,4 +1,4 @@
-"""Secrets: sealed where they are kept, opened by their master key only, and shown nowhere."""
+"""Secrets: encrypted at rest, decrypted with their master key only."""
 
 from __future__ import annotations
 

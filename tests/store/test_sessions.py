@@ -1,4 +1,4 @@
-"""Sessions: what every backend keeps of them."""
+"""Sessions in the store."""
 
 from __future__ import annotations
 

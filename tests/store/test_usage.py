@@ -1,4 +1,4 @@
-"""Usage: what model calls consumed, summed up by anything that is known of them."""
+"""Usage records: sums by any field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs that lead filters astray, by technique: none of them may ever be connected to.
+"""URLs that bypass naive filters, by technique.
 
 The techniques are those of the public lists for testers; the spellings are ours.
 """

@@ -1,4 +1,4 @@
-"""What the tests of built-in operations share."""
+"""Fixtures of the built-in operations' tests."""
 
 from __future__ import annotations
 

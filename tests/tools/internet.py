@@ -1,4 +1,4 @@
-"""A small internet for the tests of the web: names and addresses are told, one server answers for all."""
+"""A fake internet: given names and addresses, answered by one server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept results: read in whole characters, searched by line, and only by whom they belong to."""
+"""`artifacts.read` and `artifacts.search`: whole characters, lines, ownership."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calculator: the same numbers as Python's, and nothing but arithmetic."""
+"""The calculator: Python's results, arithmetic only."""
 
 from __future__ import annotations
 

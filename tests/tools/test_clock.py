@@ -1,4 +1,4 @@
-"""The clock: now, and what time that is elsewhere."""
+"""The clock and time zones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files to look at: what is in the folder, and nothing that is outside of it."""
+"""File operations stay within their folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `web.fetch` brings: pages as text, in pieces; and what it does not let a server do."""
+"""`web.fetch`: pages as text, in pieces, and servers that misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker makes of the public names; `test_public_types.py` has it checked, nobody runs it."""
+"""Assertions on the public types, checked by test_public_types.py and never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public names have the types that they promise, for whoever checks their own code against them."""
+"""The public names have their documented types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anthropic streams, written after the API's, and ways to decode them."""
+"""Anthropic streams modelled on the API's, and ways to decode them."""
 
 from __future__ import annotations
 

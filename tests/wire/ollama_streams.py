@@ -1,4 +1,4 @@
-"""Ollama streams, and recordings written after its servers' answers."""
+"""Ollama streams, some modelled on recordings."""
 
 from __future__ import annotations
 

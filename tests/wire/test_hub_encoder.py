@@ -1,4 +1,4 @@
-"""The hub's own dialect, as in seed 000."""
+"""The hub's own stream dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the MCP client share: a hub with servers that misbehave."""
+"""A hub with MCP servers that misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An MCP server of the standard library alone that misbehaves: `raw_server.py STATE_FILE MODE...`."""
+"""An MCP server without dependencies that misbehaves: `raw_server.py STATE_FILE MODE...`."""
 
 from __future__ import annotations
 

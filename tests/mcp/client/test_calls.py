@@ -1,4 +1,4 @@
-"""Calls of tools of a server that misbehaves: each gives a result or an error that says what happened."""
+"""Calls to an MCP server that misbehaves end with a result or a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions: hostile ones are left out, approved ones are pinned, changed ones wait for a word."""
+"""Tool definitions: invalid ones are left out, approved ones pinned, changed ones quarantined."""
 
 from __future__ import annotations
 

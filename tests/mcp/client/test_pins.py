@@ -1,4 +1,4 @@
-"""Pins, and the small parts on which the client stands."""
+"""Definition hashes, and the helpers of the MCP client."""
 
 from __future__ import annotations
 

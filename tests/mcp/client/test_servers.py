@@ -1,4 +1,4 @@
-"""Servers: all start in the background, none holds up another, and nothing of them is left behind."""
+"""MCP servers start in the background, independently, and leave no process behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transports: servers answer alike over stdio, Streamable HTTP and SSE, and broken ones break alone."""
+"""stdio, Streamable HTTP and SSE behave alike."""
 
 from __future__ import annotations
 

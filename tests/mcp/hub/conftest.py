@@ -1,4 +1,4 @@
-"""What the tests of MCP through a whole hub share."""
+"""Fixtures of the tests of MCP through a whole hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official client with a hub that is served: over HTTP, through the bridge, and in a hub of its own."""
+"""The official client at a served hub: over HTTP, through the bridge, over stdio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from dragoman.operations.meta_tools import META_TOOLS
-from tests.mcp.hub.world import World, is_alive, pids, raw, sdk, until, world, write
+from tests.mcp.hub.hub_process import World, is_alive, pids, raw, sdk, until, world, write
 
 WAYS = ["http-auto", "http-legacy", "bridge-auto", "bridge-legacy", "own-auto", "own-legacy"]
 PROGRAM = Path(sysconfig.get_path("scripts")) / "dragoman"

@@ -1,4 +1,4 @@
-"""`dragoman servers` against a hub that runs: what waits for a word is seen, approved of, and then called."""
+"""`dragoman servers` at a running hub: list, approve, call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.hub.world import RAW, World, is_alive, pids, raw, until, world, write
+from tests.mcp.hub.hub_process import RAW, World, is_alive, pids, raw, until, world, write
 
 
 @pytest.fixture(scope="module")

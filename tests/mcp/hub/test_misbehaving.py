@@ -1,4 +1,4 @@
-"""Servers that misbehave, through the whole hub: each fault stays with its call, and says what it was."""
+"""MCP servers that misbehave, through the whole hub: each fault stays with its call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.hub.world import World, is_alive, pids, raw, until, world
+from tests.mcp.hub.hub_process import World, is_alive, pids, raw, until, world
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Parity: a call through a chat, MCP or the API has the same result, the same tree and the same decision."""
+"""A call through chat, MCP or the API has the same result, tree and decision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from anyio import fail_after, sleep
 from mcp.client import Client
 
-from tests.mcp.hub.world import raw, sdk
+from tests.mcp.hub.hub_process import raw, sdk
 from tests.serving import Served, serving
 
 Json = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Servers at an address, through the whole hub: they get what is meant for them, and may go and come."""
+"""MCP servers at a URL, through the whole hub: headers, outages, reconnects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.mcp.hub.world import SDK, World, until, world
+from tests.mcp.hub.hub_process import SDK, World, until, world
 
 PATHS = {"http": "mcp", "sse": "sse"}
 HEADER = "Bearer what-only-the-server-may-see"

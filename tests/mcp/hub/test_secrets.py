@@ -1,4 +1,4 @@
-"""Secrets of the hub's table: the server that they are for gets them, and nobody is ever shown them."""
+"""Stored secrets reach the MCP server they are for and nobody else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from tests.cli.program import run
-from tests.mcp.hub.world import World, raw, until, world
+from tests.mcp.hub.hub_process import World, raw, until, world
 
 MASTER = {"DRAGOMAN_MASTER_KEY": base64.b64encode(bytes(range(32))).decode()}
 SECRET = "tr0ub4dor-and-3-of-a-kind"

@@ -1,4 +1,4 @@
-"""Starting: no server holds up the hub, and what is asked of one that starts is answered when it has."""
+"""MCP servers that start slowly: the hub does not wait, calls to them do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from tests.cli.program import scripted
-from tests.mcp.hub.world import World, is_alive, pids, raw, until, world
+from tests.mcp.hub.hub_process import World, is_alive, pids, raw, until, world
 from tests.serving import frames_in
 from tests.stopwatch import Stopwatch
 

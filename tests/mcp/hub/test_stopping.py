@@ -1,4 +1,4 @@
-"""Stopping: whoever asked has gone or said stop, and the MCP server is told so at once."""
+"""A stopped or abandoned call is cancelled at the MCP server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp.client import Client
 from tests.cli.program import scripted
 from tests.clients import hub as hubs
 from tests.clients.driver import Driver, shape_of
-from tests.mcp.hub.world import pids, raw
+from tests.mcp.hub.hub_process import pids, raw
 from tests.serving import Served, ask, serving
 from tests.stopwatch import Stopwatch
 

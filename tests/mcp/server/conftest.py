@@ -1,4 +1,4 @@
-"""What the tests of the MCP server share."""
+"""Fixtures of the tests of the MCP server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plain fixtures of the conformance suite answer with."""
+"""The contents that the conformance suite's plain fixtures return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools, prompts and resources that the conformance suite wants to find, for the hub's own HTTP stack.
+"""The tools, prompts and resources that the conformance suite expects, behind the hub's HTTP endpoint.
 
 They say nothing of the hub; with them the suite can look at how `/mcp` carries every kind of message.
 """

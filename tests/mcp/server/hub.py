@@ -1,4 +1,4 @@
-"""A small hub behind `/mcp` on a free port; its operations say how far they are, hang, or want approval."""
+"""A small hub behind `/mcp` on a free port."""
 
 from __future__ import annotations
 

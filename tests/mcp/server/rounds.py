@@ -1,4 +1,4 @@
-"""The fixtures of the conformance suite that ask for input, in one round or more."""
+"""The conformance suite's fixtures that ask for input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman mcp --stdio --hub`: what a client says is carried to the hub, and back."""
+"""`dragoman mcp --stdio --hub` forwards between a client and a hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official Python client, of both eras, over HTTP and over stdin and stdout."""
+"""The official Python client, both protocol eras, over HTTP and stdio."""
 
 from __future__ import annotations
 

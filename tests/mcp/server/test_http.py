@@ -1,4 +1,4 @@
-"""`/mcp` with requests that no official client would send."""
+"""`/mcp` with unusual and invalid requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official TypeScript clients, the Inspector and the conformance suite, each as its own program."""
+"""The official TypeScript clients, the Inspector and the conformance suite."""
 
 from __future__ import annotations
 

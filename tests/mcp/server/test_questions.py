@@ -1,4 +1,4 @@
-"""Questions, and agents that have to wait in the midst of their work, asked of the users of MCP clients."""
+"""Questions to the users of MCP clients."""
 
 from __future__ import annotations
 

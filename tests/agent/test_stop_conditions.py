@@ -1,0 +1,105 @@
+"""Stop conditions: built-in, combined, custom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.agent.agent import Agent
+from dragoman.agent.stop_conditions import (
+    SoFar,
+    all_of,
+    any_of,
+    cost,
+    no_progress,
+    seconds,
+    steps,
+    text_matches,
+    tokens,
+    tool_called,
+)
+from dragoman.errors import BadRequest
+from dragoman.events import Usage
+from dragoman.providers.scripted import ScriptedCall
+from tests.agent.scripted import ASK, PRICES, USED, add, calling, fail, scripted
+
+FAILING = ScriptedCall("lab_fail", {"why": "no"})
+
+
+def twice(so_far: SoFar) -> bool:
+    """A predicate of somebody's own."""
+    return len(so_far.calls) >= 2
+
+
+@pytest.mark.parametrize(
+    ("stop", "taken", "reason", "why"),
+    [
+        (steps(2), 2, "steps_exhausted", "steps(2)"),
+        (tool_called("math.add"), 1, "success", "tool_called('math.add')"),
+        (tool_called("math_add"), 1, "success", "tool_called('math_add')"),
+        (text_matches(r"let\s+me"), 1, "success", "text_matches('let\\\\s+me')"),
+        (tokens(300), 3, "budget_exhausted", "tokens(300)"),
+        (cost(0.0005), 3, "budget_exhausted", "cost(0.0005)"),
+        (seconds(0), 1, "budget_exhausted", "seconds(0)"),
+        (twice, 2, "success", "twice"),
+        (steps(4) | tool_called("math_add"), 1, "success", "tool_called('math_add')"),
+        (any_of(steps(3), tokens(200)), 2, "budget_exhausted", "tokens(200)"),
+        (steps(2) & twice, 2, "steps_exhausted", "steps(2) and twice"),
+        (all_of(tool_called("math_add"), twice), 2, "success", "tool_called('math_add') and twice"),
+        ([steps(3), tokens(200)], 2, "budget_exhausted", "tokens(200)"),
+    ],
+)
+async def test_a_condition_ends_the_run_after_a_step_and_says_so(
+    stop: Any, taken: int, reason: str, why: str
+) -> None:
+    model = scripted(*[calling(text="let me", usage=USED)] * 5, "4")
+    result = await Agent(model, operations=[add], stop_when=stop, prices=PRICES).spawn(ASK).result
+    assert (result.steps, result.exit_reason, result.stopped_by) == (taken, reason, why)
+    assert result.text == "let me"
+
+
+async def test_no_progress_is_the_same_call_failing_again_and_again() -> None:
+    other = ScriptedCall("lab_fail", {"why": "maybe"})
+    script: list[Any] = [calling(FAILING), calling(other), calling(FAILING), calling(FAILING), "I give up"]
+    result = await Agent(scripted(*script), operations=[fail], stop_when=no_progress(3)).spawn(ASK).result
+    assert (result.steps, result.exit_reason) == (4, "steps_exhausted")
+    assert result.stopped_by == "no_progress(3)"
+
+
+async def test_a_condition_that_is_never_met_changes_nothing() -> None:
+    conditions = (tool_called("x"), text_matches("never"), tokens(9**9), cost(9), seconds(99), no_progress(1))
+    stop = any_of(*conditions)
+    result = await Agent(scripted(calling(), "4"), operations=[add], stop_when=stop).spawn(ASK).result
+    assert (result.exit_reason, result.text, result.stopped_by) == ("success", "4", None)
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(BadRequest, match="not a valid regular expression"):
+        text_matches("(")
+
+
+def test_no_step_is_needed_to_ask_a_condition() -> None:
+    nothing = SoFar(steps=(), taken=0, seconds=0.0, usage=Usage(), cost=None)
+    conditions = [
+        steps(1),
+        tool_called("x"),
+        text_matches("x"),
+        tokens(1),
+        cost(1),
+        seconds(1),
+        no_progress(1),
+    ]
+    assert [stop(nothing) for stop in conditions] == [False] * 7
+    assert all_of(steps(0), steps(1))(nothing) is False
+
+
+async def test_what_is_called_through_the_meta_tool_counts_too() -> None:
+    def batch(*names: str) -> Any:
+        calls = [{"tool": name, "input": {"a": 1, "b": 2} if name == "math.add" else {}} for name in names]
+        return calling(ScriptedCall("hub_call", {"calls": calls}))
+
+    steps_taken = [batch("lab.fail"), batch("math.add", "lab.fail"), batch("lab.fail"), "so"]
+    for stop, taken in ((tool_called("math_add"), 2), (no_progress(2), 2), (no_progress(9), 4)):
+        agent = Agent(scripted(*steps_taken), operations=[add, fail], meta_tools=True, stop_when=stop)
+        assert (await agent.spawn(ASK).result).steps == taken

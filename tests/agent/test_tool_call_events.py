@@ -1,0 +1,29 @@
+"""Events of tool calls while they run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dragoman import Agent, Context, ScriptedModel, operation
+from dragoman.events import ToolOutputAvailable
+
+
+async def test_what_a_call_says_right_after_it_was_heard_is_told_too() -> None:
+    heard = {"one": asyncio.Event(), "two": asyncio.Event()}
+
+    @operation("lab", effect="read")
+    async def count(context: Context) -> str:
+        for word, event in heard.items():
+            context.progress(word)
+            await event.wait()
+        return "done"
+
+    agent = Agent(ScriptedModel([("count", {}), "Done."]), operations=[count])
+    batches = []
+    async with asyncio.timeout(10):
+        async for event in agent.spawn("Count.").events():
+            if isinstance(event, ToolOutputAvailable):
+                batches.append((event.output, event.preliminary))
+                if event.preliminary:
+                    heard[event.output].set()
+    assert batches == [("one", True), ("two", True), ("done", None)]

@@ -1,0 +1,113 @@
+"""`dragoman chat` at a terminal."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.cli.program import Hub, Terminal, finish, read_until, run, scripted, serving, start
+
+DANGER = Path(__file__).parent.parent / "flows" / "approval_operation.py"
+
+
+def open_chat(hub: Hub, *arguments: str) -> Terminal:
+    return Terminal("chat", *arguments, env={"DRAGOMAN_HUB": hub.url})
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(hub: Hub) -> None:
+    chat = open_chat(hub, "--session", "talk")
+    chat.see("you> ")
+    chat.type("/model slow/x")
+    assert "model: slow/x" in chat.see("you> ")
+    chat.type("go on")
+    chat.see("first")
+    chat.press(signal.SIGINT)
+    assert "stopped by the user" in chat.see("you> ")
+    chat.type("/model")
+    assert "as the hub is configured" in chat.see("you> ")
+    chat.type("and now?")
+    assert "Good day." in chat.see("you> ")
+    assert chat.leave() == 0
+    shown = run("sessions", "show", "talk", "--hub", hub.url, "--json").json
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant"] * 2
+    assert shown["messages"][1]["metadata"]["finishReason"] == "aborted"
+
+
+def test_a_second_ctrl_c_at_the_prompt_leaves(hub: Hub) -> None:
+    chat = open_chat(hub)
+    chat.see("you> ")
+    chat.press(signal.SIGINT)
+    chat.see("Ctrl-C again")
+    chat.see("you> ")
+    chat.press(signal.SIGINT)
+    assert chat.wait() == 0
+
+
+def test_a_session_that_is_being_answered_is_followed_from_the_start(hub: Hub) -> None:
+    other = start("chat", "go", "--model", "slow/x", "--hub", hub.url, "--session", "followed")
+    read_until(other, "word20 ")
+    chat = open_chat(hub, "--session", "followed")
+    assert "an answer is active" in chat.see("first word0 word1 ")
+    chat.press(signal.SIGINT)
+    assert "stopped by the user" in chat.see("you> ")
+    assert chat.leave() == 0
+    assert finish(other).code == 130
+
+
+def test_commands_begin_with_a_slash(hub: Hub) -> None:
+    chat = open_chat(hub)
+    chat.see("you> ")
+    chat.type("hello")
+    chat.see("Good day.")
+    chat.see("you> ")
+    chat.type("/sessions")
+    listed = chat.see("you> ")
+    session = next(word for word in listed.split() if word.startswith("cli-"))
+    chat.type("/new")
+    assert session not in chat.see("you> ")
+    chat.type(f"/open {session}")
+    assert "2 messages" in chat.see("you> ")
+    chat.type("/open nowhere")
+    assert "is new" in chat.see("you> ")
+    chat.type("/help")
+    assert "/quit" in chat.see("you> ")
+    chat.type("/quit")
+    assert chat.wait() == 0
+
+
+def test_an_error_is_told_and_the_talk_goes_on(hub: Hub) -> None:
+    chat = open_chat(hub, "--model", "none/x")
+    chat.see("you> ")
+    chat.type("hello")
+    assert "none/x" in chat.see("you> ")
+    chat.type("/model bad/x")
+    chat.see("you> ")
+    chat.type("hello")
+    assert "the model fell over" in chat.see("you> ")
+    assert chat.leave() == 0
+
+
+def test_a_talk_without_a_hub_does_not_begin() -> None:
+    chat = Terminal("chat", "--hub", "http://127.0.0.1:9", env={})
+    chat.see("dragoman serve")
+    assert chat.wait() == 1
+
+
+def test_a_call_that_wants_approval_is_asked_about_and_the_talk_goes_on(tmp_path: Path) -> None:
+    wipe = {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"}]}
+    config = {
+        "providers": {"sim": scripted(tmp_path, "sim", [wipe, {"text": "Gone now."}])},
+        "model": "sim/x",
+        "operations": [str(DANGER)],
+        "pinned": ["danger.wipe"],
+    }
+    with serving(tmp_path, config, "--no-auth") as hub:
+        chat = open_chat(hub)
+        chat.see("you> ")
+        chat.type("wipe it")
+        assert "waits for somebody's approval" in chat.see("approve? ")
+        chat.type("y")
+        shown = chat.see("you> ")
+        assert "wiped a" in shown
+        assert "Gone now." in shown
+        assert chat.leave() == 0

@@ -1,0 +1,86 @@
+"""A hub killed after any commit resumes from it when the approval is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.server.app import background_jobs
+from dragoman.store.store import DATABASE_FILE
+from dragoman.store.writer import DatabaseWriter
+from tests.faults.subagent_approvals import BATCH, configure
+from tests.serving import Served, ask, hub_of
+
+LIMIT = 120.0
+
+
+class Copies:
+    """A copy of the database after each commit, once somebody was asked."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        self.taken: list[Path] = []
+        self._data = data
+        self._folder = folder
+
+    def take(self) -> None:
+        data = self._folder / f"copy{len(self.taken)}"
+        with closing(sqlite3.connect(self._data / DATABASE_FILE)) as source:
+            if not source.execute("select count(*) from approvals").fetchone()[0]:
+                return
+            data.mkdir(parents=True)
+            with closing(sqlite3.connect(data / DATABASE_FILE)) as copy:
+                source.backup(copy)
+        self.taken.append(data)
+
+
+async def approvals(hub: Served, status: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await hub.http.get(f"/api/approvals?status={status}")).json()["approvals"]
+    return found
+
+
+async def play(hub: Served) -> dict[str, Any]:
+    """Answer what is asked until nothing is asked or under way any more; the last message."""
+    async with asyncio.timeout(LIMIT):
+        while True:
+            for each in await approvals(hub, "pending"):
+                response = await hub.http.post(f"/api/approvals/{each['id']}", json={"answer": "blue"})
+                assert response.status_code == 200, response.text
+            *_, last = await hub.messages()
+            over = last["role"] == "user" or "finishReason" in last.get("metadata", {})
+            open = [*await approvals(hub, "pending"), *await approvals(hub, "approved")]
+            if over and not open and (await hub.http.get("/api/chat/s/stream")).status_code == 204:
+                return last
+
+
+@pytest.mark.promise("waiting-goes-on-where-it-was")
+async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
+    monkeypatch.setattr(background_jobs, "POLL_INTERVAL", 0.05)
+    config, copies = configure(tmp_path, BATCH), Copies(tmp_path / "hub", tmp_path / "copies")
+    tell = DatabaseWriter._notify
+
+    def copying(writer: DatabaseWriter, settled: Any) -> bool:
+        copies.take()
+        return tell(writer, settled)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DatabaseWriter, "_notify", copying)
+        async with hub_of(config, tmp_path / "hub") as hub:
+            await hub.post(ask("paint it"))
+            assert (await play(hub))["parts"][-1]["text"] == "All done."
+    for data in copies.taken:
+        marks = data / "marks"
+        monkeypatch.setenv("MARKS", str(marks))
+        async with hub_of(config, data) as hub:
+            pending = await approvals(hub, "pending")
+            answer = await play(hub)
+            assert not pending or answer["parts"][-1].get("text") == "All done."
+        made = marks.read_text().split() if marks.exists() else []
+        assert made.count("boss") <= 1

@@ -1,0 +1,121 @@
+"""Runs that wait for an approval: their cost, and answers at the wrong time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.agent.loop import Loop
+from dragoman.identity import LOCAL
+from dragoman.operations.approval import ApprovalRequest
+from tests.faults.subagent_approvals import ASK, CLERK, configure
+from tests.serving import Served, ask, frames_in, hub_of, text_of
+from tests.serving import serving as serve
+
+DANGER = Path(__file__).with_name("approval_operation.py")
+WIPES: list[dict[str, Any]] = [
+    {
+        "tools": [
+            {"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"},
+            {"name": "danger_wipe", "input": {"disk": "b"}, "id": "c2"},
+        ]
+    },
+    {"text": "Both are gone."},
+]
+
+
+def tasks() -> set[str]:
+    return {repr(task.get_coro()) for task in asyncio.all_tasks()}
+
+
+@pytest.mark.promise("waiting-costs-nothing")
+@pytest.mark.parametrize("asks", [ASK, CLERK], ids=["a question", "an agent's"])
+async def test_a_run_that_waits_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: Any
+) -> None:
+    monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
+    async with hub_of(configure(tmp_path, asks), tmp_path / "hub") as served:
+        before = len(asyncio.all_tasks())
+        approvals, loops = count(ApprovalRequest), count(Loop)
+        for number in range(40):
+            frames = await served.chat("paint", session=f"s{number}")
+            assert frames[-1]["finishReason"] == "tool-calls"
+        assert len(asyncio.all_tasks()) <= before + 2, tasks()
+        assert served.hub.runs.active_count == 0
+        waiting = await served.hub.store.approvals.list(status="pending")
+        assert len(waiting) == 40
+        assert max(len(each.state or b"") for each in waiting) < 10_000
+        assert count(ApprovalRequest) - approvals <= len(waiting), (
+            "none is held but those that were listed here"
+        )
+        assert count(Loop) - loops <= 1, "the last one may not be cleared away yet"
+
+
+def count(kind: type) -> int:
+    """How many there are of them in this process."""
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+async def answer(served: Served, id: str) -> int:
+    response = await served.http.post(f"/api/approvals/{id}", json={"approved": True})
+    return response.status_code
+
+
+async def ended(served: Served, text: str) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while True:
+            *_, last = await served.messages()
+            if last["parts"][-1].get("text") == text:
+                return last
+
+
+async def test_two_answers_at_once_both_count(tmp_path: Path) -> None:
+    async with serve(tmp_path, WIPES, operations=[str(DANGER)], pinned=["danger.wipe"]) as served:
+        frames = await served.chat("wipe both")
+        ids = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
+        assert await asyncio.gather(*(answer(served, id) for id in ids)) == [200, 200]
+        last = await ended(served, "Both are gone.")
+        calls = [part for part in last["parts"] if part["type"] == "tool-danger_wipe"]
+        assert [call["output"] for call in calls] == ["wiped a", "wiped b"]
+
+
+async def test_of_two_answers_to_one_question_one_counts(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [{"tools": [{"name": ASK[0], "input": ASK[1]}]}, {"text": "I see."}]
+    async with serve(tmp_path, steps, pinned=["user.question"]) as served:
+        frames = await served.chat("paint it")
+        [question] = [frame["data"] for frame in frames if frame["type"] == "data-question"]
+        path = f"/api/approvals/{question['id']}"
+        words = [f"colour {number}" for number in range(8)]
+        responses = await asyncio.gather(*(served.http.post(path, json={"answer": each}) for each in words))
+        assert sorted(each.status_code for each in responses) == [200, *[409] * 7]
+        [taken] = [each.json()["answer"] for each in responses if each.status_code == 200]
+        last = await ended(served, "I see.")
+        [call] = [part for part in last["parts"] if part["type"] == "tool-user_question"]
+        assert call["output"] == taken
+
+
+async def test_an_answer_while_the_session_is_busy_is_taken_up_afterwards(tmp_path: Path) -> None:
+    async with serve(tmp_path, WIPES, operations=[str(DANGER)], pinned=["danger.wipe"]) as served:
+        frames = await served.chat("wipe both")
+        ids = [frame["approvalId"] for frame in frames if frame["type"] == "tool-approval-request"]
+        for id in ids:  # past the hub, as the command does in the data folder
+            await served.hub.store.approvals.answer(id, approved=True, by=LOCAL)
+        await ended(served, "Both are gone.")
+
+
+async def test_who_types_instead_of_answering_leaves_no_call_waiting_for_ever(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [{"tools": [{"name": ASK[0], "input": ASK[1]}]}, {"text": "Very well."}]
+    slow = [{"ask": "user.question", "expires": 0.5}]
+    async with serve(tmp_path, steps, pinned=["user.question"], policy=slow) as served:
+        await served.chat("paint it")
+        response = await served.http.post("/api/chat", json=ask("never mind"))
+        assert text_of(frames_in(response.text)) == "Very well."
+        async with asyncio.timeout(30):
+            while (await served.http.get("/api/calls?status=pending")).json()["calls"]:
+                pass
+        assert len(await served.messages()) == 4

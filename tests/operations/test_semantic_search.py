@@ -1,0 +1,187 @@
+"""Semantic search: when it is used, and the message without its packages."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from re import sub
+from typing import Any
+
+import pytest
+
+from dragoman.errors import ConfigError
+from dragoman.operations import Operation, Registry
+from dragoman.operations.search.embedder import Embedder, HashingEmbedder, embedding_text, import_extra
+from dragoman.operations.search.search import OperationSearch
+from dragoman.operations.search.semantic_index import SemanticIndex
+from dragoman.operations.search.wordllama import WordLlamaEmbedder
+
+pytestmark = pytest.mark.anyio
+
+
+def made(id: str, description: str = "") -> Operation:
+    async def nothing(*_: Any) -> None: ...
+
+    namespace, _, name = id.partition(".")
+    return Operation.from_schema(nothing, {}, namespace=namespace, name=name, description=description)
+
+
+def test_a_package_that_is_missing_is_said_with_what_to_install() -> None:
+    with pytest.raises(ConfigError, match="'no_such_package'") as caught:
+        import_extra("no_such_package")
+    assert caught.value.hint == "Install dragoman[semantic], or set search.embeddings to none."
+
+
+def test_texts_with_the_same_words_have_the_same_vector() -> None:
+    one, other, third = HashingEmbedder().embed(["paint a wall", "wall, painted", "send mail"])
+    assert one == other != third
+    assert sum(each * each for each in one) == pytest.approx(1.0)
+    assert HashingEmbedder(8).embed([""]) == [[0.0] * 8]
+
+
+def test_an_operation_is_described_by_name_place_text_and_parameters() -> None:
+    async def nothing(*_: Any) -> None: ...
+
+    schema: dict[str, Any] = {"properties": {"colour": {}}}
+    painted = Operation.from_schema(
+        nothing, schema, namespace="home", name="paint_wall", description="With a brush."
+    )
+    assert embedding_text(painted) == "paint wall home: With a brush. (colour)"
+
+
+class Synonyms:
+    """Knows two words for a thing, no numbers; has a gate, notes what it is asked, may fail."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.embedded: list[str] = []
+        self.failures = 0
+        self._words = HashingEmbedder(256)
+
+    def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        if threading.current_thread() is not threading.main_thread():
+            self.gate.wait(10)
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("no model today")
+        self.embedded.extend(texts)
+        return self._words.embed([sub(r"\d", "", text.replace("automobile", "car")) for text in texts])
+
+
+@asynccontextmanager
+async def searching(
+    embedder: Embedder, *operations: Operation
+) -> AsyncIterator[tuple[Registry, OperationSearch, Any]]:
+    """A search with meanings that keeps up."""
+    registry, meanings = Registry(*operations), SemanticIndex(embedder, retry_seconds=0.01)
+    search = OperationSearch(registry, semantic_index=meanings)
+    task = asyncio.create_task(meanings.run())
+    try:
+        yield registry, search, meanings
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def settled(meanings: Any) -> None:
+    async with asyncio.timeout(10):
+        await meanings.idle.wait()
+
+
+GARAGE = (made("garage.rent", "Rent a car."), made("town.walk", "Walk the town."))
+
+
+def names(search: OperationSearch, q: str) -> list[str]:
+    return [each.id for each in search.rank(q, 10)]
+
+
+async def test_words_count_alone_until_all_operations_have_vectors() -> None:
+    embedder = Synonyms()
+    embedder.gate.clear()
+    async with searching(embedder, *GARAGE) as (_, search, meanings):
+        assert names(search, "automobile") == []
+        embedder.gate.set()
+        await settled(meanings)
+        assert names(search, "automobile") == ["garage.rent"]
+        assert names(search, "walk town")[0] == "town.walk"
+
+
+async def test_an_operation_that_comes_later_is_found_by_words_at_once_and_by_meaning_soon() -> None:
+    embedder = Synonyms()
+    async with searching(embedder, *GARAGE) as (registry, search, meanings):
+        await settled(meanings)
+        embedder.gate.clear()
+        registry.add(made("dealer.buy", "Buy a car."))
+        assert set(names(search, "car")) == {"garage.rent", "dealer.buy"}
+        embedder.gate.set()
+        await settled(meanings)
+        assert set(names(search, "automobile")) == {"garage.rent", "dealer.buy"}
+        registry.remove("dealer.buy")
+        assert names(search, "automobile") == ["garage.rent"]
+
+
+async def test_an_operation_that_comes_back_is_not_embedded_again() -> None:
+    embedder = Synonyms()
+    async with searching(embedder, *GARAGE) as (registry, search, meanings):
+        await settled(meanings)
+        seen = len(embedder.embedded)
+        registry.add(registry.remove("garage.rent"))
+        assert names(search, "automobile") == ["garage.rent"]
+        assert embedder.embedded[seen:] == ["automobile"]
+        names(search, "automobile")
+        assert embedder.embedded[seen:] == ["automobile"]
+
+
+async def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    embedder = Synonyms()
+    embedder.failures = 1
+    async with searching(embedder, *GARAGE) as (_, search, meanings):
+        assert names(search, "car") == ["garage.rent"]
+        await settled(meanings)
+        assert names(search, "automobile") == ["garage.rent"]
+    assert "no model today" in caplog.text
+
+
+async def test_hidden_operations_and_other_namespaces_stay_out_of_it() -> None:
+    async with searching(Synonyms(), *GARAGE, made("dealer.buy", "Buy a car.")) as (_, search, meanings):
+        await settled(meanings)
+        allowed = search.search("automobile", allow=lambda each: each.namespace != "dealer")
+        assert [hit.tool for hit in allowed.tools] == ["garage.rent"]
+        assert allowed.namespaces == {"garage": 1}
+        assert [hit.tool for hit in search.search("automobile", namespace="dealer").tools] == ["dealer.buy"]
+
+
+async def test_equals_by_meaning_are_ordered_by_id() -> None:
+    present = [made(f"n{index}.rent", "Rent a car.") for index in (3, 1, 2)]
+    embedder = Synonyms()
+    async with searching(embedder, *present, *GARAGE[1:]) as (_, search, meanings):
+        await settled(meanings)
+        assert names(search, "automobile rent")[:3] == ["n1.rent", "n2.rent", "n3.rent"]
+
+
+def test_static_vectors_from_a_wheel_know_that_words_are_akin() -> None:
+    car, automobile, soup, nothing = (
+        list(each) for each in WordLlamaEmbedder().embed(["car", "automobile", "tomato soup", ""])
+    )
+    assert len(car) == 256
+
+    def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+        return sum(a * b for a, b in zip(one, other, strict=True))
+
+    assert cosine(car, automobile) > 0.4 > cosine(car, soup)
+    assert not any(nothing)
+
+
+async def test_many_that_fit_are_all_found_and_in_order() -> None:
+    present = [made(f"n.rent_{index:04}", "Rent a car." + " Or two." * (index % 2)) for index in range(1_200)]
+    async with searching(Synonyms(), *present) as (_, search, meanings):
+        await settled(meanings)
+        found = [each.id for each in search.rank("automobile", 5_000)]
+        assert len(found) == len(present)
+        best = [each.id for each in present if not int(each.name[-4:]) % 2]
+        assert found[: len(best)] == best
