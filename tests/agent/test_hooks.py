@@ -179,6 +179,14 @@ def leaves(_: Any) -> None:
     raise SystemExit(3)
 
 
+async def leaves_at_once(_: Any) -> None:
+    raise SystemExit(3)
+
+
+async def interrupts(_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def says_true(_: Any) -> bool:
     return True
 
@@ -187,7 +195,7 @@ def asks_for_output(_: Any) -> Modify:
     return Modify(output=1)
 
 
-FAILING = (broken, stops, slow, stubborn, cancels, leaves, says_true, asks_for_output)
+FAILING = (broken, stops, slow, stubborn, cancels, leaves, says_true, asks_for_output, leaves_at_once, interrupts)
 
 
 @pytest.mark.parity

@@ -191,6 +191,9 @@ async def test_an_unknown_operation_is_a_failure_with_suggestions() -> None:
         (CallError("broken"), "call_failed", "broken"),
         (TimeoutError("theirs"), "call_failed", "TimeoutError: theirs"),
         (SystemExit(3), "call_failed", "SystemExit: 3"),
+        (KeyboardInterrupt(), "call_failed", "KeyboardInterrupt"),
+        (GeneratorExit(), "call_failed", "the operation raised GeneratorExit"),
+        (BaseExceptionGroup("all", [SystemExit(3)]), "call_failed", "SystemExit: 3"),
         (asyncio.CancelledError(), "call_failed", "The operation cancelled its own task."),
         (
             ExceptionGroup("many", [ValueError("a"), KeyError("b")]),

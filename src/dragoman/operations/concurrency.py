@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from dragoman.errors import CallError
+
 
 class LazyThreadPool:
     """At most `max_threads` threads for `loop.run_in_executor`, started when first used.
@@ -138,11 +140,13 @@ async def run_detached(coroutine: Awaitable[Any], name: str) -> Any:
 async def capture_error(coroutine: Awaitable[Any]) -> tuple[Any, BaseException | None]:
     """Return the result, or the exception that was raised.
 
-    A task that raises SystemExit would end the event loop.
+    A task that raises SystemExit or KeyboardInterrupt would end the event loop.
     """
     try:
         return await coroutine, None
-    except (asyncio.CancelledError, GeneratorExit):
+    except asyncio.CancelledError:
         raise
+    except GeneratorExit as error:  # a coroutine may return here, but not go on
+        return None, CallError(f"the operation raised {type(error).__name__}")
     except BaseException as error:  # noqa: BLE001 - run_detached raises it again
         return None, error

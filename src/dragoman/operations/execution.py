@@ -146,7 +146,7 @@ class Execution:
             if is_task_cancelled():
                 raise
             return self._make_result("failed", error=SELF_CANCELLED)
-        except (KeyboardInterrupt, GeneratorExit):
+        except GeneratorExit:  # this coroutine is being closed
             raise
         except BaseException as error:  # operations are foreign code, which may raise anything
             log.warning("Call %s of %s failed", record.id, record.operation, exc_info=error)

@@ -178,7 +178,7 @@ class HookRunner:
             if is_task_cancelled():
                 raise
             log.exception("hook %s failed", hook.name)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit, KeyboardInterrupt):
             log.exception("hook %s failed", hook.name)
         raise HookFailed("it raised an exception")
 
