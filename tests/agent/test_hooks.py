@@ -195,7 +195,18 @@ def asks_for_output(_: Any) -> Modify:
     return Modify(output=1)
 
 
-FAILING = (broken, stops, slow, stubborn, cancels, leaves, says_true, asks_for_output, leaves_at_once, interrupts)
+FAILING = (
+    broken,
+    stops,
+    slow,
+    stubborn,
+    cancels,
+    leaves,
+    says_true,
+    asks_for_output,
+    leaves_at_once,
+    interrupts,
+)
 
 
 @pytest.mark.parity

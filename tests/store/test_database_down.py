@@ -48,6 +48,16 @@ def garbage(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def empty(folder: Path) -> Iterator[None]:
+    """The file has no bytes for a while."""
+    folder.mkdir(exist_ok=True)
+    (folder / DATABASE_FILE).touch()
+    yield
+    assert (folder / DATABASE_FILE).read_bytes() == b""
+    (folder / DATABASE_FILE).unlink()
+
+
+@contextmanager
 def in_the_way(folder: Path) -> Iterator[None]:
     """There is a file where the folder belongs."""
     folder.write_text(DIARY)
@@ -61,6 +71,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Another program has the file for itself."""
     folder.mkdir(exist_ok=True)
     with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
+        raw.execute("PRAGMA user_version = 1")  # so that the file is not empty
         raw.execute("PRAGMA locking_mode = EXCLUSIVE")
         raw.execute("BEGIN EXCLUSIVE")
         yield
@@ -72,6 +83,18 @@ def writing(folder: Path) -> Iterator[None]:
     with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
         raw.execute("BEGIN IMMEDIATE")
         yield
+
+
+@contextmanager
+def truncated(folder: Path) -> Iterator[None]:
+    """Somebody truncates the file under the hub, and restores it later."""
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = (folder / DATABASE_FILE).read_bytes()
+    (folder / DATABASE_FILE).write_bytes(b"")
+    yield
+    assert (folder / DATABASE_FILE).read_bytes() == b""
+    (folder / DATABASE_FILE).write_bytes(whole)
 
 
 @contextmanager
@@ -108,7 +131,7 @@ async def refuses(database: Database, *, reading: bool) -> None:
         await database.read(lambda connection: connection.fetch_all("SELECT * FROM keys", {}))
 
 
-@pytest.mark.parametrize("trouble", [garbage, in_the_way, locked])
+@pytest.mark.parametrize("trouble", [garbage, empty, in_the_way, locked])
 async def test_a_database_that_is_down_at_the_start_comes_up_later(tmp_path: Path, trouble: Trouble) -> None:
     folder = tmp_path / "data"
     with trouble(folder):
@@ -122,7 +145,7 @@ async def test_a_database_that_is_down_at_the_start_comes_up_later(tmp_path: Pat
         assert await store.sessions.get("s") == session()
 
 
-@pytest.mark.parametrize(("trouble", "reading"), [(replaced, True), (writing, False)])
+@pytest.mark.parametrize(("trouble", "reading"), [(replaced, True), (truncated, True), (writing, False)])
 async def test_a_database_that_goes_down_comes_up_again_with_all_that_it_had(
     tmp_path: Path, trouble: Trouble, *, reading: bool
 ) -> None:

@@ -203,6 +203,27 @@ async def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     assert "backup" in str(refused.value.hint)
 
 
+async def test_an_empty_file_is_refused_and_neither_it_nor_its_journal_is_touched(tmp_path: Path) -> None:
+    journal = tmp_path / f"{DATABASE_FILE}-wal"
+    (tmp_path / DATABASE_FILE).touch()
+    journal.write_bytes(b"what was committed last")
+    for exclusive in (True, False):
+        with pytest.raises(StoreError, match=rf"{tmp_path}/{DATABASE_FILE}.*empty") as refused:
+            await Store.open(tmp_path, exclusive=exclusive)
+        assert "backup" in str(refused.value.hint)
+    assert (tmp_path / DATABASE_FILE).read_bytes() == b""
+    assert journal.read_bytes() == b"what was committed last"
+
+
+async def test_two_that_make_the_same_database_at_once_share_it(tmp_path: Path) -> None:
+    one, two = await asyncio.gather(
+        Store.open(tmp_path, exclusive=False), Store.open(tmp_path, exclusive=False)
+    )
+    async with one, two:
+        await one.sessions.create(session())
+        assert await two.sessions.get("s") == session()
+
+
 @contextmanager
 def unprivileged() -> Iterator[Path]:
     """A folder that this process may not write to, even if it runs as root."""

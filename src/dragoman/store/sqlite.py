@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -70,7 +71,9 @@ OUTAGE_ERRORS = (
 )
 
 DIALECT = dialect(paramstyle="named")
+EMPTY = "EMPTY"
 HINTS = {
+    EMPTY: "restore it from a backup, or delete it to start with a new database",
     "SQLITE_BUSY": "another process has locked the database; try again",
     "SQLITE_CANTOPEN": "check that the folder exists and that this user may write to it",
     "SQLITE_CORRUPT": "the file is damaged; restore it from a backup",
@@ -79,6 +82,15 @@ HINTS = {
     "SQLITE_READONLY": "give this user write permission on the folder and its files",
     "no such module": "search needs a Python whose SQLite has FTS5; everything else works without it",
 }
+
+
+class EmptyDatabaseFile(OSError):
+    """The database's file has no bytes. The hub never leaves one like that: it was truncated or replaced."""
+
+    reason = "the file is empty (0 bytes), so what it held is gone"
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENODATA, self.reason)
 
 
 class SQLiteConnection:
@@ -223,6 +235,8 @@ class SQLiteBackend:
                 return Conflict(f"the database refused a row: {error}")
             case sqlite3.Error():
                 return self._store_error(str(error), kind=error_kind(error))
+            case EmptyDatabaseFile():
+                return self._store_error(error.reason, kind=EMPTY)
             case OSError():
                 return self._store_error(error.strerror or type(error).__name__, kind="SQLITE_CANTOPEN")
 
@@ -232,9 +246,25 @@ class SQLiteBackend:
         refusal.transient = kind in ("SQLITE_BUSY", "SQLITE_FULL")
         return refusal
 
-    def _open(self) -> sqlite3.Connection:
+    def _create_file(self) -> None:
+        """Create the file with its tables if there is none. It appears whole, so an empty one is a loss.
+
+        Raises EmptyDatabaseFile. SQLite would take an empty file for a new database, and delete its journal.
+        """
+        if self._path.exists():
+            file_identity(self._path)
+            return
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}-{threading.get_ident()}.new")
+        try:
+            with closing(self._open(draft)) as raw:
+                upgrade_schema(raw, DIALECT)
+            publish_file(draft, self._path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _open(self, path: Path | None = None) -> sqlite3.Connection:
         return sqlite3.connect(
-            self._path,
+            path or self._path,
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
@@ -242,11 +272,23 @@ class SQLiteBackend:
         )
 
     def _upgrade_schema(self) -> None:
+        self._create_file()
         with closing(self._open()) as raw, ExitStack() as locks:
             enable_wal(raw)
             if not self._exclusive and needs_migration(raw):
                 locks.enter_context(lock_folder(self._path.parent))  # never migrate while a hub is running
             upgrade_schema(raw, DIALECT)
+
+
+def publish_file(draft: Path, path: Path) -> None:
+    """Give a finished file its name, unless another process was faster."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without hard links
+        if not path.exists():
+            draft.rename(path)
 
 
 def enable_wal(raw: sqlite3.Connection) -> None:
@@ -272,8 +314,10 @@ def write_unchanged(connection: SQLiteConnection) -> None:
 
 
 def file_identity(path: Path) -> tuple[int, int]:
-    """Return the device and inode of the file at `path`."""
+    """Return the device and inode of the file at `path`. Raises EmptyDatabaseFile."""
     status = path.stat()
+    if status.st_size == 0:
+        raise EmptyDatabaseFile
     return status.st_dev, status.st_ino
 
 
