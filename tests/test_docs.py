@@ -46,3 +46,31 @@ def test_recipes_name_files_that_exist_and_none_has_more_than_eight() -> None:
 def existing_part(path: str) -> str:
     """The part of a path before the first piece that stands for a new name."""
     return path if "<" not in path else path.partition("<")[0].rpartition("/")[0]
+
+
+@pytest.mark.parametrize("name", ["security", "reliability"])
+def test_each_row_of_the_failure_and_attack_tables_names_a_test_that_exists(name: str) -> None:
+    rows = [
+        row
+        for row in (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").splitlines()
+        if row.startswith("|")
+    ]
+    header, missing, untested = "", [], []
+    for number, row in enumerate(rows):
+        if number + 1 < len(rows) and rows[number + 1].startswith("|---"):
+            header = row
+        if "tested by" not in header or row == header or row.startswith("|---"):
+            continue
+        references = re.findall(r"`([^`]+)`", row.rstrip(" |").rpartition("|")[2])
+        if not references:
+            untested.append(row)
+        folder = Path("tests")
+        for reference in references:
+            path, _, function = reference.partition("::")
+            target = ROOT / path if path.startswith("tests/") else ROOT / folder / path
+            folder = target.parent.relative_to(ROOT)
+            files = list(target.parent.glob(target.name)) or ([target] if target.is_dir() else [])
+            if not files or (function and f"def {function}(" not in files[0].read_text(encoding="utf-8")):
+                missing.append(reference)
+    assert missing == []
+    assert untested == []
