@@ -54,11 +54,24 @@ class RawRequestBody:
         options = self._decode_field("stream_options")
         return isinstance(options, dict) and options.get("include_usage") is True
 
-    def rewrite(self, model: str, *, options: Mapping[str, Any], include_usage: bool = False) -> bytes:
+    def raw_field(self, name: str) -> bytes:
+        """The bytes of a field; b"" if the body does not have it."""
+        return bytes(self._fields.get(name, b""))
+
+    def rewrite(
+        self,
+        model: str,
+        *,
+        options: Mapping[str, Any],
+        include_usage: bool = False,
+        replaced: Mapping[str, bytes] | None = None,
+    ) -> bytes:
         """Encode the body for the provider's model `model`; `options` fill in fields that the body does not
-        set.
+        set, and the bytes of `replaced` take the place of fields that it does.
         """
         fields: dict[str, Any] = {**self._fields, "model": model}
+        for name, raw in (replaced or {}).items():
+            fields[name] = msgspec.Raw(raw)
         for name, value in options.items():
             fields.setdefault(name, value)
         if include_usage and not self.include_usage:

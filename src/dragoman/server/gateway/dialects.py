@@ -13,8 +13,9 @@ from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.anthropic import encoder as anthropic_reply
 from dragoman.wire.anthropic.client_request import parse_messages_request
 from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder
+from dragoman.wire.anthropic.opaque_reasoning import drop_opaque_reasoning
 from dragoman.wire.anthropic.tap import AnthropicTap, read_message
-from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.openai import encoder as openai_reply
 from dragoman.wire.openai.client_request import parse_chat_completions_request
 from dragoman.wire.openai.encoder import OpenAIStreamEncoder
@@ -49,6 +50,9 @@ class ClientDialect(Protocol):
 
     def parse_request(self, raw: bytes) -> ClientRequest:
         """A request for a provider of another family."""
+
+    def replaced_fields(self, head: RawRequestBody) -> Mapping[str, bytes]:
+        """Fields of a relayed request that a server of the same family must not get as they are."""
 
     def stream_encoder(
         self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int
@@ -93,6 +97,10 @@ class ChatCompletionsDialect:
     def parse_request(self, raw: bytes) -> ClientRequest:
         """See `ClientDialect`."""
         return parse_chat_completions_request(raw)
+
+    def replaced_fields(self, head: RawRequestBody) -> Mapping[str, bytes]:
+        """See `ClientDialect`."""
+        return {}
 
     def stream_encoder(
         self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int
@@ -166,6 +174,12 @@ class MessagesDialect:
     def parse_request(self, raw: bytes) -> ClientRequest:
         """See `ClientDialect`."""
         return parse_messages_request(raw)
+
+    def replaced_fields(self, head: RawRequestBody) -> Mapping[str, bytes]:
+        """See `ClientDialect`: reasoning that another family's provider has sealed."""
+        messages = head.raw_field("messages")
+        cleaned = drop_opaque_reasoning(messages)
+        return {} if cleaned is messages else {"messages": cleaned}
 
     def stream_encoder(
         self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int

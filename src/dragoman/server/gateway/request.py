@@ -120,7 +120,12 @@ class GatewayRequest:
 
         def write() -> bytes:
             options = plan.routes.options.get(provider.name, {})
-            return head.rewrite(route.model, options=options, include_usage=requests_usage())
+            return head.rewrite(
+                route.model,
+                options=options,
+                include_usage=requests_usage(),
+                replaced=dialect.replaced_fields(head),
+            )
 
         headers = self._exchange.headers
         forwarded = {name: headers[name] for name in dialect.forwarded_headers if name in headers}

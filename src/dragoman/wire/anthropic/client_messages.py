@@ -24,6 +24,7 @@ from dragoman.messages import (
 )
 from dragoman.wire.anthropic.client_content import BLOCK_TYPES, ContentPart, parse_block, unsupported_block
 from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
+from dragoman.wire.anthropic.opaque_reasoning import decode_opaque_reasoning, openai_metadata
 from dragoman.wire.tool_outputs import write_multimodal_output
 
 _ROLES: tuple[Role, ...] = ("user", "assistant", "system")
@@ -45,6 +46,7 @@ class AnthropicMessageParser:
         self.ignored_fields: list[str] = []
         self._drafts: list[_AnthropicDraftMessage] = []
         self._call_positions: dict[str, tuple[_AnthropicDraftMessage, int]] = {}  # the latest call of each id
+        self._opaque_calls: dict[str, ProviderMetadata] = {}  # by call id: metadata of another family
 
     def add_system(self, body: RequestFields) -> None:
         """Parse the body's `system`, which comes before all messages."""
@@ -97,8 +99,33 @@ class AnthropicMessageParser:
             raise invalid_field(block.path_of("type"), "a tool_result block belongs in a user message")
         elif block_type.endswith("_tool_result"):
             self._add_server_result(block)
+        elif block_type == "redacted_thinking":
+            draft.parts += self._parse_redacted_thinking(draft, block)
         else:
             draft.parts += _parse_assistant_block(block, block_type)
+
+    def _parse_redacted_thinking(self, draft: _AnthropicDraftMessage, block: RequestFields) -> list[Part]:
+        """Parse hidden thinking; the opaque part of a call goes into the call, before or after it."""
+        data = block.text("data")
+        opaque = decode_opaque_reasoning(data, "")
+        if opaque is None:
+            return [ReasoningPart("", None, {"anthropic": {"redactedData": data}})]
+        call_id = opaque.get("call_id")
+        if not isinstance(call_id, str):
+            metadata = openai_metadata(opaque)
+            return [ReasoningPart("", None, metadata)] if metadata else []
+        call_metadata: dict[str, Any] = {
+            name: opaque[name] for name in ("extra_content", "provider") if name in opaque
+        }
+        call_draft, index = self._call_positions.get(call_id, (None, 0))
+        if call_draft is draft:
+            part = draft.parts[index]
+            if isinstance(part, ToolPart):
+                metadata = {**(part.call_provider_metadata or {}), "openai": call_metadata}
+                draft.parts[index] = replace(part, call_provider_metadata=metadata)
+        else:
+            self._opaque_calls[call_id] = {"openai": call_metadata}
+        return []
 
     def _parse_block(self, block: RequestFields) -> list[ContentPart]:
         match block.text("type"):
@@ -115,7 +142,10 @@ class AnthropicMessageParser:
         position = self._call_positions.get(id)
         if position is not None and position[0] is draft:
             raise invalid_field(block.path_of("id"), f"the id {id!r:.60} is used twice in this message")
+        opaque = self._opaque_calls.pop(id, None)
         metadata = block.provider_metadata("caller", "toolset_name")
+        if opaque is not None:
+            metadata = {**(metadata or {}), **opaque}
         provider_executed = block.raw["type"] in _SERVER_CALL_TYPES
         self._call_positions[id] = (draft, len(draft.parts))
         draft.parts.append(
@@ -202,17 +232,18 @@ def _parse_assistant_block(block: RequestFields, block_type: str) -> list[Part]:
             return [TextPart(text, provider_metadata=block.provider_metadata("citations"))] if text else []
         case "thinking":
             return [_parse_thinking(block)]
-        case "redacted_thinking":
-            return [ReasoningPart("", None, {"anthropic": {"redactedData": block.text("data")}})]
         case _:
             return [DataPart("data-anthropic", block.raw)]
 
 
 def _parse_thinking(block: RequestFields) -> ReasoningPart:
     """Parse a thinking block with its signature. One without a signature comes from another model."""
-    signature = block.optional_text("signature")
+    signature, text = block.optional_text("signature"), block.text("thinking", empty=True)
+    opaque = decode_opaque_reasoning(signature, text)
+    if opaque is not None:
+        return ReasoningPart(text, None, openai_metadata(opaque))
     metadata: ProviderMetadata | None = {"anthropic": {"signature": signature}} if signature else None
-    return ReasoningPart(block.text("thinking", empty=True), None, metadata)
+    return ReasoningPart(text, None, metadata)
 
 
 def _tool_output(parts: list[ContentPart]) -> Any:

@@ -16,6 +16,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
+from dragoman.wire.anthropic.opaque_reasoning import encode_call_metadata, encode_opaque_reasoning
 
 INVALID_JSON_KEY = "INVALID_JSON"  # the key that Anthropic's documentation specifies for invalid arguments
 _BlockKey: TypeAlias = tuple[str, str]
@@ -48,12 +49,15 @@ class _CurrentBlock:
         self.provider_executed = False  # the provider runs this call itself
         self.arguments: list[str] = []  # fragments
         self.is_streamed: bool | None = None  # fragments are sent as they arrive; None: not yet decided
+        self.texts: list[str] = []  # of a thinking block
         self.metadata: dict[str, Any] = {}  # Anthropic's provider metadata
+        self.openai_metadata: dict[str, Any] = {}  # the OpenAI family's provider metadata
 
     def add_metadata(self, metadata: ProviderMetadata | None) -> None:
-        """Merge Anthropic's provider metadata."""
+        """Merge the provider metadata."""
         if metadata is not None:
             self.metadata |= metadata.get("anthropic", {})
+            self.openai_metadata |= metadata.get("openai", {})
 
     @property
     def complete(self) -> bool:
@@ -141,6 +145,7 @@ class BlockEncoder:
         match event:
             case e.ReasoningDelta(delta=delta) if delta:
                 self._start_block(current, {"type": "thinking", "thinking": "", "signature": ""})
+                current.texts.append(delta)
                 self._sink.add_delta({"type": "thinking_delta", "thinking": delta})
             case e.ReasoningEnd():
                 self._write_signature(current)
@@ -149,8 +154,11 @@ class BlockEncoder:
                 pass
 
     def _write_signature(self, current: _CurrentBlock) -> None:
-        """Send the signature or redacted data of a thinking block."""
+        """Send the signature or redacted data of a thinking block, also those of another family."""
         redacted, signature = current.metadata.get("redactedData"), current.metadata.get("signature")
+        if not (redacted or signature) and current.openai_metadata:
+            opaque = encode_opaque_reasoning(current.openai_metadata, "".join(current.texts))
+            redacted, signature = (None, opaque) if current.is_open else (opaque, None)
         if redacted and not current.is_open:
             self._start_block(current, {"type": "redacted_thinking", "data": redacted})
         elif signature:
@@ -163,7 +171,7 @@ class BlockEncoder:
                 current.provider_executed = bool(event.provider_executed)
                 current.add_metadata(event.provider_metadata)
                 if not current.provider_executed:
-                    self._start_block(current, _tool_use_block(id, name, metadata=current.metadata))
+                    self._start_call(current, id, name=name)
             case e.ToolInputDelta(input_text_delta=delta) if delta:
                 self._write_arguments(current, delta)
             case e.ToolInputAvailable() | e.ToolInputError():
@@ -172,8 +180,23 @@ class BlockEncoder:
                 self._ended_calls.add(event.tool_call_id)
                 self._complete_call(current, event)
                 self._end_block(current)
+                self._write_call_metadata(current, event.tool_call_id)
             case _:
                 pass
+
+    def _start_call(self, current: _CurrentBlock, id: str, *, name: str) -> None:
+        """Start the block of a call, unless it is open; what is opaque in the call comes before it."""
+        if not current.is_open:
+            self._write_call_metadata(current, id)
+        self._start_block(current, _tool_use_block(id, name, metadata=current.metadata))
+
+    def _write_call_metadata(self, current: _CurrentBlock, id: str) -> None:
+        """Send another family's opaque part of a call, once: a `tool_use` block has no field for it."""
+        opaque = encode_call_metadata(id, current.openai_metadata) if current.openai_metadata else None
+        if opaque is not None:
+            current.openai_metadata = {}
+            self._sink.start_block({"type": "redacted_thinking", "data": opaque})
+            self._sink.end_block()
 
     def _write_arguments(self, current: _CurrentBlock, delta: str) -> None:
         """Send a fragment of the arguments once they begin as an object: `null` and plain text wait."""
@@ -192,9 +215,7 @@ class BlockEncoder:
             self._start_block(current, {**block, "input": {}})
             arguments: Any = block.get("input")
         else:
-            self._start_block(
-                current, _tool_use_block(event.tool_call_id, event.tool_name, metadata=current.metadata)
-            )
+            self._start_call(current, event.tool_call_id, name=event.tool_name)
             arguments = None if current.is_streamed else _input_object(event.input)
         if arguments:
             json_text = msgspec.json.encode(arguments).decode()

@@ -162,6 +162,7 @@ def _join_deltas(message_deltas: Sequence[MessageDelta]) -> dict[str, Any]:
     """Join the deltas to one message."""
     texts: dict[str, list[str]] = {"content": [], "refusal": [], "reasoning_content": []}
     lists: dict[str, list[dict[str, Any]]] = {}
+    opaque: dict[str, Any] = {}
     arguments: list[list[str]] = []
     for delta in message_deltas:
         for name, value in delta.items():
@@ -171,11 +172,13 @@ def _join_deltas(message_deltas: Sequence[MessageDelta]) -> dict[str, Any]:
                 _merge_call(lists.setdefault(name, []), arguments, fragments=value)
             elif isinstance(value, list):
                 lists.setdefault(name, []).extend(value)
+            elif name == "reasoning_opaque":
+                opaque[name] = value
     for call, pieces in zip(lists.get("tool_calls", ()), arguments, strict=True):
         call["function"]["arguments"] = "".join(pieces)
     content, refusal, reasoning = ("".join(pieces) if pieces else None for pieces in texts.values())
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
-    return message | ({"reasoning_content": reasoning} if reasoning else {}) | lists
+    return message | ({"reasoning_content": reasoning} if reasoning else {}) | opaque | lists
 
 
 def _merge_call(

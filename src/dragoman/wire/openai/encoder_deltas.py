@@ -44,7 +44,9 @@ class DeltaEncoder:
         self._has_refusal = False
         self._reasoning_blocks: dict[str, _ReasoningBlock] = {}
         self.tool_calls = ToolCallEncoder()
-        self._list_lengths = {"reasoning_details": 0, "annotations": 0, "images": 0}
+        self._list_lengths = dict.fromkeys(
+            ("reasoning_details", "thinking_blocks", "annotations", "images"), 0
+        )
 
     def encode(self, event: e.Event) -> MessageDelta | None:
         """Return the delta of the event; None if it has none. The first delta has the role."""
@@ -119,9 +121,19 @@ class DeltaEncoder:
     def _end_reasoning(self, event: e.ReasoningEnd) -> MessageDelta | None:
         block = self._reasoning_blocks.pop(event.id, None) or _ReasoningBlock([], {})
         _merge_metadata(block.metadata, event.provider_metadata)
-        entries = _reasoning_details("".join(block.texts), block.metadata)
-        numbered = [self._with_index("reasoning_details", entry) for entry in entries]
-        return {"reasoning_details": numbered} if numbered else None
+        openai_metadata = block.metadata.get("openai", {})
+        entries = {
+            "reasoning_details": _reasoning_details("".join(block.texts), block.metadata),
+            "thinking_blocks": _objects(openai_metadata.get("thinking_blocks")),
+        }
+        delta: MessageDelta = {
+            name: [self._with_index(name, entry) for entry in found]
+            for name, found in entries.items()
+            if found
+        }
+        if openai_metadata.get("reasoning_opaque"):
+            delta["reasoning_opaque"] = openai_metadata["reasoning_opaque"]
+        return delta or None
 
     def _encode_source(self, event: e.SourceUrl) -> MessageDelta:
         """The citation's position is the current end of the text."""
@@ -188,8 +200,11 @@ def _reasoning_details(text: str, metadata: ProviderMetadata) -> list[dict[str, 
         return [
             {"type": "reasoning.text", "text": text, "signature": anthropic_metadata["signature"], **origin}
         ]
-    entries = metadata.get("openai", {}).get("reasoning_details")
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return _objects(metadata.get("openai", {}).get("reasoning_details"))
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 # ---- Tool calls, one after the other
@@ -263,6 +278,9 @@ class _EncodedCall:
         self.is_ended = False
         self.sent: list[str] = []
         self._header: CallFragment | None = {"index": index, "id": event.tool_call_id, "type": "function"}
+        extra_content = (event.provider_metadata or {}).get("openai", {}).get("extra_content")
+        if extra_content:
+            self._header["extra_content"] = extra_content
         self._name = event.tool_name
         self._unsent: list[str] = []
 

@@ -67,9 +67,9 @@ class _StepWriter:
         """
         if not self._text and not self._tool_calls:
             return
-        answer: dict[str, Any] = {"role": "assistant", "content": self._text or None}
+        answer: dict[str, Any] = {"role": "assistant", "content": self._text or None, **self._opaque_fields()}
         if self._tool_calls:
-            answer |= self._reasoning_fields()
+            answer |= self._reasoning_text()
             answer["tool_calls"] = [self._write_call(part) for part in self._tool_calls]
         yield answer
         files: list[dict[str, Any]] = []
@@ -78,18 +78,21 @@ class _StepWriter:
         if files:
             yield {"role": "user", "content": files}
 
-    def _reasoning_fields(self) -> dict[str, Any]:
-        """The reasoning before the calls: its text for vendors that require it, and opaque parts."""
-        fields: dict[str, Any] = {}
+    def _reasoning_text(self) -> dict[str, Any]:
+        """The text of the reasoning before the calls, for vendors that require it."""
         text = "".join(part.text for part in self._reasoning)
         match self._quirks.reasoning_field:
             case "reasoning_content":
                 # Moonshot rejects a call without reasoning, also with an empty string.
-                fields["reasoning_content"] = text or " "
+                return {"reasoning_content": text or " "}
             case "reasoning" if text:
-                fields["reasoning"] = text
+                return {"reasoning": text}
             case _:
-                pass
+                return {}
+
+    def _opaque_fields(self) -> dict[str, Any]:
+        """The opaque parts of the reasoning that this provider sent, in order."""
+        fields: dict[str, Any] = {}
         for part in self._reasoning:
             for name, value in self._own_metadata(part.provider_metadata).items():
                 if name in _OPAQUE_FIELDS:
