@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.gateway.reading import HI, Pair, completion, final, message
+from tests.gateway.sdk_clients import HI, Pair, completion, final, message
 from tests.gateway.upstream import LINES, Answer, Stage
 from tests.wire.anthropic_streams import STREAMS
 from tests.wire.ollama_streams import STREAMS as OLLAMA
