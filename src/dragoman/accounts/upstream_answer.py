@@ -64,6 +64,7 @@ class EventAnswer:
         self.progress = AnswerProgress(model=model)
         self._batches = batches
         self._first: Batch | None = None
+        self._records_content = span.records_content
 
     async def start(self) -> Self:
         """See `UpstreamAnswer.start`: fetch the first batch."""
@@ -78,17 +79,11 @@ class EventAnswer:
         batch, self._first = self._first, None
         if batch is None:
             batch = await anext(self._batches, None)
-        if batch is not None:
-            self._count(batch)
-        return batch
-
-    async def close(self, *, abandoned: bool) -> None:
-        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
-        await self._batches.aclose()
-
-    def _count(self, batch: Batch) -> None:
+            if batch is None:
+                return None
         progress = self.progress
-        self.span.add(batch)
+        if self._records_content:
+            self.span.add(batch)
         for event in batch:
             kind = type(event)
             if kind is e.TextDelta or kind is e.ReasoningDelta:
@@ -96,7 +91,16 @@ class EventAnswer:
             elif kind is e.ToolInputDelta:
                 progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
             elif isinstance(event, e.FinishStep):
-                progress.finish = event
-                progress.usage, progress.finish_reason = event.usage, event.finish_reason
-                progress.model, progress.key = event.model or progress.model, event.key
-                progress.cost = provider_cost(event)
+                self._note_finish(event)
+        return batch
+
+    async def close(self, *, abandoned: bool) -> None:
+        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
+        await self._batches.aclose()
+
+    def _note_finish(self, event: e.FinishStep) -> None:
+        progress = self.progress
+        progress.finish = event
+        progress.usage, progress.finish_reason = event.usage, event.finish_reason
+        progress.model, progress.key = event.model or progress.model, event.key
+        progress.cost = provider_cost(event)

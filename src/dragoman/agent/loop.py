@@ -40,6 +40,7 @@ from dragoman.model_request import ModelRequest
 __all__ = ["Batch", "Loop", "TurnSpec"]
 
 log = logging.getLogger(__name__)
+TEXT_DELTAS = (e.TextDelta, e.ReasoningDelta)
 
 
 class Loop:
@@ -67,6 +68,8 @@ class Loop:
     async def run(self) -> AsyncGenerator[Batch, None]:
         """Yield the events of the turn, `start` to `finish`. A cancelled loop ends at once; see
         `abort_events`.
+
+        The model's answers are read here: a generator of their own would be resumed twice for each chunk.
         """
         turn = self.turn
         yield [
@@ -79,7 +82,17 @@ class Loop:
             async for batch in self._resume_calls():
                 yield batch
             while (outcome := self._check_outcome()) is None:
-                async for batch in self._run_step():
+                step, fitting = await self._prepare_step()
+                started_at = self._begin_step(step)
+                yield [e.StartStep(), *fitting]
+                call, answer = await self._begin_call(step)
+                while answer:
+                    yield answer
+                    received = await call.next()
+                    # Nearly every batch is one delta, which enters the run as it is.
+                    is_delta = received and len(received) == 1 and type(received[0]) in TEXT_DELTAS
+                    answer = received if received and is_delta else self._admit(received)
+                async for batch in self._end_step(step, call, started_at=started_at):
                     yield batch
         except (ProviderError, BudgetExhausted, CallDenied) as error:
             await self._leave_call()
@@ -191,21 +204,18 @@ class Loop:
             else None
         )
 
-    async def _run_step(self) -> AsyncGenerator[Batch, None]:
-        """Make one model call and run the tool calls that it asks for."""
-        request, events = await self._prepare_step()
-        started_at = self._begin_step(request)
-        yield [e.StartStep(), *events]
-        # Read here, not in a generator of its own: that would be resumed twice for every chunk.
-        call, batch, dropped = await self._begin_call(request)
-        if dropped:
-            yield dropped
-        while batch is not None:
-            if type(batch[-1]) is e.FinishStep:
-                self._finish_step = batch[-1]
-            if normalised := self._normaliser.normalise(batch):
-                yield normalised
-            batch = await call.next()
+    def _admit(self, batch: Batch | None) -> Batch:
+        """Return the events of an answer as they enter the run; nothing at its end, which is held back."""
+        if batch is None:
+            return ()
+        if type(batch[-1]) is e.FinishStep:
+            self._finish_step = batch[-1]
+        return self._normaliser.normalise(batch)
+
+    async def _end_step(
+        self, request: StepRequest, call: ModelCall[Batch], *, started_at: float
+    ) -> AsyncGenerator[Batch, None]:
+        """Settle a model call and run the tool calls that it asks for."""
         await self._end_call(call)
         if output_events := self._read_output():
             yield output_events
@@ -219,6 +229,8 @@ class Loop:
 
     async def _end_call(self, call: ModelCall[Batch]) -> None:
         """Settle a complete answer, before its calls run. Raises ProviderError for an incomplete one."""
+        while await call.next() is not None:  # nothing follows, but the connection has to be read to its end
+            pass
         if self._finish_step.finish_reason is None:
             error = ProviderError(
                 "the provider closed the stream before the answer was complete", category="api_error"
@@ -230,16 +242,17 @@ class Loop:
         self._finish_step = replace(self._finish_step, usage=call.usage)
         await self._leave_call()
 
-    async def _begin_call(self, step: StepRequest) -> tuple[ModelCall[Batch], Batch | None, Batch]:
+    async def _begin_call(self, step: StepRequest) -> tuple[ModelCall[Batch], Batch]:
         """Begin the step's model call; a request that its provider refuses as too long is shortened once.
 
-        Return the call, its first batch, and the events that say what the request leaves out.
+        Return the call and its first events, after those that say what the request leaves out.
         """
         dropped: Batch = ()
         while True:
             self._call = call = self._call or self._model_call(step)
             try:
-                return call, await call.begin(), dropped
+                first = self._admit(await call.begin())
+                return call, [*dropped, *first] if dropped else first
             except BadRequest as error:
                 raise ProviderError(error.message, category="bad_request", hint=error.hint) from None
             except ProviderError as error:

@@ -56,8 +56,6 @@ class StreamNormaliser:
 
     def normalise(self, batch: Sequence[e.Event]) -> Sequence[e.Event]:
         """The events as they enter the run; the end of the step is held back."""
-        if len(batch) == 1 and isinstance(batch[0], (e.TextDelta, e.ReasoningDelta)):
-            return batch
         admitted: list[e.Event] = []
         for event in batch:
             match event:

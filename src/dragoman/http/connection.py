@@ -252,10 +252,14 @@ class HttpConnection(asyncio.Protocol):
             self._deadline = self._total_deadline = NEVER
         elif parser.buffered > HIGH_WATER:
             self._pause_reading()
-        elif parser.status:
-            self._set_deadline(self._idle_timeout)
-        if parser.status:
-            self._wake()
+        elif parser.status:  # as `_set_deadline`, without a call for every read
+            idle = self._idle_timeout
+            self._deadline = NEVER if idle is None else self._loop.time() + idle
+            if self._deadline < self._timer_due:
+                self._set_timer(min(self._deadline, self._total_deadline))
+        waiter = self._waiter
+        if waiter is not None and parser.status and not waiter.done():
+            waiter.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._set_timer(NEVER)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 from dragoman.errors import ProviderError
@@ -39,6 +39,13 @@ class Response:
     Read it to the end, or end it with `abort`, `close` or `async with`.
     """
 
+    receive: Callable[[], Awaitable[bytes]]
+    """Returns the body received since the last call, waiting for at least one byte; b"" at its end.
+
+    Raises ProviderError if the body is cut short, or if the response was ended. It is the connection's own
+    method, not one that calls it: it runs for every read.
+    """
+
     def __init__(
         self, parser: ResponseParser, connection: HttpConnection, *, release: Callable[[HttpConnection], None]
     ) -> None:
@@ -48,6 +55,7 @@ class Response:
         self._connection: HttpConnection | None = connection
         self._peer = connection.peer
         self._release = release
+        self.receive = partial(connection.receive, parser)
 
     def __repr__(self) -> str:
         return f"Response({self.status}, from {self._peer!r})"
@@ -84,6 +92,7 @@ class Response:
         """End the response: keep the connection if the body is complete, else close the socket now."""
         connection, self._connection = self._connection, None
         if connection is not None:
+            self.receive = partial(refuse_read, self._peer)
             self._release(connection)
 
     async def close(self) -> None:
@@ -99,15 +108,10 @@ class Response:
     async def __aexit__(self, *failure: object) -> None:
         self.abort()
 
-    def receive(self) -> Awaitable[bytes]:
-        """Return the body received since the last call; b"" at the end.
 
-        Raises ProviderError if the body is cut short.
-        """
-        if self._connection is None:
-            message = f"the response of {self._peer} was already read or closed"
-            raise ProviderError(message, category="cancelled")
-        return self._connection.receive(self._parser)
+async def refuse_read(peer: str) -> bytes:
+    """Raise the error of a read after the end of a response."""
+    raise ProviderError(f"the response of {peer} was already read or closed", category="cancelled")
 
 
 class HostPool:

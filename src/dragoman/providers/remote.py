@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from msgspec.structs import replace
-
 from dragoman import identity
 from dragoman.errors import ProviderError
-from dragoman.events import Event, FinishStep
+from dragoman.events import Event
 from dragoman.http.lazy_transport import LazyTransport
 from dragoman.http.transport import Response, Sender
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, ProviderAdapter
-from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedResponse
-from dragoman.providers.key_pool import NO_KEY, KeyLease, KeyPool, ProviderKey
+from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedResponse, read_answer
+from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import (
@@ -73,22 +71,11 @@ class RemoteProvider:
         """The family of the server's protocol."""
         return self._adapter.family
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """See `Provider.stream`."""
-        answer: DecodedResponse | None = None
-        try:
-            answer = await self._with_retries(lambda lease: self._open(request, lease))
-            while (batch := await answer.next_batch()) is not None:
-                yield (
-                    batch
-                    if type(batch[-1]) is not FinishStep
-                    else with_key_name(batch, batch[-1], key=answer.key)
-                )
-        except ProviderError as error:
-            raise self.redact_error(error) from None
-        finally:
-            if answer is not None:
-                answer.close()
+        return read_answer(
+            lambda: self._with_retries(lambda lease: self._open(request, lease)), redact=self.redact_error
+        )
 
     def decode_answer(self, request: ModelRequest, raw: bytes) -> Sequence[Event]:
         """Decode a complete answer, a document or a stream. Raises ProviderError."""
@@ -262,11 +249,6 @@ class RemoteProvider:
             headers = self._headers_by_key[key] = {**self._adapter.headers(key.secret), **self._fixed_headers}
         parent = identity.traceparent.get()
         return headers if parent is None else {**headers, "traceparent": parent}
-
-
-def with_key_name(batch: Sequence[Event], finish: FinishStep, *, key: str) -> Sequence[Event]:
-    """Add the name of the key to the finish event of the last batch."""
-    return [*batch[:-1], replace(finish, key=key)] if key != NO_KEY.name else batch
 
 
 def merge_headers(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Mapping[str, str]:

@@ -42,6 +42,7 @@ class ModelSpan(Protocol):
     """The span of a model request. Closed without `finish` or `fail`, it is recorded as cancelled."""
 
     headers: Mapping[str, str]  # for a request that is sent outside `propagate`
+    records_content: bool  # whether `add` records anything; where it does not, nobody needs to call it
 
     def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """Await with this span as the parent: requests sent meanwhile carry its `traceparent`."""
@@ -123,6 +124,7 @@ class NullSpan:
     """A span that records nothing."""
 
     headers: Mapping[str, str] = {}
+    records_content = False
 
     def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         return awaitable
