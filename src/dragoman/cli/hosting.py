@@ -7,70 +7,33 @@ import errno
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import msgspec
 import typer
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dragoman.cli.logs import Level, configure_logging
 from dragoman.cli.terminal import print_line, print_note
-from dragoman.config import Config
+from dragoman.config import Config, HttpConfig
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
-
-# Corking: joins the writes of one loop iteration, such as head and body, into one system call.
-
-
-class CorkedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with joined writes: each write is a system call, and those are expensive."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """See asyncio.Protocol."""
-        super().connection_made(
-            cast(asyncio.Transport, CorkedTransport(transport, asyncio.get_running_loop()))
-        )
-
-
-class CorkedTransport:
-    """A transport that collects writes and sends them at the end of the loop iteration."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._buffer: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        """See asyncio.Transport."""
-        if not self._buffer:
-            self._loop.call_soon(self._flush)
-        self._buffer.append(data)
-
-    def close(self) -> None:
-        """See asyncio.Transport: buffered writes are sent first."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        buffer, self._buffer = self._buffer, []
-        if buffer and not self._transport.is_closing():
-            self._transport.write(buffer[0] if len(buffer) == 1 else b"".join(buffer))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
+from dragoman.server.connection_limits import ConnectionLimits, ConnectionTable
+from dragoman.server.http_protocol import LimitedHttpProtocol
 
 BACKLOG = 2048
 WEBSOCKET_FRAME = 2_000_000  # bytes; spokes split larger messages
+RESERVED_FILES = 200  # open files for other things than client connections and providers
 SHUTDOWN_TIMEOUT = 5  # seconds for open responses to end after all runs are closed
 
 
@@ -139,7 +102,7 @@ async def host_hub(
     and open streams are notified before they close. `secrets` collects the values that logs must redact.
     """
     async with Hub.open(config, data, require_keys=require_keys, environ=os.environ, secrets=secrets) as hub:
-        server = build_server(hub.app)
+        server = build_server(hub.app, connection_limits(config.http))
         await server.startup(sockets=[listener])
         ticking = asyncio.create_task(server.main_loop())
         try:
@@ -153,11 +116,41 @@ async def host_hub(
             await server.shutdown(sockets=[listener])
 
 
-def build_server(app: ASGIApp) -> uvicorn.Server:
+def connection_limits(http: HttpConfig) -> ConnectionLimits:
+    """Return the limits of a configuration. The connections are as many as this process may open files for.
+
+    Each may need a second one to a provider. The process's limit is raised as far as it may be.
+    """
+    wanted = 2 * http.connections + RESERVED_FILES
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files < wanted:
+        files = min(wanted, most) if most != resource.RLIM_INFINITY else wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    connections = max(1, min(http.connections, (files - RESERVED_FILES) // 2))
+    if connections < http.connections:
+        log.warning(
+            "http.connections is %d, not %d: only %d files may be open", connections, http.connections, files
+        )
+    return ConnectionLimits(
+        head=http.head,
+        headers=http.headers,
+        head_timeout=http.head_timeout,
+        body_timeout=http.body_timeout,
+        body_rate=http.body_rate,
+        idle_timeout=http.idle_timeout,
+        connections=connections,
+        per_address=http.per_address,
+        shared_addresses=http.shared_addresses,
+    )
+
+
+def build_server(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Server:
     """Build a uvicorn server for this app. Do not call its `serve()`: it installs its own signal handlers."""
     settings = uvicorn.Config(
         app,
-        http=CorkedProtocol,
+        http=cast(
+            "type[asyncio.Protocol]", partial(LimitedHttpProtocol, connections=ConnectionTable(limits))
+        ),
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         ws_ping_interval=None,  # the spoke protocol has its own heartbeat

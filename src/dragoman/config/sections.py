@@ -293,6 +293,20 @@ class LimitsConfig(ConfigSection, frozen=True):
     keep_days: PositiveInt = 30
 
 
+class HttpConfig(ConfigSection, frozen=True):
+    """Connections and request heads: sizes in bytes, times in seconds. Read when the hub starts."""
+
+    head: PositiveInt = 65_536
+    headers: PositiveInt = 256
+    head_timeout: Seconds = 10.0
+    body_timeout: Seconds = 30.0
+    body_rate: NonNegativeInt = 240
+    idle_timeout: Seconds = 5.0
+    connections: PositiveInt = 4_096
+    per_address: PositiveInt = 512
+    shared_addresses: tuple[Name, ...] = ("127.0.0.0/8", "::1")
+
+
 class CorsConfig(ConfigSection, frozen=True):
     """Front ends on other origins. Empty: none."""
 
@@ -356,6 +370,7 @@ class Config(ConfigSection, frozen=True):
     master_key_env: Name = "DRAGOMAN_MASTER_KEY"
     master_key_file: Name | None = None
     limits: LimitsConfig = LimitsConfig()
+    http: HttpConfig = HttpConfig()
     cors: CorsConfig = CorsConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     metrics: MetricsConfig = MetricsConfig()

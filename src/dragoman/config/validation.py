@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_network
 from itertools import chain
 from urllib.parse import urlsplit
 
@@ -246,6 +247,7 @@ def config_problems(config: Config) -> Iterator[ConfigProblem]:
         for rule in _PROVIDER_RULES:
             yield from rule(name, provider)
     yield from _limit_problems(config.limits)
+    yield from _network_problems(config.http.shared_addresses, path=("http", "shared_addresses"))
     yield from _telemetry_problems(config)
     yield from _variable_problems(config.master_key_env, path=("master_key_env",))
     yield from route_problems(config)
@@ -335,6 +337,14 @@ def _negative_limit_problems(limits: Limits, *, path: FieldPath) -> Iterator[Con
         value = getattr(limits, field)
         if value is not None and value < 0:
             yield ConfigProblem((*path, field), f"expected a number >= 0, got {value}")
+
+
+def _network_problems(networks: Sequence[str], *, path: FieldPath) -> Iterator[ConfigProblem]:
+    for place, network in enumerate(networks):
+        try:
+            ip_network(network, strict=False)
+        except ValueError:
+            yield ConfigProblem((*path, place), f"expected an address or a network, got {quote(network)}")
 
 
 def _telemetry_problems(config: Config) -> Iterator[ConfigProblem]:

@@ -1,0 +1,355 @@
+"""The HTTP server's protocol: uvicorn's, with limits on connections and request heads, and joined writes.
+
+uvicorn has no limit on a head and no deadline before a request has arrived. Both are enforced here, where the
+bytes come in, because nothing above sees a request whose head is not complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from dragoman.server.connection_limits import NEVER, ConnectionTable
+
+MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
+LINGER_SECONDS = 1.0  # for a refused client to read why
+LINGER_BYTES = 1_000_000  # that a refused client may still send; then nothing more is read
+MAX_REFUSED = 256  # refused connections that are told why; more are closed at once
+
+Phase: TypeAlias = Literal["idle", "head", "body", "answer", "closing"]
+
+
+class Rejection(NamedTuple):
+    """The response to a request that no handler sees; `reason` is what is logged."""
+
+    status: int
+    code: str
+    message: str
+    reason: str
+    hint: str | None = None
+
+    def encode(self) -> bytes:
+        """Return the whole response."""
+        error = {"code": self.code, "message": self.message}
+        if self.hint is not None:
+            error["hint"] = self.hint
+        body = msgspec.json.encode({"error": error})
+        retry = b"retry-after: 1\r\n" if self.status == 503 else b""
+        return (
+            STATUS_LINE[self.status]
+            + b"content-type: application/json\r\nconnection: close\r\n"
+            + retry
+            + b"content-length: %d\r\n\r\n" % len(body)
+            + body
+        )
+
+
+class RequestRejected(Exception):
+    """Stops the parser, which raises its own error for it."""
+
+
+class CorkedTransport:
+    """A transport that collects writes and sends them at the end of the loop iteration.
+
+    Each write is a system call, and those are expensive: head and body leave together.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._buffer: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """See asyncio.Transport."""
+        if not self._buffer:
+            self._loop.call_soon(self._flush)
+        self._buffer.append(data)
+
+    def write_eof(self) -> None:
+        """See asyncio.Transport: buffered writes are sent first."""
+        self._flush()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """See asyncio.Transport: buffered writes are sent first."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        buffer, self._buffer = self._buffer, []
+        if buffer and not self._transport.is_closing():
+            self._transport.write(buffer[0] if len(buffer) == 1 else b"".join(buffer))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, which stays in the table of connections until it closes."""
+
+    def __init__(self, *, http: LimitedHttpProtocol, **options: Any) -> None:
+        super().__init__(**options)
+        self._http = http
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        super().connection_lost(exc)
+        self._http.leave_table()
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with the limits of a `ConnectionTable`."""
+
+    def __init__(self, *, connections: ConnectionTable, **options: Any) -> None:
+        super().__init__(**options)
+        self.address = ""
+        self.deadline = NEVER
+        self.waiting_since: float | None = None
+        self._table = connections
+        self._limits = connections.limits
+        self._phase: Phase = "head"
+        self._rejection: Rejection | None = None
+        self._parsed = 0  # callbacks of the parser
+        self._head_size = 0
+        self._unparsed = 0  # bytes since the last callback: the parser collects them
+        self._body_size = 0  # bytes since the last check of the rate
+        self._unsent = 0  # bytes of the answer when the connection was closed
+
+    # ---- connections -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """See asyncio.Protocol."""
+        super().connection_made(cast(asyncio.Transport, CorkedTransport(transport, self.loop)))
+        self.address = self.client[0] if self.client else ""
+        self._await_head()
+        problem = self._table.add(self)
+        if problem is not None:
+            rejection = Rejection(503, "unavailable", "the hub has too many connections", problem)
+            self._reject(rejection, silently=self._table.refused > MAX_REFUSED)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        super().connection_lost(exc)
+        self.leave_table()
+
+    def leave_table(self) -> None:
+        """Make room for another connection: this one is closed."""
+        self.deadline = NEVER
+        self._table.remove(self)
+
+    def expire(self, now: float) -> None:
+        """See `Connection.expire`."""
+        match self._phase:
+            case "closing":
+                self._check_unsent(now)
+            case "head":
+                self._expire_head()
+            case "body":
+                self._check_body_rate(now)
+            case "idle":
+                self._close()
+            case "answer":
+                self.deadline = NEVER
+
+    def evict(self) -> None:
+        """See `Connection.evict`."""
+        self._phase = "closing"
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """See uvicorn: a refused client is not waited for."""
+        if self._phase == "closing":
+            self._check_unsent(self.loop.time())
+        else:
+            super().shutdown()
+
+    def _close(self) -> None:
+        """Close when everything is sent; a client that reads nothing is not waited for."""
+        self._phase = "closing"
+        self._unsent = self.transport.get_write_buffer_size()
+        self.deadline = self.loop.time() + (self._limits.body_timeout if self._unsent else LINGER_SECONDS)
+        self.transport.close()
+
+    def _check_unsent(self, now: float) -> None:
+        unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        if 0 < self._unsent < unsent:
+            self.deadline = now + self._limits.body_timeout
+        else:
+            self.transport.abort()
+
+    def _await_head(self) -> None:
+        now = self.loop.time()
+        self._phase = "head"
+        self.waiting_since = now
+        self.deadline = now + self._limits.head_timeout
+
+    def _expire_head(self) -> None:
+        limit = self._limits.head_timeout
+        message = f"the head of a request did not arrive within {limit:g} s"
+        rejection = Rejection(408, "timeout", message, f"no request within {limit:g} s (http.head_timeout)")
+        self._reject(rejection, silently=not self._parsed)
+
+    def _check_body_rate(self, now: float) -> None:
+        limits, size = self._limits, self._body_size
+        self._body_size = 0
+        self.deadline = now + limits.body_timeout
+        if self.cycle.response_complete:
+            self._close()
+        elif size < limits.body_rate * limits.body_timeout and not self.flow.read_paused:
+            message = f"{size} bytes of the request body arrived within {limits.body_timeout:g} s"
+            hint = f"the hub wants at least {limits.body_rate} bytes a second"
+            reason = "a request body that came too slowly (http.body_rate)"
+            self._reject(Rejection(408, "timeout", message, reason, hint))
+
+    # ---- bytes -------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self._phase == "closing":
+            self._discard(data)
+            return
+        if self._phase == "idle":
+            self._await_head()
+        parsed = self._parsed
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+        except httptools.HttpParserError:
+            self._reject(self._rejection or INVALID_REQUEST)
+            return
+        if parsed != self._parsed:
+            self._unparsed = 0
+            return
+        self._unparsed += len(data)
+        if self._unparsed > self._limits.head:
+            self._reject(self._too_large(url=not self._head_size))
+
+    def handle_websocket_upgrade(self) -> None:
+        """See uvicorn."""
+        self._phase, self.deadline = "answer", NEVER
+        upgraded = partial(LimitedWebSocketProtocol, http=self)
+        self.ws_protocol_class = cast("type[asyncio.Protocol]", upgraded)
+        super().handle_websocket_upgrade()
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        self._parsed += 1
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self.cycle.keep_alive = False  # answer those that have arrived, then close
+            self._phase, self.deadline = "closing", NEVER
+            raise RequestRejected
+        self._head_size = 0
+        if self._phase == "answer":
+            self.deadline = self.loop.time() + self._limits.head_timeout
+            self._phase = "head"
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """See httptools."""
+        self._parsed += 1
+        self._head_size += len(url)
+        if self._head_size > self._limits.head:
+            self._stop_parsing(self._too_large(url=True))
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools. Trailers of a body count too."""
+        self._parsed += 1
+        self._head_size += len(name) + len(value)
+        if self._head_size > self._limits.head or len(self.headers) >= self._limits.headers:
+            self._stop_parsing(self._too_large(url=False))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._parsed += 1
+        super().on_headers_complete()
+        self._phase = "body"
+        self.waiting_since = None
+        self._body_size = 0
+        self.deadline = self.loop.time() + self._limits.body_timeout
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._parsed += 1
+        self._body_size += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        self._parsed += 1
+        super().on_message_complete()
+        self._phase, self.deadline = "answer", NEVER
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.response_complete:
+            self._await_request()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn, which has a timer for each idle connection where the table has one for all."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._phase == "answer":
+            self._await_request()
+        elif self._phase != "closing":
+            self.waiting_since = self.loop.time()  # the rest of the request is not wanted any more
+
+    def _await_request(self) -> None:
+        now = self.loop.time()
+        self._phase = "idle"
+        self.waiting_since = now
+        self.deadline = now + self._limits.idle_timeout
+
+    def _discard(self, data: bytes) -> None:
+        self._unparsed += len(data)
+        if self._unparsed > LINGER_BYTES:
+            self.transport.pause_reading()
+
+    def _stop_parsing(self, rejection: Rejection) -> None:
+        self._rejection = rejection
+        raise RequestRejected
+
+    # ---- refusals ----------------------------------------------------------------------------------------
+
+    def _too_large(self, *, url: bool) -> Rejection:
+        limit = self._limits.head
+        if url:
+            return Rejection(414, "too_large", f"the request line has more than {limit} bytes", HEAD_REASON)
+        message = f"the headers have more than {limit} bytes, or are more than {self._limits.headers}"
+        return Rejection(431, "too_large", message, HEAD_REASON)
+
+    def _reject(self, rejection: Rejection, *, silently: bool = False) -> None:
+        """Send a rejection and close; `silently`: only close. Nothing is sent into another response."""
+        if self._phase == "closing":  # answers to requests before this one are still to be sent
+            return
+        self._table.log.add(rejection.reason, self.address)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            silently = silently or cycle.response_started or self._phase != "body" or bool(self.pipeline)
+            cycle.disconnected = True  # its handler may wait for the rest of the body
+            cycle.message_event.set()
+        if silently:
+            self._close()
+            return
+        self._phase, self._unparsed, self._unsent = "closing", 0, 0
+        self.deadline = self.loop.time() + LINGER_SECONDS
+        self.flow.resume_reading()
+        self.transport.write(rejection.encode())
+        self.transport.write_eof()
+
+
+HEAD_REASON = "a request head that was too large (http.head, http.headers)"
+INVALID_REQUEST = Rejection(
+    400, "bad_request", "the request is not valid HTTP", "a request that was not valid HTTP"
+)
