@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.errors import OutOfOrder
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
 
 PartProgress: TypeAlias = tuple[int, int]
@@ -147,8 +148,8 @@ class ToolCallBuilder:
         if self.current.input is not UNSET:
             return self.current.input
         try:
-            return msgspec.json.decode("".join(self.fragments))
-        except msgspec.DecodeError:
+            return decode_json("".join(self.fragments))
+        except DECODE_ERRORS:
             return UNSET
 
     def input_text(self) -> str:

@@ -262,7 +262,7 @@ async def test_results_are_made_json(value: Any, result: Any) -> None:
     ("value", "message"),
     [
         (object(), "The result, a value of type object, cannot be encoded as JSON: objects of type object"),
-        ("\udc80", "The result, a value of type str, cannot be encoded as JSON: 'utf-8' codec can't encode"),
+        ([1, float("nan")], "The result, a value of type list, cannot be encoded as JSON: it contains nan"),
         ({(1, 2): 3}, "The result, a value of type dict, cannot be encoded as JSON: "),
     ],
 )

@@ -33,7 +33,7 @@ def head(**fields: Any) -> RawRequestBody:
         (b'"m"', "the body is not a JSON object", None),
         (b"null", "the body is not a JSON object", None),
         (b'{"model":"\xff"}', "model is not valid JSON: ", "model"),
-        (b'{"model":"\\ud800"}', "model is not valid JSON", "model"),
+        (b'{"model":"\xff"}', "model is not valid JSON", "model"),
         (b'{"model":"m","stream":"\xff"}', "stream is not valid JSON: ", "stream"),
         (b'{"a":' + b"[" * 100_000, "the body is not a JSON object", None),
         (b"<html>", "the body is not a JSON object", None),
@@ -158,8 +158,8 @@ def test_every_body_is_relayed_with_only_the_model_changed(fields: dict[str, Any
     assert body.size == len(raw)
 
 
-def test_a_lone_surrogate_in_a_text_is_relayed() -> None:
-    head = RawRequestBody(rb'{"model":"a","messages":[{"role":"user","content":"cut \ud83d"}],"n":1}')
+def test_a_lone_surrogate_becomes_a_replacement_character_and_all_else_keeps_its_bytes() -> None:
+    head = RawRequestBody(rb'{"model":"a","messages":[{"content":"\\ud83d cut \ud83d"}],"seed":1e999}')
     assert head.rewrite("b", options={}) == (
-        rb'{"model":"b","messages":[{"role": "user", "content": "cut \ud83d"}],"n":1}'
+        rb'{"model":"b","messages":[{"content":"\\ud83d cut \ufffd"}],"seed":1e999}'
     )

@@ -22,6 +22,7 @@ from pydantic.errors import PydanticUserError
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, InvalidInput, ProviderError
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
 from dragoman.operations.arguments.broken_json import repair_json, strip_code_fence
@@ -268,8 +269,8 @@ def _json_candidates(text: str) -> Iterator[Any]:
         pieces.append(bare[start : end + 1])
     for piece in dict.fromkeys(pieces):
         try:
-            yield msgspec.json.decode(piece.encode("utf-8", "surrogatepass"))
-        except (msgspec.DecodeError, RecursionError):
+            yield decode_json(piece)
+        except DECODE_ERRORS:
             repaired = repair_json(piece)
             if repaired is not None:
                 yield repaired

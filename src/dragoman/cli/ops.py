@@ -16,6 +16,7 @@ from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
 from dragoman.cli.questions import question_lines, resolve_answer
 from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest
+from dragoman.json_text import decode_json
 
 if TYPE_CHECKING:
     from dragoman.cli.hub_client.client import HubClient
@@ -219,7 +220,7 @@ def parse_arguments(
     A value is a string where the property's schema accepts one, else JSON if it parses as JSON.
     """
     try:
-        input = msgspec.json.decode(raw) if raw and raw.strip() else {}
+        input = decode_json(raw) if raw and raw.strip() else {}
     except msgspec.DecodeError as error:
         raise BadRequest(f"--input is not valid JSON: {error}") from None
     if not isinstance(input, dict):
@@ -244,6 +245,6 @@ def accepts_string(schema: Any) -> bool:
 
 def parse_value(value: str) -> Any:
     try:
-        return msgspec.json.decode(value)
+        return decode_json(value)
     except msgspec.DecodeError:
         return value

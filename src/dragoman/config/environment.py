@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman.config.problems import ConfigProblem, FieldPath
 from dragoman.config.yaml_document import ConfigDocument, InvalidScalar, parse_text, read_document
 from dragoman.errors import ConfigError
+from dragoman.json_text import well_formed
 
 PREFIX = "DRAGOMAN__"
 
@@ -31,7 +32,7 @@ def apply_environment(document: ConfigDocument, environ: Mapping[str, str]) -> N
                 ConfigProblem((), f"the environment variable {name} does not name a field")
             )
             continue
-        _set_field(document, steps, name=name, text=environ[name])
+        _set_field(document, steps, name=name, text=well_formed(environ[name]))
 
 
 def _set_field(document: ConfigDocument, steps: list[str], *, name: str, text: str) -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from dragoman.config.problems import ConfigProblem, FieldPath, mask_secrets
 from dragoman.errors import ConfigError
+from dragoman.json_text import well_formed
 
 # Scalars: their values, and environment variables inside them.
 
@@ -34,7 +35,7 @@ def parse_scalar(node: yaml.ScalarNode) -> Any:
     Dates stay text, as do `yes`, `no`, `on` and `off`, and numbers with a colon: it is what users mean
     (`version: 2023-06-01`, `thinking: off`), and what YAML specifies since 1.2.
     """
-    text = str(node.value)
+    text = well_formed(str(node.value))
     match node.tag.removeprefix(_CORE_TAG):
         case "null":
             return None
@@ -219,7 +220,7 @@ class DocumentBuilder:
             if not isinstance(key, yaml.ScalarNode):
                 self._add_problem(path, "a field's name is a word, not a list or mapping")
                 continue
-            name = str(key.value)
+            name = well_formed(str(key.value))
             below = (*path, name)
             self.document.lines[below] = line
             if name in seen:
@@ -247,7 +248,7 @@ class DocumentBuilder:
             value = parse_scalar(node)
             if not isinstance(value, str) or "${" not in value:
                 return value
-            text = substitute_variables(value, self._environ)
+            text = well_formed(substitute_variables(value, self._environ))
             self.document.variable_texts[path] = text
             return text if node.style else parse_text(text)
         except InvalidScalar as error:

@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.errors import BadRequest, DragomanError, TooLarge
 from dragoman.identity import LOCAL, Identity
+from dragoman.json_text import decode_json
 
 log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
@@ -86,8 +87,8 @@ class Exchange:
         """Read the body as JSON; an empty body is an empty object. Raises BadRequest, TooLarge."""
         raw = await self.read_body(limit)
         try:
-            return msgspec.json.decode(raw or b"{}")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return decode_json(raw or b"{}")
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise BadRequest(f"the request body is not valid JSON: {error}") from None
         except RecursionError:
             raise BadRequest("the request body is nested too deeply") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal
@@ -10,6 +12,7 @@ import msgspec
 import pydantic
 
 from dragoman.errors import CallError, DragomanError, InvalidInput
+from dragoman.json_text import replace_surrogates
 from dragoman.operations.approval import SuspendedCall
 from dragoman.operations.sanitize import sanitize_text
 
@@ -106,7 +109,7 @@ def to_jsonable(value: Any) -> Any:
     Dicts, lists, strings, numbers. Raises CallError if that is impossible. Supports dataclasses, msgspec
     structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths.
     """
-    if type(value) in SCALAR_TYPES and value == value:
+    if type(value) in SCALAR_TYPES and not is_non_finite(value):
         return value
     return msgspec.json.decode(encode_result(value))
 
@@ -123,13 +126,52 @@ def to_jsonable_or_raw(value: Any) -> Any:
 
 
 def encode_result(value: Any) -> bytes:
-    """Encode a result as JSON. Raises CallError if it has no JSON form."""
+    """Encode a result as JSON, lone surrogates as U+FFFD. Raises CallError if it has no JSON form."""
     try:
-        return _encoder.encode(value)
+        try:
+            encoded = _encoder.encode(value)
+        except UnicodeEncodeError:
+            encoded = _encoder.encode(replace_surrogates(_to_builtins(value)))
+        if b"null" in encoded and _may_have_non_finite(value):
+            _reject_non_finite(_to_builtins(value))
+        return encoded
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise CallError(
             f"The result, a value of type {type(value).__name__}, cannot be encoded as JSON: {error}"
         ) from error
+
+
+def _may_have_non_finite(value: Any) -> bool:
+    """Return whether a result may contain NaN or an infinity, which msgspec encodes as null.
+
+    In MessagePack they are 64-bit floats with all bits of the exponent set; some other data looks the same.
+    """
+    try:
+        return _PACKED_NON_FINITE.search(_packer.encode(value)) is not None
+    except OverflowError:  # an integer of more than 64 bits
+        return True
+
+
+def _reject_non_finite(value: Any) -> None:
+    """Raise ValueError for NaN and infinities."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list | tuple):
+            pending += item
+        elif is_non_finite(item):
+            raise ValueError(f"it contains {item}, which is not a JSON number; return None or text instead")
+
+
+def is_non_finite(value: Any) -> bool:
+    """Return whether a value is NaN or an infinity."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _to_builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_encode_other)
 
 
 def _encode_other(value: Any) -> Any:
@@ -143,3 +185,5 @@ def _encode_other(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+_packer = msgspec.msgpack.Encoder(enc_hook=_encode_other)
+_PACKED_NON_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")

@@ -19,7 +19,8 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
-from dragoman.wire.anthropic.request import check_request, encode_body, rejected_field, write_request
+from dragoman.wire.anthropic.request import check_request, rejected_field, write_request
+from dragoman.wire.json_codec import encode_body
 
 ANTHROPIC_URL = "https://api.anthropic.com"
 DEFAULT_TIMEOUTS = Timeouts()

@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
+from dragoman.json_text import decode_json
 from dragoman.wire.provider_errors import describe_error, find_error, provider_error
 
 MAX_MESSAGE = 500  # characters of a message
@@ -159,7 +160,7 @@ def seconds_until(date: str, now: float) -> float:
 def read_error_body(text: str, status: int) -> ProviderError:
     """What an error body says: the error in its JSON, or the words of a page or a plain text."""
     try:
-        value = msgspec.json.decode(text)
+        value = decode_json(text)
         found = find_error(value)
         reply = value if found is None else found
         return provider_error(

@@ -24,6 +24,7 @@ import yaml
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
 from dragoman.events import Event, Usage
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, StepStartPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.model import Model
@@ -197,8 +198,8 @@ def _call_events(call: ScriptedCall, key: str) -> Iterator[Sequence[e.Event]]:
     half = len(text) // 2
     yield from ([e.ToolInputDelta(key, delta)] for delta in (text[:half], text[half:]) if delta)
     try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+        value = decode_json(text)
+    except DECODE_ERRORS as error:
         yield [e.ToolInputError(key, call.name, text, f"the arguments are not valid JSON: {error}")]
         return
     if isinstance(value, Mapping):

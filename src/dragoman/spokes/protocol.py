@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.errors import CallError, CallTimeout, CallUncertain, InvalidInput, RateLimited, WireError
+from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json
 from dragoman.operations.operation import Effect, Operation
 from dragoman.operations.outcome import MAX_MESSAGE_LENGTH, CallFailure
 from dragoman.operations.sanitize import sanitize_text
@@ -16,6 +18,7 @@ from dragoman.operations.sanitize import sanitize_text
 VERSION = 1
 PATH = "/api/spoke"
 HELLO_BYTES = 65_536
+PART_TAG = "part"
 
 # Why a connection was closed, as WebSocket close codes.
 NORMAL_CLOSURE = 1000
@@ -249,7 +252,7 @@ class PongFrame(SpokeFrame, frozen=True, kw_only=True, tag="pong"):
     n: int = 0
 
 
-class PartFrame(SpokeFrame, frozen=True, kw_only=True, tag="part"):
+class PartFrame(SpokeFrame, frozen=True, kw_only=True, tag=PART_TAG):
     """Either: a part of a message above the frame size; the joined parts are its JSON."""
 
     text: str
@@ -324,10 +327,13 @@ class HelloVersion(msgspec.Struct):
     protocol: int = VERSION
 
 
+_version_decoder = msgspec.json.Decoder(HelloVersion)
+
+
 def check_version(text: str | bytes) -> None:
     """Raise WireError `bad_version` for a hello of another version, whatever else it holds."""
     try:
-        greeting = msgspec.json.decode(text, type=HelloVersion)
+        greeting = decode_json(text, _version_decoder)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return
     if greeting.type != "hello" or greeting.protocol == VERSION:
@@ -364,6 +370,20 @@ def close_code(code: str) -> int:
 
 def _decode(decoder: msgspec.json.Decoder[Any], text: str | bytes) -> Any:
     try:
-        return decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        try:
+            return decoder.decode(text)
+        except (msgspec.DecodeError, UnicodeError):
+            return _cut_part(text) or decode_json(text, decoder)
+    except DECODE_ERRORS as error:
         raise WireError(f"this is not a frame of the spoke protocol: {error}") from None
+
+
+def _cut_part(text: str | bytes) -> PartFrame | None:
+    """Return a part whose text begins or ends inside a surrogate pair, with its half of the pair."""
+    if mend_json(text) is None:
+        return None
+    try:
+        frame = json.loads(text)
+        return msgspec.convert(frame, PartFrame) if frame["type"] == PART_TAG else None
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -6,18 +6,17 @@ keep their bytes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import BadRequest
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
 
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
-_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
@@ -85,33 +84,20 @@ class RawRequestBody:
     def _decode_field(self, name: str) -> Any:
         raw = self._fields.get(name)
         try:
-            return None if raw is None else msgspec.json.decode(raw)
-        except _DECODE_ERRORS as error:  # strings are decoded only here
+            return None if raw is None else decode_json(bytes(raw))
+        except DECODE_ERRORS as error:  # strings are decoded only here
             raise BadRequest(f"{name} is not valid JSON: {error}", field=name) from None
 
 
 def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
     """Split a JSON object into its fields, each with its bytes. BadRequest if the body is not an object.
 
-    Lone surrogates, which some clients send when they cut a text, are accepted: the fields are then encoded
-    again, with the surrogate kept.
+    Lone surrogates, which some clients send when they cut a text, become U+FFFD; all else keeps its bytes.
     """
     try:
-        return _fields_decoder.decode(raw)
-    except _DECODE_ERRORS as error:
-        problem = f"the body is not a JSON object: {error}"
-    try:
-        value = json.loads(raw, parse_constant=reject_constant)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise BadRequest(problem, hint="send a JSON object")
-    return {name: msgspec.Raw(json.dumps(field).encode()) for name, field in value.items()}
-
-
-def reject_constant(name: str) -> None:
-    """Reject NaN and infinities, which JSON does not allow."""
-    raise ValueError(name)
+        return decode_json(raw, _fields_decoder)
+    except DECODE_ERRORS as error:
+        raise BadRequest(f"the body is not a JSON object: {error}", hint="send a JSON object") from None
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+from dragoman.json_text import replace_surrogates
 
 
 def parse_lenient_json(payload: bytes) -> Any:
@@ -34,20 +34,18 @@ def as_text(value: Any) -> str | None:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def replace_surrogates(value: Any) -> Any:
-    """Replace lone surrogates by U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [replace_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
-    return value
-
-
 def encode_json(value: Any) -> str:
     """Encode the value as JSON text, the same for the same value."""
-    return msgspec.json.encode(value, enc_hook=mapping_enc_hook).decode()
+    return encode_body(value).decode()
+
+
+def encode_body(value: Any) -> bytes:
+    """Encode the body of a request; mappings become objects, and lone surrogates U+FFFD."""
+    try:
+        return msgspec.json.encode(value, enc_hook=mapping_enc_hook)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, enc_hook=mapping_enc_hook)
+        return msgspec.json.encode(replace_surrogates(plain))
 
 
 def mapping_enc_hook(value: Any) -> Any:

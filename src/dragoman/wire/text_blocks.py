@@ -18,6 +18,7 @@ from dragoman.events import (
     TextEnd,
     TextStart,
 )
+from dragoman.json_text import is_well_formed, well_formed
 from dragoman.messages import ProviderMetadata
 
 BlockKind = Literal["text", "refusal", "reasoning"]
@@ -111,18 +112,10 @@ class SurrogateJoiner:
 
     def join(self, text: str, *, last: bool = False) -> str:
         """Return the text with the pending half before it; keep back a half at its end unless `last`."""
-        if not self.pending and _is_encodable(text):
+        if not self.pending and is_well_formed(text):
             return text
         text = self.pending + text
         self.pending = ""
         if not last and "\ud800" <= text[-1:] <= "\udbff":
             text, self.pending = text[:-1], text[-1]
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return well_formed(text)

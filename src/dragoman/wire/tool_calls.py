@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Event, ToolInputAvailable, ToolInputDelta, ToolInputError, ToolInputStart
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.text_blocks import SurrogateJoiner
 
@@ -261,8 +262,8 @@ def parse_arguments(arguments: str) -> tuple[Any, str | None]:
     if arguments.strip() in ("", "null"):
         return {}, None
     try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        value = decode_json(arguments)
+    except DECODE_ERRORS as error:
         return None, f"the arguments are not valid JSON: {error}"
     if isinstance(value, dict):
         return value, None

@@ -25,6 +25,7 @@ from dragoman.errors import BadRequest
 from dragoman.http.lazy_transport import LazyTransport
 from dragoman.http.transport import Timeouts
 from dragoman.http.webhook import Webhook
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import parse_message, to_json
 from dragoman.model_request import ModelRequest
 
@@ -48,6 +49,9 @@ class HookReply(msgspec.Struct, frozen=True):
     output: Any = UNSET
     request: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+_reply_decoder = msgspec.json.Decoder(HookReply)
 
 
 class InvalidHookReply(Exception):
@@ -130,8 +134,8 @@ def request_body(request: ModelRequest) -> dict[str, Any]:
 def read_decision(answer: bytes, event: HookEvent) -> Decision:
     """Return the decision in a response body. Raises InvalidHookReply."""
     try:
-        reply = msgspec.json.decode(answer, type=HookReply)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        reply = decode_json(answer, _reply_decoder)
+    except DECODE_ERRORS as error:
         raise InvalidHookReply(f"the response is not a valid decision: {error}") from None
     reason = (reply.reason or "")[:MAX_REASON_LENGTH]
     match reply.decision:

@@ -12,6 +12,8 @@ from mcp.types import ErrorData as Failure
 from mcp.types import JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from dragoman import json_text
+
 PARSE_ERROR = -32700  # JSON-RPC's parse error
 MAX_DEPTH = 128
 ID_SEARCH_BYTES = 400  # bytes at either end of a message in which its id is looked for
@@ -66,9 +68,9 @@ def error_message(id: int | str, reason: str, *, code: int = PARSE_ERROR) -> Ses
 def decode_json(data: bytes) -> Any:
     """Decode a JSON value; what is nested too deeply becomes null."""
     try:
-        return msgspec.json.decode(data)
+        return json_text.decode_json(data)
     except RecursionError:
-        return msgspec.json.decode(prune_depth(data))
+        return json_text.decode_json(prune_depth(data))
 
 
 def prune_depth(data: bytes, max_depth: int = MAX_DEPTH) -> bytes:

@@ -13,6 +13,7 @@ from dragoman.http.exchange import Exchange, handle
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
+from dragoman.json_text import mend_json
 from dragoman.mcp.server import sdk_server
 from dragoman.mcp.server.sdk_server import BuildSdkServer, SdkServer
 from dragoman.mcp.server.server import ToolServer
@@ -82,6 +83,7 @@ class McpEndpoint:
             await self._sdk_server.serve(scope, exchange, stateless=False)
             return
         body = await exchange.read_body(self._body_limit)
+        body = mend_json(body) or body
         request = parse_tool_call(exchange.headers, body)
         if request is not None:
             await self._stateless.serve(request, exchange)

@@ -18,6 +18,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.http.transport import Response, Transport
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.wire.sse import SSEParser
 
 log = logging.getLogger(__name__)
@@ -62,8 +63,8 @@ class StdioBridge:
     async def _handle_line(self, line: bytes) -> None:
         """Handle one message of the client. Waits for a handshake: what follows belongs to its session."""
         try:
-            message = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            message = decode_json(line)
+        except DECODE_ERRORS:
             await self._write_error(None, "this line is not valid JSON", code=PARSE_ERROR)
             return
         if not isinstance(message, dict):
@@ -136,8 +137,8 @@ class StdioBridge:
     async def _write_message(self, raw: bytes, message: JsonRpcMessage) -> None:
         """Write a message of the hub as a line. An error without an id belongs to the request."""
         try:
-            reply = msgspec.json.decode(raw)
-        except msgspec.DecodeError:
+            reply = decode_json(raw)
+        except DECODE_ERRORS:
             await self._write_error(message.get("id"), "the hub's response is not valid JSON")
             return
         if isinstance(reply, dict) and "error" in reply and reply.get("id") is None:

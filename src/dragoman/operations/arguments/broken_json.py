@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-import msgspec
+from dragoman.json_text import DECODE_ERRORS, decode_json
 
 MAX_LENGTH = 1_000_000
 MAX_GUESS_LENGTH = 4_000  # characters: tolerant parsing takes quadratic time
@@ -49,8 +49,8 @@ def strip_code_fence(text: str) -> str:
 
 def parse_strict(text: str) -> dict[str, Any] | None:
     try:
-        parsed = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        parsed = decode_json(text)
+    except DECODE_ERRORS:
         return None
     return parsed if isinstance(parsed, dict) else None
 

@@ -20,6 +20,7 @@ from dragoman.agent.structured_output import Output
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import AgentConfig, Config, StopConfig
 from dragoman.errors import ConfigError
+from dragoman.json_text import decode_json
 from dragoman.operations.loader import load_object
 from dragoman.operations.operation import NAME_PATTERN, Operation
 from dragoman.operations.registry import Registry
@@ -188,10 +189,13 @@ def build_output(schema: dict[str, Any] | str | None, *, path: str) -> Output[An
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
 
 
+_schema_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
 def read_schema(path: str) -> dict[str, Any]:
     """Read a JSON Schema from a file. ConfigError."""
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, Any])
+        return decode_json(Path(path).read_bytes(), _schema_decoder)
     except OSError as error:
         raise ConfigError(f"cannot read {path!r}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -24,6 +24,7 @@ from dragoman.errors import (
     Unavailable,
     WireError,
 )
+from dragoman.json_text import decode_json
 from dragoman.spokes.protocol import (
     PATH,
     HelloFrame,
@@ -85,6 +86,9 @@ class HubErrorBody(msgspec.Struct):
     error: SpokeFailure
 
 
+_error_decoder = msgspec.json.Decoder(HubErrorBody)
+
+
 async def open_websocket(url: str, key: str | None) -> ClientConnection:
     """Open a WebSocket. Raises Unavailable if a retry may help, another error if not."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -132,7 +136,7 @@ async def handshake(socket: ClientConnection, hello: HelloFrame) -> WelcomeFrame
 def error_from_response(status: int, body: bytes | bytearray, *, url: str) -> DragomanError:
     """Return the error for an HTTP response that is not a WebSocket."""
     try:
-        failure = msgspec.json.decode(body, type=HubErrorBody).error
+        failure = decode_json(bytes(body), _error_decoder).error
         message, hint = failure.message, failure.hint
     except (msgspec.MsgspecError, UnicodeError):
         message, hint = f"{url} answers with status {status}", None

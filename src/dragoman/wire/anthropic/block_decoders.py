@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import msgspec
-
 from dragoman.events import (
     Data,
     Event,
@@ -26,6 +24,7 @@ from dragoman.events import (
 )
 from dragoman.wire.anthropic.chunk import AnthropicDelta
 from dragoman.wire.anthropic.metadata import bind_to_provider
+from dragoman.wire.json_codec import compact_json
 from dragoman.wire.text_blocks import SurrogateJoiner
 from dragoman.wire.tool_calls import UNKNOWN_TOOL_NAME, parse_arguments
 
@@ -160,7 +159,7 @@ class ToolUseBlockDecoder:
         """Close the block, with the input or with the reason why the call cannot run."""
         events = self.flush(last=True)
         if not self._sent and isinstance(block_input := self._block.get("input"), Mapping) and block_input:
-            self.pending.append(msgspec.json.encode(block_input).decode())
+            self.pending.append(compact_json(block_input))
             events = self.flush(last=True)
         arguments = "".join(self._sent)
         value, problem = parse_arguments(arguments)

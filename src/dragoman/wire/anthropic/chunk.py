@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ProviderError
+from dragoman.json_text import DECODE_ERRORS, replace_surrogates
 from dragoman.wire import provider_errors
-from dragoman.wire.json_codec import DECODE_ERRORS, parse_lenient_json, replace_surrogates
+from dragoman.wire.json_codec import compact_json, parse_lenient_json
 from dragoman.wire.sse import NamedFrame, SSEParser
 
 _EVENT_PREFIX, _DATA_PREFIX, _DATA_OBJECT = b"event: ", b"data: ", b"\ndata: {"
@@ -127,7 +128,7 @@ def _lenient_chunk(value: Mapping[str, Any]) -> AnthropicChunk:
 def _lenient_delta(value: Mapping[str, Any]) -> AnthropicDelta:
     streamed = {name: _as_text(value.get(name)) for name in ("text", "thinking", "partial_json")}
     if isinstance(value.get("partial_json"), Mapping):
-        streamed["partial_json"] = msgspec.json.encode(replace_surrogates(value["partial_json"])).decode()
+        streamed["partial_json"] = compact_json(value["partial_json"])
     names = ("type", "signature", "stop_reason", "stop_sequence")
     strings = {name: _as_text(replace_surrogates(value.get(name))) for name in names}
     opaque_names = ("citation", "content", "encrypted_content", "stop_details", "container")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from dragoman.errors import BadRequest
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
 from dragoman.wire.anthropic.client_messages import AnthropicMessageParser
@@ -38,8 +37,8 @@ def estimate_input_tokens(request: ModelRequest) -> int:
 
 def _decode_body(raw: bytes) -> RequestFields:
     try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        body = decode_json(raw)
+    except DECODE_ERRORS as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")

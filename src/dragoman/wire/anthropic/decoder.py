@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
+from dragoman.json_text import replace_surrogates
 from dragoman.wire.anthropic.chunk import (
     AnthropicChunk,
     AnthropicSSEParser,
@@ -19,7 +20,7 @@ from dragoman.wire.anthropic.chunk import (
     read_chunk,
 )
 from dragoman.wire.anthropic.event_builder import AnthropicEventBuilder
-from dragoman.wire.json_codec import parse_lenient_json, replace_surrogates
+from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.provider_errors import (
     find_error,
     incomplete_answer_error,

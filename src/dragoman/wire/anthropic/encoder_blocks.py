@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from dragoman import events as e
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
 from dragoman.wire.anthropic.opaque_reasoning import encode_call_metadata, encode_opaque_reasoning
@@ -252,8 +253,8 @@ def parse_arguments(arguments: str) -> Any:
     if not arguments.strip():
         return {}
     try:
-        return msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return decode_json(arguments)
+    except DECODE_ERRORS:
         return None
 
 

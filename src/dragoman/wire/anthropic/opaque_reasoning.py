@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
-from dragoman.wire.json_codec import DECODE_ERRORS, compact_json
+from dragoman.wire.json_codec import compact_json
 
 PREFIX = "dragoman-reasoning:"
 _PREFIX_BYTES = PREFIX.encode()
@@ -51,7 +52,7 @@ def decode_opaque_reasoning(sealed: str, text: str) -> dict[str, Any] | None:
     if not sealed.startswith(PREFIX):
         return None
     try:
-        value = msgspec.json.decode(sealed[len(PREFIX) :])
+        value = decode_json(sealed[len(PREFIX) :])
     except DECODE_ERRORS:
         return {}
     if not isinstance(value, dict):

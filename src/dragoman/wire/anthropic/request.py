@@ -9,8 +9,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.anthropic.capabilities import ModelCapabilities, model_capabilities
@@ -18,7 +16,7 @@ from dragoman.wire.anthropic.messages import AnthropicConversation, safe_tool_na
 from dragoman.wire.anthropic.metadata import FAMILY, cache_control_field
 from dragoman.wire.anthropic.options import AnthropicOptions
 from dragoman.wire.anthropic.prompt_cache import add_cache_breakpoints
-from dragoman.wire.json_codec import mapping_enc_hook
+from dragoman.wire.json_codec import encode_body
 from dragoman.wire.openai.options import extra_body_fields
 
 _REJECTION_PATTERNS = tuple(
@@ -56,11 +54,6 @@ def encode_request(
     return encode_body(
         write_request(request, provider=provider, max_tokens=max_tokens, stream=stream, drop=drop)
     )
-
-
-def encode_body(body: Mapping[str, Any]) -> bytes:
-    """Encode a body as JSON."""
-    return msgspec.json.encode(body, enc_hook=mapping_enc_hook)
 
 
 def write_request(

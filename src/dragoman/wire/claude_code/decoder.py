@@ -8,6 +8,7 @@ version 2.1.197 (system, stream_event, assistant, user, result).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from itertools import count
@@ -18,9 +19,11 @@ from msgspec.structs import asdict
 
 from dragoman import events as e
 from dragoman.errors import BudgetExhausted, ProviderCategory, ProviderError
+from dragoman.json_text import DECODE_ERRORS, mend_json, replace_surrogates
 from dragoman.wire.anthropic.chunk import read_chunk
 from dragoman.wire.anthropic.event_builder import FINISH_REASONS, AnthropicEventBuilder
 from dragoman.wire.anthropic.usage import AnthropicUsage
+from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.provider_errors import provider_error
 
 
@@ -56,8 +59,23 @@ def read_line(raw: bytes) -> ClaudeCodeMessage | None:
     """Parse a line; None if it is not a message."""
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+    except DECODE_ERRORS:
+        return _read_with_surrogates(raw)
+
+
+def _read_with_surrogates(raw: bytes) -> ClaudeCodeMessage | None:
+    """Parse a line with lone surrogates. They stay in a stream event, where the other half may follow."""
+    if mend_json(raw) is None:
         return None
+    try:
+        value = parse_lenient_json(raw)
+        event = value.pop("event", None)
+        message = msgspec.convert(replace_surrogates(value), ClaudeCodeMessage)
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return (
+        message if event is None else msgspec.structs.replace(message, event=msgspec.Raw(json.dumps(event)))
+    )
 
 
 FAMILY = "claude-code"

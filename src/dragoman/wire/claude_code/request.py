@@ -16,7 +16,7 @@ from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.messages import write_messages
 from dragoman.wire.claude_code.decoder import FAMILY, SESSION_KEY
 from dragoman.wire.history import tool_result_text
-from dragoman.wire.json_codec import mapping_enc_hook
+from dragoman.wire.json_codec import encode_body, encode_json
 
 CONTINUE_TEXT = "Go on."
 CLOSING_TEXT = "(The message ends here.)"
@@ -49,7 +49,7 @@ def write_prompt(request: ModelRequest, *, provider: str, resume: bool = True) -
         "message": {"role": "user", "content": content},
         "parent_tool_use_id": None,
     }
-    return ClaudeCodePrompt(msgspec.json.encode(message, enc_hook=mapping_enc_hook) + b"\n", session, system)
+    return ClaudeCodePrompt(encode_body(message) + b"\n", session, system)
 
 
 def neutralise_commands(content: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -111,9 +111,5 @@ def _message_text(message: Message) -> Iterator[str]:
         if isinstance(part, TextPart) and part.text.strip():
             yield f"{speaker}: {part.text}"
         elif isinstance(part, ToolPart) and part.state != "input-streaming":
-            arguments = (
-                msgspec.json.encode(part.input, enc_hook=mapping_enc_hook).decode()
-                if part.input is not msgspec.UNSET
-                else "{}"
-            )
+            arguments = encode_json(part.input) if part.input is not msgspec.UNSET else "{}"
             yield f"{speaker} called {part.name} with {arguments} and got: {tool_result_text(part)}"

@@ -10,11 +10,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import msgspec
-
 from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
-from dragoman.wire.json_codec import mapping_enc_hook
+from dragoman.wire.json_codec import encode_body
 from dragoman.wire.ollama.messages import write_messages
 from dragoman.wire.ollama.options import (
     reject_unsupported,
@@ -47,7 +45,7 @@ def encode_request(
         "stream": stream,
     }
     fields = {name: value for name, value in body.items() if name not in drop and value not in ([], {})}
-    return msgspec.json.encode(fields | extra_body_fields(request.options, fields), enc_hook=mapping_enc_hook)
+    return encode_body(fields | extra_body_fields(request.options, fields))
 
 
 def check_request(request: ModelRequest) -> Sequence[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
+from dragoman.json_text import decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.json_codec import is_deeper_than
 
@@ -15,13 +16,13 @@ MAX_DEPTH = 256  # more than any schema needs, and far below the interpreter's r
 _CACHE_TTLS = ("5m", "1h")
 
 
-def decode_json(raw: bytes) -> Any:
+def decode_body(raw: bytes) -> Any:
     """Decode JSON; ValueError tells why it is invalid, also if it is nested too deeply."""
     try:
-        value = msgspec.json.decode(raw)
+        value = decode_json(raw)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise ValueError(str(error)) from None
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and is_deeper_than(value, MAX_DEPTH):
         raise ValueError("it is nested too deeply")

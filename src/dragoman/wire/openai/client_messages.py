@@ -26,7 +26,7 @@ from dragoman.wire.openai.client_content import (
 )
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
-    decode_json,
+    decode_body,
     describe_value,
     invalid_field,
     read_cache_control,
@@ -230,7 +230,7 @@ def _call_part(value: Any, field: str, *, id: str, metadata: ProviderMetadata | 
     if arguments_text.strip() in ("", "null", "{}"):
         return part
     try:
-        parsed = decode_json(arguments_text.encode())
+        parsed = decode_body(arguments_text.encode())
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):

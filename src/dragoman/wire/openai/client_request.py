@@ -14,7 +14,7 @@ from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoi
 from dragoman.wire.client_request import ClientRequest
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
-    decode_json,
+    decode_body,
     describe_value,
     invalid_field,
     read_boolean,
@@ -38,7 +38,7 @@ _HINT = 'send {"model": "provider/model", "messages": [{"role": "user", "content
 def parse_chat_completions_request(raw: bytes) -> ClientRequest:
     """Parse a body; BadRequest names the invalid field."""
     try:
-        body = decode_json(raw)
+        body = decode_body(raw)
     except ValueError as error:
         raise BadRequest(f"the body is not valid JSON: {error}", hint=_HINT) from None
     if not isinstance(body, dict):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
-from dragoman.wire.json_codec import DECODE_ERRORS, parse_lenient_json
+from dragoman.json_text import DECODE_ERRORS
+from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks
 from dragoman.wire.openai.event_builder import OpenAIEventBuilder
 from dragoman.wire.openai.quirks import Quirks

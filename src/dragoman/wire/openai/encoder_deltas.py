@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman import events as e
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 
 REASONING_FORMAT = "anthropic-claude-v1"
@@ -316,8 +317,8 @@ class _EncodedCall:
         if not text.rstrip().endswith("}"):
             return False
         try:
-            msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError):
+            decode_json(text)
+        except DECODE_ERRORS:
             return False
         return True
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
-from dragoman.wire.json_codec import mapping_enc_hook
+from dragoman.wire.json_codec import encode_body
 from dragoman.wire.openai.messages import write_messages
 from dragoman.wire.openai.options import extra_body_fields, unsupported_options, write_options
 from dragoman.wire.openai.quirks import Quirks, safe_tool_name
@@ -38,7 +36,7 @@ def encode_request(
             body["tool_choice"] = _write_tool_choice(request.tool_choice)
     for name, value in write_options(request.options, model=request.model, quirks=quirks).items():
         body.setdefault(name, value)
-    return msgspec.json.encode(body | extra_body_fields(request.options, body), enc_hook=mapping_enc_hook)
+    return encode_body(body | extra_body_fields(request.options, body))
 
 
 def check_request(request: ModelRequest, quirks: Quirks) -> Sequence[str]:

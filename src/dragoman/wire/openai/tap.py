@@ -12,8 +12,9 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.wire.encoder import KEEP_ALIVE
-from dragoman.wire.json_codec import DECODE_ERRORS, as_text, parse_lenient_json
+from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.chunk import OpenAIChunk, read_chunks
 from dragoman.wire.openai.usage import OpenAIUsage, has_counts, read_standard_usage, read_usage
 from dragoman.wire.provider_errors import (

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from dragoman.errors import BadRequest, TooLarge
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import DataPart, FilePart, Message, TextPart, parse_message
 from dragoman.model_request import Tool
 
@@ -95,8 +96,8 @@ def parse_chat_request(
     `session_id` comes from the path, if it has one; a different `id` in the body is rejected.
     """
     try:
-        body = _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        body = decode_json(raw, _decoder)
+    except DECODE_ERRORS as error:
         raise BadRequest(f"the body is not a valid chat request: {error}", hint=_HINT) from None
     session = _session_id(body.id, session_id)
     messages = body.messages if body.messages is not None else [body.message] if body.message else []

@@ -1,0 +1,82 @@
+"""JSON of other programs, decoded so that every text in it can be stored and sent on.
+
+Clients, models, MCP servers and spokes send lone surrogates: half of an emoji that was cut between two
+UTF-16 units, usually as an escape such as `\\ud83d`. Such a text has no UTF-8 form, and msgspec does not
+decode it. Every decoder of outside data uses `decode_json`, which replaces the half by U+FFFD; no other code
+needs to handle it. Numbers keep their value: NaN, infinities and numbers too large for a float are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What `decode_json` raises for text that is not JSON, or not of the decoder's type."""
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONE_ESCAPE = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
+_ESCAPED_BACKSLASH, _HIDDEN_BACKSLASH = b"\\\\", b"\0\0"
+_any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+@overload
+def decode_json(raw: bytes | str) -> Any: ...
+@overload
+def decode_json(raw: bytes | str, decoder: msgspec.json.Decoder[T]) -> T: ...
+def decode_json(raw: bytes | str, decoder: msgspec.json.Decoder[Any] = _any_decoder) -> Any:
+    """Decode JSON, with U+FFFD for every lone surrogate. Raises one of `DECODE_ERRORS`."""
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeError):
+        mended = mend_json(raw)
+        if mended is None:
+            raise
+    return decoder.decode(mended)
+
+
+def mend_json(raw: bytes | str) -> bytes | None:
+    """Return the JSON text with U+FFFD for every lone surrogate; None if it has none, or is not UTF-8."""
+    try:
+        text = raw if isinstance(raw, str) else raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return None
+    data = well_formed(text).encode()
+    if _SURROGATE_ESCAPE.search(data) and b"\0" not in data:  # a JSON text contains no NUL
+        hidden = data.replace(_ESCAPED_BACKSLASH, _HIDDEN_BACKSLASH)
+        mended = _LONE_ESCAPE.sub(rb"\\ufffd", hidden)
+        data = mended.replace(_HIDDEN_BACKSLASH, _ESCAPED_BACKSLASH)
+    return None if data == raw else data
+
+
+def well_formed(text: str) -> str:
+    """Return the text with U+FFFD for every lone surrogate, and surrogate pairs joined."""
+    if is_well_formed(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def is_well_formed(text: str) -> bool:
+    """Return whether the text can be encoded as UTF-8: whether it contains no surrogates."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def replace_surrogates(value: Any) -> Any:
+    """Return a decoded JSON value with `well_formed` texts."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, list | tuple):
+        return [replace_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
+    return value
