@@ -113,6 +113,37 @@ async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(databas
     assert done == list(range(1_000))
 
 
+async def test_short_writes_go_ahead_of_long_ones_and_a_long_one_is_a_transaction_of_its_own(
+    database: Database,
+) -> None:
+    order: list[str] = []
+
+    def job(name: str) -> DatabaseJob[None]:
+        def run(connection: DatabaseConnection) -> None:
+            order.append(name)
+            connection.execute(PUT, {"id": name})
+
+        return run
+
+    async with blocked_writer(database):
+        long = [database.submit(job(f"long-{number}"), is_long=True) for number in range(3)]
+        await asyncio.sleep(0)  # they are with the writer
+        short = [database.submit(job(f"short-{number}")) for number in range(3)]
+        await asyncio.sleep(0)
+    await asyncio.wait(short)
+    await asyncio.wait(long)
+    assert order == [*(f"short-{number}" for number in range(3)), *(f"long-{number}" for number in range(3))]
+
+
+async def test_a_flush_waits_for_the_long_writes_too(database: Database) -> None:
+    async with blocked_writer(database):
+        writing = database.submit(put("long"), is_long=True)
+        await asyncio.sleep(0)
+    await database.flush()
+    assert writing.done()
+    assert await ids(database) == ["long"]
+
+
 async def test_what_a_cancelled_caller_asked_for_is_written_all_the_same(database: Database) -> None:
     async with blocked_writer(database):
         write = asyncio.ensure_future(database.write(put("a")))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -98,6 +99,28 @@ async def test_the_revisions_lead_to_the_head_that_the_code_expects_and_back() -
             assert set(tables(raw)) == {"alembic_version"}
             command.upgrade(config, "head")
             assert schema.current_revision(raw) == schema.HEAD
+
+
+async def test_a_way_back_puts_the_tails_of_long_parts_at_their_ends() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    with empty() as raw:
+        schema.migrate(raw)
+        raw.execute("PRAGMA foreign_keys = OFF")
+        bodies = ['{"type":"text","text":"once "}', '{"type":"tool-x","toolCallId":"c","rawInput":"["}']
+        for position, body in enumerate(bodies):
+            raw.execute("INSERT INTO parts VALUES ('s', 'a', ?, ?)", (position, body))
+        for row in [(0, 6, "Zürich"), (0, 5, "in "), (1, 1, "]")]:
+            raw.execute("INSERT INTO part_tails VALUES ('s', 'a', ?, ?, ?)", row)
+        with create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool).connect() as connection:
+            config.attributes["connection"] = connection
+            command.downgrade(config, "0005")
+            connection.commit()
+        found = [body for (body,) in raw.execute("SELECT body FROM parts ORDER BY position")]
+    assert [msgspec.json.decode(body) for body in found] == [
+        {"type": "text", "text": "once in Zürich"},
+        {"type": "tool-x", "toolCallId": "c", "rawInput": "[]"},
+    ]
 
 
 async def test_what_a_database_of_the_first_revision_holds_is_there_after_it_was_migrated(

@@ -28,8 +28,8 @@ from dragoman.agent.spec import AgentSpec
 from dragoman.agent.toolbox import Toolbox
 from dragoman.agent.turn import TurnSpec
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
-from dragoman.events import Event, ToolApprovalResponse
-from dragoman.fold import Fold
+from dragoman.events import Event, Start, ToolApprovalResponse
+from dragoman.fold import Fold, fold
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
@@ -264,7 +264,7 @@ class RunRegistry:
         )
         await self._store.runs.create(
             row,
-            assistant=run_plan.assistant,
+            assistant=_with_inputs(run_plan),
             user=run_plan.user,
             session=session,
             drop_from=run_plan.drop_from,
@@ -355,6 +355,15 @@ def _is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
     calls = [part for part in message.parts if isinstance(part, ToolPart)]
     waiting = [call.approval for call in calls if call.state == "approval-requested"]
     return any(request is not None and request.id == approval.id for request in waiting)
+
+
+def _with_inputs(run_plan: RunPlan) -> Message:
+    """Return the message that a run continues with the front end's outputs and answers in it.
+
+    They are stored with the run's row: once a client knows that its run has begun, a crash cannot lose them.
+    """
+    message = run_plan.assistant
+    return fold(message, [Start(message.id), *run_plan.input_events]) if run_plan.input_events else message
 
 
 def _run_context(

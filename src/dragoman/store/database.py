@@ -132,9 +132,17 @@ class Database:
 
     async def write(self, job: DatabaseJob[T]) -> T:
         """Run a job and return its result once it is committed. Cancelling the caller does not stop it."""
+        return await self.submit(job)
+
+    def submit(self, job: DatabaseJob[T], *, is_long: bool = False) -> asyncio.Future[T]:
+        """Queue a job; return the future of its result. It is done once the job is committed.
+
+        A job `is_long` when it writes hundreds of kilobytes: those that are queued later may be committed
+        before it.
+        """
         waiting: asyncio.Future[T] = self._loop.create_future()
-        self._submit(WriteTask(job, waiting, self._on_error))
-        return await waiting
+        self._submit(WriteTask(job, waiting, self._on_error, is_long))
+        return waiting
 
     def enqueue(
         self, job: DatabaseJob[Any], *, on_failure: Callable[[Exception], None] | None = None
@@ -154,7 +162,11 @@ class Database:
 
         When too many wait, the oldest are dropped; when the process ends, all are.
         """
-        if not self.is_up and not self._closed:
+        if self._closed or self._monitor is None:
+            return
+        if self.is_up:  # again, in the meantime
+            self._queue_write(WriteTask(job, None, partial(self._defer_again, job)))
+        else:
             self._deferred.append(job)
 
     async def read(self, query: DatabaseJob[T]) -> T:
@@ -173,9 +185,10 @@ class Database:
         """
         if self._closed:
             raise Unavailable("the database is closed")
-        waiting: asyncio.Future[None] = self._loop.create_future()
-        self._queue_write(WriteTask(lambda _: None, waiting, self._on_error))
-        await waiting
+        for is_long in (False, True):  # behind the short jobs, then behind the long ones
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._queue_write(WriteTask(lambda _: None, waiting, self._on_error, is_long))
+            await waiting
 
     async def close(self) -> None:
         """Finish queued jobs, then close all connections. May be called twice."""
@@ -280,7 +293,8 @@ class Database:
 
     def _defer_again(self, job: DatabaseJob[Any], error: Exception) -> None:
         self._on_error(error)
-        self.defer(job)
+        if not self.is_up:
+            self.defer(job)
 
     def _reset_connections(self) -> None:
         """Replace all connections after an outage: their file may have been replaced."""

@@ -24,6 +24,7 @@ from dragoman.operations.plain_text import part_text
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
 from dragoman.store.database import Database
 from dragoman.store.full_text import CREATE_SQLITE_INDEX, CreateIndexStatement, search_scope
+from dragoman.store.part_tails import PartTailStatements, read_tails, with_tail
 from dragoman.store.tables import (
     indexed_messages,
     indexed_sessions,
@@ -176,6 +177,10 @@ class MessageIndex:
     def _sql(self) -> PassageStatements:
         return self._database.statements(PassageStatements)
 
+    @cached_property
+    def _tails_sql(self) -> PartTailStatements:
+        return self._database.statements(PartTailStatements)
+
     async def catch_up(
         self, owner: str, *, session_id: str | None, seconds: float
     ) -> IndexingProgress | None:
@@ -282,7 +287,9 @@ class MessageIndex:
         while rows := connection.fetch_all(self._sql.list_parts, {**here, "start": start}):
             for position, body in rows:
                 this = {**here, "position": position}
-                if text := indexed_text(body):
+                place = {**this, "id": here["message_id"]}
+                tails = read_tails(connection, self._tails_sql.of_part, params=place)
+                if text := indexed_text(body, tails.get((here["message_id"], position))):
                     connection.execute(self._sql.upsert_passage, {**this, "scope": scope, "text": text})
                 else:
                     connection.execute(self._sql.delete_passage, this)
@@ -292,10 +299,10 @@ class MessageIndex:
         return None
 
 
-def indexed_text(body: str) -> str:
+def indexed_text(body: str, tail: str | None) -> str:
     """What a part says; nothing when it cannot be read."""
     try:
-        return part_text(decode_part(body))
+        return part_text(with_tail(decode_part(body), tail))
     except (msgspec.DecodeError, msgspec.ValidationError, DragomanError):
         return ""
 

@@ -34,6 +34,7 @@ from dragoman.store.full_text import (
     tsquery,
 )
 from dragoman.store.message_index import MessageIndex
+from dragoman.store.part_tails import PartKey, PartTailStatements, read_tails, with_tail
 from dragoman.store.tables import messages, parts, sessions
 
 CONTEXT_PART = "data-context"
@@ -73,7 +74,7 @@ class HistoryStatements:
         )
         this = here, messages.c.id == bindparam("id")
         mine = sessions.c.id == messages.c.session_id, sessions.c.owner == bindparam("owner")
-        bodies = select(parts.c.body).where(
+        bodies = select(parts.c.position, parts.c.body).where(
             parts.c.session_id == bindparam("session_id"), parts.c.message_id == bindparam("id")
         )
         self.list_truncations = compiler.compile(
@@ -99,6 +100,10 @@ class MessageSearchRepository:
     @cached_property
     def _sql(self) -> HistoryStatements:
         return self._database.statements(HistoryStatements)
+
+    @cached_property
+    def _tails_sql(self) -> PartTailStatements:
+        return self._database.statements(PartTailStatements)
 
     async def search(
         self,
@@ -138,14 +143,20 @@ class MessageSearchRepository:
         """Return a message of one of the owner's sessions as text. Raises NotFound, also for another's."""
         this = {"session_id": session_id, "id": message_id, "owner": owner}
 
-        def query(connection: DatabaseConnection) -> tuple[Row | None, Sequence[Row]]:
-            return connection.fetch_one(self._sql.head, this), connection.fetch_all(self._sql.bodies, this)
+        def query(connection: DatabaseConnection) -> tuple[Row | None, Sequence[Row], Mapping[PartKey, str]]:
+            head, bodies = (
+                connection.fetch_one(self._sql.head, this),
+                connection.fetch_all(self._sql.bodies, this),
+            )
+            return head, bodies, read_tails(connection, self._tails_sql.of_message, params=this)
 
-        head, bodies = await self._database.read(query)
+        head, bodies, tails = await self._database.read(query)
         if head is None:
             raise NotFound(f"there is no message {message_id!r} in this session")
         role, created_at = head
-        parts = tuple(decode_part(body) for (body,) in bodies)
+        parts = tuple(
+            with_tail(decode_part(body), tails.get((message_id, position))) for position, body in bodies
+        )
         return MessageText(role, created_at, message_text(Message(message_id, role, parts)))
 
     def _search(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import Message, Part, decode_part, encode_part
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
 from dragoman.store.database import Database
+from dragoman.store.part_tails import PartKey, PartTail, PartTailStatements, read_tails, with_tail
 from dragoman.store.tables import messages, parts
 
 
@@ -27,7 +29,8 @@ class MessageStatements:
         position = select(messages.c.position).where(*this).scalar_subquery()
         last = select(func.max(messages.c.position)).where(here).scalar_subquery()
         heads = select(messages.c.id, messages.c.role, messages.c.metadata).order_by(messages.c.position)
-        bodies = select(parts.c.message_id, parts.c.body).order_by(parts.c.message_id, parts.c.position)
+        bodies = select(parts.c.message_id, parts.c.position, parts.c.body)
+        bodies = bodies.order_by(parts.c.message_id, parts.c.position)
         part = compiler.insert(parts)
         part = part.on_conflict_do_update(index_elements=parts.primary_key, set_={"body": part.excluded.body})
         described = update(messages).where(*this).values(metadata=bindparam("metadata"))
@@ -45,6 +48,20 @@ class MessageStatements:
         )
 
 
+class PartChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of a stored message: whole parts by position, and `tails`, which are appended to parts.
+
+    A part in `changed` loses its tails; `tailed` names those that may have any, where the caller knows.
+    `count` deletes parts from that position on; `metadata` replaces the message's, as JSON.
+    """
+
+    changed: Sequence[tuple[int, bytes]] = ()
+    tails: Sequence[PartTail] = ()
+    tailed: Collection[int] | None = None
+    count: int | None = None
+    metadata: bytes | None = None
+
+
 class MessageRepository:
     """The messages of all sessions, with their parts, in order."""
 
@@ -56,14 +73,19 @@ class MessageRepository:
     def _sql(self) -> MessageStatements:
         return self._database.statements(MessageStatements)
 
+    @cached_property
+    def _tails_sql(self) -> PartTailStatements:
+        return self._database.statements(PartTailStatements)
+
     async def list(self, session_id: str) -> Sequence[Message]:
         """Return the session's messages in order; none when the session does not exist."""
-        return await self._read({"session_id": session_id}, heads=self._sql.heads, bodies=self._sql.bodies)
+        queries = MessageQueries(self._sql.heads, self._sql.bodies, self._tails_sql.of_session)
+        return await self._read({"session_id": session_id}, queries)
 
     async def get(self, session_id: str, id: str) -> Message | None:
         """Return the message, or None."""
-        this = {"session_id": session_id, "id": id}
-        found = await self._read(this, heads=self._sql.head, bodies=self._sql.message_bodies)
+        queries = MessageQueries(self._sql.head, self._sql.message_bodies, self._tails_sql.of_message)
+        found = await self._read({"session_id": session_id, "id": id}, queries)
         return found[0] if found else None
 
     def write_parts_job(
@@ -81,19 +103,35 @@ class MessageRepository:
         to `Store.enqueue`, `Store.write` or `RunRepository.finish`; it raises NotFound when the message was
         deleted. Use it only for the message of an active run: the search index misses later changes.
         """
+        return self.write_changes_job(
+            session_id, message_id, changes=PartChanges(changed=changed, count=count, metadata=metadata)
+        )
+
+    def write_changes_job(
+        self, session_id: str, message_id: str, *, changes: PartChanges
+    ) -> DatabaseJob[None]:
+        """Return a job that writes changes of a message, as `write_parts_job` does."""
         this = {"session_id": session_id, "id": message_id}
-        rows = [
-            {"session_id": session_id, "message_id": message_id, "position": position, "body": body.decode()}
-            for position, body in changed
+        part = {"session_id": session_id, "message_id": message_id}
+        rows = [{**part, "position": position, "body": body.decode()} for position, body in changes.changed]
+        outdated = [
+            {**this, "position": position}
+            for position, _ in changes.changed
+            if changes.tailed is None or position in changes.tailed
         ]
+        appended = [{**part, **tail._asdict()} for tail in changes.tails]
 
         def job(connection: DatabaseConnection) -> None:
             if rows:
                 connection.execute_many(self._sql.upsert_part, rows)
-            if count is not None:
-                connection.execute(self._sql.delete_parts_from, {**this, "count": count})
-            if metadata is not None:
-                connection.execute(self._sql.update_metadata, {**this, "metadata": metadata.decode()})
+            if outdated:
+                connection.execute_many(self._tails_sql.delete, outdated)
+            if appended:
+                connection.execute_many(self._tails_sql.upsert, appended)
+            if changes.count is not None:
+                connection.execute(self._sql.delete_parts_from, {**this, "count": changes.count})
+            if changes.metadata is not None:
+                connection.execute(self._sql.update_metadata, {**this, "metadata": changes.metadata.decode()})
 
         return job
 
@@ -151,15 +189,27 @@ class MessageRepository:
             this = {"session_id": session_id, "id": message.id}
             connection.execute(self._sql.update_metadata, this | {"metadata": encode_json(message.metadata)})
 
-    async def _read(self, params: dict[str, Any], *, heads: str, bodies: str) -> Sequence[Message]:
-        def query(connection: DatabaseConnection) -> tuple[Sequence[Row], Sequence[Row]]:
-            return connection.fetch_all(heads, params), connection.fetch_all(bodies, params)
+    async def _read(self, params: dict[str, Any], queries: MessageQueries) -> Sequence[Message]:
+        def query(
+            connection: DatabaseConnection,
+        ) -> tuple[Sequence[Row], Sequence[Row], Mapping[PartKey, str]]:
+            heads, bodies = (connection.fetch_all(sql, params) for sql in queries[:2])
+            return heads, bodies, read_tails(connection, queries.tails, params=params)
 
-        head_rows, body_rows = await self._database.read(query)
+        head_rows, body_rows, tails = await self._database.read(query)
         parts: dict[str, list[Part]] = {}
-        for message_id, body in body_rows:
-            parts.setdefault(message_id, []).append(decode_part(body))
+        for message_id, position, body in body_rows:
+            part = with_tail(decode_part(body), tails.get((message_id, position)))
+            parts.setdefault(message_id, []).append(part)
         return [to_message(head, parts.get(head[0], ())) for head in head_rows]
+
+
+class MessageQueries(NamedTuple):
+    """The SQL that reads messages: their rows, their parts, and the tails of these."""
+
+    heads: str
+    bodies: str
+    tails: str
 
 
 def encode_parts(parts: Sequence[Part]) -> list[tuple[int, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -83,6 +84,10 @@ class Store:
     async def write(self, job: DatabaseJob[T]) -> T:
         """Run a job and return its result once it is committed."""
         return await self.database.write(job)
+
+    def submit(self, job: DatabaseJob[T], *, is_long: bool = False) -> asyncio.Future[T]:
+        """Queue a job; return the future of its result, done once it is committed. See `Database.submit`."""
+        return self.database.submit(job, is_long=is_long)
 
     def enqueue(
         self, job: DatabaseJob[Any], *, on_failure: Callable[[Exception], None] | None = None

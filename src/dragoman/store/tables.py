@@ -69,6 +69,22 @@ parts = Table(
     sqlite_with_rowid=False,
 )
 
+# What a long part has grown by since its row was written: `start` is a position in its text.
+part_tails = Table(
+    "part_tails",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("text", Text, nullable=False),
+    ForeignKeyConstraint(
+        ["session_id", "message_id", "position"],
+        ["parts.session_id", "parts.message_id", "parts.position"],
+        ondelete="CASCADE",
+    ),
+)
+
 # The plain text of parts, for search; `scope` has terms for the owner and the session. See full_text.py.
 passages = Table(
     "passages",

@@ -1,11 +1,16 @@
-"""The writer thread: group commit of all waiting jobs in one transaction, with one wake-up of the loop."""
+"""The writer thread: group commit of all waiting jobs in one transaction, with one wake-up of the loop.
+
+Long jobs (megabytes of an answer) wait behind all others, and are committed one at a time: nobody waits for
+more than one of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -15,11 +20,15 @@ MAX_GROUP = 256
 
 
 class WriteTask(NamedTuple):
-    """A job, the future of its result if a caller waits, and the callback for a failure if none does."""
+    """A job, the future of its result if a caller waits, and the callback for a failure if none does.
+
+    `is_long`: it may be committed after jobs that were queued later.
+    """
 
     job: DatabaseJob[Any]
     future: asyncio.Future[Any] | None
     on_failure: Callable[[Exception], None]
+    is_long: bool = False
 
 
 class WriteResult(NamedTuple):
@@ -31,7 +40,9 @@ class WriteResult(NamedTuple):
 
 
 class DatabaseWriter:
-    """Group commit. Jobs are committed in order; one that fails does not affect the others."""
+    """Group commit. Jobs are committed in order, the long ones after all others; one that fails does not
+    affect the others.
+    """
 
     def __init__(
         self, connect: Callable[[], BackendConnection], resolve: Callable[[list[WriteResult]], None]
@@ -45,6 +56,9 @@ class DatabaseWriter:
         self._resolve = resolve
         self._loop = asyncio.get_running_loop()
         self._tasks: SimpleQueue[list[WriteTask] | None] = SimpleQueue()
+        self._short_tasks: deque[WriteTask] = deque()
+        self._long_tasks: deque[WriteTask] = deque()
+        self._is_stopping = False
         self._thread = Thread(target=self._run, name="dragoman-writer", daemon=True)
         self._thread.start()
 
@@ -67,15 +81,26 @@ class DatabaseWriter:
         self._close_connection()
 
     def _next_group(self) -> list[WriteTask]:
-        """Return the next tasks; none when it is time to stop."""
-        tasks: list[WriteTask] = []
-        while more := self._tasks.get():
-            tasks += more
-            if len(tasks) >= MAX_GROUP or self._tasks.empty():
-                return tasks
-        if tasks:
-            self._tasks.put(None)
-        return tasks
+        """Return the next tasks: short ones or, when there are none, one long task; none at the end."""
+        self._collect_tasks()
+        if self._short_tasks:
+            count = min(len(self._short_tasks), MAX_GROUP)
+            return [self._short_tasks.popleft() for _ in range(count)]
+        return [self._long_tasks.popleft()] if self._long_tasks else []
+
+    def _collect_tasks(self) -> None:
+        """Take all queued tasks; wait for one if there is nothing to do."""
+        while not self._is_stopping:
+            has_work = bool(self._short_tasks or self._long_tasks)
+            try:
+                tasks = self._tasks.get(block=not has_work)
+            except Empty:
+                return
+            if tasks is None:
+                self._is_stopping = True
+                return
+            for task in tasks:
+                (self._long_tasks if task.is_long else self._short_tasks).append(task)
 
     def _commit_group(self, tasks: list[WriteTask]) -> list[WriteResult]:
         """Run all tasks in one transaction or, if that fails, each in its own."""
