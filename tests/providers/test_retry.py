@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
-from dragoman.providers.retry import (
-    MAX_MESSAGE,
-    RetryPolicy,
-    classify_response,
-    redact,
-    retry_after,
-    with_retries,
-)
+from dragoman.providers.retry import RetryPolicy, classify_response, retry_after, with_retries
+from dragoman.redaction import MAX_LINE, redact
 
 NOW = 1_800_000_000.0
 KEY = "sk-proj-abcDEF0123456789_xyz"
@@ -69,7 +63,7 @@ def test_the_message_is_found_in_every_providers_error_body(provider: str) -> No
         (b"", "the provider answered 502 (Bad Gateway) and said nothing"),
         (b"{}", "the provider answered 502 (Bad Gateway) and said nothing"),
         (b"null", "the provider answered 502 (Bad Gateway) and said nothing"),
-        (b"[" * 5000, "[" * (MAX_MESSAGE - 1) + "…"),
+        (b"[" * 5000, "[" * (MAX_LINE - 1) + "…"),
         (b'{"error":' * 900 + b"1" + b"}" * 900, '{"error":' * 55 + '{"er…'),
         ({"error": {"message": "\0"}}, "the provider answered 502 (Bad Gateway) and said nothing"),
         (b"\xff\xfe broken", "�� broken"),
@@ -202,7 +196,7 @@ BODIES = st.recursive(
 @given(st.integers(300, 599), st.binary(max_size=200) | BODIES)
 def test_any_body_gives_an_error_with_a_short_printable_message(status: int, body: bytes) -> None:
     message = classify_response(status, {}, body=body).message
-    assert 0 < len(message) <= MAX_MESSAGE
+    assert 0 < len(message) <= MAX_LINE
     assert message.isprintable()
 
 
@@ -223,7 +217,7 @@ def test_keys_are_masked(text: str, shown: str) -> None:
 
 
 @given(
-    before=st.integers(0, MAX_MESSAGE + 20),
+    before=st.integers(0, MAX_LINE + 20),
     key=st.sampled_from([KEY, "my own/secret"]),
     kind=st.sampled_from(["json", "text", "html"]),
 )

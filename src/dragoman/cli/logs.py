@@ -15,13 +15,9 @@ import msgspec
 from typing_extensions import override
 
 from dragoman import identity
-from dragoman.providers.retry import MASK, MIN_SECRET, redact
+from dragoman.redaction import redact_log
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
-KEY_PATTERN = re.compile(r"(dgm_|\bsk-|[Bb]earer\s+)[\w.~+/=-]{6,}")
-NAMED_SECRET_PATTERN = re.compile(
-    r"(?i)((?:authorization|cookie|password|secret|token|api[_-]?key)[\"']?\s*[:=]\s*b?[\"']?)[^\s\"'<>,;)}\]]{6,}"
-)
 CONTROL_PATTERN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 NUMBERS = (int, float)
 MAX_CACHED_LENGTH = 100  # characters
@@ -48,7 +44,7 @@ class LogRedactor:
             self._cache.clear()
         shown = self._cache.get(text)
         if shown is None:
-            shown = redact_secrets(text, self._secrets)
+            shown = redact_log(text, self._secrets)
             if len(text) <= MAX_CACHED_LENGTH:
                 self._cache[text] = shown
         return shown
@@ -155,19 +151,3 @@ def escape_controls(text: str) -> str:
     """Escape control characters, so that a text cannot steer the terminal or imitate another entry."""
     seen = CONTROL_PATTERN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return seen.replace("\n", "\n    ")
-
-
-def redact_secrets(text: str, secrets: Collection[str] = ()) -> str:
-    """Return the text without the given secrets and without anything that looks like a key.
-
-    Values shorter than four characters are not replaced: that would remove half of every line.
-    """
-    found = [secret for secret in tuple(secrets) if len(secret) >= MIN_SECRET and secret in text]
-    for secret in sorted(found, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return mask_keys(text)
-
-
-def mask_keys(text: str) -> str:
-    """Return the text without anything that looks like a key."""
-    return redact(NAMED_SECRET_PATTERN.sub(rf"\1{MASK}", KEY_PATTERN.sub(rf"\1{MASK}", text)))

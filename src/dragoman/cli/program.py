@@ -30,9 +30,9 @@ from dragoman.cli import (
     usage,
 )
 from dragoman.cli.chat import command
-from dragoman.cli.logs import redact_secrets
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
+from dragoman.redaction import redact_log
 from dragoman.server.version import version
 
 EXIT_FAILED = 1
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         cli(args=None if arguments is None else list(arguments))
     except DragomanError as error:
-        print_error(redact_secrets(error.message), hint=error.hint)
+        print_error(redact_log(error.message), hint=error.hint)
         raise SystemExit(EXIT_FAILED) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise SystemExit(EXIT_INTERRUPTED) from None
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         print_error(
-            redact_secrets(f"internal error: {type(error).__name__}: {error}"),
+            redact_log(f"internal error: {type(error).__name__}: {error}"),
             hint=f"{TRACEBACK_VARIABLE}=1 shows where",
         )
         raise SystemExit(EXIT_FAILED) from None

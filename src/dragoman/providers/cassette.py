@@ -11,7 +11,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
 from dragoman.model_request import ModelRequest
-from dragoman.providers.retry import redact
+from dragoman.redaction import redact
 from dragoman.wire.json_codec import mapping_enc_hook
 
 Batches: TypeAlias = Sequence[Sequence[e.Event]]

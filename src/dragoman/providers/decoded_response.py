@@ -13,7 +13,8 @@ from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response
 from dragoman.providers.adapter import AnswerDecoder
 from dragoman.providers.key_pool import NO_KEY, KeyLease
-from dragoman.providers.retry import MAX_TEXT_BODY, page_text, safe_line
+from dragoman.providers.retry import MAX_TEXT_BODY, page_text
+from dragoman.redaction import safe_line
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 DRAIN_SECONDS = 0.25  # wait for the end of the body after the last event, so that the connection is reusable

@@ -29,7 +29,8 @@ from dragoman.errors import (
     Unauthorized,
     Unavailable,
 )
-from dragoman.providers.retry import retry_after, safe_line
+from dragoman.providers.retry import retry_after
+from dragoman.redaction import safe_line
 from dragoman.wire.anthropic.chunk import anthropic_error as anthropic_failure
 from dragoman.wire.provider_errors import categorise, describe_error, find_error, provider_error
 

@@ -16,15 +16,9 @@ from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedRespons
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
 from dragoman.providers.relayed_response import RelayedResponse
-from dragoman.providers.retry import (
-    DEFAULTS,
-    MIN_SECRET,
-    RetryPolicy,
-    classify_response,
-    redact,
-    with_retries,
-)
+from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
 from dragoman.providers.upstream import UpstreamServer
+from dragoman.redaction import MIN_SECRET, redact
 
 MAX_ERROR_BYTES = 1024 * 1024
 BETA_HEADER = "anthropic-beta"

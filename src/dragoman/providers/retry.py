@@ -20,13 +20,10 @@ import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.json_text import decode_json
+from dragoman.redaction import one_line, redact, safe_line
 from dragoman.wire.provider_errors import describe_error, find_error, provider_error
 
-MAX_MESSAGE = 500  # characters of a message
 MAX_TEXT_BODY = 16 * 1024  # characters of a body that is not JSON
-MASK = "***"
-MIN_SECRET = 4  # characters of a secret: less is none, and would blot out half of every text
-SECRET_PREFIX = 8  # characters of a secret that are too many
 
 MAX_DOUBLINGS = 64  # beyond, a pause has long been at its cap
 
@@ -35,13 +32,6 @@ T = TypeVar("T")
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 _TITLE = re.compile(r"(?i)<title\b[^<>]*>([^<>]*)</title")
 _TAG = re.compile(r"<[^<>]*>")
-_KEY = re.compile(
-    r"(?i)(?<![a-z0-9])(?:sk[-_][\w.*-]{6,}|(?:pk|rk|gsk|xai|hf|r8|pplx|nvapi|ghp)[-_][\w.*-]{16,}|"
-    r"aiza[\w*-]{12,}|akia[\w*]{12,}|eyj[\w-]{10,}(?:\.[\w-]+)*)"
-)
-_LABELLED = re.compile(
-    r"(?i)(\b(?:bearer|basic)\s+|\bapi[ _-]?key(?:\s+provided)?[\"']?\s*[:=]\s*[\"']?)[^\s\"'<>,;]{6,}"
-)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -182,37 +172,3 @@ def empty_error(status: int) -> str:
 
 def is_redirect(status: int) -> bool:
     return 300 <= status < 400
-
-
-def safe_line(text: str, secrets: Collection[str] = ()) -> str:
-    """One line that is safe to show: printable, without keys, of at most 500 characters."""
-    line = redact(one_line(text), secrets)
-    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"
-
-
-def one_line(text: str) -> str:
-    return "".join(character for character in " ".join(text.split()) if character.isprintable())
-
-
-def redact(text: str, secrets: Collection[str] = ()) -> str:
-    """The text with the secrets, and whatever else looks like a key, masked."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = redact_prefixes(text.replace(secret, MASK), secret)
-    return _LABELLED.sub(rf"\1{MASK}", _KEY.sub(MASK, text))
-
-
-def redact_prefixes(text: str, secret: str) -> str:
-    """The text without beginnings of a secret: what was shortened may end in the middle of one."""
-    stump = secret[:SECRET_PREFIX]
-    if len(secret) <= SECRET_PREFIX or stump not in text:
-        return text
-    first, *others = text.split(stump)
-    return first + "".join(
-        MASK + other[common_prefix_length(other, secret[SECRET_PREFIX:]) :] for other in others
-    )
-
-
-def common_prefix_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (mine, yours) in enumerate(pairs) if mine != yours), min(len(one), len(other)))

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
-from dragoman.providers.retry import redact
+from dragoman.redaction import redact
 
 
 def instructions(text: str) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from dragoman.model_request import ModelRequest
 from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
-from dragoman.providers.retry import safe_line
+from dragoman.redaction import safe_line
 from dragoman.tracing.content import TracedOutput, encode_attribute, input_messages, instructions
 from dragoman.tracing.endpoint import endpoint_of
 from dragoman.tracing.interface import Kind

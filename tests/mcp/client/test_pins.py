@@ -19,7 +19,7 @@ from dragoman.mcp.client.definition_pins import (
 )
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.client.jsonrpc import parse_messages, prune_depth
-from dragoman.mcp.client.redaction import Redactor
+from dragoman.redaction import Redactor
 from dragoman.store import Store
 from dragoman.store.mcp_servers import DefinitionPin, DefinitionPinRepository, McpServerRepository
 

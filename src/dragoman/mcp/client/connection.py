@@ -26,7 +26,6 @@ from dragoman.mcp.client.definitions import (
 )
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, TOO_LARGE, UNREACHABLE, make_client
 from dragoman.mcp.client.process import McpServerProcess
-from dragoman.mcp.client.redaction import Redactor
 from dragoman.mcp.client.results import (
     describe_question,
     prompt_value,
@@ -41,6 +40,7 @@ from dragoman.mcp.server_spec import ServerSpec
 from dragoman.operations.context import Context
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.processes.watchdog import Watchdog
+from dragoman.redaction import Redactor
 
 log = logging.getLogger(__name__)
 

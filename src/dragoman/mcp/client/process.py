@@ -17,12 +17,12 @@ from typing import cast
 
 from dragoman.errors import ConfigError
 from dragoman.ids import new_id
-from dragoman.mcp.client.redaction import Redactor
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.processes.descendants import end_marked, signal_marked
 from dragoman.processes.group import close_pipes, signal_group, wait_for_exit
 from dragoman.processes.watchdog import Watchdog
+from dragoman.redaction import Redactor
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from dragoman.errors import CallError, CallUncertain, DragomanError, Unavailable
 from dragoman.mcp.client.definition_pins import PinStore
 from dragoman.mcp.client.imported_operations import RemoteCall
 from dragoman.mcp.client.offered_tools import OfferedTools
-from dragoman.mcp.client.redaction import redactor_for
 from dragoman.mcp.client.sdk import SdkLoader
+from dragoman.mcp.client.server_secrets import redactor_for
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus, State
 from dragoman.operations.context import Context
 from dragoman.operations.registry import Registry

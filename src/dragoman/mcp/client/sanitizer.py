@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from dragoman.mcp.client.definitions import tool_problem
-from dragoman.mcp.client.redaction import Redactor
+from dragoman.redaction import Redactor
 
 RAW_KEY = "dragoman/raw"
 LIST_METHODS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list", "resources/read")

@@ -16,8 +16,8 @@ from mcp.shared.message import SessionMessage
 
 from dragoman.mcp.client.jsonrpc import UnreadableMessage, error_for_unreadable, parse_messages
 from dragoman.mcp.client.process import McpServerProcess
-from dragoman.mcp.client.redaction import Redactor
 from dragoman.operations.sanitize import sanitize_text
+from dragoman.redaction import Redactor
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from dragoman.ids import new_id
 from dragoman.processes.descendants import end_marked, signal_marked
 from dragoman.processes.group import close_pipes, signal_group, wait_for_exit
 from dragoman.processes.watchdog import Watchdog
-from dragoman.providers.retry import safe_line
+from dragoman.redaction import safe_line
 from dragoman.wire.ndjson import NdjsonSplitter
 
 READ_SIZE = 64 * 1024

@@ -13,8 +13,8 @@ from typing import cast
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.providers.retry import safe_line
 from dragoman.providers.upstream import UpstreamServer
+from dragoman.redaction import safe_line
 
 STDERR_TAIL = 4_000  # last characters of its error output that are logged
 EXIT_WAIT = 2.0  # seconds in which a process that closed its connections exits

@@ -20,7 +20,7 @@ from dragoman.errors import (
     Unavailable,
 )
 from dragoman.mcp.client.client import McpClient
-from dragoman.mcp.client.redaction import secrets_of
+from dragoman.mcp.client.server_secrets import secrets_of
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.server.app.services import HubEnvironment

@@ -1,0 +1,100 @@
+"""Redaction: secrets and whatever looks like a key, replaced in texts that are shown, logged or sent on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+MASK = "***"
+MIN_SECRET = 4  # characters: shorter values would redact half of every text
+SECRET_PREFIX = 8  # characters of a secret that must not be shown either
+MAX_LINE = 500  # characters of a line that is shown
+MAX_DEPTH = 100  # levels of a JSON value
+
+# Keys of the known vendors, of AWS and of Google; and JSON web tokens.
+KEY = re.compile(
+    r"(?i)(?<![a-z0-9])(?:sk[-_][\w.*-]{6,}|(?:pk|rk|gsk|xai|hf|r8|pplx|nvapi|ghp)[-_][\w.*-]{16,}|"
+    r"aiza[\w*-]{12,}|akia[\w*]{12,}|eyj[\w-]{10,}(?:\.[\w-]+)*)"
+)
+LABELLED_KEY = re.compile(
+    r"(?i)(\b(?:bearer|basic)\s+|\bapi[ _-]?key(?:\s+provided)?[\"']?\s*[:=]\s*[\"']?)[^\s\"'<>,;]{6,}"
+)
+# In a log every value of a field with such a name is a secret; in a provider's message it can be prose.
+LOGGED_KEY = re.compile(r"(dgm_|\bsk-|[Bb]earer\s+)[\w.~+/=-]{6,}")
+LOGGED_FIELD = re.compile(
+    r"(?i)((?:authorization|cookie|password|secret|token|api[_-]?key)[\"']?\s*[:=]\s*b?[\"']?)[^\s\"'<>,;)}\]]{6,}"
+)
+
+
+class Redactor:
+    """Replaces secrets in texts; longer ones first, because one may contain another."""
+
+    def __init__(self, *values: str) -> None:
+        secrets = sorted({value for value in values if len(value) >= MIN_SECRET}, key=len, reverse=True)
+        spelled = dict.fromkeys(form for value in secrets for form in (value, json.dumps(value)[1:-1]))
+        self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
+
+    def __call__(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(MASK, text)
+
+    def redact_json(self, value: Any, *, depth: int = MAX_DEPTH) -> Any:
+        """Redact all strings of a JSON value, at any depth."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self(value)
+        if depth == 0:
+            return None if isinstance(value, (dict, list)) else value
+        if isinstance(value, dict):
+            return {self(name): self.redact_json(item, depth=depth - 1) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.redact_json(item, depth=depth - 1) for item in value]
+        return value
+
+
+def redact(text: str, secrets: Collection[str] = ()) -> str:
+    """Return the text with the secrets, beginnings of them, and whatever else looks like a key masked."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = redact_prefixes(text.replace(secret, MASK), secret)
+    return LABELLED_KEY.sub(rf"\1{MASK}", KEY.sub(MASK, text))
+
+
+def redact_log(text: str, secrets: Collection[str] = ()) -> str:
+    """Return a text for a log or terminal without the secrets and without anything that looks like a key.
+
+    Secrets shorter than four characters are not replaced.
+    """
+    present = [secret for secret in tuple(secrets) if len(secret) >= MIN_SECRET and secret in text]
+    for secret in sorted(present, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return redact(LOGGED_FIELD.sub(rf"\1{MASK}", LOGGED_KEY.sub(rf"\1{MASK}", text)))
+
+
+def safe_line(text: str, secrets: Collection[str] = ()) -> str:
+    """Return one line that is safe to show: printable, without keys, of at most 500 characters."""
+    line = redact(one_line(text), secrets)
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…"
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, without characters that cannot be printed."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+
+
+def redact_prefixes(text: str, secret: str) -> str:
+    """The text without beginnings of a secret: what was shortened may end in the middle of one."""
+    stump = secret[:SECRET_PREFIX]
+    if len(secret) <= SECRET_PREFIX or stump not in text:
+        return text
+    first, *others = text.split(stump)
+    return first + "".join(
+        MASK + other[common_prefix_length(other, secret[SECRET_PREFIX:]) :] for other in others
+    )
+
+
+def common_prefix_length(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (mine, yours) in enumerate(pairs) if mine != yours), min(len(one), len(other)))
