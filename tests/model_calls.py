@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from dragoman.accounts.payment import ModelCall, Payment
-from dragoman.accounts.upstream_answer import Batch
+from dragoman.accounts.model_call import Batch, ModelCall
+from dragoman.accounts.payment import Payment
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import ModelRoutes
@@ -29,4 +29,4 @@ def ask_model(
 ) -> AsyncGenerator[Batch, None]:
     """Yield the batches of a call that nobody pays for."""
     routes = ModelRoutes.single(provider, request.model)
-    return read_call(Payment().call(request, routes, tracing=tracing))
+    return read_call(ModelCall.for_events(Payment(), request, routes=routes, tracing=tracing))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman import events as e
+from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.errors import BadRequest, NotFound, ProviderCategory, ProviderError
 from dragoman.messages import Message, TextPart
@@ -57,7 +58,7 @@ class Told:
         )
 
     async def ask(self, request: ModelRequest = ASKED) -> Told:
-        async for batch in read_call(Payment().call(request, self.routes)):
+        async for batch in read_call(ModelCall.for_events(Payment(), request, routes=self.routes)):
             for event in batch:
                 if isinstance(event, e.TextDelta):
                     self.text += event.delta

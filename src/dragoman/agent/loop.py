@@ -15,8 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.payment import ModelCall
-from dragoman.accounts.upstream_answer import Batch
+from dragoman.accounts.model_call import Batch, ModelCall
 from dragoman.agent import outcome as closing
 from dragoman.agent.approvals import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher
@@ -264,7 +263,9 @@ class Loop:
 
     def _model_call(self, step: StepRequest) -> ModelCall[Batch]:
         turn = self.turn
-        return turn.payment.call(step.request, step.routes, tracing=turn.tracing, retry=turn.retry_policy)
+        return ModelCall.for_events(
+            turn.payment, step.request, routes=step.routes, tracing=turn.tracing, retry=turn.retry_policy
+        )
 
     async def _prepare_step(self) -> tuple[StepRequest, Batch]:
         """Return the next request after `on_prepare_step`, context fitting and hooks, and the events of the

@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.payment import NO_RETRY, Payment
+from dragoman.accounts.model_call import NO_RETRY
+from dragoman.accounts.payment import Payment
 from dragoman.agent.hooks.hooks import LoopHooks
 from dragoman.agent.input_messages import parse_conversation
 from dragoman.agent.spec import AgentSpec

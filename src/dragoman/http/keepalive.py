@@ -12,13 +12,16 @@ from types import TracebackType
 
 
 class KeepAlive:
-    """Call `send_comment` after `interval` seconds without output. Use it in `async with`."""
+    """Call `send_comment` after `interval` seconds without output. Use it in `async with`.
+
+    With each write set `last_output` to the event loop's time: an attribute, as chunks are many.
+    """
 
     def __init__(self, send_comment: Callable[[], Awaitable[None]], interval: float) -> None:
         self._send_comment = send_comment
         self._interval = interval
         self._loop = asyncio.get_running_loop()
-        self._last_output = self._loop.time()
+        self.last_output = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Future[None] | None = None
 
@@ -41,15 +44,11 @@ class KeepAlive:
         finally:
             sending.cancel()
 
-    def reset(self) -> None:
-        """Restart the interval; call it with each write."""
-        self._last_output = self._loop.time()
-
     def _fire(self) -> None:
-        idle = self._loop.time() - self._last_output
+        idle = self._loop.time() - self.last_output
         if idle >= self._interval:
             idle = 0.0
-            self.reset()
+            self.last_output = self._loop.time()
             if self._sending is None or self._sending.done():
                 self._sending = asyncio.ensure_future(self._send_comment())
         self._timer = self._loop.call_later(self._interval - idle, self._fire)

@@ -76,12 +76,12 @@ async def _send_batches(
     exchange: Exchange, follower: Follower, *, dialect: StreamEncoder, timer: KeepAlive
 ) -> bytes:
     """Send all batches but the frames of the last one. Return those, with what closes the stream."""
-    send = exchange.send
+    send, now = exchange.send, asyncio.get_running_loop().time
     while (batch := await follower.next()) is not None:
         frames = dialect.encode(batch) if batch else b""
         if follower.has_finished:
             return frames + dialect.end()
         if frames:
-            timer.reset()
+            timer.last_output = now()
             await send({"type": "http.response.body", "body": frames, "more_body": True})
     return dialect.end()

@@ -29,14 +29,15 @@ REFUSAL_METADATA: ProviderMetadata = {"openai": {"refusal": True}}
 class TextBlockWriter:
     """Collects the events of one answer; at most one block is open.
 
-    `reasoning_metadata` returns the provider metadata for a reasoning block when it ends.
+    `reasoning_metadata` returns the provider metadata for a reasoning block when it ends. `pending_text` is
+    the text of the open block since the last event; a caller may append to it what `write` would.
     """
 
     def __init__(self, reasoning_metadata: Callable[[], ProviderMetadata | None]) -> None:
         self.kind: BlockKind | None = None  # of the open block
         self._reasoning_metadata = reasoning_metadata
         self._events: list[Event] = []
-        self._pending_text: list[str] = []
+        self.pending_text: list[str] = []
         self._block_id = ""
         self._text_count = 0
         self._reasoning_count = 0
@@ -46,7 +47,7 @@ class TextBlockWriter:
         """Append text to the open block. A block of another kind is closed first and a new one opened."""
         if kind != self.kind:
             self.open(kind)
-        self._pending_text.append(text)
+        self.pending_text.append(text)
 
     def open(self, kind: BlockKind) -> None:
         """Open a new block without text."""
@@ -80,19 +81,19 @@ class TextBlockWriter:
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
-        if self._pending_text:
+        if self.pending_text:
             self._flush()
         events, self._events = self._events, []
         return events
 
     def _flush(self, *, last: bool = False) -> None:
-        pieces = self._pending_text
+        pieces = self.pending_text
         if not pieces and not (last and self._surrogates.pending):
             return
         text = "".join(pieces)
         if self._surrogates.pending or not text.isascii():
             text = self._surrogates.join(text, last=last)
-        self._pending_text = []
+        self.pending_text = []
         if not text:
             return
         if self.kind == "reasoning":

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.errors import ProviderError
 from dragoman.events import TextDelta, Usage
@@ -89,7 +90,7 @@ class Summariser:
 
     async def _request_summary(self, request: ModelRequest) -> tuple[str, Usage | None]:
         deltas: list[str] = []
-        call = (self.payment or Payment()).call(request, self.routes)
+        call = ModelCall.for_events(self.payment or Payment(), request, routes=self.routes)
         try:
             batch = await call.begin()
             while batch is not None:

@@ -6,6 +6,7 @@ this form (specification 2026-07-28, basic/transports) is left to the SDK, with 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -177,7 +178,7 @@ class StatelessCalls:
         async with KeepAlive(response.send_comment, KEEP_ALIVE_SECONDS) as keep_alive:
             while (update := await call.next()) is not None:
                 if token is not None:
-                    keep_alive.reset()
+                    keep_alive.last_output = asyncio.get_running_loop().time()
                     await response.send_message(progress_message(token, update))
 
     async def _call(

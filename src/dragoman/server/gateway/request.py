@@ -10,8 +10,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.payment import ModelCall, Payment
-from dragoman.accounts.upstream_answer import EventAnswer
+from dragoman.accounts.model_call import EventAnswer, ModelCall
+from dragoman.accounts.payment import Payment
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable
 from dragoman.events import Event
 from dragoman.http.disconnect import DisconnectWatch
@@ -210,10 +210,10 @@ class GatewayRequest:
         await exchange.start_response(200, {**stream_headers, **self._answer_headers()})
         comment = partial(exchange.send_chunk, KEEP_ALIVE)
         async with KeepAlive(comment, self._plan.keep_alive) as keep_alive:
-            chunk = first
+            chunk, now = first, asyncio.get_running_loop().time
             while chunk is not None:
                 if chunk:
-                    keep_alive.reset()
+                    keep_alive.last_output = now()
                     await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
                 chunk = await call.next()
         encoder = self._stream_encoder()

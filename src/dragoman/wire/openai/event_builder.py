@@ -134,10 +134,17 @@ class OpenAIEventBuilder:
             and delta.images is None
             and delta.audio is None
         )
-        content = delta.content
-        if type(content) is str and content and not (has_more or delta.tool_calls or self.has_tool_calls):
-            self._started = True
-            self._content.append(content)
+        content, blocks, tags = delta.content, self._blocks, self._think_tags
+        if (  # more of a text, in which no tag begins: nothing to split
+            type(content) is str
+            and content
+            and blocks.kind == "text"
+            and tags.state in ("text", "plain")
+            and "<" not in content
+            and not (has_more or delta.tool_calls or self.has_tool_calls or self._content or tags.pending)
+        ):
+            blocks.pending_text.append(content)
+            tags.last_character = content[-1]
         else:
             self._add_delta(delta, has_more=has_more)
         return True
@@ -354,14 +361,9 @@ class OpenAIEventBuilder:
         """Split the text so far into text and reasoning; keep back the beginning of a tag."""
         if not self._content:
             return
-        text = "".join(self._content)
+        pieces = self._think_tags.feed("".join(self._content))
         self._content.clear()
-        tags = self._think_tags
-        if tags.state == "text" and not tags.pending and "<" not in text:  # nearly always: no tag begins
-            tags.last_character = text[-1]
-            self._blocks.write("text", text)
-        else:
-            self._write_tagged(tags.feed(text))
+        self._write_tagged(pieces)
 
     def _flush_content(self) -> None:
         """Like `_split_content`, with nothing kept back: other content follows."""

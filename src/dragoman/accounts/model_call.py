@@ -1,0 +1,478 @@
+"""One model call under way: what is sent, what its provider answers, and what it costs.
+
+The gateway, runs and the library ask models through `ModelCall`, so the same answer has the same usage,
+record and cost at every endpoint. Whatever happens before the first item of an answer (admission,
+reservation, choice of the route, fallback, retries) happens in `begin()`; after that `next()` reads on. It is
+a plain object, not a generator around the provider's generator: a chunk passes through few frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman import events as e
+from dragoman.accounts.budget_reservation import BudgetReservation
+from dragoman.accounts.payment import Payment
+from dragoman.accounts.price import provider_cost, usage_of_error, with_cost
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, max_output_of, token_factor
+from dragoman.errors import (
+    BadRequest,
+    BudgetExhausted,
+    DragomanError,
+    LimitReached,
+    ProviderError,
+    Unavailable,
+)
+from dragoman.ids import sortable_id
+from dragoman.model_request import ModelRequest
+from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.retry import RetryPolicy
+from dragoman.providers.routing import ModelRoutes, Route
+from dragoman.tracing.interface import NO_TRACING, ModelSpan, Tracing
+from dragoman.usage_record import UsageRecord
+from dragoman.wire.token_estimate import estimate_input
+
+if TYPE_CHECKING:  # a program without a hub has no meter, and loads no database
+    from dragoman.accounts.meter import Admission
+
+Batch: TypeAlias = Sequence[e.Event]
+Status: TypeAlias = Literal["finished", "failed", "aborted"]
+T = TypeVar("T")
+
+NO_RETRY = RetryPolicy(retries=0)
+NO_USAGE = e.Usage()
+
+log = logging.getLogger(__name__)
+
+
+# ---- the answer --------------------------------------------------------------------------------------
+
+
+class AnswerProgress(msgspec.Struct):
+    """What is known of an answer so far.
+
+    `text_length` counts characters, `key` names the provider's key, `cost` is the cost in US dollars that the
+    provider itself reports, `finish` the event that ended an answer read as events.
+    """
+
+    started: bool = False
+    text_length: int = 0
+    usage: e.Usage | None = None
+    model: str | None = None
+    finish_reason: str | None = None
+    key: str | None = None
+    cost: float | None = None
+    finish: e.FinishStep | None = None
+
+
+class UpstreamAnswer(Protocol[T]):
+    """One provider's answer, as a model call reads it: batches of events, or bytes that are passed on."""
+
+    @property
+    def span(self) -> ModelSpan:
+        """The span of the request to the provider."""
+
+    @property
+    def progress(self) -> AnswerProgress:
+        """What is known of the answer so far."""
+
+    async def start(self) -> UpstreamAnswer[T]:
+        """Wait until there is something to read; return the answer to read on from.
+
+        ProviderError or BadRequest: nothing was passed on, so another route may be tried.
+        """
+
+    async def receive(self) -> T | None:
+        """Return the next item; None at the end. ProviderError when the answer failed."""
+
+    async def close(self, *, abandoned: bool) -> None:
+        """Close the upstream connection; an abandoned answer is not read to its end."""
+
+
+class EventAnswer:
+    """An answer read as batches of events from `Provider.stream`."""
+
+    def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
+        self.span = span
+        self.progress = AnswerProgress(model=model)
+        self._batches = batches
+        self._first: Batch | None = None
+        self._records_content = span.records_content
+
+    async def start(self) -> Self:
+        """See `UpstreamAnswer.start`: fetch the first batch."""
+        self._first = await anext(self._batches, None)
+        if self._first is not None:
+            self.progress.started = True
+            self.span.first_byte()
+        return self
+
+    async def receive(self) -> Batch | None:
+        """See `UpstreamAnswer.receive`."""
+        batch, self._first = self._first, None
+        if batch is None:
+            batch = await anext(self._batches, None)
+            if batch is None:
+                return None
+        progress = self.progress
+        if self._records_content:
+            self.span.add(batch)
+        for event in batch:
+            kind = type(event)
+            if kind is e.TextDelta or kind is e.ReasoningDelta:
+                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
+            elif kind is e.ToolInputDelta:
+                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
+            elif isinstance(event, e.FinishStep):
+                self._note_finish(event)
+        return batch
+
+    async def close(self, *, abandoned: bool) -> None:
+        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
+        await self._batches.aclose()
+
+    def _note_finish(self, event: e.FinishStep) -> None:
+        progress = self.progress
+        progress.finish = event
+        progress.usage, progress.finish_reason = event.usage, event.finish_reason
+        progress.model, progress.key = event.model or progress.model, event.key
+        progress.cost = provider_cost(event)
+
+
+# ---- the call ----------------------------------------------------------------------------------------
+
+
+class ModelCall(Generic[T]):
+    """One model call: its request, its answer, and what it cost.
+
+    `begin()` it, read on with `next()` until None, then `end()` it; `leave()` it in any case, in a `finally`:
+    what has not ended by then is aborted, and settled for what it consumed. An error of `begin()` or `next()`
+    has settled it.
+
+    The usage is the provider's. Where the provider reports none, an answer that has begun, or whose client
+    has left before it began, is estimated and marked so. This is the one place that decides it.
+    """
+
+    def __init__(
+        self,
+        payment: Payment,
+        routes: ModelRoutes,
+        *,
+        open_answer: Callable[[Route], UpstreamAnswer[T]],
+        input_tokens: Callable[[], int],
+        max_output: int | None,
+        retry: RetryPolicy = NO_RETRY,
+    ) -> None:
+        self.route: Route | None = None
+        """The route that was asked last."""
+        self.answer: UpstreamAnswer[T] | None = None
+        self._payment = payment
+        self._routes = routes
+        self._open_answer = open_answer
+        self._estimate_input = input_tokens
+        self._max_output = max_output
+        self._retry = retry
+        self._reservation: BudgetReservation | None = None
+        self._admission: Admission | None = None
+        self._step: int | None = None
+        self._started_at = time.time()
+        self._clock_start = time.perf_counter()
+        self._first_byte: float | None = None
+        self._record: UsageRecord | None = None
+        self._needs_price = False
+        self._provider_cost: float | None = None
+
+    @staticmethod
+    def for_events(
+        payment: Payment,
+        request: ModelRequest,
+        *,
+        routes: ModelRoutes,
+        tracing: Tracing = NO_TRACING,
+        retry: RetryPolicy = NO_RETRY,
+    ) -> ModelCall[Batch]:
+        """Return a call whose answer is read as events; nothing is sent before `begin()`."""
+
+        def open_answer(route: Route) -> EventAnswer:
+            routed = routes.request_for(request, route)
+            span = tracing.model_call(routed, route.provider)
+            return EventAnswer(route.provider.stream(routed), span, model=route.model)
+
+        return ModelCall(
+            payment,
+            routes,
+            open_answer=open_answer,
+            input_tokens=lambda: estimate_input(request, factor=token_factor(routes.first)),
+            max_output=max_output_of(request),
+            retry=retry,
+        )
+
+    @cached_property
+    def input_tokens(self) -> int:
+        """An estimate of the prompt; made when it is needed, because it may read the whole history."""
+        return self._estimate_input()
+
+    @property
+    def usage(self) -> e.Usage | None:
+        """The tokens of an ended call, the provider's or a marked estimate; None when nothing is known."""
+        return None if self._record is None or self._record.tokens == NO_USAGE else self._record.tokens
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars of an ended call; None when nobody knows."""
+        if self._record is None:
+            return None
+        if self._needs_price:
+            self._needs_price = False
+            self._record = self._priced(self._record)
+        return self._record.cost
+
+    async def admit(self) -> None:
+        """Admit the call under the limits and budgets of its caller.
+
+        LimitReached, BudgetExhausted, or BadRequest for a model without a price. The gateway awaits it by
+        itself, because it answers a refusal with the refusal's own status.
+        """
+        meter, identity = self._payment.meter, self._payment.origin.identity
+        if meter is None:
+            return
+        self._admission = await meter.admit(
+            identity,
+            price=self._payment.price(self._routes.first),
+            input_tokens=self.input_tokens if meter.is_limited(identity) else 0,
+            max_output=self._max_output,
+            model=self._routes.model,
+        )
+
+    def reserve(self) -> None:
+        """Reserve what the call may cost in the run's budget. BudgetExhausted; ConfigError without a price.
+
+        The agent loop does it by itself, before it tells anybody that a step begins.
+        """
+        payment = self._payment
+        payment.calls += 1
+        self._step = payment.calls
+        self._reservation = payment.reservation(self._routes)
+        if self._reservation is not None:
+            self._reservation.reserve(lambda: self.input_tokens, self._max_output)
+
+    async def begin(self) -> T | None:
+        """Reserve and admit, then ask the routes in order until one answers; return the first item.
+
+        BudgetExhausted when the run's own budget has no room. What the caller's limits refuse is a
+        ProviderError `rate_limit` with that error as its cause, unless `admit()` was awaited before.
+        """
+        if self._step is None:
+            self.reserve()
+        if self._admission is None:
+            await self._admit_to_run()
+        try:
+            self.answer = await self._start()
+        except DragomanError as error:
+            self.fail(error)
+            raise
+        if self.answer.progress.started:
+            self._first_byte = time.perf_counter() - self._clock_start
+        return await self.next()
+
+    async def next(self) -> T | None:
+        """Return the next item of the answer; None at its end.
+
+        ProviderError when the answer failed, BudgetExhausted when it outgrows the run's budget.
+        """
+        if (answer := self.answer) is None:
+            return None
+        try:
+            item = await answer.receive()
+            if self._reservation is not None and answer.progress.finish_reason is None:
+                self._reservation.grow(answer.progress.text_length)
+        except ProviderError as error:
+            redacted = self._redact(error)
+            self.fail(redacted)
+            if redacted is error:
+                raise
+            raise redacted from None
+        except DragomanError as error:
+            self.fail(error)
+            raise
+        return item
+
+    def end(self) -> UsageRecord:
+        """Settle a complete answer; return its record."""
+        return self._settle("finished")
+
+    def fail(self, error: DragomanError) -> UsageRecord:
+        """Settle an answer that failed, or that a budget has cut."""
+        return self._settle("aborted" if isinstance(error, BudgetExhausted) else "failed", error)
+
+    async def leave(self) -> None:
+        """Close the upstream connection. A call that has not ended is aborted, and settled."""
+        try:
+            if self.answer is not None:
+                await self.answer.close(abandoned=self._record is None)
+        finally:
+            if self.route is not None:
+                self._settle("aborted")
+            elif self._record is None:
+                self._release()
+
+    # ---- before the answer ----------------------------------------------------------------------------
+
+    async def _admit_to_run(self) -> None:
+        try:
+            await self.admit()
+        except (LimitReached, BudgetExhausted, BadRequest) as error:
+            self._release()
+            raise refused(error) from error
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        """Give everything back: no provider was asked."""
+        if self._reservation is not None:
+            self._reservation.settle(None, answered=False)
+        if self._admission is not None:
+            self._admission.release()
+
+    async def _start(self) -> UpstreamAnswer[T]:
+        """Return the answer that has started, after as many attempts as the policy allows."""
+        attempt = 0
+        while True:
+            try:
+                return await self._try_routes()
+            except ProviderError as error:
+                delay = self._retry.delay(attempt, error, random=random.random)
+                if delay is None:
+                    raise
+                log.info("retrying the model in %.1f s: %s", delay, error.message)
+            await asyncio.sleep(delay)
+            attempt += 1
+
+    async def _try_routes(self) -> UpstreamAnswer[T]:
+        """Return the answer of the first route that has one."""
+        routes = self._routes.routes
+        for route, following in zip(routes, [*routes[1:], None], strict=True):
+            self.route, self.answer = route, None
+            try:
+                self.answer = self._open_answer(route)
+                return await self.answer.span.propagate(self.answer.start())
+            except (ProviderError, BadRequest) as raised:
+                error = self._failed_attempt(raised)
+                if following is None or not self._routes.allows_fallback(error):
+                    raise error from None
+                log.warning("%s failed (%s), falling back to %s", route.name, error.message, following.name)
+                self._routes.on_fallback(route.name, following.name)
+        raise Unavailable("no provider is left to ask")
+
+    def _failed_attempt(self, raised: ProviderError | BadRequest) -> ProviderError | BadRequest:
+        """End the span of an attempt that failed; return its error without the provider's keys."""
+        error = self._redact(raised) if isinstance(raised, ProviderError) else raised
+        if self.answer is not None:
+            with self.answer.span as span:
+                span.fail(error)
+        return error
+
+    def _redact(self, error: ProviderError) -> ProviderError:
+        """Return the error without the provider's keys."""
+        provider = self.route.provider if self.route is not None else None
+        return provider.redact_error(error) if isinstance(provider, RemoteProvider) else error
+
+    # ---- settlement -----------------------------------------------------------------------------------
+
+    def _settle(self, status: Status, error: DragomanError | None = None) -> UsageRecord:
+        """Write the record, release the reservations, end the span; only the first time counts."""
+        if self._record is not None:
+            return self._record
+        progress = self.answer.progress if self.answer is not None else AnswerProgress()
+        record = self._usage_record(progress, status, error=error)
+        self._provider_cost = error.cost if isinstance(error, ProviderError) else progress.cost
+        if self._admission is not None:
+            price = None if self.route is None else self._payment.price(self.route)
+            self._record = self._admission.settle(record, price=price, provider_cost=self._provider_cost)
+        else:
+            self._record, self._needs_price = record, True
+        if self._reservation is not None and (self._payment.is_limited or self._payment.prices_loaded):
+            self._reservation.settle(self.cost, answered=self._first_byte is not None)
+        if self._needs_price:
+            self._payment.add_later(lambda: self.cost)
+        else:  # not the call itself: a cycle waits for the garbage collector
+            self._payment.add(self._record.cost)
+        self._end_span(progress, status, error=error)
+        return self._record
+
+    def _usage_record(
+        self, progress: AnswerProgress, status: Status, *, error: DragomanError | None
+    ) -> UsageRecord:
+        origin, route = self._payment.origin, self.route
+        return UsageRecord(
+            id=sortable_id("use"),
+            owner=origin.identity.owner,
+            status=status,
+            started_at=self._started_at,
+            run_id=origin.run_id,
+            session_id=origin.session_id,
+            key_id=origin.identity.key_id,
+            step=self._step if origin.request_id is None else None,
+            provider=None if route is None else route.provider.name,
+            model_asked=self._routes.model,
+            model_served=progress.model or (None if route is None else route.model),
+            tokens=usage_of_error(error) or self._usage(progress, status),
+            duration=time.perf_counter() - self._clock_start,
+            finish_reason=progress.finish_reason,
+            request_id=origin.request_id,
+            door=origin.endpoint,
+            key_name=progress.key,
+            first_byte=self._first_byte,
+            upstream_status=error.upstream_status if isinstance(error, ProviderError) else None,
+            error=None if error is None else error.code,
+            call_id=origin.call_id,
+        )
+
+    def _usage(self, progress: AnswerProgress, status: Status) -> e.Usage:
+        """Return what the provider reported, or an estimate; nothing when no provider has begun to answer.
+
+        The prompt of a call that was aborted before its answer began counts: the provider has read it.
+        """
+        usage = None if progress.usage == NO_USAGE else progress.usage
+        abandoned = status == "aborted" and self.route is not None
+        complete = status == "finished" or progress.finish_reason is not None
+        if usage is not None and (usage.output_tokens or complete):
+            return usage
+        if usage is None and not (progress.started or abandoned):
+            return NO_USAGE
+        usage = usage or NO_USAGE
+        prompt = self.input_tokens if usage.input_tokens is None else usage.input_tokens
+        output = -(-progress.text_length // CHARACTERS_PER_TOKEN)
+        return replace(
+            usage, input_tokens=prompt, output_tokens=output, total_tokens=prompt + output, estimated=True
+        )
+
+    def _priced(self, record: UsageRecord) -> UsageRecord:
+        """Return the record of a call without a meter with its cost."""
+        price = None if self.route is None else self._payment.price(self.route)
+        return with_cost(record, price, provider_cost=self._provider_cost)
+
+    def _end_span(self, progress: AnswerProgress, status: Status, *, error: DragomanError | None) -> None:
+        if self.answer is None:
+            return
+        with self.answer.span as span:  # without a finish or a failure it counts as cancelled
+            if error is not None:
+                span.fail(error)
+            elif status == "finished":
+                finish = progress.finish or e.FinishStep(model=progress.model)
+                span.finish(replace(finish, usage=self.usage))
+
+
+def refused(error: DragomanError) -> ProviderError:
+    """Return the error of a run's model call that a limit of its caller refuses; that stays its cause."""
+    return ProviderError(error.message, category="rate_limit", hint=error.hint, transient=error.transient)
