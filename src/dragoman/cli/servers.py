@@ -63,6 +63,10 @@ def show(name: Name, *, hub: Url = DEFAULT_HUB, key: Key = None, json: AsJson = 
     print_table(("SERVER", "STATE", "SINCE", "TOOLS", "WAITING", "WHY"), [server_row(found)])
     if len(found.get("error", "")) > MAX_ERROR:
         print_note(found["error"])
+    if "lastError" in found and found["lastError"] != found.get("error"):
+        print_note(f"last error, {format_age(found['lastErrorAt'])}: {found['lastError']}")
+    if "firstError" in found:
+        print_note(f"first error since it was ready: {found['firstError']}")
     for problem in found.get("problems", ()):
         print_note(problem)
     for change in found["changes"]:
@@ -183,8 +187,14 @@ def server_row(server: Mapping[str, Any]) -> tuple[str, ...]:
         server["state"],
         format_age(server["since"]),
         *counts,
-        truncate(server.get("error", ""), MAX_ERROR),
+        truncate(reason_of(server), MAX_ERROR),
     )
+
+
+def reason_of(server: Mapping[str, Any]) -> str:
+    """Return why a server failed; while it starts again, why it failed before."""
+    earlier = server.get("lastError", "") if server["state"] == "starting" else ""
+    return str(server.get("error", earlier))
 
 
 def parse_pair(text: str) -> tuple[str, str]:

@@ -79,6 +79,9 @@ def is_http_url(url: str) -> bool:
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a server stands. `error` is why it failed; `problems` are what was left out of it, and why.
 
+    `last_error` is why it failed or was lost last, at `last_error_at`; it stays while the server starts again
+    and after. `first_error` is the first one since it was ready, if it is another.
+
     `tools` counts its operations, `waiting` its definitions that wait for approval. `since` is in unix
     seconds.
     """
@@ -87,6 +90,9 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     since: float
     error: str | None = None
+    last_error: str | None = None
+    last_error_at: float | None = None
+    first_error: str | None = None
     tools: int = 0
     waiting: int = 0
     problems: tuple[str, ...] = ()

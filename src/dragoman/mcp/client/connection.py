@@ -227,7 +227,7 @@ class McpConnection:
             return await request
         except MCPError as error:
             raise await self._hub_error(error) from None
-        except ValidationError:
+        except ValueError:  # ValidationError, and what pydantic raises for values that it cannot dump
             raise CallError(f"the answer of MCP server {self._name!r} does not follow MCP") from None
         except RuntimeError as error:
             raise CallError(f"MCP server {self._name!r}: {sanitize_text(str(error), 300)}") from None

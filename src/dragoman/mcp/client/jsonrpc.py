@@ -12,7 +12,8 @@ from mcp.types import ErrorData as Failure
 from mcp.types import JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from dragoman import json_text
+from dragoman.json_text import decode_json
+from dragoman.mcp.client.definitions import is_deeper_than
 
 PARSE_ERROR = -32700  # JSON-RPC's parse error
 MAX_DEPTH = 128
@@ -29,15 +30,60 @@ class UnreadableMessage(msgspec.Struct, frozen=True):
 
 def parse_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMessage]:
     """Yield the messages in a line. An unreadable response becomes the error of its request."""
+    value: Any = None
     try:
         value = decode_json(line)
-    except (ValueError, RecursionError):
-        yield error_for_unreadable(line, "its response is not valid JSON") or UnreadableMessage(
-            "it is not valid JSON"
-        )
+        too_deep = count_brackets(line) > MAX_DEPTH and is_deeper_than(value, MAX_DEPTH)
+    except RecursionError:
+        too_deep = True
+    except ValueError:
+        yield unreadable(line)
+        return
+    if too_deep:
+        yield from parse_deep_messages(line)
         return
     for item in value if isinstance(value, list) else [value]:
         yield parse_message(item)
+
+
+def parse_deep_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMessage]:
+    """Yield the messages in a line that is nested too deeply for the SDK.
+
+    A list of tools comes without what is too deep, so that only those tools are left out. Any other response
+    becomes the error of its request: a result is never changed silently.
+    """
+    try:
+        value = decode_json(prune_depth(line))
+    except (ValueError, RecursionError):
+        yield unreadable(line)
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if not is_deeper_than(item, MAX_DEPTH - 1) or is_tool_list(item):
+            yield parse_message(item)
+        else:
+            yield deep_message(item)
+
+
+def is_tool_list(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("result"), dict) and "tools" in item["result"]
+
+
+def deep_message(item: Any) -> SessionMessage | UnreadableMessage:
+    id = item.get("id") if isinstance(item, dict) and "method" not in item else None
+    if isinstance(id, int | str) and not isinstance(id, bool):
+        return error_message(id, f"its response is nested more than {MAX_DEPTH} deep, the limit")
+    return UnreadableMessage(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def unreadable(line: bytes) -> SessionMessage | UnreadableMessage:
+    """Return what stands for a line that is not JSON: the error of the request that it answers, if any."""
+    problem = error_for_unreadable(line, "its response is not valid JSON")
+    return problem or UnreadableMessage("it is not valid JSON")
+
+
+def count_brackets(data: bytes) -> int:
+    """Return an upper bound of the depth of a JSON text. Far cheaper than the depth itself."""
+    return data.count(b"{") + data.count(b"[")
 
 
 def parse_message(item: Any) -> SessionMessage | UnreadableMessage:
@@ -63,14 +109,6 @@ def error_for_unreadable(line: bytes, reason: str) -> SessionMessage | None:
 def error_message(id: int | str, reason: str, *, code: int = PARSE_ERROR) -> SessionMessage:
     """Return the error that a request gets when its response cannot be read."""
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=Failure(code=code, message=reason)))
-
-
-def decode_json(data: bytes) -> Any:
-    """Decode a JSON value; what is nested too deeply becomes null."""
-    try:
-        return json_text.decode_json(data)
-    except RecursionError:
-        return json_text.decode_json(prune_depth(data))
 
 
 def prune_depth(data: bytes, max_depth: int = MAX_DEPTH) -> bytes:

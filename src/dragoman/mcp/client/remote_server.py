@@ -74,6 +74,7 @@ REFRESH_SECONDS = 300.0  # a server may change what it offers and say nothing
 REFRESH_GAP = 0.5
 STOP_SECONDS = 15.0
 MAX_PROBLEMS = 200
+SHOWN_ERROR_CHARS = 200
 STATE_TEXTS: Mapping[State, str] = {
     "starting": "still starting: try again",
     "failed": "not available: try again later",
@@ -94,6 +95,28 @@ class ServerSharedState(msgspec.Struct, frozen=True):
     watchdog: Watchdog
 
 
+class ErrorHistory:
+    """Why a server failed: the last time, and the first time since it was ready."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._first: str | None = None
+        self.last: str | None = None
+        self.last_at: float | None = None
+
+    @property
+    def first(self) -> str | None:
+        """The first error since the server was ready, unless it is the last one too."""
+        return None if self._first == self.last else self._first
+
+    def add(self, reason: str) -> None:
+        self._first = self._first or reason
+        self.last, self.last_at = reason, self._clock()
+
+    def mark_ready(self) -> None:
+        self._first = None
+
+
 class RemoteServer:
     """One server: its state, its operations, and the task that owns its connection."""
 
@@ -106,6 +129,7 @@ class RemoteServer:
         self._state: State = "starting" if spec.enabled else "disabled"
         self._since = shared.clock()
         self._error: str | None = None
+        self._errors = ErrorHistory(shared.clock)
         self._attempts = 0
         self._connection: McpConnection | None = None
         self._state_changed = asyncio.Event()  # set and replaced at each change of state
@@ -143,6 +167,9 @@ class RemoteServer:
             state=self._state,
             since=self._since,
             error=self._error,
+            last_error=self._errors.last,
+            last_error_at=self._errors.last_at,
+            first_error=self._errors.first,
             tools=self.offered_tools.operation_count,
             waiting=self.offered_tools.pending_count,
             problems=self.offered_tools.problems[:MAX_PROBLEMS],
@@ -172,8 +199,11 @@ class RemoteServer:
 
     def unavailable_reason(self) -> str | None:
         """Return why its operations are missing; None if the server is not the reason."""
-        gone = self._state in ("starting", "failed", "disabled")
-        return f"the MCP server {self.spec.name!r} is {STATE_TEXTS[self._state]}" if gone else None
+        if self._state not in STATE_TEXTS:
+            return None
+        why = self._error or (self._errors.last if self._state == "starting" else None)
+        because = f" (it failed before: {sanitize_text(why, SHOWN_ERROR_CHARS)})" if why else ""
+        return f"the MCP server {self.spec.name!r} is {STATE_TEXTS[self._state]}{because}"
 
     async def call(self, request: RemoteCall, context: Context) -> Any:
         """Return the server's result. A lost call is repeated once, if that cannot act twice."""
@@ -312,9 +342,11 @@ class RemoteServer:
             if not self._needed:
                 return  # it was only asked what it offers
             self._connection = connection
+            self._errors.mark_ready()
             self._set_state("ready")
             try:
                 await self._follow_changes(connection)
+                await self._record_loss(connection)
             finally:
                 self._connection = None
                 self._set_state("starting")
@@ -372,7 +404,18 @@ class RemoteServer:
             why,
             exc_info=None if isinstance(cause, DragomanError) else error,
         )
-        self._set_state("failed", why or type(cause).__name__)
+        why = why or type(cause).__name__
+        self._errors.add(why)
+        self._set_state("failed", why)
+
+    async def _record_loss(self, connection: McpConnection) -> None:
+        """Record why an open connection ended, unless the hub ended it."""
+        if self._reconnect_requested or not connection.closed.is_set():
+            return
+        report = connection.exit_report
+        why = "the server closed the connection" if report is None else await report()
+        log.warning("MCP server %s: %s; connecting again", self.spec.name, why)
+        self._errors.add(why)
 
 
 def root_cause(error: BaseException) -> BaseException:

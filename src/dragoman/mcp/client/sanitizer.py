@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any
 
 import anyio
+from mcp.shared.inbound import x_mcp_header_map
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
@@ -117,6 +118,17 @@ def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
         task.cancel()
 
 
+def schema_for_sdk(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of an input schema that the SDK reads: arguments that are mirrored into headers.
+
+    For one schema with a field of another type it would refuse the whole list.
+    """
+    if not x_mcp_header_map(schema):
+        return {"type": "object"}
+    properties = {name: value for name, value in schema["properties"].items() if isinstance(value, dict)}
+    return {"type": "object", "properties": properties}
+
+
 def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
     """Return the result in a form that the SDK accepts; what it would reject is kept under `RAW_KEY`."""
     if method == "tools/call" and result.get("resultType") != "input_required":
@@ -132,7 +144,7 @@ def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
     tools = result.get("tools")
     offered = tools if isinstance(tools, list) else []
     good = [
-        {"name": each["name"], "inputSchema": each["inputSchema"]}
+        {"name": each["name"], "inputSchema": schema_for_sdk(each["inputSchema"])}
         for each in offered
         if tool_problem(each) is None
     ]
