@@ -5,6 +5,7 @@ DragomanError
 ├── BadRequest        400  the caller's input is invalid; `field` names the field
 │   └── InvalidInput  400  an operation's input does not match its schema
 ├── Unauthorized      401
+│   └── KeyEnded      401  the key was revoked, or has expired, while it was in use
 ├── Forbidden         403
 ├── NotFound          404
 ├── Conflict          409
@@ -109,6 +110,20 @@ class Unauthorized(DragomanError):
 
     code = "unauthorized"
     status = 401
+
+
+class KeyEnded(Unauthorized):
+    """The key was revoked, deleted or rotated, or has expired, and what was in progress for it was ended.
+
+    `reason` names it in two words: "key revoked", "key expired", "key rotated", "key deleted".
+    """
+
+    code = "key_revoked"
+
+    def __init__(self, message: str, *, reason: str = "key revoked", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.code = reason.replace(" ", "_")
 
 
 class Forbidden(DragomanError):

@@ -18,6 +18,7 @@ Scope: TypeAlias = Literal["gateway", "chat", "operations", "admin"]
 class Identity(msgspec.Struct, frozen=True):
     """A caller. `key_id` is None without keys (`--no-auth`, library use).
 
+    `secret_id` is the start of the hash of the secret that was sent: a key that is rotated has two.
     `scopes` grant access: "gateway" (the models under `/v1`), "chat" (sessions and their runs), "operations",
     and "admin" (the data of others). An empty set grants all but "admin". `models` are patterns
     (`openai/*`, an alias) of the models that the key may use; None allows all. `limits` are the key's own;
@@ -29,6 +30,7 @@ class Identity(msgspec.Struct, frozen=True):
     scopes: frozenset[str] = frozenset()
     models: tuple[str, ...] | None = None
     limits: Limits | None = None
+    secret_id: str | None = None
 
     def may(self, scope: Scope) -> bool:
         """Return whether the scope is granted. "admin" must be granted by name, or the caller has no key."""

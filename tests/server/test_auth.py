@@ -12,6 +12,7 @@ from dragoman.errors import Unauthorized, Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.limits import Limits
 from dragoman.server.auth import MAX_AGE, MAX_KEYS, RECHECK_INTERVAL, Auth, KeyCache
+from dragoman.store.keys import hash_secret, secret_id_of
 from dragoman.store.store import Store
 
 LIMITS = Limits(parallel=2)
@@ -39,7 +40,8 @@ async def test_an_identity_says_what_its_key_may(tmp_path: Path) -> None:
     async with await Store.open(tmp_path) as store:
         key, secret = await store.keys.create("ann", scopes=["chat"], models=["a/*"], limits=LIMITS)
         auth = asking(store, Clock())
-        expected = Identity("ann", key.id, frozenset({"chat"}), ("a/*",), LIMITS)
+        secret_id = secret_id_of(hash_secret(secret))
+        expected = Identity("ann", key.id, frozenset({"chat"}), ("a/*",), LIMITS, secret_id)
         assert await auth.identify(bearer(secret)) == expected
         assert await auth.identify({"x-api-key": secret}) == expected
         assert await Auth(store.keys, required=False).identify({}) == LOCAL
@@ -112,7 +114,7 @@ async def test_while_the_database_is_down_known_keys_go_on_and_the_others_are_to
         assert (
             await auth.identify(bearer(existing))
             == seen
-            == Identity("ann", key.id, models=("a/*",), limits=LIMITS)
+            == Identity("ann", key.id, models=("a/*",), limits=LIMITS, secret_id=seen.secret_id)
         )
         with pytest.raises(Unavailable, match="not seen before"):
             await auth.identify(bearer(unseen))

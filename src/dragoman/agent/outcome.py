@@ -89,11 +89,17 @@ def abort_events(fold: Fold, *, reason: str, metadata: object = None) -> list[e.
 
 
 def failure_events(
-    fold: Fold, *, text: str, code: str, transient: bool = False, metadata: object = None
+    fold: Fold,
+    *,
+    text: str,
+    code: str,
+    transient: bool = False,
+    metadata: object = None,
+    reason: str = "the model's answer failed",
 ) -> list[e.Event]:
-    """Return the events that end a failed run."""
+    """Return the events that end a failed run; `reason` is the error of calls without an output."""
     opening: list[e.Event] = [e.Start(fold.id)] if fold.phase == "idle" else []
-    closing = close_step(fold, reason="the model's answer failed")
+    closing = close_step(fold, reason=reason)
     error = e.ErrorEvent(text, code, transient)
     return [*opening, *closing, error, e.Finish("error", message_metadata=metadata)]
 

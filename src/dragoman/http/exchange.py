@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from dragoman.errors import BadRequest, DragomanError, TooLarge
+from dragoman.errors import BadRequest, DragomanError, KeyEnded, TooLarge
 from dragoman.identity import LOCAL, Identity
 from dragoman.json_text import decode_json
 
@@ -43,6 +43,8 @@ class Exchange:
         self.request_id = ""
         self.response_headers: dict[str, str] = {}
         """Headers of every response of this exchange, errors too."""
+        self.on_key_ended: Callable[[KeyEnded], None] | None = None
+        """Called when the caller's key ends; without it the handler is cancelled. See `end_with_key`."""
         self._receive = receive
         self._query: bytes = scope.get("query_string", b"")
         self._on_disconnect: Callable[[], None] | None = None

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dragoman.accounts.payment import Billing, Payment
+from dragoman.active_work import ActiveWork
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.approvals import (
     ApprovalAnswer,
@@ -78,6 +79,8 @@ class RunRegistry:
         """May be replaced: later runs use the new one."""
         self.billing = billing
         self._store = store
+        self.work = ActiveWork()
+        """Where runs are registered, to end when their key does."""
         self.toolbox = toolbox
         self.settings = settings
         self._active: dict[str, HubRun] = {}
@@ -304,7 +307,14 @@ class RunRegistry:
 
     def _add_run(self, row: rows.RunRecord, loop: Loop) -> HubRun:
         deadline = loop.turn.context.deadline
-        run = HubRun(row, loop, store=self._store, settings=self.settings, on_end=self._remove_run)
+        remove: list[Callable[[], None]] = []
+
+        def end(ended: HubRun) -> None:
+            remove.pop()()
+            self._remove_run(ended)
+
+        run = HubRun(row, loop, store=self._store, settings=self.settings, on_end=end)
+        remove.append(self.work.add(loop.turn.context.identity, run.stop_with_error))
         if deadline is not None:
             run.stop_at(deadline)
         self._active[row.session_id] = run

@@ -60,6 +60,7 @@ class HubRun:
         self._on_end = on_end
         self._journal = Journal(store, self.fold, session_id=row.session_id)
         self._stop_reason: str | None = None
+        self._stop_error: DragomanError | None = None
         self._error_text: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._drive(), name=row.id)
@@ -71,6 +72,12 @@ class HubRun:
             asyncio.get_running_loop().call_soon(
                 self._task.cancel
             )  # not before the task has started, or it would never run its cleanup
+
+    def stop_with_error(self, error: DragomanError) -> None:
+        """Stop the run now; its message ends with this error."""
+        if self._stop_reason is None:
+            self._stop_error = error
+        self.stop(error.message)
 
     def stop_at(self, deadline: float) -> None:
         """Stop the run at this time of the event loop's clock."""
@@ -95,7 +102,10 @@ class HubRun:
             try:
                 await self._consume_loop()
             except asyncio.CancelledError:
-                await self._abort(self._stop_reason or "the hub stopped the run")
+                if self._stop_error is not None:
+                    await self._fail(self._stop_error, code=self._stop_error.code)
+                else:
+                    await self._abort(self._stop_reason or "the hub stopped the run")
             except Exception as error:
                 log.exception("run %s failed", row.id)
                 await self._fail(error)
@@ -117,10 +127,13 @@ class HubRun:
         await self._finish(closing.abort_events(self.fold, reason=reason, metadata=metadata))
         await self._loop.hooks.run_end("aborted", self._loop.so_far(), error=reason)
 
-    async def _fail(self, error: Exception) -> None:
+    async def _fail(self, error: Exception, *, code: str = "internal") -> None:
         text = error.message if isinstance(error, DragomanError) else "an internal error of the hub"
         metadata = self._loop.message_metadata("error")
-        await self._finish(closing.failure_events(self.fold, text=text, code="internal", metadata=metadata))
+        reason = "the model's answer failed" if self._stop_error is None else text
+        await self._finish(
+            closing.failure_events(self.fold, text=text, code=code, metadata=metadata, reason=reason)
+        )
         await self._loop.hooks.run_end("error", self._loop.so_far(), error=text)
 
     async def _finish(self, last_batch: Batch) -> None:

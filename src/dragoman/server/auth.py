@@ -13,10 +13,11 @@ from typing import NoReturn
 
 import msgspec
 
+from dragoman.active_work import ActiveWork
 from dragoman.errors import StoreError, Unauthorized, Unavailable
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import LOCAL, Identity
-from dragoman.store.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret
+from dragoman.store.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
 
 # Cached keys: a file of keys seen before, which stay valid while the database is down.
 
@@ -139,6 +140,8 @@ class Auth:
 
         `origins` lists the web origins that may call a hub without keys.
         """
+        self.work = ActiveWork()
+        """Where requests are registered, to end when their key does."""
         self._origins = origins or OriginPolicy()
         self._keys = keys
         self._required = required
@@ -181,8 +184,9 @@ class Auth:
         if not isinstance(key, ApiKey):
             await self._cache.remove(hashed)
             _reject(key)
-        await self._cache.put(hashed, key.identity, expires_at=key.expires_at)
-        return key.identity, key.expires_at
+        identity = msgspec.structs.replace(key.identity, secret_id=secret_id_of(hashed))
+        await self._cache.put(hashed, identity, expires_at=key.expires_at)
+        return identity, key.expires_at
 
     def _look_up_cached(
         self, key_hash: str, error: StoreError | Unavailable

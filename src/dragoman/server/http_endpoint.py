@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from dragoman import identity
 from dragoman.errors import DragomanError, Unavailable
 from dragoman.http.exchange import ErrorHandler, Exchange, Handler, handle
+from dragoman.http.key_validity import end_with_key
 from dragoman.operations.access import require_scope
 from dragoman.server.auth import Auth
 from dragoman.server.request_log import assign_request_id
@@ -23,7 +24,8 @@ RequiredScope: TypeAlias = identity.Scope | None
 class HttpEndpoint:
     """The ASGI app at one path: authenticates the caller and calls the handler of the method.
 
-    `scope` is the scope that a key needs; `on_error` replaces the JSON error response.
+    `scope` is the scope that a key needs; `on_error` replaces the JSON error response. A request ends when
+    its key does.
     """
 
     def __init__(
@@ -49,11 +51,14 @@ class HttpEndpoint:
         if handler is None:
             await _method_not_allowed(exchange, sorted(self._handlers))
             return
-        if self._auth is not None:
-            exchange.identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
-            if self._scope is not None:
-                require_scope(exchange.identity, self._scope)
-        await handler(exchange)
+        if self._auth is None:
+            await handler(exchange)
+            return
+        exchange.identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
+        if self._scope is not None:
+            require_scope(exchange.identity, self._scope)
+        with end_with_key(exchange, self._auth.work):
+            await handler(exchange)
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, KeyEnded
+from dragoman.events import ErrorEvent
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.keepalive import KeepAlive
@@ -14,6 +15,8 @@ from dragoman.runs.live import Follower
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.hub_encoder import HubStreamEncoder
 from dragoman.wire.ui.encoder import UIStreamEncoder
+
+LAST_FRAMES_WAIT = 1.0  # seconds for the last frames of a run whose key has ended
 
 
 def response_dialect(exchange: Exchange) -> StreamEncoder:
@@ -58,7 +61,18 @@ async def stream_run(
     keep_alive: float,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Send the follower's batches until the run ends or the client disconnects."""
+    """Send the follower's batches until the run ends, the client disconnects, or its key ends.
+
+    A run ends with its own key, so the stream first waits a moment for the last frames of the run. The stream
+    of a run that goes on, because it is another key's, ends with an error frame.
+    """
+    ended: list[KeyEnded] = []
+
+    def end_stream(error: KeyEnded) -> None:
+        ended.append(error)
+        asyncio.get_running_loop().call_later(LAST_FRAMES_WAIT, follower.detach)
+
+    exchange.on_key_ended = end_stream
     # No delay: a run that ends meanwhile must know that this client did not see its end.
     async with DisconnectWatch(exchange, delay=0) as watch:
         with follower:
@@ -69,6 +83,9 @@ async def stream_run(
                 sending = _send_batches(exchange, follower, dialect=dialect, timer=timer)
                 last = await asyncio.ensure_future(sending)
             watch.response_complete = True
+            if ended and follower.is_detached:
+                error = ended[0]
+                last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
             await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
 

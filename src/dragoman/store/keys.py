@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, insert, update
+from sqlalchemy import ColumnElement, bindparam, insert, select, update
 
 from dragoman.errors import BadRequest, NotFound, Unavailable
 from dragoman.identity import Identity, Scope
@@ -34,6 +34,8 @@ SHOWN_PREFIX_LENGTH = len(KEY_PREFIX) + 6
 LAST_USED_INTERVAL = 60.0
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 UPDATABLE = frozenset({"name", "scopes", "models", "limits", "expires_at"})
+
+SECRET_ID_LENGTH = 16  # of 64 characters of the hash: enough to tell secrets apart
 
 KeyRejection: TypeAlias = Literal["unknown", "revoked", "expired", "rotated"]
 """Why a secret is rejected. "expired": the key has expired; "rotated": a newer secret has replaced it."""
@@ -83,6 +85,9 @@ class KeyStatements:
         self.get = compiler.compile(found.add_columns(keys.c.hash).where(this))
         self.find = compiler.compile(found.where(keys.c.hash == digested))
         self.find_former = compiler.compile(replaced.where(former.hash == digested))
+        self.list_former = compiler.compile(
+            select(former.hash, former.valid_until).where(former.key_id == bindparam("id"))
+        )
         self.list = compiler.compile(found.order_by(keys.c.created_at, keys.c.id))
         self.revoke = compiler.compile(revoked)
         self.update_last_used = compiler.compile(update(keys).where(this).values(last_used_at=now))
@@ -163,6 +168,19 @@ class ApiKeyRepository:
         row = await self._database.read(lambda connection: connection.fetch_one(self._sql.get, {"id": id}))
         return None if row is None else to_key(row[:-1])
 
+    async def check_uses(
+        self, uses: Sequence[tuple[str, str | None]]
+    ) -> Sequence[KeyRejection | float | None]:
+        """Return why a key in use is not valid any more, or when it expires (None: never), for each.
+
+        A use is the key's id and the `Identity.secret_id` of its secret; None checks the key only.
+        """
+        return await self._database.read(
+            lambda connection: [
+                self._check_use(connection, id, secret_id=secret_id) for id, secret_id in uses
+            ]
+        )
+
     async def list(self) -> Sequence[ApiKey]:
         """Return all keys, oldest first, including revoked ones."""
         return [to_key(row) for row in await self._database.read(self._select_all)]
@@ -200,6 +218,23 @@ class ApiKeyRepository:
         params = {"id": id, "now": self._clock()}
         return await self._database.write(lambda connection: connection.execute(self._sql.revoke, params) > 0)
 
+    def _check_use(
+        self, connection: DatabaseConnection, id: str, *, secret_id: str | None
+    ) -> KeyRejection | float | None:
+        now, row = self._clock(), connection.fetch_one(self._sql.get, {"id": id})
+        if row is None:
+            return "unknown"
+        key, hashed = to_key(row[:-1]), str(row[-1])
+        if not key.is_valid(now):
+            return "expired" if key.revoked_at is None else "revoked"
+        if secret_id is None or hashed.startswith(secret_id):
+            return key.expires_at
+        former = connection.fetch_all(self._sql.list_former, {"id": id})
+        until = max((until for hash, until in former if hash.startswith(secret_id)), default=now)
+        if until <= now:
+            return "rotated"
+        return until if key.expires_at is None else min(until, key.expires_at)
+
     def _find_by_hash(self, connection: DatabaseConnection, digest: str) -> ApiKey | KeyRejection:
         if row := connection.fetch_one(self._sql.find, {"hash": digest}):
             return to_key(row)
@@ -231,6 +266,11 @@ def new_secret() -> str:
 def hash_secret(secret: str) -> str:
     """Return the hash under which a secret is stored."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def secret_id_of(digest: str) -> str:
+    """Return what names a secret without telling it: the start of its hash."""
+    return digest[:SECRET_ID_LENGTH]
 
 
 def check_key(key: ApiKey) -> ApiKey:

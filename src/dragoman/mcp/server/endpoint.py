@@ -8,9 +8,11 @@ from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from dragoman.errors import DragomanError, Forbidden
+from dragoman.active_work import ActiveWork
+from dragoman.errors import DragomanError, Forbidden, KeyEnded
 from dragoman.http.exchange import Exchange, handle
 from dragoman.http.in_flight import InFlightRequests
+from dragoman.http.key_validity import end_with_key
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
 from dragoman.json_text import mend_json
@@ -46,6 +48,8 @@ class McpEndpoint:
         build_sdk_server: BuildSdkServer | None = None,
     ) -> None:
         self._identify = identify
+        self.work = ActiveWork()
+        """Where requests and sessions are registered, to end when their key does."""
         self._origin_policy = OriginPolicy(hosts=hosts, origins=origins)
         self._body_limit = body_limit
         self._in_flight = InFlightRequests()
@@ -54,6 +58,7 @@ class McpEndpoint:
             build_sdk_server or partial(sdk_server.build_sdk_server, tool_server),
             body_limit=body_limit,
             in_flight=self._in_flight,
+            work=self.work,
         )
 
     async def drain(self, seconds: float) -> None:
@@ -79,6 +84,17 @@ class McpEndpoint:
             return
         exchange.identity = await self._identify(exchange.headers)
         require_scope(exchange.identity, "operations")
+        try:
+            with end_with_key(exchange, self.work):
+                await self._serve(scope, exchange)
+        except KeyEnded as error:
+            if not exchange.response_started:
+                raise
+            # A stream of notifications: no message of the protocol says why it ends.
+            comment = b": %s\r\n\r\n" % error.message.encode()
+            await exchange.send({"type": "http.response.body", "body": comment})
+
+    async def _serve(self, scope: Scope, exchange: Exchange) -> None:
         if exchange.method != "POST":
             await self._sdk_server.serve(scope, exchange, stateless=False)
             return

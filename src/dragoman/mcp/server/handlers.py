@@ -20,9 +20,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from msgspec.structs import replace
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from dragoman.errors import BadRequest, Unavailable
+from dragoman.errors import BadRequest, KeyEnded, Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.mcp.server.running_call import CALLS_KEY, IDENTITY_KEY, RunningCall
 from dragoman.mcp.server.server import NAME, Elicit, ToolCall, ToolServer, UnknownTool
@@ -88,6 +88,8 @@ class SdkHandlers:
             raise
         except (UnknownTool, BadRequest) as error:
             raise MCPError(types.INVALID_PARAMS, error.message, error.to_json()) from None
+        except KeyEnded as error:
+            raise MCPError(types.INTERNAL_ERROR, error.message, error.to_json()) from None
         except Unavailable as error:
             raise MCPError(types.INTERNAL_ERROR, error.message) from None
         finally:
@@ -173,6 +175,24 @@ class SdkSessions:
             await stack.enter_async_context(self._stateful.run())
             await stack.enter_async_context(self._stateless.run())
             yield
+
+    async def delete(self, session_id: str, *, identity: Identity) -> None:
+        """End a session as its client would: later requests with its id get a 404."""
+        scope: Scope = {
+            "type": "http",
+            "method": "DELETE",
+            "path": "/mcp",
+            "query_string": b"",
+            "headers": [(b"mcp-session-id", session_id.encode("latin-1"))],
+        }
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(_: Message) -> None:
+            """Nobody waits for the response."""
+
+        await self.serve(scope, receive, send, identity=identity, stateless=False)
 
     async def serve(
         self, scope: Scope, receive: Receive, send: Send, *, identity: Identity, stateless: bool

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import Unavailable
+from dragoman.errors import DragomanError, Unavailable
 from dragoman.mcp.server.results import progress_text
 from dragoman.operations.context import ProgressCallback
 
@@ -35,11 +35,13 @@ class RunningCall:
         self._value: Any = NO_VALUE
         self._count = 0
         self._changed = asyncio.Event()
+        self.error: DragomanError | None = None
         self.task = asyncio.ensure_future(start(self._report if reports_progress else None))
         self.task.add_done_callback(lambda _: self._changed.set())
 
-    def cancel(self) -> None:
-        """Abort the call and all calls below it."""
+    def cancel(self, error: DragomanError | None = None) -> None:
+        """Abort the call and all calls below it; `error` is then its result instead of Unavailable."""
+        self.error = self.error or error
         self.task.cancel()
 
     async def next(self) -> ProgressUpdate | None:
@@ -54,14 +56,14 @@ class RunningCall:
         return ProgressUpdate(self._count, progress_text(value))
 
     async def result(self) -> dict[str, Any]:
-        """Wait for the result; being cancelled cancels the call. Unavailable when it was aborted."""
+        """Wait for the result; being cancelled cancels the call. An aborted one: `error` or Unavailable."""
         try:
             await asyncio.wait([self.task])
         except asyncio.CancelledError:
             self.cancel()
             raise
         if self.task.cancelled():
-            raise Unavailable("the call was aborted")
+            raise self.error or Unavailable("the call was aborted")
         return self.task.result()
 
     def _report(self, value: Any) -> None:

@@ -162,6 +162,7 @@ class StatelessCalls:
             reports_progress=token is not None,
         )
         response = JsonRpcResponse(exchange)
+        exchange.on_key_ended = call.cancel
         try:
             with self._in_flight.track(call.cancel):
                 async with DisconnectWatch(exchange) as watch:
@@ -169,6 +170,7 @@ class StatelessCalls:
                     watch.response_complete = True
                     await response.finish(*self._result_message(request, call))
         finally:
+            exchange.on_key_ended = None  # no cycles: they would wait for the garbage collector
             call.cancel()
 
     async def _send_progress(
@@ -200,6 +202,10 @@ class StatelessCalls:
     def _result_message(self, request: ToolCallMessage, call: RunningCall) -> tuple[int, dict[str, Any]]:
         """Return the status and the message of a call that has ended."""
         head = {"jsonrpc": "2.0", "id": request.id}
+        if call.task.cancelled() and call.error is not None:
+            ended = call.error
+            failure = {"code": INTERNAL_ERROR, "message": ended.message, "data": ended.to_json()}
+            return ended.status, {**head, "error": failure}
         if call.task.cancelled():
             return 200, {**head, "error": {"code": INTERNAL_ERROR, "message": "the call was aborted"}}
         error = call.task.exception()

@@ -33,6 +33,7 @@ from dragoman.server.app.providers import ProviderSet
 from dragoman.server.app.routes import HubEndpoints
 from dragoman.server.app.services import HubEnvironment, HubServices
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
+from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.request_log import log_request
 from dragoman.server.version import version
@@ -88,6 +89,8 @@ class Hub:
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self, services=services)
         self.app = self.endpoints.app
+        # Runs first: their clients get the last frames of the run, before their own requests are ended.
+        self.key_monitor = KeyMonitor(services.store.keys, [self.runs.work, *self.endpoints.work])
         self._services = services
         self._setup = setup
         self._retiring: list[ProviderSet] = []
@@ -129,6 +132,7 @@ class Hub:
             stack.enter_context(run_in_background(purge_daily(ground.store, config.limits.keep_days)))
             heed = ApprovalResumer(ground.store, hub.runs.resume, consent=ground.calls.approval_flow)
             stack.enter_context(run_in_background(heed.run()))
+            stack.enter_context(run_in_background(hub.key_monitor.run()))
             yield hub
 
     async def reload(self, config: Config) -> None:

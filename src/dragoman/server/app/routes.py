@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.accounts.meter import Meter
+from dragoman.active_work import ActiveWork
 from dragoman.config import Config
 from dragoman.http.exchange import ErrorHandler, Handler
 from dragoman.http.origin_policy import OriginPolicy
@@ -71,7 +72,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: ArtifactHandlers
     servers: McpServerHandlers
     mcp: ASGIApp
-    spokes: ASGIApp | None
+    spokes: SpokeEndpoint | None
     usage: UsageHandlers
     metrics: Metrics
     health: HealthHandlers
@@ -207,6 +208,13 @@ class HubEndpoints:
         )
         handlers = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
         self._operations = handlers.operations
+        spokes = handlers.spokes
+        self.work: Sequence[ActiveWork] = [
+            auth.work,
+            self._mcp.work,
+            *([] if spokes is None else [spokes.work]),
+        ]
+        """What is in progress for keys: requests, MCP sessions, spokes."""
         app = build_router(handlers, auth, public_metrics=config.metrics.public)
         self.app = allow_origins(app, config.cors.origins) if config.cors.origins else app
 

@@ -54,7 +54,7 @@ class GatewayRequest:
         self._stream = plan.head.stream or self._hub_dialect is not None
         self._parsed: ClientRequest | None = None
         self._handler_task: asyncio.Task[object] | None = None
-        self._stopped = False
+        self._stop_error: DragomanError | None = None
         self._dropped_fields: Sequence[str] = ()
         self._call: ModelCall[bytes] = ModelCall(
             payment,
@@ -71,13 +71,14 @@ class GatewayRequest:
     async def run(self) -> None:
         """Answer the request. An error before the response has started is raised, a later one is streamed."""
         self._handler_task = asyncio.current_task()
+        self._exchange.on_key_ended = self.stop
         async with DisconnectWatch(self._exchange) as watch:
             try:
                 first = await self._call.begin()
                 await self._send_answer(first, watch)
             except asyncio.CancelledError:
                 await self._handle_cancellation(watch)
-                if not self._stopped or watch.disconnected:
+                if self._stop_error is None or watch.disconnected:
                     raise
             except DragomanError as error:
                 await self._handle_error(error, watch)
@@ -85,16 +86,20 @@ class GatewayRequest:
                 self._call.fail(DragomanError("an internal error of the hub"))
                 raise
             finally:
+                self._exchange.on_key_ended = None  # no cycles: they would wait for the garbage collector
                 try:
                     await self._call.leave()
                 finally:
-                    del self._call  # a cycle with the answer would wait for the garbage collector
+                    del self._call  # as above, with the answer
 
-    def stop(self) -> None:
-        """End the request now, because the hub is shutting down."""
-        self._stopped = True
-        if self._handler_task is not None:
-            self._handler_task.cancel()
+    def stop(self, error: DragomanError | None = None) -> None:
+        """End the request now with this error; without one, because the hub is shutting down."""
+        if self._stop_error is None:
+            self._stop_error = error or Unavailable(
+                "the hub is shutting down", hint="retry the request in a moment"
+            )
+            if self._handler_task is not None:
+                self._handler_task.cancel()
 
     # ---- the answer of a route -----------------------------------------------------------------------------
 
@@ -252,17 +257,16 @@ class GatewayRequest:
         await self._send_last(self._error_frame(error), watch)
 
     async def _handle_cancellation(self, watch: DisconnectWatch) -> None:
-        """The client has gone, or the hub is shutting down."""
+        """The client has gone, its key has ended, or the hub is shutting down."""
         await self._call.leave()
-        if not self._stopped or watch.disconnected:
+        error = self._stop_error
+        if error is None or watch.disconnected:
             return
         if self._handler_task is not None:
             self._handler_task.uncancel()
         if not self._exchange.response_started:
-            raise Unavailable("the hub is shutting down", hint="retry the request in a moment")
-        await self._send_last(
-            self._error_frame(Unavailable("the hub is shutting down; retry the request")), watch
-        )
+            raise error from None
+        await self._send_last(self._error_frame(error), watch)
 
     def _error_frame(self, error: DragomanError) -> bytes:
         encoder = self._stream_encoder()

@@ -62,7 +62,7 @@ class SpokeConnection:
         self.outbox = Outbox(socket.send, sizes=sizes, limit=settings.outbox_limit)
         self.subcalls = Subcalls(self.outbox, limit=settings.subcalls)
         self.closed = asyncio.Event()
-        self._socket = socket
+        self.socket = socket
         self._settings = settings
         self._joiner = PartJoiner(settings.message)
         self._close_reason: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
@@ -96,7 +96,7 @@ class SpokeConnection:
     async def _read(self, on_frame: OnFrame) -> None:
         try:
             while True:
-                await self._handle_frame(decode_from_spoke(await self._socket.receive()), on_frame)
+                await self._handle_frame(decode_from_spoke(await self.socket.receive()), on_frame)
         except SocketClosed:
             return
         except DragomanError as error:
@@ -136,7 +136,7 @@ class SpokeConnection:
             self._close_reason.cancel()
             return
         end = self._close_reason.result()
-        await send_and_close(self._socket, end.bye, code=end.code, reason=end.bye.message)
+        await send_and_close(self.socket, end.bye, code=end.code, reason=end.bye.message)
 
 
 async def send_and_close(socket: Socket, frame: SpokeFrame, *, code: int, reason: str) -> None:

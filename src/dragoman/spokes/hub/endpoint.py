@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from dragoman.active_work import ActiveWork
 from dragoman.errors import DragomanError, Forbidden, Unauthorized, Unavailable, WireError
 from dragoman.identity import Identity
 from dragoman.operations.access import require_scope
@@ -82,6 +83,8 @@ class SpokeEndpoint:
 
     def __init__(self, server: SpokeServer, *, identify: Identify) -> None:
         """`identify` returns the identity for headers, or raises Unauthorized or Unavailable."""
+        self.work = ActiveWork()
+        """Where connections are registered, to end when their key does."""
         self._server = server
         self._identify = identify
         self._unauthenticated = 0
@@ -130,9 +133,10 @@ class SpokeEndpoint:
         except DragomanError as error:
             await send_refusal(socket, error)
             return
-        checking = asyncio.create_task(self._recheck_key(caller, signed))
+        checking = asyncio.create_task(self._recheck_key(socket, signed))
         try:
-            await self._server.serve(socket, hello, identity=caller)
+            with self.work.track(caller, lambda error: self._server.disconnect(socket, error.message)):
+                await self._server.serve(socket, hello, identity=caller)
         except DragomanError as error:
             await send_refusal(socket, error)
         finally:
@@ -156,14 +160,14 @@ class SpokeEndpoint:
             raise WireError("the first message of a spoke must be its hello")
         return hello
 
-    async def _recheck_key(self, identity: Identity, headers: Headers) -> None:
-        """Disconnect the spoke when its key is revoked or expires."""
+    async def _recheck_key(self, socket: Socket, headers: Headers) -> None:
+        """Disconnect the spoke when its key may no longer connect, also for another reason than its end."""
         while True:
             await asyncio.sleep(self._server.settings.heartbeat)
             try:
                 await self._authenticate(headers)
             except (Unauthorized, Forbidden) as error:
-                self._server.disconnect_key(identity.key_id, error.message)
+                self._server.disconnect(socket, error.message)
                 return
             except DragomanError as error:
                 log.debug("the key of a spoke cannot be checked now: %s", error.message)

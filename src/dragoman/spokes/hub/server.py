@@ -96,13 +96,13 @@ class SpokeServer:
         """Use these permissions for new registrations; existing ones stay."""
         self._operations.permissions = permissions
 
-    def disconnect_key(self, key_id: str | None, message: str) -> None:
-        """Close the connections of a key that is no longer valid."""
+    def disconnect(self, socket: Socket, message: str) -> None:
+        """Close a connection whose key is no longer valid. The calls of its spoke fail at once."""
         for remote in self._spokes.values():
-            if remote.connection is not None and remote.key_id == key_id:
-                remote.connection.close(
-                    UNAUTHORIZED, ByeFrame(code="unauthorized", message=message, again=False)
-                )
+            line = remote.connection
+            if line is not None and line.socket is socket:
+                remote.leaving = True
+                line.close(UNAUTHORIZED, ByeFrame(code="unauthorized", message=message, again=False))
 
     async def close(self) -> None:
         """Tell all spokes that the hub shuts down. Their calls fail."""
