@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from math import isinf
 from types import EllipsisType
-from typing import Any
+from typing import Any, Self
 
 from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budgets
 from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, with_cost
@@ -26,11 +26,53 @@ from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 
 MAX_CACHED_LIMITS = 10_000
+NO_ENTRY: nullcontext[None] = nullcontext()
 LIMIT_TEXTS = {
     "requests": "is limited to {limit} requests a minute",
     "tokens": "is limited to {limit} tokens a minute",
     "parallel": "is limited to {limit} requests at the same time",
 }
+
+
+class Entry:
+    """A request that is counted against its caller's limits, and not admitted yet. Use it in `with`.
+
+    At the end of the block it is released, unless an admission has taken it over.
+    """
+
+    __slots__ = ("_limiter", "_monotonic", "lease", "scope_limits")
+
+    def __init__(
+        self,
+        limiter: RequestLimiter,
+        lease: LimitLease,
+        *,
+        scope_limits: Sequence[ScopeLimits],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.lease: LimitLease | None = lease
+        self.scope_limits = scope_limits
+        self._limiter = limiter
+        self._monotonic = monotonic
+
+    def take(self, tokens: int) -> LimitLease | LimitRejection:
+        """Count the prompt's tokens and hand the lease over; a rejection leaves it with the entry."""
+        if self.lease is None:
+            raise RuntimeError("the request is admitted already")
+        lease = self._limiter.add_tokens(
+            self._monotonic(), self.lease, limits=self.scope_limits, tokens=tokens
+        )
+        if isinstance(lease, LimitLease):
+            self.lease = None
+        return lease
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.lease is not None:
+            self._limiter.release(self._monotonic(), self.lease, tokens=0)
+            self.lease = None
 
 
 class Admission:
@@ -108,6 +150,7 @@ class Meter:
         self._clock = clock
         self._monotonic = monotonic
         self._limiter = RequestLimiter()
+        self._receiving = RequestLimiter()
         self._local_budgets = LocalBudgets()
         self.reconfigure(limits or LimitTable(), prices)
 
@@ -131,16 +174,43 @@ class Meter:
             return False
         return bool(self._limits_of(identity))
 
+    def enter(self, identity: Identity) -> AbstractContextManager[Entry | None]:
+        """Count a request before its body is read. Pass the entry to `admit`. LimitReached."""
+        bounds = () if self._unlimited and identity.limits is None else self._limits_of(identity)
+        return self._acquire(self._limiter, bounds) if bounds else NO_ENTRY
+
+    def receiving(self, identity: Identity) -> AbstractContextManager[object]:
+        """Count a request of any endpoint while its body is read. LimitReached.
+
+        A caller may send as many bodies at once as its `parallel` says; what its requests do after that is
+        counted elsewhere.
+        """
+        if self._unlimited and identity.limits is None:
+            return NO_ENTRY
+        bounds = [
+            ScopeLimits(scope, Limits(parallel=limits.parallel))
+            for scope, limits in self._limits_of(identity)
+            if limits.parallel is not None
+        ]
+        return self._acquire(self._receiving, bounds) if bounds else NO_ENTRY
+
+    def _acquire(self, limiter: RequestLimiter, bounds: Sequence[ScopeLimits]) -> Entry:
+        lease = limiter.acquire(self._monotonic(), bounds, tokens=0)
+        if isinstance(lease, LimitRejection):
+            raise limit_error(lease, tokens=0)
+        return Entry(limiter, lease, scope_limits=bounds, monotonic=self._monotonic)
+
     async def admit(
         self,
         identity: Identity,
         *,
         price: Price | None,
+        entry: Entry | None = None,
         input_tokens: int = 0,
         max_output: int | None = None,
         model: str = "this model",
     ) -> Admission:
-        """Admit a request with an estimate of its `input_tokens`.
+        """Admit a request with an estimate of its `input_tokens`; `entry` if it was counted before.
 
         Raises LimitReached for rates and concurrency; BudgetExhausted for money, `transient` if reservations
         of other requests are in the way; BadRequest for a model without a price where money is limited. While
@@ -151,10 +221,7 @@ class Meter:
         bounds = self._limits_of(identity)
         if not bounds:
             return Admission(self, price)
-        stay = self._limiter.acquire(self._monotonic(), bounds, tokens=input_tokens)
-        if isinstance(stay, LimitRejection):
-            raise limit_error(stay, tokens=input_tokens)
-        admission = Admission(self, price, lease=stay)
+        admission = Admission(self, price, lease=self._lease(bounds, entry, tokens=input_tokens))
         admission.charges = charged_budgets(bounds, self._clock())
         if admission.charges:
             try:
@@ -166,6 +233,16 @@ class Meter:
                 admission.release()
                 raise
         return admission
+
+    def _lease(self, bounds: Sequence[ScopeLimits], entry: Entry | None, *, tokens: int) -> LimitLease:
+        """Return the lease of a request, which was counted at its entry or is now. LimitReached."""
+        if entry is not None:
+            stay = entry.take(tokens)
+        else:
+            stay = self._limiter.acquire(self._monotonic(), bounds, tokens=tokens)
+        if isinstance(stay, LimitRejection):
+            raise limit_error(stay, tokens=tokens)
+        return stay
 
     def _limits_of(self, identity: Identity) -> Sequence[ScopeLimits]:
         """Return the limits that apply to a caller, cached for its next request."""

@@ -42,7 +42,7 @@ from dragoman.usage_record import UsageRecord
 from dragoman.wire.token_estimate import estimate_input
 
 if TYPE_CHECKING:  # a program without a hub has no meter, and loads no database
-    from dragoman.accounts.meter import Admission
+    from dragoman.accounts.meter import Admission, Entry
 
 Batch: TypeAlias = Sequence[e.Event]
 Status: TypeAlias = Literal["finished", "failed", "aborted"]
@@ -236,8 +236,8 @@ class ModelCall(Generic[T]):
             self._record = self._priced(self._record)
         return self._record.cost
 
-    async def admit(self) -> None:
-        """Admit the call under the limits and budgets of its caller.
+    async def admit(self, entry: Entry | None = None) -> None:
+        """Admit the call under the limits and budgets of its caller; `entry` if it was counted before.
 
         LimitReached, BudgetExhausted, or BadRequest for a model without a price. The gateway awaits it by
         itself, because it answers a refusal with the refusal's own status.
@@ -248,6 +248,7 @@ class ModelCall(Generic[T]):
         self._admission = await meter.admit(
             identity,
             price=self._payment.price(self._routes.first),
+            entry=entry,
             input_tokens=self.input_tokens if meter.is_limited(identity) else 0,
             max_output=self._max_output,
             model=self._routes.model,

@@ -145,6 +145,17 @@ class RequestLimiter:
             counted.append((scope, scope.tokens.add(now, tokens) if counts else None))
         return LimitLease(counted, tokens)
 
+    def add_tokens(
+        self, now: float, lease: LimitLease, *, limits: Sequence[ScopeLimits], tokens: int
+    ) -> LimitLease | LimitRejection:
+        """Count the tokens of a prompt that is known only after `acquire`; return the new lease."""
+        for bound, (scope, _) in zip(limits, lease.scopes, strict=True):
+            limit = bound.limits.tokens_per_minute
+            if limit is not None and (wait := scope.tokens.seconds_until_room(now, tokens, limit=limit)):
+                return LimitRejection(bound.scope, "tokens", limit, wait)
+        counted = [(scope, entry and scope.tokens.add(now, tokens)) for scope, entry in lease.scopes]
+        return LimitLease(counted, tokens)
+
     def release(self, now: float, lease: LimitLease, *, tokens: int | None) -> None:
         """End a request. `tokens` is what it used, None if only the estimate is known."""
         for scope, entry in lease.scopes:

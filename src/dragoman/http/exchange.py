@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
@@ -21,6 +22,15 @@ from dragoman.json_text import decode_json
 
 log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
+
+
+MAX_LENGTH_DIGITS = 18
+CountReceiving: TypeAlias = Callable[[Identity], AbstractContextManager[object]]
+_nothing: nullcontext[None] = nullcontext()
+
+
+def _count_nothing(_: Identity) -> AbstractContextManager[object]:
+    return _nothing
 
 
 class ClientDisconnected(Exception):
@@ -45,6 +55,8 @@ class Exchange:
         """Headers of every response of this exchange, errors too."""
         self.on_key_ended: Callable[[KeyEnded], None] | None = None
         """Called when the caller's key ends; without it the handler is cancelled. See `end_with_key`."""
+        self.count_receiving: CountReceiving = _count_nothing
+        """Counts a request whose body is being read against its caller's limits."""
         self._receive = receive
         self._query: bytes = scope.get("query_string", b"")
         self._on_disconnect: Callable[[], None] | None = None
@@ -70,8 +82,12 @@ class Exchange:
     async def read_body(self, limit: int) -> bytes:
         """Read the whole body. Raises TooLarge above `limit` bytes, ClientDisconnected."""
         declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > limit:
-            raise TooLarge(f"the request body has {declared} bytes; {limit} are allowed")
+        if declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
+            raise TooLarge(f"the request body has {declared:.30} bytes; {limit} are allowed")
+        with self.count_receiving(self.identity):
+            return await self._receive_body(limit)
+
+    async def _receive_body(self, limit: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
         while True:

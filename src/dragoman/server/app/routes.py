@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman.accounts.meter import Meter
 from dragoman.active_work import ActiveWork
 from dragoman.config import Config
-from dragoman.http.exchange import ErrorHandler, Handler
+from dragoman.http.exchange import CountReceiving, ErrorHandler, Handler
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
 from dragoman.mcp.server.endpoint import McpEndpoint
@@ -79,20 +79,24 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     reference: ReferenceHandlers
 
 
-def build_router(handlers: ApiHandlers, auth: Auth, *, public_metrics: bool = True) -> ASGIApp:
+def build_router(
+    handlers: ApiHandlers, auth: Auth, *, count_receiving: CountReceiving, public_metrics: bool = True
+) -> ASGIApp:
     """Build the router; an unknown path gets a 404 with the hub's error body.
 
     Paths are matched as they were sent, still quoted, so that an id may hold an encoded slash. The gateway's
     paths have no parameters and the most traffic: they are looked up in a dict first.
     """
     gateway = {
-        path: HttpEndpoint(methods, auth=auth, scope="gateway", on_error=on_error)
+        path: HttpEndpoint(
+            methods, auth=auth, scope="gateway", on_error=on_error, count_receiving=count_receiving
+        )
         for path, methods, on_error in gateway_routes(handlers)
     }
     endpoints = {
         **gateway,
         **{
-            path: HttpEndpoint(methods, auth=auth, scope=scope)
+            path: HttpEndpoint(methods, auth=auth, scope=scope, count_receiving=count_receiving)
             for path, methods, scope in api_routes(handlers)
         },
         **{path: HttpEndpoint(methods) for path, methods in public_routes(handlers)},
@@ -204,8 +208,12 @@ class HubEndpoints:
             origins=OriginPolicy(hosts=config.mcp.hosts, origins=(*config.cors.origins, *config.mcp.origins)),
         )
         self._mcp = McpEndpoint(
-            parts.mcp, identify=auth.identify, hosts=config.mcp.hosts, origins=config.mcp.origins
+            parts.mcp,
+            identify=auth.identify,
+            hosts=config.mcp.hosts,
+            origins=config.mcp.origins,
         )
+        self._mcp.count_receiving = parts.meter.receiving
         handlers = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
         self._operations = handlers.operations
         spokes = handlers.spokes
@@ -215,7 +223,9 @@ class HubEndpoints:
             *([] if spokes is None else [spokes.work]),
         ]
         """What is in progress for keys: requests, MCP sessions, spokes."""
-        app = build_router(handlers, auth, public_metrics=config.metrics.public)
+        app = build_router(
+            handlers, auth, count_receiving=parts.meter.receiving, public_metrics=config.metrics.public
+        )
         self.app = allow_origins(app, config.cors.origins) if config.cors.origins else app
 
     async def drain(self, seconds: float) -> None:

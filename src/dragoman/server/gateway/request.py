@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.accounts.meter import Entry
 from dragoman.accounts.model_call import EventAnswer, ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable
@@ -64,9 +65,9 @@ class GatewayRequest:
             max_output=plan.head.max_output_tokens,
         )
 
-    async def admit(self) -> None:
-        """Admit the request under its caller's limits. LimitReached, BudgetExhausted, BadRequest."""
-        await self._call.admit()
+    async def admit(self, entry: Entry | None) -> None:
+        """Admit the request, as `Meter.enter` has counted it. LimitReached, BudgetExhausted, BadRequest."""
+        await self._call.admit(entry)
 
     async def run(self) -> None:
         """Answer the request. An error before the response has started is raised, a later one is streamed."""

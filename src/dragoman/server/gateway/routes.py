@@ -139,23 +139,26 @@ class Gateway:
         exchange.response_headers |= request_id_headers(request_id)
         if self.draining:
             raise Unavailable("the hub is shutting down", hint="retry the request in a moment")
-        raw = await exchange.read_body(self._settings.body_limit)
-        head = RawRequestBody(raw)
+        with self._meter.enter(exchange.identity) as entry:
+            plan = self._plan(exchange, dialect, body=await exchange.read_body(self._settings.body_limit))
+            origin = CallOrigin(identity=exchange.identity, endpoint=dialect.endpoint, request_id=request_id)
+            payment = Payment(origin, price=self.catalog.price, meter=self._meter)
+            request = GatewayRequest(plan, exchange, payment=payment)
+            await request.admit(entry)
+        await self._run(request, dialect.endpoint)
+
+    def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
+        head = RawRequestBody(body)
         routes = self._routes(exchange, head)
-        plan = RequestPlan(
+        return RequestPlan(
             dialect=dialect,
-            body=raw,
+            body=body,
             head=head,
             routes=routes,
-            input_tokens=self._estimate_input(dialect, raw, route=routes.first),
+            input_tokens=self._estimate_input(dialect, body, route=routes.first),
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
         )
-        origin = CallOrigin(identity=exchange.identity, endpoint=dialect.endpoint, request_id=request_id)
-        payment = Payment(origin, price=self.catalog.price, meter=self._meter)
-        request = GatewayRequest(plan, exchange, payment=payment)
-        await request.admit()
-        await self._run(request, dialect.endpoint)
 
     async def _run(self, request: GatewayRequest, endpoint: str) -> None:
         self._metrics.request_started(endpoint)
