@@ -13,10 +13,11 @@ from dragoman.providers.routing import ModelRoutes, Routing
 
 
 class ResolvedAgent(NamedTuple):
-    """An agent, and the routes of its model."""
+    """An agent, the routes of its model, and the registry of both: a step may name another model."""
 
     agent: AgentSpec
     routes: ModelRoutes
+    registry: AgentRegistry
 
 
 class AgentRegistry:
@@ -70,7 +71,7 @@ class AgentRegistry:
                 field="model",
                 hint="a model is written provider/model, or is an alias",
             ) from None
-        return ResolvedAgent(agent_spec, routes)
+        return ResolvedAgent(agent_spec, routes, self)
 
 
 def _name_list(entries: Mapping[str, object]) -> str:

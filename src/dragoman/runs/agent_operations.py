@@ -9,15 +9,15 @@ from msgspec.structs import replace
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.subagent import Assignment, Subagent
 from dragoman.agent.turn import TurnSpec
-from dragoman.fold import Fold
 from dragoman.ids import new_id
 from dragoman.messages import Message
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.providers.routing import require_model_access
-from dragoman.runs.plan import step_preparer
-from dragoman.runs.registry import RunRegistry, context_fitter
+from dragoman.runs.plan import RunPlan
+from dragoman.runs.registry import RunRegistry
+from dragoman.runs.turns import make_turn
 
 
 class AgentOperations:
@@ -39,25 +39,21 @@ class AgentOperations:
         resolved = runs.agents.resolve(agent=name)
         require_model_access(outer.identity.models, resolved.agent.model, routing=runs.agents.routing)
         context = bounded_context(outer, resolved.agent)
-        payment = runs.billing.payment(context)
-        return TurnSpec(
-            agent=resolved.agent,
-            routes=resolved.routes,
+        run_plan = RunPlan(
             history=(assignment.prompt,),
-            fold=Fold(assignment.answer or Message(new_id("msg"), "assistant")),
-            toolbox=await runs.toolbox(resolved.agent.operations, (), context=context),
-            context=context,
+            assistant=assignment.answer or Message(new_id("msg"), "assistant"),
             input_events=assignment.input_events,
-            tracing=runs.settings.tracing,
-            hooks=runs.settings.hooks,
-            context_window=context_fitter(resolved, payment),
-            stop_condition=resolved.agent.stop_condition,
-            prepare_step=step_preparer(resolved.agent, runs.agents, identity=outer.identity),
-            payment=payment,
-            output=resolved.agent.output,
-            adds_notices=False,
-            nested_approvals=assignment.nested_approvals,
+            is_stored=False,
         )
+        turn = make_turn(
+            resolved,
+            run_plan,
+            context=context,
+            toolbox=await runs.toolbox(resolved.agent.operations, (), context=context),
+            billing=runs.billing,
+            settings=runs.settings,
+        )
+        return replace(turn, adds_notices=False, nested_approvals=assignment.nested_approvals)
 
 
 def bounded_context(context: Context, agent: AgentSpec) -> Context:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from dragoman import events as e
-from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.agent.approvals import ApprovalAnswer, pending_questions, response_event
 from dragoman.agent.spec import AgentSpec
-from dragoman.agent.turn import StepPreparer
-from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, ProviderError
-from dragoman.identity import Identity
+from dragoman.errors import BadRequest, Conflict, NotFound
 from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
 from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, validate_reason
 from dragoman.operations.budget import Budget
 from dragoman.operations.execution import is_meta_call
-from dragoman.providers.model import Model
-from dragoman.providers.routing import ModelRoutes, require_model_access
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import (
     ChatAction,
@@ -36,7 +30,8 @@ from dragoman.wire.ui.client_request import (
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run starts with: `drop_from` and all after it is deleted, `user` is added, `assistant` grows.
 
-    `input_events` are the front end's outputs and answers, checked against the stored session.
+    `input_events` are the front end's outputs and answers, checked against the stored session. `is_stored` is
+    False for a sub-agent: its messages are in no session, and cannot be searched for.
     """
 
     history: Sequence[Message]
@@ -44,6 +39,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     user: Message | None = None
     drop_from: str | None = None
     input_events: Sequence[e.Event] = ()
+    is_stored: bool = True
 
 
 def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> RunPlan:
@@ -196,29 +192,3 @@ async def remaining_budget(
     if isinstance(stored_cost, int | float):
         budget.spent = max(budget.spent, float(stored_cost))
     return budget
-
-
-# Another model for one step
-
-
-def step_preparer(agent: AgentSpec, agents: AgentRegistry, *, identity: Identity) -> StepPreparer | None:
-    """Return what changes each step of the agent before it is taken; None without `on_prepare_step`."""
-    if agent.on_prepare_step is None:
-        return None
-
-    def find(model: Model | str) -> tuple[ModelRoutes, Mapping[str, Any]]:
-        """Return the routes of a model that `on_prepare_step` names, if the caller may ask it."""
-        if not isinstance(model, str):
-            raise refused_step("in a hub a step names its model, as provider/model or an alias")
-        try:
-            resolved = agents.resolve(agent=agent.name, model=model)
-            require_model_access(identity.models, model, routing=agents.routing)
-        except (BadRequest, Forbidden, NotFound) as error:
-            raise refused_step(error.message) from None
-        return resolved.routes, {}
-
-    return StepPreparer(agent.on_prepare_step, find)
-
-
-def refused_step(reason: str) -> ProviderError:
-    return ProviderError(f"on_prepare_step: {reason}", category="bad_request")

@@ -7,12 +7,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.accounts.payment import Billing, Payment
+from dragoman.accounts.payment import Billing
 from dragoman.active_work import ActiveWork
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.approvals import (
@@ -22,27 +21,22 @@ from dragoman.agent.approvals import (
     response_event,
     stored_answer,
 )
-from dragoman.agent.context.policy import ContextFitter, ContextSizes
-from dragoman.agent.context.summary import Summariser
 from dragoman.agent.loop import Loop
-from dragoman.agent.spec import AgentSpec
 from dragoman.agent.toolbox import Toolbox
-from dragoman.agent.turn import TurnSpec
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, Start, ToolApprovalResponse
-from dragoman.fold import Fold, fold
+from dragoman.fold import fold
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
 from dragoman.model_request import Tool
 from dragoman.operations.access import require_owner
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
-from dragoman.providers.provider import Provider
 from dragoman.providers.routing import require_model_access
-from dragoman.runs.plan import RunPlan, make_plan, remaining_budget, step_preparer
+from dragoman.runs.plan import RunPlan, make_plan, remaining_budget
 from dragoman.runs.run import HubRun, RunSettings
+from dragoman.runs.turns import make_turn
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
@@ -52,11 +46,13 @@ log = logging.getLogger(__name__)
 
 UNDELIVERED_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
-RECALL_OPERATION = "history.search"
 
 
 class ToolboxFactory(Protocol):
-    """Returns the tools of a run: the operations that its agent pins, and the front end's tools."""
+    """Returns the tools of a run: the operations that its agent pins, and the front end's tools.
+
+    A protocol, because the layer of `HubServices.toolbox` is above this one.
+    """
 
     async def __call__(
         self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context
@@ -81,6 +77,7 @@ class RunRegistry:
         self._store = store
         self.work = ActiveWork()
         """Where runs are registered, to end when their key does."""
+        self._work_removers: dict[str, Callable[[], None]] = {}
         self.toolbox = toolbox
         self.settings = settings
         self._active: dict[str, HubRun] = {}
@@ -235,36 +232,33 @@ class RunRegistry:
         session = existing or Session(
             id=request.session_id, owner=identity.owner, created_at=now, updated_at=now
         )
-        resolved = self.agents.resolve(
-            agent=request.agent or session.agent,
-            model=request.model or session.model,
-            max_steps=session.max_steps,
-        )
-        require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
-        client = (*resolved.agent.client_tools, *request.tools)
-        tools_context = Context(identity=identity, agent=resolved.agent.name)
-        toolbox = await self.toolbox(resolved.agent.operations, client, context=tools_context)
+        resolved = self._resolve_agent(request, session, identity=identity)
+        agent = resolved.agent
         stored = await self._store.messages.list(session.id) if existing else ()
         run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
-        run_plan = replace(
-            run_plan,
-            input_events=[
-                await _record_answer(event, run_plan, toolbox=toolbox, by=identity)
-                for event in run_plan.input_events
-            ],
-        )
-        budget = await remaining_budget(
-            resolved.agent, run_plan.assistant, session_id=session.id, store=self._store
-        )
         row = rows.RunRecord(
             id=new_id("run"),
             session_id=session.id,
             message_id=run_plan.assistant.id,
             owner=identity.owner,
             started_at=now,
-            agent=resolved.agent.name,
-            model=resolved.agent.model,
+            agent=agent.name,
+            model=agent.model,
         )
+        context = Context(
+            identity=identity,
+            run_id=row.id,
+            session_id=session.id,
+            agent=agent.name,
+            deadline=None if agent.timeout is None else asyncio.get_running_loop().time() + agent.timeout,
+            budget=await remaining_budget(
+                agent, run_plan.assistant, session_id=session.id, store=self._store
+            ),
+            for_model=True,
+        )
+        tools = (*agent.client_tools, *request.tools)
+        toolbox = await self.toolbox(agent.operations, tools, context=context)
+        run_plan = await _with_stored_answers(run_plan, toolbox, by=identity)
         await self._store.runs.create(
             row,
             assistant=_with_inputs(run_plan),
@@ -272,58 +266,33 @@ class RunRegistry:
             session=session,
             drop_from=run_plan.drop_from,
         )
-        context = _run_context(row, resolved.agent, identity=identity, budget=budget)
-        return self._add_run(
-            row, self._make_loop(resolved, run_plan=run_plan, toolbox=toolbox, context=context)
+        turn = make_turn(
+            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )
-
-    def _make_loop(
-        self, resolved: ResolvedAgent, *, run_plan: RunPlan, toolbox: Toolbox, context: Context
-    ) -> Loop:
-        """The loop of a run, its model paid for by whom the run is for."""
-        payment = self.billing.payment(context)
-        return Loop(
-            TurnSpec(
-                agent=resolved.agent,
-                routes=resolved.routes,
-                history=run_plan.history,
-                fold=Fold(run_plan.assistant),
-                toolbox=toolbox,
-                context=context,
-                input_events=run_plan.input_events,
-                tracing=self.settings.tracing,
-                hooks=self.settings.hooks,
-                context_window=context_fitter(
-                    resolved,
-                    payment,
-                    recall=partial(toolbox.callable_name, RECALL_OPERATION, context=context),
-                ),
-                stop_condition=resolved.agent.stop_condition,
-                prepare_step=step_preparer(resolved.agent, self.agents, identity=context.identity),
-                payment=payment,
-                output=resolved.agent.output,
-            )
-        )
-
-    def _add_run(self, row: rows.RunRecord, loop: Loop) -> HubRun:
-        deadline = loop.turn.context.deadline
-        remove: list[Callable[[], None]] = []
-
-        def end(ended: HubRun) -> None:
-            remove.pop()()
-            self._remove_run(ended)
-
-        run = HubRun(row, loop, store=self._store, settings=self.settings, on_end=end)
-        remove.append(self.work.add(loop.turn.context.identity, run.stop_with_error))
-        if deadline is not None:
-            run.stop_at(deadline)
-        self._active[row.session_id] = run
-        self._undelivered.pop(row.session_id, None)
+        run = HubRun(row, Loop(turn), store=self._store, settings=self.settings, on_end=self._remove_run)
+        self._register(run, identity)
         return run
+
+    def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
+        """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""
+        resolved = self.agents.resolve(
+            agent=request.agent or session.agent,
+            model=request.model or session.model,
+            max_steps=session.max_steps,
+        )
+        require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
+        return resolved
+
+    def _register(self, run: HubRun, identity: Identity) -> None:
+        session_id = run.row.session_id
+        self._active[session_id] = run
+        self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)
+        self._undelivered.pop(session_id, None)
 
     def _remove_run(self, run: HubRun) -> None:
         key = run.row.session_id
         self._active.pop(key, None)
+        self._work_removers.pop(key)()
         if run.tail.follower_count:
             return
         self._undelivered[key] = run
@@ -333,29 +302,6 @@ class RunRegistry:
                 del self._undelivered[key]
 
         asyncio.get_running_loop().call_later(UNDELIVERED_SECONDS, forget)
-
-
-def context_fitter(
-    resolved: ResolvedAgent, payment: Payment, *, recall: Callable[[], str | None] = lambda: None
-) -> ContextFitter | None:
-    """Return what shortens the conversation. Summaries are written and paid for like answers of the run.
-
-    `recall` returns the tool that finds dropped messages, if there is one.
-    """
-    if resolved.agent.context.kind == "off":
-        return None
-    policy = replace(resolved.agent.context, recall=recall())
-    if policy.kind == "summarise" and policy.summarise is None:
-        route = resolved.routes.first
-        summariser = Summariser(route.provider, route.model).paid_by(payment, resolved.routes)
-        policy = replace(policy, summarise=summariser)
-    sizes = resolved.agent.context_sizes
-
-    async def provider_sizes(provider: Provider) -> ContextSizes | None:
-        """Return the context sizes of this provider: a step may use another one."""
-        return None if sizes is None else partial(sizes, provider.name)
-
-    return ContextFitter(policy, sizes=provider_sizes)
 
 
 def _is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
@@ -376,20 +322,12 @@ def _with_inputs(run_plan: RunPlan) -> Message:
     return fold(message, [Start(message.id), *run_plan.input_events]) if run_plan.input_events else message
 
 
-def _run_context(
-    row: rows.RunRecord, agent: AgentSpec, *, identity: Identity, budget: Budget | None
-) -> Context:
-    """Return the context of all calls of a run."""
-    now = asyncio.get_running_loop().time()
-    return Context(
-        identity=identity,
-        run_id=row.id,
-        session_id=row.session_id,
-        agent=agent.name,
-        deadline=None if agent.timeout is None else now + agent.timeout,
-        budget=budget,
-        for_model=True,
-    )
+async def _with_stored_answers(run_plan: RunPlan, toolbox: Toolbox, *, by: Identity) -> RunPlan:
+    """Store the answers among the inputs; return the plan with the answers that stand."""
+    events = [
+        await _record_answer(event, run_plan, toolbox=toolbox, by=by) for event in run_plan.input_events
+    ]
+    return replace(run_plan, input_events=events)
 
 
 async def _record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by: Identity) -> Event:

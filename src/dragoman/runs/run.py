@@ -64,6 +64,8 @@ class HubRun:
         self._error_text: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._drive(), name=row.id)
+        if loop.turn.context.deadline is not None:
+            self.stop_at(loop.turn.context.deadline)
 
     def stop(self, reason: str) -> None:
         """Stop the run now, unless it is ending already. Await `done` for its end."""
