@@ -233,6 +233,9 @@ class McpServerConfig(ConfigSection, frozen=True):
     connect_timeout: Seconds = 20.0
     concurrency: PositiveInt = 8
     rate: str | None = None
+    max_tools: PositiveInt = 10_000
+    notification_rate: str = "200/second"
+    stderr_limit: PositiveInt = 64_000
 
     def __repr__(self) -> str:
         """Without the command, the address, headers and the environment: what they hold may be secret."""

@@ -13,7 +13,7 @@ from dragoman.operations.call_limiter import Rate
 from dragoman.operations.operation import NAMESPACE_PATTERN, Effect
 
 Trust = Literal["always", "first", "ask"]
-State = Literal["starting", "ready", "failed", "lazy", "disabled"]
+State = Literal["starting", "ready", "failed", "quarantined", "lazy", "disabled"]
 Transport = Literal["auto", "http", "sse"]
 
 RESERVED_NAME = "hub"
@@ -25,7 +25,9 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     Either `command`, a program and its arguments, or a `url`. A program gets `env`, those variables of the
     hub that `env_from` names, and `secrets` by name; of anything else only PATH, HOME and LANG. For a `url`
     the `secrets` are headers beside `headers`. `tools` are patterns of the names that are taken. `effects`
-    says by name or pattern what a repetition does; it goes before what the server itself says.
+    says by name or pattern what a repetition does; it goes before what the server itself says. `max_tools`
+    limits its tools, `notification_rate` what it sends unasked, `stderr_limit` the bytes of its error output
+    that are logged each minute.
     """
 
     name: str
@@ -46,6 +48,9 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout: float = 20.0
     concurrency: int = 8
     rate: str | None = None
+    max_tools: int = 10_000
+    notification_rate: str = "200/second"
+    stderr_limit: int = 64_000
 
     def __post_init__(self) -> None:
         if not NAMESPACE_PATTERN.fullmatch(self.name) or self.name.lower() == RESERVED_NAME:
@@ -57,6 +62,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"MCP server {self.name!r} takes either a command or a url")
         if self.rate is not None:
             Rate.parse(self.rate)
+        Rate.parse(self.notification_rate)
         if self.url and not is_http_url(self.url):
             raise ConfigError(
                 f"the url of MCP server {self.name!r} must be an address with http:// or https://"

@@ -10,20 +10,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.mcp.client.definition_pins import DefinitionChange, MemoryPinStore, PinStore
+from dragoman.mcp.client.flood import TrafficLimits
 from dragoman.mcp.client.remote_server import RemoteServer, ServerSharedState, StartTimeouts
 from dragoman.mcp.client.sdk import SdkLoader
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.processes.watchdog import Watchdog
 
-MESSAGE_LIMIT = 64_000_000  # bytes of one message of a server
-
 
 class McpClient:
     """All MCP servers of a hub. Use it in `async with`; servers start concurrently, in the background.
 
     `pins` keep what was approved. `environ` are the hub's variables, of which a server sees PATH, HOME, LANG
-    and those that its spec names. `limit` is how many bytes an answer may have.
+    and those that its spec names.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class McpClient:
         pin_store: PinStore | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
-        message_limit: int = MESSAGE_LIMIT,
+        limits: TrafficLimits | None = None,
     ) -> None:
         self._specs = tuple(specs)
         self._pin_store = MemoryPinStore() if pin_store is None else pin_store
@@ -50,8 +49,8 @@ class McpClient:
             clock,
             StartTimeouts(),
             SdkLoader(),
-            message_limit,
             self._watchdog,
+            limits or TrafficLimits(),
         )
 
     async def __aenter__(self) -> McpClient:

@@ -24,6 +24,7 @@ from dragoman.mcp.client.definitions import (
     prompt_operations,
     resource_operations,
 )
+from dragoman.mcp.client.flood import FloodMeter
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, TOO_LARGE, UNREACHABLE, make_client
 from dragoman.mcp.client.process import McpServerProcess
 from dragoman.mcp.client.results import (
@@ -45,6 +46,7 @@ from dragoman.redaction import Redactor
 log = logging.getLogger(__name__)
 
 MAX_PAGES = 200
+MAX_QUESTIONS = 10  # questions that the error of a call lists
 QUESTION_SECONDS = 2.0  # for a server to end a call whose question was refused
 RELISTEN_SECONDS = 5.0  # before changes are listened for again
 CLIENT_IMPLEMENTATION = types.Implementation(name="dragoman", version="1")
@@ -59,24 +61,31 @@ class ActiveCall(msgspec.Struct):
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True):
-    """What a connection is opened with: environment, redactor, message limit, watchdog."""
+    """What a connection is opened with: environment, redactor, limits, watchdog."""
 
     environ: Mapping[str, str]
     redactor: Redactor
     message_limit: int
     watchdog: Watchdog
     on_change: Callable[[], None]
+    meter: FloodMeter
 
 
 class McpConnection:
     """An open session. `closed` is set when no call can go through it any more."""
 
-    def __init__(self, name: str, *, redactor: Redactor, on_change: Callable[[], None]) -> None:
-        self._name = name
-        self._redactor = redactor
+    def __init__(self, spec: ServerSpec, options: ConnectionOptions) -> None:
+        self._name = spec.name
+        self._max_tools = spec.max_tools
+        self._redactor = options.redactor
         self._active_calls: list[ActiveCall] = []
         self._session: ClientSession
-        self.sanitizer = Sanitizer(redactor, on_question=self._record_question, on_change=on_change)
+        self.sanitizer = Sanitizer(
+            options.redactor,
+            meter=options.meter,
+            on_question=self._record_question,
+            on_change=options.on_change,
+        )
         self.closed = self.sanitizer.closed
         self.exit_report: Callable[[], Awaitable[str]] | None = None
 
@@ -97,7 +106,7 @@ class McpConnection:
             *(resource_operations() if can.resources else ()),
             *(prompt_operations() if can.prompts else ()),
         ]
-        return merge(parse_tools(tools), extras)
+        return merge(parse_tools(tools, limit=self._max_tools), extras)
 
     async def call(self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context) -> Any:
         """Return the server's result. Raises Unavailable if the server was not reached, CallUncertain if the
@@ -163,7 +172,7 @@ class McpConnection:
             params = types.PaginatedRequestParams(cursor=cursor)
             page = await self._request(self._session.list_tools(params=params if cursor else None))
             found += (page.meta or {}).get(RAW_KEY, [])
-            if not page.next_cursor or page.next_cursor == cursor:
+            if not page.next_cursor or page.next_cursor == cursor or len(found) > self._max_tools:
                 return found
             cursor = page.next_cursor
         return found
@@ -255,7 +264,8 @@ class McpConnection:
         active.
         """
         for inquiry in self._active_calls:
-            inquiry.questions.append(describe_question(method, params))
+            if len(inquiry.questions) < MAX_QUESTIONS:
+                inquiry.questions.append(describe_question(method, params))
         if len(self._active_calls) == 1 and self._active_calls[0].timeout.when() is None:
             self._active_calls[0].timeout.reschedule(asyncio.get_running_loop().time() + QUESTION_SECONDS)
 
@@ -307,8 +317,8 @@ async def connect_process(spec: ServerSpec, options: ConnectionOptions) -> Async
     child = await McpServerProcess.start(
         spec, options.environ, redactor=options.redactor, watchdog=options.watchdog
     )
-    lines = connect_stdio(child, limit=options.message_limit, redactor=options.redactor)
-    connection = McpConnection(spec.name, redactor=options.redactor, on_change=options.on_change)
+    lines = connect_stdio(child, limit=options.message_limit, redactor=options.redactor, meter=options.meter)
+    connection = McpConnection(spec, options)
     connection.exit_report = child.exit_report
     async with open_session(connection, lines, modern=False):
         yield connection
@@ -319,7 +329,7 @@ async def connect_url(
     spec: ServerSpec, options: ConnectionOptions, *, sse: bool
 ) -> AsyncIterator[McpConnection]:
     url, headers = spec.url or "", {**spec.headers, **spec.secrets}
-    connection = McpConnection(spec.name, redactor=options.redactor, on_change=options.on_change)
+    connection = McpConnection(spec, options)
     if sse:
         async with open_session(
             connection, connect_sse(url, headers, limit=options.message_limit), modern=False

@@ -46,18 +46,20 @@ class DefinitionList(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-def parse_tools(tools: Sequence[Any]) -> DefinitionList:
+def parse_tools(tools: Sequence[Any], *, limit: int = MAX_TOOLS) -> DefinitionList:
     """Parse the tools of a `tools/list`, each on its own. Of tools with the same name, take the first."""
     found: dict[str, ToolDefinition] = {}
     problems: list[str] = []
-    for tool in tools[:MAX_TOOLS]:
+    for tool in tools[:limit]:
         wrong = tool_problem(tool) or duplicate_problem(tool, found)
         if wrong:
             problems.append(f"tool {name_preview(tool)} is left out: {wrong}")
         else:
             found[tool["name"].lower()] = parse_tool(tool)
-    if len(tools) > MAX_TOOLS:
-        problems.append(f"{len(tools) - MAX_TOOLS} tools are left out: {MAX_TOOLS} of one server are taken")
+    if len(tools) > limit:
+        problems.append(
+            f"{len(tools) - limit} tools are left out: {limit} of this server are taken (`max_tools`)"
+        )
     return DefinitionList(tuple(found.values()), tuple(problems))
 
 

@@ -10,15 +10,14 @@ import asyncio
 import logging
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import cast
 
 from dragoman.errors import ConfigError
 from dragoman.ids import new_id
+from dragoman.mcp.client.flood import PAUSE_SECONDS, ErrorOutput
 from dragoman.mcp.server_spec import ServerSpec
-from dragoman.operations.sanitize import sanitize_text
 from dragoman.processes.descendants import end_marked, signal_marked
 from dragoman.processes.group import close_pipes, signal_group, wait_for_exit
 from dragoman.processes.watchdog import Watchdog
@@ -32,8 +31,6 @@ TERM_SECONDS = 1.0  # to end once it is told to
 KILL_SECONDS = 2.0
 EXIT_WAIT_SECONDS = 0.2  # seconds
 BUFFER_BYTES = 262_144
-LINE_CHARS = 2_000
-LAST_LINE_COUNT = 5
 MARK_VARIABLE = "DRAGOMAN_MCP_SERVER"
 
 
@@ -41,7 +38,7 @@ class McpServerProcess:
     """A server's process. Its error output goes to the log, with secrets removed."""
 
     def __init__(
-        self, process: Process, name: str, *, mark: str, redactor: Redactor, watchdog: Watchdog
+        self, process: Process, name: str, *, mark: str, errors: ErrorOutput, watchdog: Watchdog
     ) -> None:
         self.process = process
         self._mark = mark
@@ -49,8 +46,7 @@ class McpServerProcess:
         self.reader = cast("asyncio.StreamReader", process.stdout)  # it is started with pipes
         self.writer = cast("asyncio.StreamWriter", process.stdin)
         self._watchdog = watchdog
-        self._redactor = redactor
-        self._last_lines: deque[str] = deque(maxlen=LAST_LINE_COUNT)
+        self._errors = errors
         self._stderr_task = asyncio.create_task(self._read_stderr(), name=f"mcp stderr {name}")
 
     @classmethod
@@ -78,7 +74,8 @@ class McpServerProcess:
             ) from None
         mark = f"{MARK_VARIABLE}={id}"
         watchdog.guard(process.pid, mark)
-        return cls(process, spec.name, mark=mark, redactor=redactor, watchdog=watchdog)
+        errors = ErrorOutput(spec.name, bytes_per_minute=spec.stderr_limit, redact=redactor)
+        return cls(process, spec.name, mark=mark, errors=errors, watchdog=watchdog)
 
     async def exit_report(self) -> str:
         """Describe how the process ended, with its last lines of error output."""
@@ -88,7 +85,7 @@ class McpServerProcess:
                 await asyncio.wait([self._stderr_task])
         code = self.process.returncode
         how = "closed its output" if code is None else f"ended {exit_text(code)}"
-        words = sanitize_text(" / ".join(self._last_lines), 500)
+        words = self._errors.last_words
         return f"its process {how}{f', and said last: {words}' if words else ''}"
 
     async def stop(self) -> None:
@@ -110,12 +107,12 @@ class McpServerProcess:
 
     async def _read_stderr(self) -> None:
         stream = cast("asyncio.StreamReader", self.process.stderr)
-        while data := await stream.read(BUFFER_BYTES):
-            for line in data.decode(errors="replace").splitlines():
-                words = sanitize_text(self._redactor(line), LINE_CHARS)
-                if words:
-                    self._last_lines.append(words)
-                    log.info("MCP server %s says: %s", self.name, words)
+        try:
+            while data := await stream.read(BUFFER_BYTES):
+                if self._errors.feed(data):
+                    await asyncio.sleep(PAUSE_SECONDS)  # the pipe fills up and holds the program back
+        finally:
+            self._errors.close()
 
 
 def process_environment(spec: ServerSpec, environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,18 +7,21 @@ import logging
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import CallError, CallUncertain, DragomanError, Unavailable
 from dragoman.mcp.client.definition_pins import PinStore
+from dragoman.mcp.client.flood import FloodMeter, TrafficLimits
 from dragoman.mcp.client.imported_operations import RemoteCall
 from dragoman.mcp.client.offered_tools import OfferedTools
 from dragoman.mcp.client.sdk import SdkLoader
 from dragoman.mcp.client.server_secrets import redactor_for
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus, State
+from dragoman.operations.call_limiter import Rate
 from dragoman.operations.context import Context
 from dragoman.operations.registry import Registry
 from dragoman.operations.sanitize import sanitize_text
@@ -71,13 +74,15 @@ MAX_BACKOFF = 60.0
 MIN_RETRY_GAP = 0.2  # between attempts, however many calls ask for one
 STABLE_SECONDS = 30.0  # a connection that held so long begins the waits anew
 REFRESH_SECONDS = 300.0  # a server may change what it offers and say nothing
-REFRESH_GAP = 0.5
+REFRESH_GAP = 0.5  # after the lists were read; doubles while a server goes on changing them
+MAX_REFRESH_GAP = 60.0
 STOP_SECONDS = 15.0
 MAX_PROBLEMS = 200
 SHOWN_ERROR_CHARS = 200
 STATE_TEXTS: Mapping[State, str] = {
     "starting": "still starting: try again",
     "failed": "not available: try again later",
+    "quarantined": "quarantined: it floods its connection",
     "disabled": "switched off",
 }
 
@@ -91,8 +96,8 @@ class ServerSharedState(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     start_timeouts: StartTimeouts
     sdk_loader: SdkLoader
-    message_limit: int
     watchdog: Watchdog
+    limits: TrafficLimits
 
 
 class ErrorHistory:
@@ -133,6 +138,8 @@ class RemoteServer:
         self._attempts = 0
         self._connection: McpConnection | None = None
         self._state_changed = asyncio.Event()  # set and replaced at each change of state
+        self._lists_changed = False
+        self._refresh_gap = REFRESH_GAP
         self._needed = not spec.lazy
         self._wake = asyncio.Event()  # somebody wants it now
         self._changed = asyncio.Event()  # its lists changed, or it is to be connected anew
@@ -142,6 +149,9 @@ class RemoteServer:
         self._definitions_read = False
         self._waiting_callers = 0  # calls that wait for the connection
         self._redactor = redactor_for(spec, shared.environ)
+        self._quarantine_reason: str | None = None
+        limits = replace(shared.limits, rate=Rate.parse(spec.notification_rate))
+        self._meter = FloodMeter(spec.name, limits, on_flood=self._quarantine)
         self._task: asyncio.Task[None] | None = None
 
     def start(self, after: asyncio.Task[None] | None = None) -> None:
@@ -172,7 +182,7 @@ class RemoteServer:
             first_error=self._errors.first,
             tools=self.offered_tools.operation_count,
             waiting=self.offered_tools.pending_count,
-            problems=self.offered_tools.problems[:MAX_PROBLEMS],
+            problems=(*filter(None, [self._meter.summary]), *self.offered_tools.problems[:MAX_PROBLEMS]),
             title=None if live is None else live.title,
             protocol=None if live is None else live.protocol,
             attempts=self._attempts,
@@ -183,7 +193,7 @@ class RemoteServer:
         self._reconnect_requested = True
         self._changed.set()
         self._request_connection()
-        if self._state in ("ready", "failed", "lazy"):
+        if self._state in ("ready", "failed", "quarantined", "lazy"):
             self._set_state("starting")
 
     async def wait_until_started(self) -> None:
@@ -236,7 +246,7 @@ class RemoteServer:
     async def _ready_connection(self) -> McpConnection:
         """Return the connection, once open. Raises a transient CallError if the server has failed."""
         self._request_connection()
-        if self._state == "failed":
+        if self._state in ("failed", "quarantined"):
             raise self._unavailable(self._error or "it has failed")
         if self._state == "lazy":
             self._set_state("starting")
@@ -286,19 +296,17 @@ class RemoteServer:
             if self._stopping:  # a task group whose child failed forgets that it was cancelled
                 return
             uptime = loop.time() - began
-            if (
-                self._reconnect_requested
-                or self._connection_used
-                or not self._needed
-                or uptime > STABLE_SECONDS
-            ):
+            if self._was_useful(uptime):
                 wait = 0.0
-            if wait or self._state == "failed":
-                wait = wait or MIN_BACKOFF
-                await self._wait_before_retry(wait)
+            wait = await self._wait_before_retry(wait)
             wait = min(max(2 * wait, MIN_BACKOFF), MAX_BACKOFF)
             self._reconnect_requested = self._connection_used = False
             self._set_state("starting")
+
+    def _was_useful(self, uptime: float) -> bool:
+        """Return whether the connection that ended was of use, so that the next one opens at once."""
+        used = self._reconnect_requested or self._connection_used or not self._needed
+        return used or uptime > STABLE_SECONDS
 
     async def _restore_pinned(self) -> bool:
         await self.offered_tools.restore_pinned()
@@ -313,7 +321,16 @@ class RemoteServer:
         await self._wake.wait()
         self._set_state("starting")
 
-    async def _wait_before_retry(self, seconds: float) -> None:
+    async def _wait_before_retry(self, seconds: float) -> float:
+        """Wait before the next attempt, as a quarantine or the backoff says. Return the backoff."""
+        if self._quarantine_reason is not None:
+            await self._wait_in_quarantine(self._quarantine_reason)
+        elif seconds or self._state == "failed":
+            seconds = seconds or MIN_BACKOFF
+            await self._wait_for_backoff(seconds)
+        return seconds
+
+    async def _wait_for_backoff(self, seconds: float) -> None:
         """Wait before the next attempt; less if a call needs it meanwhile."""
         self._wake.clear()
         await asyncio.sleep(MIN_RETRY_GAP)
@@ -329,6 +346,7 @@ class RemoteServer:
         """Run one connection from its opening to its end."""
         self._attempts += 1
         self._changed.clear()
+        self._lists_changed = False
         await self._shared.sdk_loader.load()
         async with AsyncExitStack() as stack:
             try:
@@ -356,8 +374,40 @@ class RemoteServer:
 
         about = self._shared
         return ConnectionOptions(
-            about.environ, self._redactor, about.message_limit, about.watchdog, self._changed.set
+            about.environ,
+            self._redactor,
+            about.limits.message,
+            about.watchdog,
+            self._note_list_change,
+            self._meter,
         )
+
+    def _note_list_change(self) -> None:
+        """Have the lists read again. Until then further changes cost nothing."""
+        if not self._lists_changed:
+            self._lists_changed = True
+            self._changed.set()
+
+    def _quarantine(self, reason: str) -> None:
+        """Close the connection of a server that floods it."""
+        if self._quarantine_reason is None:
+            self._quarantine_reason = reason
+            self._changed.set()
+
+    async def _wait_in_quarantine(self, reason: str) -> None:
+        """Leave the server alone until somebody reconnects it, or for as long as a quarantine lasts."""
+        seconds = self._shared.limits.quarantine
+        why = f"quarantined for {seconds:g} seconds: {reason}"
+        log.warning("MCP server %s is %s", self.spec.name, why)
+        self._errors.add(why)
+        self._set_state("quarantined", why)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._reconnect_requested:
+                    self._changed.clear()
+                    await self._changed.wait()
+        self._quarantine_reason = None
+        self._set_state("starting")
 
     async def _follow_changes(self, connection: McpConnection) -> None:
         """Keep the operations in step with the server's lists until the connection ends."""
@@ -365,9 +415,10 @@ class RemoteServer:
         ended = asyncio.create_task(connection.closed.wait())
         ended.add_done_callback(lambda _: self._changed.set())
         try:
-            while not (connection.closed.is_set() or self._reconnect_requested):
-                if await self._wait_for_change():
+            while not self._has_to_end(connection):
+                if await self._wait_for_change(connection):
                     await self._refresh(connection)
+                    await self._wait_after_refresh(connection)
         finally:
             for task in (listening, ended):
                 task.cancel()
@@ -380,18 +431,31 @@ class RemoteServer:
                 await self.offered_tools.update(await connection.definitions())
         except (TimeoutError, DragomanError) as error:
             log.warning("MCP server %s does not say what it offers now: %s", self.spec.name, error)
-        await asyncio.sleep(REFRESH_GAP)
 
-    async def _wait_for_change(self) -> bool:
+    def _has_to_end(self, connection: McpConnection) -> bool:
+        return connection.closed.is_set() or self._reconnect_requested or self._quarantine_reason is not None
+
+    async def _wait_after_refresh(self, connection: McpConnection) -> None:
+        """Wait before the lists are read again: longer each time for a server that goes on changing them."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._refresh_gap):
+                while not self._has_to_end(connection):
+                    self._changed.clear()
+                    await self._changed.wait()
+        doubled = min(2 * self._refresh_gap, MAX_REFRESH_GAP)
+        self._refresh_gap = doubled if self._lists_changed else REFRESH_GAP
+
+    async def _wait_for_change(self, connection: McpConnection) -> bool:
         """Wait for a reason to list again; False if it is a reason to stop."""
         try:
             async with asyncio.timeout(REFRESH_SECONDS):
-                await self._changed.wait()
+                while not (self._lists_changed or self._has_to_end(connection)):
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             return True
-        self._changed.clear()
-        live = self._connection
-        return not (self._reconnect_requested or live is None or live.closed.is_set())
+        self._lists_changed = False
+        return not self._has_to_end(connection)
 
     def _record_failure(self, error: BaseException) -> None:
         cause = root_cause(error)

@@ -18,6 +18,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from dragoman.mcp.client.definitions import tool_problem
+from dragoman.mcp.client.flood import FloodMeter
 from dragoman.redaction import Redactor
 
 RAW_KEY = "dragoman/raw"
@@ -32,10 +33,16 @@ class Sanitizer:
     """
 
     def __init__(
-        self, redactor: Redactor, *, on_question: Callable[[str, Any], None], on_change: Callable[[], None]
+        self,
+        redactor: Redactor,
+        *,
+        meter: FloodMeter,
+        on_question: Callable[[str, Any], None],
+        on_change: Callable[[], None],
     ) -> None:
         self.closed = asyncio.Event()
         self._redactor = redactor
+        self._meter = meter
         self._on_question = on_question
         self._on_change = on_change
         self._methods: dict[str, str] = {}  # request id -> method
@@ -84,13 +91,25 @@ class Sanitizer:
                     await self._forward(message, to_client, to_server=to_server)
 
     async def _forward(self, message: Any, to_client: Any, *, to_server: Any) -> None:
-        if isinstance(message, Exception):
-            return  # the transport has logged it
+        await self._meter.pause()
+        kind = self._unrequested_kind(message)
+        if (kind is not None and not self._meter.admit(kind)) or isinstance(message, Exception):
+            return
         answer = self._sanitize(message.message)
         if answer is not None:
             await to_server.send(SessionMessage(answer))
         else:
             await to_client.send(message)
+
+    def _unrequested_kind(self, message: Any) -> str | None:
+        """Return what a message is that answers no request; None for an answer."""
+        if isinstance(message, Exception):
+            return "events that are not messages"
+        match message.message:
+            case JSONRPCResponse(id=id) | JSONRPCError(id=id):
+                return None if str(id) in self._methods else "responses to no request"
+            case other:
+                return str(other.method)[:60]
 
     def _sanitize(self, message: Any) -> JSONRPCError | None:
         """Sanitize a message in place, or return the response that it gets instead."""

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from dragoman.mcp.client.flood import FloodMeter
 from dragoman.mcp.client.jsonrpc import UnreadableMessage, error_for_unreadable, parse_messages
 from dragoman.mcp.client.process import McpServerProcess
 from dragoman.operations.sanitize import sanitize_text
@@ -24,6 +26,12 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 262_144
 PREVIEW_CHARS = 120
 MAX_REPORTED = 20
+HEAD_BYTES = 300
+JUNK = "lines that are not messages"
+# A request or a notification, told from a response without decoding it: "method" comes before any result.
+REQUEST_PATTERN = re.compile(
+    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:\s*[^,{\["]{0,20}\s*,\s*)?"method"\s*:\s*"([\w/$.-]{1,60})"'
+)
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
@@ -35,12 +43,17 @@ class LineBuffer:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._chunks: list[bytes] = []
-        self._size = 0
+        self.size = 0
         self.too_long = False
 
+    @property
+    def start(self) -> bytes:
+        """The first bytes of the line."""
+        return self._chunks[0] if self._chunks else b""
+
     def add(self, chunk: bytes) -> None:
-        self._size += len(chunk)
-        if self._size > self._limit:
+        self.size += len(chunk)
+        if self.size > self._limit:
             self._chunks = [self._chunks[0] if self._chunks else chunk[:CHUNK_BYTES], chunk[-CHUNK_BYTES:]]
             self.too_long = True
         elif chunk:
@@ -49,20 +62,24 @@ class LineBuffer:
     def take(self) -> bytes:
         """Return the bytes; of a line over the limit, its start and its end."""
         whole = b"".join(self._chunks)
-        self._chunks, self._size = [], 0
+        self._chunks, self.size = [], 0
         return whole
 
 
 @asynccontextmanager
 async def connect_stdio(
-    process: McpServerProcess, *, limit: int, redactor: Redactor
+    process: McpServerProcess, *, limit: int, redactor: Redactor, meter: FloodMeter
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """Open the streams of a process's messages; stop the process at the end. Longer lines are refused."""
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with arrived, incoming, outgoing, leaving, asyncio.TaskGroup() as group:
-            reading = group.create_task(read_messages(process, arrived, limit=limit, redactor=redactor))
+            reading = group.create_task(
+                read_messages(
+                    process, arrived, limit=limit, junk_log=JunkLog(process.name, redactor), meter=meter
+                )
+            )
             writing = group.create_task(write_messages(process.writer, leaving))
             try:
                 yield incoming, outgoing
@@ -78,16 +95,36 @@ async def read_messages(
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
     *,
     limit: int,
-    redactor: Redactor,
+    junk_log: JunkLog,
+    meter: FloodMeter,
 ) -> None:
-    complaints = JunkLog(process.name, redactor)
     async with incoming:
         async for line in read_lines(process.reader, limit=limit):
+            await meter.pause()
+            if is_above_rate(line, meter):
+                continue
             found = parse_line(line, limit)
             for message in [each for each in found if isinstance(each, SessionMessage)]:
                 await incoming.send(message)
-            for junk in [each for each in found if isinstance(each, str)]:
-                complaints.add(junk)
+            junk_log.add([each for each in found if isinstance(each, str) and meter.admit(JUNK)])
+
+
+def is_above_rate(line: LineBuffer, meter: FloodMeter) -> bool:
+    """Return whether a line is unrequested and above the rate; it is then counted as dropped."""
+    kind = unrequested_kind(line.start)
+    if kind is None or not meter.is_exhausted():
+        return False
+    meter.drop(kind, size=line.size)
+    return True
+
+
+def unrequested_kind(start: bytes) -> str | None:
+    """Return what a line is that answers no request, from its first bytes; None if it may be an answer."""
+    head = start[:HEAD_BYTES]
+    found = REQUEST_PATTERN.match(head)
+    if found is not None:
+        return found[1].decode()
+    return None if head.lstrip()[:1] in (b"{", b"[", b"") else JUNK
 
 
 class JunkLog:
@@ -98,9 +135,11 @@ class JunkLog:
         self._redactor = redactor
         self._count = 0
 
-    def add(self, junk: str) -> None:
-        self._count += 1
-        if self._count <= MAX_REPORTED:
+    def add(self, lines: Iterable[str]) -> None:
+        for junk in lines:
+            self._count += 1
+            if self._count > MAX_REPORTED:
+                return
             log.warning(
                 "MCP server %s wrote a line that is not a message: %s", self._name, self._redactor(junk)
             )
