@@ -12,7 +12,9 @@ import msgspec
 
 from dragoman.limits import Limits
 
-Scope: TypeAlias = Literal["gateway", "chat", "operations", "admin"]
+Scope: TypeAlias = Literal["gateway", "chat", "operations", "spoke", "admin"]
+NAMED_ONLY: frozenset[Scope] = frozenset({"spoke", "admin"})
+"""Scopes that a key has only if they are given to it by name."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -20,9 +22,9 @@ class Identity(msgspec.Struct, frozen=True):
 
     `secret_id` is the start of the hash of the secret that was sent: a key that is rotated has two.
     `scopes` grant access: "gateway" (the models under `/v1`), "chat" (sessions and their runs), "operations",
-    and "admin" (the data of others). An empty set grants all but "admin". `models` are patterns
-    (`openai/*`, an alias) of the models that the key may use; None allows all. `limits` are the key's own;
-    None means the hub's defaults.
+    "spoke" (registering operations), and "admin" (the data of others). An empty set grants all but "spoke"
+    and "admin". `models` are patterns (`openai/*`, an alias) of the models that the key may use; None allows
+    all. `limits` are the key's own; None means the hub's defaults.
     """
 
     owner: str
@@ -33,10 +35,12 @@ class Identity(msgspec.Struct, frozen=True):
     secret_id: str | None = None
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the scope is granted. "admin" must be granted by name, or the caller has no key."""
+        """Return whether the scope is granted. "spoke" and "admin" must be granted by name, or the caller has
+        no key.
+        """
         if self.scopes:
             return scope in self.scopes
-        return scope != "admin" or self.key_id is None
+        return scope not in NAMED_ONLY or self.key_id is None
 
 
 LOCAL = Identity(owner="local")

@@ -229,8 +229,9 @@ async def test_no_spelling_and_no_way_round_calls_what_is_denied(tmp_path: Path)
 @pytest.mark.promise("spoke-lends-no-rights")
 async def test_a_spoke_lends_nobody_s_rights_to_its_owner(tmp_path: Path) -> None:
     policy = [{"deny": "mail", "identity": "eve"}]
-    async with serving(tmp_path, operations=[PREY], policy=policy, keys=True) as hub:
-        ann, eve = await key_of(hub, "ann"), await key_of(hub, "eve", "operations")
+    spokes = {"namespaces": {"eve": ["gift"]}}
+    async with serving(tmp_path, operations=[PREY], policy=policy, spokes=spokes, keys=True) as hub:
+        ann, eve = await key_of(hub, "ann"), await key_of(hub, "eve", "spoke")
         async with websockets.connect(endpoint_url(hub.url), additional_headers=eve) as socket:
             await hello(socket)
             calling = asyncio.ensure_future(call(hub, ann, "gift.open"))
@@ -246,7 +247,7 @@ async def test_a_spoke_lends_nobody_s_rights_to_its_owner(tmp_path: Path) -> Non
 
 async def test_a_spoke_does_not_take_the_place_of_a_server_that_is_down(tmp_path: Path) -> None:
     async with serving(tmp_path, operations=[PREY], keys=True) as hub:
-        root, eve = await key_of(hub, "root", "admin"), await key_of(hub, "eve", "operations")
+        root, eve = await key_of(hub, "root", "admin"), await key_of(hub, "eve", "spoke")
         down = {"name": "gift", "url": "http://127.0.0.1:9/"}
         assert (await hub.http.post("/api/mcp/servers", headers=root, json=down)).status_code == 201
         async with websockets.connect(endpoint_url(hub.url), additional_headers=eve) as socket:
@@ -258,7 +259,7 @@ async def test_a_spoke_does_not_take_the_place_of_a_server_that_is_down(tmp_path
 
 async def test_those_who_do_not_say_who_they_are_keep_no_spoke_out(tmp_path: Path) -> None:
     async with serving(tmp_path, operations=[PREY], keys=True) as hub, AsyncExitStack() as stack:
-        eve = await key_of(hub, "eve", "operations")
+        eve = await key_of(hub, "eve", "spoke")
         silent = [
             websockets.connect(endpoint_url(hub.url)) for _ in range(SpokeSettings().max_unauthenticated)
         ]

@@ -105,7 +105,7 @@ def test_while_nothing_else_is_under_way_in_a_run_a_model_is_answering() -> None
 def test_a_node_is_short_and_has_no_schema_in_its_error() -> None:
     failure = CallFailure(code="invalid_input", message="no", input_schema={"type": "object"})
     grove = CallTreeBuilder(
-        [line("a", input="x" * 9_999, error=failure, status="failed")], source=lambda name: f"of {name}"
+        [line("a", input="x" * 9_999, error=failure, status="failed")], source=lambda name, _: f"of {name}"
     )
     node = grove.subtree("a")
     assert node is not None

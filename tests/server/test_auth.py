@@ -85,16 +85,17 @@ async def test_a_refused_key_is_told_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scopes", "key_id", "open_doors"),
     [
-        ((), None, {"gateway", "chat", "operations", "admin"}),
+        ((), None, {"gateway", "chat", "operations", "spoke", "admin"}),
         ((), "k", {"gateway", "chat", "operations"}),
         (("admin",), "k", {"admin"}),
+        (("spoke",), "k", {"spoke"}),
         (("gateway", "chat"), "k", {"gateway", "chat"}),
     ],
 )
 def test_scopes_open_doors(scopes: tuple[str, ...], key_id: str | None, open_doors: set[str]) -> None:
     identity = Identity("ann", key_id, frozenset(scopes))
     assert {
-        scope for scope in ("gateway", "chat", "operations", "admin") if identity.may(scope)
+        scope for scope in ("gateway", "chat", "operations", "spoke", "admin") if identity.may(scope)
     } == open_doors
 
 

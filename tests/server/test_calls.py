@@ -59,7 +59,7 @@ class Served:
 async def serving(folder: Path, *, keys: bool = False) -> AsyncIterator[Served]:
     async with await Store.open(folder) as store:
         served = Served(store)
-        calls = CallHandlers(store, abort=served.stop, source=lambda name: f"of {name}", clock=lambda: NOW)
+        calls = CallHandlers(store, abort=served.stop, source=lambda name, _: f"of {name}", clock=lambda: NOW)
         auth = Auth(store.keys, required=keys)
         routes = {
             "/api/calls": {"GET": calls.list},

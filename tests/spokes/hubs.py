@@ -22,9 +22,11 @@ from dragoman.spokes.hub.server import SpokeServer
 from dragoman.spokes.hub.settings import SpokeSettings
 
 KEYS = {
-    "key-a": Identity(owner="ann", key_id="a"),
-    "key-b": Identity(owner="bob", key_id="b"),
-    "key-chat": Identity(owner="ann", key_id="c", scopes=frozenset({"chat"})),
+    "key-a": Identity(owner="local", key_id="a", scopes=frozenset({"spoke"})),  # whose calls `House` makes
+    "key-b": Identity(owner="bob", key_id="b", scopes=frozenset({"spoke", "operations"})),
+    "key-admin": Identity(owner="root", key_id="r", scopes=frozenset({"admin"})),
+    "key-plain": Identity(owner="ann", key_id="p"),
+    "key-chat": Identity(owner="ann", key_id="c", scopes=frozenset({"chat", "operations"})),
 }
 QUICK = SpokeSettings(grace=5.0, claim_timeout=1.0, heartbeat=0.2, timeout=2.0)
 LIMIT = 120.0

@@ -39,10 +39,14 @@ class Raw:
 
     async def join(self, **more: Any) -> None:
         """Say hello and register an operation."""
-        await self.say("hello", protocol=1, id="raw", token="key-a", **more)
+        await self.say("hello", **{"protocol": 1, "id": "raw", "token": "key-a", **more})
         await self.hear("welcome")
-        await self.say("register", id="r", operations=[OFFER], all=True)
-        await self.hear("registered")
+        await self.register(OFFER)
+
+    async def register(self, *offers: dict[str, Any]) -> dict[str, Any]:
+        """Register these operations instead of the earlier ones; the hub's reply."""
+        await self.say("register", id="r", operations=offers, all=True)
+        return await self.hear("registered")
 
     async def end(self) -> int:
         """The code that it is closed with."""
@@ -66,7 +70,7 @@ async def raw(hub: House, **headers: str) -> AsyncIterator[Raw]:
 async def test_a_token_in_the_hello_is_as_good_as_a_header() -> None:
     async with house() as hub, raw(hub) as spoke:
         await spoke.join()
-        assert hub.board.status()[0]["owner"] == "ann"
+        assert hub.board.status()[0]["owner"] == "local"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Rules of a key: options that set them, changes, and their description.
 
-SCOPES = ("gateway", "chat", "operations", "admin")
+SCOPES = ("gateway", "chat", "operations", "spoke", "admin")
 CLEARABLE: Mapping[str, tuple[str, Any]] = {
     "name": ("name", None),
     "scope": ("scopes", frozenset()),
@@ -62,7 +62,7 @@ Scopes: TypeAlias = Annotated[
     typer.Option(
         metavar="|".join(SCOPES),
         callback=choice_check(*SCOPES),
-        help="A scope of the key; may be repeated. Without it, all scopes but admin.",
+        help="A scope of the key; may be repeated. Without it, all scopes but spoke and admin.",
     ),
 ]
 Models: TypeAlias = Annotated[

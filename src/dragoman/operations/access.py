@@ -22,7 +22,7 @@ def require_scope(caller: Identity, *scopes: Scope) -> None:
     if any(map(caller.may, scopes)):
         return
     wanted = " or ".join(map(repr, scopes))
-    granted = ", ".join(sorted(caller.scopes)) or "all but admin"
+    granted = ", ".join(sorted(caller.scopes)) or "all but spoke and admin"
     raise Forbidden(
         f"this needs a key with the scope {wanted}; this one's are {granted}",
         hint=f"`dragoman keys change {caller.key_id} --scope {scopes[0]}` gives it",

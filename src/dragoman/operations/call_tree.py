@@ -13,7 +13,8 @@ from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallFailure, CallStatus
 
 NodeKind = Literal["run", "model", "call"]
-SourceLookup = Callable[[str], str | None]
+SourceLookup = Callable[[str, str], str | None]
+"""Where an operation, by its id, comes from, as far as an owner may know."""
 
 MAX_DEPTH = 100
 MAX_SHOWN_LENGTH = 240
@@ -113,7 +114,7 @@ class CallTreeBuilder:
         rows: Iterable[CallRow],
         *,
         model_calls: Iterable[ModelCallRow] = (),
-        source: SourceLookup = lambda _: None,
+        source: SourceLookup = lambda *_: None,
     ) -> None:
         self._source = source
         self._model_calls: dict[str, list[ModelCallRow]] = {}
@@ -148,7 +149,7 @@ class CallTreeBuilder:
         model_calls = self._model_calls.get(row.id)
         return call_node(
             row,
-            source=self._source(row.operation),
+            source=self._source(row.operation, row.owner),
             children=tuple(
                 group_by_step(model_calls, children, parent=row) if model_calls else [n for _, n in children]
             ),

@@ -170,7 +170,7 @@ class Calls:
 
     def get_operation(self, operation: str, context: Context) -> Operation:
         """Return the operation of this id. Raises NotFound, also if the caller may not call it."""
-        target = self._registry.get(operation, allow=lambda candidate: self.is_visible(candidate, context))
+        target = self._resolve(operation, context)
         if not self.is_visible(target, context):
             raise NotFound(f"There is no operation {operation[:MAX_NAME_LENGTH]!r}.")
         return target
@@ -242,9 +242,17 @@ class Calls:
         if isinstance(operation, Operation):
             return operation
         try:
-            return self._registry.get(operation, allow=lambda candidate: self.is_visible(candidate, context))
+            return self._resolve(operation, context)
         except NotFound as error:
             return error
+
+    def _resolve(self, operation: str, context: Context) -> Operation:
+        """Return the operation of this id. Raises NotFound, also for a private one of another owner."""
+        return self._registry.get(
+            operation,
+            allow=lambda candidate: self.is_visible(candidate, context),
+            owner=context.identity.owner,
+        )
 
     async def _record_and_run(self, attempt: PreparedCall) -> CallOutcome:
         """Apply an approval, record the start, run, record the end.

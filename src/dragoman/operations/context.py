@@ -35,6 +35,13 @@ class ParentAgent(msgspec.Struct, frozen=True):
     decider: PolicyDecider
 
 
+class Intermediary(msgspec.Struct, frozen=True):
+    """Somebody else behind a call, with the agent: the policy has to allow the call to them too."""
+
+    identity: Identity
+    agent: str | None = None
+
+
 class OperationCaller(PolicyDecider, Protocol):
     """Calls operations."""
 
@@ -98,8 +105,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     the call uses up. `for_model` is True if the result goes to a model: a large one is stored as an
     artifact. `budget` is shared by all calls below. `on_progress` receives progress. `step` counts the
     model calls of a run, `grant` is the approval of this call, `notes` are repairs of its input.
-    `intermediaries` make the call for `identity`, as spokes do, and `parent_agents` are the agents that
-    this one works for: the call has to be allowed to all of them.
+    `intermediaries` are the others behind the call: a spoke that calls for `identity`, or the caller of an
+    operation whose spoke calls as itself. `parent_agents` are the agents that this one works for. The call
+    has to be allowed to all of them.
 
     `hooks` run around the calls of a model, `ruling` is what they decided about this call. `answer` is the
     person's answer to a question. `may_wait` is True if a nested call may be suspended for an approval: the
@@ -108,7 +116,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     identity: Identity = LOCAL
-    intermediaries: tuple[Identity, ...] = ()
+    intermediaries: tuple[Intermediary, ...] = ()
     parent_agents: tuple[ParentAgent, ...] = ()
     parent_id: str | None = None
     run_id: str | None = None
@@ -131,6 +139,11 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None
     state: bytes | None = None
     may_wait: bool = False
+
+    @property
+    def crosses_owners(self) -> bool:
+        """Whether the call is made because of another owner's call."""
+        return any(each.identity.owner != self.identity.owner for each in self.intermediaries)
 
     async def call(
         self,

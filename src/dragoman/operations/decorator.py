@@ -27,13 +27,15 @@ class DecoratorOptions(TypedDict, total=False):
     """Options of `@operation`.
 
     Whether each call needs approval; how many calls run at a time; the rate (`60/minute`); how often a
-    transient failure is retried.
+    transient failure is retried; whether the result depends on who calls (default: if the function takes a
+    Context).
     """
 
     approval: bool
     concurrency: int | None
     rate: str | None
     retries: int
+    identity_aware: bool
 
 
 def operation(
@@ -86,6 +88,7 @@ def from_function(
         approval=details.get("approval", False),
         retries=details.get("retries", 0),
         gate=make_call_limiter(details),
+        identity_aware=details.get("identity_aware", bool(parameters.context_names)),
         parse=parameters.parse,
         run=make_runner(function, parameters.context_names),
     )

@@ -37,6 +37,9 @@ class OperationDetails(TypedDict, total=False):
     gate: CallLimiter | None
     source: str
     resumes: bool
+    owner: str | None
+    private: bool
+    identity_aware: bool
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -47,6 +50,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     seconds. `retries` are further attempts after a transient failure, for `read` and `idempotent`
     operations only. `gate` limits how many calls run at a time and how often; operations may share one.
     `source` says where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
+
+    `owner` is whose spoke runs it, None for the hub and its MCP servers; only this owner sees and calls it
+    if it is `private`. `identity_aware` is False if the result does not depend on who calls: only then may
+    a spoke call it while it serves a call of another owner.
 
     `make_question` turns the input into a question to a person: the call waits for the answer, which its
     context has. A `resumable` operation may be suspended while it runs: it raises ApprovalNeeded with a
@@ -68,6 +75,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     source: str = "python"
     make_question: Callable[[Mapping[str, Any]], Question] | None = None
     resumes: bool = False
+    owner: str | None = None
+    private: bool = False
+    identity_aware: bool = True
 
     def __post_init__(self) -> None:
         if not NAMESPACE_PATTERN.fullmatch(self.namespace):
@@ -89,6 +99,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def id(self) -> str:
         """`namespace.name`, by which it is called."""
         return f"{self.namespace}.{self.name}"
+
+    def is_visible_to(self, owner: str) -> bool:
+        """Return whether callers of this owner may know of it; the policy decides the rest."""
+        return not self.private or self.owner == owner
 
     @classmethod
     def from_schema(

@@ -16,6 +16,9 @@ from dragoman.operations.decorator import find_operations, marked_operation
 from dragoman.operations.operation import Operation
 
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace
+HUB_NAMESPACES = frozenset(
+    {"agents", "artifacts", "files", "history", "hub", "math", "time", "user", "web"}
+)  # of the hub's own operations, whether or not they are switched on
 MAX_SUGGESTIONS = 3
 MAX_ID_LENGTH = 200  # characters of an id
 MAX_COMPARED = 500  # names compared for suggestions: all of 10,000 would block the event loop
@@ -85,20 +88,29 @@ class Registry:
             watcher.remove(operation)
         return operation
 
-    def get(self, id: str, *, allow: OperationFilter | None = None) -> Operation:
+    def get(self, id: str, *, allow: OperationFilter | None = None, owner: str | None = None) -> Operation:
         """Return the operation of this id, `ns.name`, or `ns_name` if that is unambiguous.
 
-        Neither spelling resolves to another namespace while the namespace that is meant is unavailable.
-        NotFound suggests similar ids that `allow` accepts.
+        For an `owner`, private operations of others do not exist. Neither spelling resolves to another
+        namespace while the namespace that is meant is unavailable. NotFound suggests similar ids that `allow`
+        accepts.
         """
         operation = self._operations.get(id.lower())
-        if operation is not None:
+        if operation is not None and (owner is None or operation.is_visible_to(owner)):
             return operation
-        candidates = self._find_underscored(id.lower())
+        candidates = [
+            candidate
+            for candidate in self._find_underscored(id.lower())
+            if owner is None or candidate.is_visible_to(owner)
+        ]
         if len(candidates) == 1 and not self._is_other_unavailable(id, candidates[0].namespace):
             return candidates[0]
         similar = candidates or self._suggest(id.lower())
-        ids = [candidate.id for candidate in similar if allow is None or allow(candidate)]
+        ids = [
+            candidate.id
+            for candidate in similar
+            if (owner is None or candidate.is_visible_to(owner)) and (allow is None or allow(candidate))
+        ]
         reasons = [
             reason for candidate in self._suppliers_of(id) if (reason := candidate.unavailable_reason())
         ]

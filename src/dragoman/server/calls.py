@@ -69,7 +69,7 @@ class CallReader:
         store: Store,
         *,
         owner: str | None = None,
-        source: SourceLookup = lambda _: None,
+        source: SourceLookup = lambda *_: None,
         max_nodes: int = MAX_NODES,
     ) -> None:
         self._store = store
@@ -103,7 +103,9 @@ class CallReader:
             )
         limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
         found = await self._store.calls.list(filters, before=await self._cursor(query), limit=limit)
-        nodes = [node_to_json(call_node(line, source=self._source(line.operation))) for line in found]
+        nodes = [
+            node_to_json(call_node(line, source=self._source(line.operation, line.owner))) for line in found
+        ]
         for node, line in zip(nodes, found, strict=True):
             node |= {"owner": line.owner, "runId": line.run_id, "sessionId": line.session_id}
         return {"calls": nodes, "next": found[-1].id if len(found) == limit else None}
@@ -116,7 +118,7 @@ class CallReader:
         waits = await self._store.calls.list_ancestors(id) if entry.status == "pending" else ()
         return {
             **call_to_json(entry),
-            "source": self._source(entry.record.operation),
+            "source": self._source(entry.record.operation, entry.record.owner),
             "approvalId": waits[-1].approval_id if waits else None,
         }
 
@@ -144,13 +146,16 @@ class CallReader:
     async def _call_tree(self, ancestors: Sequence[CallRow]) -> Json:
         """Return the tree below one call."""
         *parents, this = ancestors
-        lines, count = await self._store.calls.list_descendants(this.id, limit=self._max_nodes)
+        found, count = await self._store.calls.list_descendants(this.id, limit=self._max_nodes)
+        lines = [line for line in found if self._may_see(line.owner)]
+        count -= len(found) - len(lines)  # calls that a spoke of another owner made
+        parents = [line for line in parents if self._may_see(line.owner)]
         filters = {"run_id": this.run_id} if this.run_id else {"call_id": this.id}
         records = await self._store.usage.list(filters=filters, limit=self._max_nodes)
         grove = CallTreeBuilder(
             lines, model_calls=[model_call_node(record) for record in records], source=self._source
         )
-        tree = grove.subtree(this.id) or call_node(this, source=self._source(this.operation))
+        tree = grove.subtree(this.id) or call_node(this, source=self._source(this.operation, this.owner))
         path = [path_step(call_node(line)) for line in parents]
         run = await self._store.runs.get(this.run_id) if this.run_id else None
         if run is not None:
@@ -179,7 +184,7 @@ class CallHandlers:
         store: Store,
         *,
         abort: Abort,
-        source: SourceLookup = lambda _: None,
+        source: SourceLookup = lambda *_: None,
         flush_usage: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

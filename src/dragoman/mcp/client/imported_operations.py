@@ -49,6 +49,7 @@ def make_operation(
         timeout=spec.timeout,
         gate=gate,
         source=f"mcp:{spec.name}",
+        identity_aware=False,
     )
 
 

@@ -26,6 +26,7 @@ from dragoman.operations.outcome import CallFailure
 from dragoman.operations.permission.policy import STRICTNESS, Policy, Verdict
 
 DEFAULT_APPROVAL_SECONDS = 86_400.0
+HIDDEN = Verdict("deny")  # a private operation of another owner
 APPROVAL_HINT = "`dragoman approvals` lists the requests; once it is approved, make the same call again"
 
 
@@ -54,9 +55,11 @@ class AccessControl:
 
         Intermediaries and parent agents too.
         """
+        if not operation.is_visible_to(context.identity.owner):
+            return HIDDEN
         verdict = self.policy.decide(operation, identity=context.identity, agent=context.agent)
-        for intermediary in context.intermediaries:
-            other_verdict = self.policy.decide(operation, identity=intermediary, agent=context.agent)
+        for other in context.intermediaries:
+            other_verdict = self.policy.decide(operation, identity=other.identity, agent=other.agent)
             verdict = max(verdict, other_verdict, key=strictness)
         for parent in context.parent_agents:
             parent_verdict: Verdict = parent.decider.decide(
@@ -77,6 +80,12 @@ class AccessControl:
         verdict = self.evaluate(operation, context)
         if verdict.decision == "deny":
             raise denied_error(operation, verdict)
+        if operation.identity_aware and context.crosses_owners:
+            raise CallDenied(
+                f"You may not call {operation.id} while you serve a call of another owner:"
+                " it acts for whoever calls it.",
+                hint="Only operations whose result does not depend on the caller can be called there.",
+            )
         if verdict.decision == "allow" and operation.make_question is None:
             return
         grant = context.grant

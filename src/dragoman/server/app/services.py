@@ -109,10 +109,10 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         shown = [operation.id for operation in there if self.calls.is_visible(operation, context)]
         return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
 
-    def operation_source(self, operation: str) -> str | None:
-        """Return where an operation comes from; None when it is not registered."""
+    def operation_source(self, operation: str, owner: str) -> str | None:
+        """Return where an operation comes from; None when there is none for this owner."""
         try:
-            return self.registry.get(operation).source
+            return self.registry.get(operation, owner=owner).source
         except NotFound:
             return None
 

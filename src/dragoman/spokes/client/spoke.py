@@ -51,13 +51,13 @@ class HubBackedRegistry(Registry):
         self._hub_run = hub_operation
 
     @override
-    def get(self, id: str, *, allow: OperationFilter | None = None) -> Operation:
+    def get(self, id: str, *, allow: OperationFilter | None = None, owner: str | None = None) -> Operation:
         """Return the operation of this id. Raises NotFound.
 
         One of its own that wants an approval is called by way of the hub, which asks for it.
         """
         try:
-            own = self._own.get(id, allow=allow)
+            own = self._own.get(id, allow=allow, owner=owner)
         except NotFound as error:
             return self._hub_operation(id, error)
         return self._hub_operation(own.id, NotFound(f"no operation {id!r}")) if own.approval else own

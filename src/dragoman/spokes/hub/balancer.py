@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,12 +14,21 @@ from dragoman.spokes.hub.call import MAX_DEPTH, SpokeCall, SpokeLost, calling_sp
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke, SlotWaiter
 from dragoman.spokes.protocol import ErrorFrame, OperationOffer, ResultFrame
 
+CHANGED_HINT = "look at the operation again before you call it"
+
 
 class SpokeBalancer:
-    """Runs an operation at one of the spokes that offer it."""
+    """Runs an operation at one of its owner's spokes that offer it.
 
-    def __init__(self, offer: OperationOffer, *, call_numbers: Iterator[int] | None = None) -> None:
+    `is_shared`: callers of all owners may use it; else only those of its own.
+    """
+
+    def __init__(
+        self, offer: OperationOffer, *, owner: str, call_numbers: Iterator[int] | None = None
+    ) -> None:
         self.offer = offer
+        self.owner = owner
+        self.is_shared = False
         self.spokes: list[RemoteSpoke] = []
         self._call_numbers = call_numbers or count(1)
         self._waiters: dict[SlotWaiter, None] = {}
@@ -41,7 +51,7 @@ class SpokeBalancer:
         offer = self.offer
         name = self.spokes[0].name if self.spokes else "?"
         return Operation.from_schema(
-            self.run,
+            partial(self._run_offer, offer=offer),
             offer.input_schema,
             namespace=offer.namespace,
             name=offer.name,
@@ -51,7 +61,18 @@ class SpokeBalancer:
             timeout=offer.timeout,
             approval=offer.approval,
             source=f"spoke:{name}",
+            owner=self.owner,
+            private=not self.is_shared,
+            identity_aware=False,
         )
+
+    async def _run_offer(self, input: Mapping[str, Any], context: Context, *, offer: OperationOffer) -> Any:
+        """Run the operation as it was offered; raises Unavailable once it is offered differently."""
+        if offer is not self.offer:
+            raise Unavailable(
+                f"{offer.id} was not called: its spoke has changed its definition since", hint=CHANGED_HINT
+            )
+        return await self.run(input, context)
 
     async def run(self, input: Mapping[str, Any], context: Context) -> Any:
         """Return the result of a call. Raises Unavailable, CallUncertain, or the spoke's error.
@@ -61,7 +82,12 @@ class SpokeBalancer:
         begun = 0
         while True:
             remote = await self._reserve_spoke()
-            ticket = SpokeCall(self.offer.id, self.offer.effect, context=remote.restrict_context(context))
+            ticket = SpokeCall(
+                self.offer.id,
+                self.offer.effect,
+                context=context,
+                subcall_context=remote.subcall_context(context),
+            )
             came = await remote.run_call(ticket, input)
             if isinstance(came, ResultFrame | ErrorFrame) and came.cost:
                 context.spend(came.cost)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import (
     ApprovalNeeded,
@@ -34,13 +36,14 @@ SpokeOutcome: TypeAlias = ReplyFrame | SpokeLost
 
 
 class SpokeCall:
-    """A call that runs at a spoke."""
+    """A call that runs at a spoke. `subcall_context` is for the calls that the spoke makes below it."""
 
-    def __init__(self, operation: str, effect: Effect, *, context: Context) -> None:
+    def __init__(self, operation: str, effect: Effect, *, context: Context, subcall_context: Context) -> None:
         self.id = new_id("at")
         self.operation = operation
         self.effect = effect
         self.context = context
+        self.subcall_context = subcall_context
         self.sent = False
         self.abandoned = False
         self.outcome: asyncio.Future[SpokeOutcome] = asyncio.get_running_loop().create_future()
@@ -54,7 +57,8 @@ class SpokeCall:
 
     def to_frame(self, input: Mapping[str, Any]) -> CallFrame:
         """Return the frame that starts the call."""
-        context = self.context
+        is_foreign = self.subcall_context.identity.owner != self.context.identity.owner
+        context = without_caller(self.context) if is_foreign else self.context
         return CallFrame(
             id=self.id,
             operation=self.operation,
@@ -76,3 +80,21 @@ class SpokeCall:
         if reply.error.code == ApprovalNeeded.code and self.approval is not None:
             return self.approval
         return error_from_failure(reply.error)
+
+
+def without_caller(context: Context) -> Context:
+    """Return the context without the run, session and agent of the caller, for another owner's process.
+
+    The idempotency key stays the same for the same call, and says nothing of the run.
+    """
+    key = context.idempotency_key
+    return replace(
+        context,
+        run_id=None,
+        session_id=None,
+        tool_call_id=None,
+        agent=None,
+        step=None,
+        hooks=None,
+        idempotency_key=None if key is None else hashlib.sha256(key.encode()).hexdigest()[:32],
+    )

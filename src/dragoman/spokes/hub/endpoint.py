@@ -121,7 +121,7 @@ class SpokeEndpoint:
 
     async def _authenticate(self, headers: Headers) -> Identity:
         identity = await self._identify(headers)
-        require_scope(identity, "operations")
+        require_scope(identity, "spoke", "admin")
         return identity
 
     async def _serve(self, socket: Socket, headers: Headers, *, identity: Identity | None) -> None:

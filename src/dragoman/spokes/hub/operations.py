@@ -11,10 +11,11 @@ from itertools import count
 import msgspec
 
 from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
+from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.balancer import SpokeBalancer
-from dragoman.spokes.hub.permissions import NamespacePermissions
+from dragoman.spokes.hub.permissions import NamespacePermissions, canonical_namespace
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
 from dragoman.spokes.protocol import (
     OperationOffer,
@@ -37,7 +38,7 @@ class SpokeOperations:
         self._registry = registry
         self.permissions = permissions
         self._balancers: dict[str, SpokeBalancer] = {}  # by small-letter id
-        self._owners: dict[str, Counter[str]] = {}  # whose spokes serve how much, by small-letter namespace
+        self._owners: dict[str, Counter[str]] = {}  # whose spokes serve how much, by canonical namespace
         self._call_numbers = count(1)
 
     async def register(self, spoke: RemoteSpoke, frame: RegisterFrame) -> RegisteredFrame:
@@ -47,12 +48,12 @@ class SpokeOperations:
             self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
         taken: list[str] = []
         refused: list[RefusedOperation] = []
-        own = {name for each in self._registry.namespaces() if (name := each.lower()) not in self._owners}
+        namespaces = map(canonical_namespace, self._registry.namespaces())
+        own = {name for name in namespaces if name not in self._owners}
         for number, offer in enumerate(frame.operations, start=1):
             try:
-                holder = (
-                    HUB_OWNER if offer.namespace.lower() in own else self._namespace_owner(offer, spoke.owner)
-                )
+                name = canonical_namespace(offer.namespace)
+                holder = HUB_OWNER if name in own else self._namespace_owner(name, spoke.owner)
                 self.permissions.check(spoke.owner, offer.namespace, current_owner=holder)
                 self._add_offer(spoke, offer)
                 taken.append(offer.id)
@@ -100,12 +101,13 @@ class SpokeOperations:
             self._replace_offer(spoke, offer, balancer=route)
             self._count_owner(offer, spoke.owner, by=-1)
         elif route is not None:
+            require_same_owner(offer, spoke.owner, registered_owner=route.owner)
             require_same_definition(offer, route.offer)
             route.add_spoke(spoke)
         else:
-            route = SpokeBalancer(offer, call_numbers=self._call_numbers)
+            route = SpokeBalancer(offer, owner=spoke.owner, call_numbers=self._call_numbers)
             route.add_spoke(spoke)
-            self._registry.add(route.operation())
+            self._registry.add(self._make_operation(route))
             self._balancers[key] = route
         spoke.offers[key] = offer
         self._count_owner(offer, spoke.owner, by=1)
@@ -119,7 +121,7 @@ class SpokeOperations:
             return
         before, balancer.offer = balancer.offer, offer
         try:
-            made = balancer.operation()
+            made = self._make_operation(balancer)
         except DragomanError:
             balancer.offer = before
             raise
@@ -133,10 +135,15 @@ class SpokeOperations:
         except NotFound:
             log.debug("%s was taken out of the registry by others", balancer.offer.id)
         if balancer.spokes:
-            self._registry.add(balancer.operation())
+            self._registry.add(self._make_operation(balancer))
+
+    def _make_operation(self, balancer: SpokeBalancer) -> Operation:
+        """Return the operation, for all owners or only for its own. Raises ConfigError."""
+        balancer.is_shared = self.permissions.shares(balancer.owner, balancer.offer.namespace)
+        return balancer.operation()
 
     def _count_owner(self, offer: OperationOffer, owner: str, *, by: int) -> None:
-        name = offer.namespace.lower()
+        name = canonical_namespace(offer.namespace)
         owners = self._owners.setdefault(name, Counter())
         owners[owner] += by
         if owners[owner] <= 0:
@@ -144,10 +151,16 @@ class SpokeOperations:
         if not owners:
             del self._owners[name]
 
-    def _namespace_owner(self, offer: OperationOffer, owner: str) -> str | None:
+    def _namespace_owner(self, name: str, owner: str) -> str | None:
         """Return another owner with operations in the namespace, else this one, else None."""
-        owners = self._owners.get(offer.namespace.lower(), Counter())
+        owners = self._owners.get(name, Counter())
         return next((each for each in owners if each != owner), owner if owners else None)
+
+
+def require_same_owner(offer: OperationOffer, owner: str, *, registered_owner: str) -> None:
+    """Raise Conflict if another owner's spokes serve the operation: whoever calls it chose its owner."""
+    if owner != registered_owner:
+        raise Conflict(f"a spoke of another owner serves {offer.id}; choose another name")
 
 
 def require_same_definition(offer: OperationOffer, registered: OperationOffer) -> None:

@@ -1,12 +1,13 @@
-"""Permissions of spokes: in which namespaces the spokes of an owner may register operations."""
+"""Permissions of spokes: which namespaces an owner's spokes may use, and who sees their operations."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dragoman.errors import Forbidden
-from dragoman.operations.registry import RESERVED_NAMESPACE
+from dragoman.operations.registry import HUB_NAMESPACES, RESERVED_NAMESPACE
 
 ANY_OWNER = "*"
 
@@ -14,7 +15,8 @@ ANY_OWNER = "*"
 class NamespacePermissions:
     """The configured namespaces of each owner: the owner's patterns, those of `*`, or all free ones.
 
-    A namespace that is granted to an owner by name, or reserved, is not free to others.
+    A namespace that is granted to an owner by name, or reserved, is not free to others. Operations in a
+    namespace that is granted to their owner by name are for all owners; `*` only lets owners register.
     """
 
     def __init__(
@@ -24,15 +26,16 @@ class NamespacePermissions:
             owner: (patterns,) if isinstance(patterns, str) else tuple(patterns)
             for owner, patterns in (namespaces or {}).items()
         }
-        self._reserved = (*reserved, RESERVED_NAMESPACE)
+        self._reserved = tuple(reserved)
 
     def check(self, owner: str, namespace: str, *, current_owner: str | None) -> None:
-        """Raise Forbidden if the owner may not use the namespace. `current_owner` is whose operations are in
-        it, None for nobody's.
+        """Raise Forbidden if the owner may not use the namespace. `current_owner` is whose it is by its
+        operations or by its first use, None for nobody's.
         """
-        name = namespace.lower()
-        if name == RESERVED_NAMESPACE:
-            raise Forbidden(f"the namespace {RESERVED_NAMESPACE!r} is the hub's own; choose another")
+        name = canonical_namespace(namespace)
+        by_name = self._patterns.get(owner, ())
+        if name == RESERVED_NAMESPACE or (name in HUB_NAMESPACES and name not in map(fold, by_name)):
+            raise Forbidden(f"the namespace {namespace[:100]!r} is the hub's own; choose another")
         granted = self._patterns.get(owner, self._patterns.get(ANY_OWNER))
         if granted is not None and not matches_any(name, granted):
             raise Forbidden(
@@ -52,6 +55,11 @@ class NamespacePermissions:
                 hint=f"`spokes.namespaces` of the hub's configuration can grant it to {owner!r}",
             )
 
+    def shares(self, owner: str, namespace: str) -> bool:
+        """Return whether what the owner's spokes register in the namespace is for all owners."""
+        granted = self._patterns.get(owner, ()) if owner != ANY_OWNER else ()
+        return matches_any(canonical_namespace(namespace), granted)
+
     def _is_granted_to_other(self, name: str) -> bool:
         return any(
             matches_any(name, [pattern for pattern in patterns if pattern != ANY_OWNER])
@@ -60,6 +68,16 @@ class NamespacePermissions:
         )
 
 
+def canonical_namespace(namespace: str) -> str:
+    """Return the spelling that namespaces are compared by: those that look or are called alike are one."""
+    return fold(unicodedata.normalize("NFKC", namespace)).strip()
+
+
+def fold(name: str) -> str:
+    """Return the name without letter case; tool names spell `-` and `_` alike."""
+    return name.casefold().replace("-", "_")
+
+
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern matches, ignoring case."""
-    return any(fnmatchcase(name, pattern.lower()) for pattern in patterns)
+    """Return whether a pattern matches a canonical name."""
+    return any(fnmatchcase(name, fold(pattern)) for pattern in patterns)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, RateLimited, Unavailable
 from dragoman.identity import Identity
-from dragoman.operations.context import Context
-from dragoman.spokes.hub.call import SpokeCall, SpokeLost, SpokeOutcome, calling_spokes
+from dragoman.operations.context import Context, Intermediary
+from dragoman.spokes.hub.call import SpokeCall, SpokeLost, SpokeOutcome, calling_spokes, without_caller
 from dragoman.spokes.hub.connection import SpokeConnection
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.protocol import AbortFrame, OperationOffer, ProgressFrame, ReplyFrame
@@ -76,12 +76,22 @@ class RemoteSpoke:
         """Whether it can take a call now."""
         return self.connected and self.active_calls < self.window
 
-    def restrict_context(self, context: Context) -> Context:
-        """Return the context for calls that the spoke makes: limited to what it may call itself."""
-        itself = (self.owner, self.key_id)
-        if itself == (context.identity.owner, context.identity.key_id):
+    def subcall_context(self, context: Context) -> Context:
+        """Return the context for calls that the spoke makes while it serves a call.
+
+        For a call of its own owner it calls as the caller, limited to what its key may call. For a call of
+        another owner it calls as itself: nothing that belongs to the caller goes along, and both must be
+        allowed to make the call.
+        """
+        itself = Identity(self.owner, self.key_id)
+        if self.owner != context.identity.owner:
+            caller = Intermediary(context.identity, context.agent)
+            return replace(
+                without_caller(context), identity=itself, intermediaries=(*context.intermediaries, caller)
+            )
+        if self.key_id == context.identity.key_id:
             return context
-        return replace(context, intermediaries=(*context.intermediaries, Identity(self.owner, self.key_id)))
+        return replace(context, intermediaries=(*context.intermediaries, Intermediary(itself, context.agent)))
 
     def attach(self, connection: SpokeConnection, *, call_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Attach a connection. Calls that the spoke no longer has fail; return those that it has."""

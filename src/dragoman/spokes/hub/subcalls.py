@@ -84,7 +84,7 @@ class Subcalls:
     async def _reply(self, subcall: SubcallFrame, parent: SpokeCall) -> ReplyFrame:
         report = partial(self._send_progress, subcall.id)
         try:
-            result = await parent.context.call(subcall.operation, subcall.input, on_progress=report)
+            result = await parent.subcall_context.call(subcall.operation, subcall.input, on_progress=report)
             return ResultFrame(id=subcall.id, result=result)
         except DragomanError as error:
             if isinstance(error, ApprovalNeeded):

@@ -81,7 +81,9 @@ def operations(
         page = await context.offload(lambda: page_text(response, format))
         return make_piece(response, page, offset=offset, limit=max_chars)
 
-    operation = from_function(fetch, "web", effect="read", timeout=settings.timeout + EXTRA_SECONDS)
+    operation = from_function(
+        fetch, "web", effect="read", timeout=settings.timeout + EXTRA_SECONDS, identity_aware=False
+    )
     return [msgspec.structs.replace(operation, gate=CallLimiter(concurrency=MAX_CONCURRENT))]
 
 
