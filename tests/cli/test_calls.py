@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -100,8 +101,21 @@ def test_a_tree_is_drawn_with_times_money_and_errors(data: Path) -> None:
 
 def test_the_last_run_is_drawn_when_none_is_named(data: Path) -> None:
     assert run("tree", "--data", data)[1] == run("tree", "run", "--data", data)[1]
+    code, out = run("tree", "b", "--data", data, "--below")
+    assert (code, out.splitlines()[0].split(), out.splitlines()[1].split()[1]) == (
+        0,
+        ["big", "→", "op.a", "→"],
+        "op.b",
+    )
+
+
+def test_a_call_in_the_middle_is_marked_in_the_tree_of_its_root(data: Path) -> None:
     code, out = run("tree", "b", "--data", data)
-    assert (code, out.splitlines()[0].split(), out.splitlines()[1].split()[1]) == (0, ["op.a", "→"], "op.b")
+    lines = [line.split("━")[0].rstrip() for line in out.splitlines()]
+    assert (code, lines[0]) == (0, "✓ run big")
+    assert [line.strip() for line in lines if "◀" in line] == ['│ └─✗ op.b {"of":"\\u001b[31mb"} ◀']
+    whole = json.loads(run("tree", "b", "--data", data, "--json")[1])
+    assert (whole["tree"]["kind"], whole["path"]) == ("run", [])
 
 
 def test_a_tree_goes_on_until_what_is_under_way_has_ended(data: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_page_names_the_defaults(title: str) -> None:
 )
 def test_the_examples_are_configurations(page: str, examples: int) -> None:
     found = re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
-    assert len(found) == examples
+    assert len(found) >= examples  # fewer: the pattern does not find them any more
     for example in found:
         parse_config(yaml.safe_load(example))
 

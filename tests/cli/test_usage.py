@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.cli import usage_table
 from dragoman.events import Usage
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
@@ -124,3 +125,30 @@ def test_usage_is_read_from_a_running_hub(run: Run, hub: Hub) -> None:
     assert run("usage", "--hub", hub.url, "--requests", "--csv").out.startswith("id,request_id,started_at")
     refused = run("usage", "--hub", hub.url, "--by", "colour")
     assert (refused.code, "'colour'" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize("arguments", [("--by", "day,owner,model"), ("--requests",)])
+def test_a_narrow_terminal_shows_owner_model_and_cost_and_names_what_it_leaves_out(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    run: Run,
+    data: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    report = run("usage", "--data", data, *arguments, "--json").json
+    monkeypatch.setattr(usage_table, "DEFAULT_WIDTH", 80)
+    capsys.readouterr()
+    usage_table.print_report(report)
+    printed = capsys.readouterr()
+    assert max(map(len, printed.out.splitlines())) <= 80
+    for name in (
+        "OWNER",
+        "MODEL",
+        "COST",
+        "ada",
+        "bob",
+        "big",
+        "$0.2500" if "--requests" in arguments else "$0.7500",
+    ):
+        assert name in printed.out
+    assert "not shown in 80 columns: FIRST, CACHED" in printed.err

@@ -59,14 +59,23 @@ def tree_console() -> Console:
 
 
 def render_tree(
-    response: Json, now: float, *, width: int = DEFAULT_WIDTH, max_rows: int | None = None
+    response: Json,
+    now: float,
+    *,
+    width: int = DEFAULT_WIDTH,
+    max_rows: int | None = None,
+    mark: str | None = None,
 ) -> Table:
-    """Render the response of `GET /api/calls/{id}/tree` at a moment; of `most` lines, the last ones."""
+    """Render the response of `GET /api/calls/{id}/tree` at a moment; with `max_rows`, its last lines.
+
+    The node with the id `mark` is marked, unless it is the root.
+    """
     branches = list(flatten(TreeLine(response["tree"], "", "")))
     axis = TimeAxis(
         min(each.node["startedAt"] for each in branches), max(end_time(each.node, now) for each in branches)
     )
-    rows = [row for branch in branches for row in node_rows(branch, axis, now=now)]
+    mark = mark if mark != response["tree"]["id"] else None
+    rows = [row for branch in branches for row in node_rows(branch, axis, now=now, mark=mark)]
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     if width >= MIN_WIDTH_FOR_BARS:
@@ -90,13 +99,17 @@ def omitted_row(response: Json) -> Iterator[tuple[Text, ...]]:
         yield text_row(Text(f"… and {response['leftOut']:,} more", style="yellow"))
 
 
-def node_rows(branch: TreeLine, axis: TimeAxis, *, now: float) -> Iterator[tuple[Text, ...]]:
+def node_rows(
+    branch: TreeLine, axis: TimeAxis, *, now: float, mark: str | None = None
+) -> Iterator[tuple[Text, ...]]:
     """Yield the line of a node, and its remarks."""
     node = branch.node
     sign, colour = STATUS_SIGNS[node["status"]]
     title = Text.assemble((branch.prefix, "dim"), (f"{sign} ", colour), node_title(node))
     if node.get("input"):
         title.append(f" {truncate(one_line(node['input']), MAX_INPUT)}", style="dim")
+    if mark is not None and node["id"] == mark:
+        title.append(" ◀", style="bold yellow")
     if node.get("attempts", 1) > 1:
         title.append(f" ×{node['attempts']}", style="yellow")
     yield (

@@ -38,7 +38,8 @@ Follow = Annotated[
     epilog=examples(
         ("dragoman calls tree", "the last run in .dragoman, live while it runs"),
         ("dragoman calls tree run_01 --hub http://127.0.0.1:8000", "one of yours, in a running hub"),
-        ("dragoman calls tree call_01 --json", "what is below one call, for programs"),
+        ("dragoman calls tree call_01", "the whole tree that one call belongs to, with a mark at the call"),
+        ("dragoman calls tree call_01 --below --json", "only what is below one call, for programs"),
     ),
 )
 def tree(
@@ -48,14 +49,16 @@ def tree(
     hub: Hub = None,
     key: Key = None,
     follow: Follow = None,
+    below: Annotated[bool, typer.Option("--below", help="Only the call and what is below it.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show the tree of a run: model calls and the calls below them, with times, costs and errors.
+    """Show a tree from its root: model calls and the calls below them, with times, costs and errors.
 
-    Bars share one time axis. Active calls are updated until they end; Ctrl-C leaves them running.
+    A call named in the middle of the tree is marked with ◀. Bars share one time axis. Active calls are
+    updated until they end; Ctrl-C leaves them running.
     """
     follows = follow if follow is not None else sys.stdout.isatty() and not json
-    asyncio.run(_tree(HubTarget(hub, key, data), id, follow=follows, json=json))
+    asyncio.run(_tree(HubTarget(hub, key, data), id, follow=follows, below=below, json=json))
 
 
 @calls.command(
@@ -134,22 +137,25 @@ def abort(
     print_line(f"{id} was stopped")
 
 
-async def _tree(target: HubTarget, id: str | None, *, follow: bool, json: bool) -> None:
+async def _tree(target: HubTarget, id: str | None, *, follow: bool, below: bool, json: bool) -> None:
     from dragoman.cli.call_tree import render_tree, tree_console  # late: rich takes 0.1 s
 
     async with connect(target) as client:
         root = id or await _last_run(client)
         tree = await client.call_tree(root)
+        if tree["path"] and not below:
+            root = tree["path"][0]["id"]
+            tree = await client.call_tree(root)
         out = tree_console()
         if follow and tree["running"]:
-            tree = await _follow(client, root, tree=tree, out=None if json else out)
+            tree = await _follow(client, root, tree=tree, out=None if json else out, mark=id)
     if json:
         print_json(tree)
         return
-    out.print(render_tree(tree, tree["now"], width=out.width))
+    out.print(render_tree(tree, tree["now"], width=out.width, mark=id))
 
 
-async def _follow(client: HubClient, id: str, *, tree: Json, out: Console | None) -> Json:
+async def _follow(client: HubClient, id: str, *, tree: Json, out: Console | None, mark: str | None) -> Json:
     """Poll the tree until it has ended; at a terminal, draw each state."""
     from rich.live import Live  # late: as above
 
@@ -160,7 +166,9 @@ async def _follow(client: HubClient, id: str, *, tree: Json, out: Console | None
     with live or nullcontext():
         while tree["running"]:
             if screen is not None and live is not None:
-                drawn = render_tree(tree, tree["now"], width=screen.width, max_rows=screen.height - 2)
+                drawn = render_tree(
+                    tree, tree["now"], width=screen.width, max_rows=screen.height - 2, mark=mark
+                )
                 live.update(drawn, refresh=True)
             started = time.monotonic()
             tree = {**tree, **await client.call_tree(id, since=tree["version"])}

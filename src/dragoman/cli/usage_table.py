@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -17,57 +18,119 @@ Json: TypeAlias = Mapping[str, Any]
 
 DEFAULT_WIDTH = 200
 BAR_WIDTH = 16
+GAP = 2  # columns between two cells
+MARGIN = 2  # columns that the box itself takes
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+class Column(NamedTuple):
+    """A column of a report. In a terminal that is too narrow, the one with the highest `drop` goes first."""
+
+    name: str
+    drop: int = 0  # 0: always shown
+    right: bool = True
+
+
+FIGURES = (
+    Column("COST"),
+    Column("CALLS"),
+    Column("FAILED", 3),
+    Column("IN", 1),
+    Column("OUT", 1),
+    Column("CACHED", 5),
+    Column("FIRST", 6),
+    Column("TIME", 4),
+)
+BAR = Column("", 2, right=False)
+RECORD_COLUMNS = (
+    Column("AT", 1, right=False),
+    Column("OWNER", right=False),
+    Column("DOOR", 3, right=False),
+    Column("PROVIDER", 4, right=False),
+    Column("MODEL", right=False),
+    Column("STATUS", right=False),
+    Column("COST"),
+    Column("IN", 2),
+    Column("OUT", 2),
+    Column("CACHED", 6),
+    Column("FIRST", 7),
+    Column("TIME", 5),
+)
+
+
 def print_report(report: Json) -> None:
-    """Print the report as a table, with totals at the end."""
+    """Print the report as a table, with totals at the end. Names what does not fit into the terminal."""
     width = None if sys.stdout.isatty() else DEFAULT_WIDTH
     out = Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
-    out.print(group_table(report) if "groupBy" in report else record_table(report))
+    columns, rows = group_rows(report) if "groupBy" in report else record_rows(report)
+    table, omitted = fit_table(columns, rows, out.width)
+    out.print(table)
+    if omitted:
+        print_note(
+            f"not shown in {out.width} columns: {', '.join(omitted)}; --json and --csv have everything"
+        )
     if report.get("more") or report.get("next"):
         print_note("there are more rows; --limit shows them, --csv writes all")
 
 
-def group_table(report: Json) -> Table:
-    """Build a table of groups, with bars for their share of the cost, or of the calls without prices."""
+def fit_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Table, list[str]]:
+    """Build a table no wider than `width`, its last row the total; also return the columns left out."""
+    shown = list(range(len(columns)))
+    omitted: list[str] = []
+    cells = [[column.name for column in columns], *rows]
+    widths = [max(cell_len(row[index]) for row in cells) for index in range(len(columns))]
+    while sum(widths[index] + GAP for index in shown) - GAP + MARGIN > width:
+        index = max(shown, key=lambda index: columns[index].drop)
+        if columns[index].drop == 0:
+            break  # what is left folds
+        shown.remove(index)
+        omitted += [columns[index].name] if columns[index].name else []
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index in shown:
+        column = columns[index]
+        justify: Literal["right", "left"] = "right" if column.right else "left"
+        style = "cyan" if column is BAR else None
+        table.add_column(
+            column.name, justify=justify, style=style, no_wrap=column.right or column is BAR, overflow="fold"
+        )
+    for row in rows[:-1]:
+        table.add_row(*(row[index] for index in shown))
+    table.add_section()
+    table.add_row(*(rows[-1][index] for index in shown), style="bold")
+    return table, omitted
+
+
+def group_rows(report: Json) -> tuple[list[Column], list[list[str]]]:
+    """Return the columns and cells of groups, with bars for their share of the cost, or of the calls."""
     rows, total = report["rows"], report["total"]
     measure = "cost" if total["cost"] else "calls"
     most = max((row[measure] or 0 for row in rows), default=0)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in report["groupBy"]:
-        table.add_column(name.removesuffix("_id").removesuffix("_served").upper(), overflow="fold")
-    table.add_column("", width=BAR_WIDTH, style="cyan", no_wrap=True)
-    for name in ("COST", "CALLS", "FAILED", "IN", "OUT", "CACHED", "FIRST", "TIME"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = (name.removesuffix("_id").removesuffix("_served").upper() for name in report["groupBy"])
+    columns = [*(Column(name, right=False) for name in names), BAR, *FIGURES]
+    cells = []
     for row in rows:
-        names = (strip_controls("-" if name is None else name) for name in row["group"].values())
-        table.add_row(*names, bar(row[measure] or 0, most), *total_cells(row))
-    table.add_section()
+        group = (strip_controls("-" if name is None else name) for name in row["group"].values())
+        cells.append([*group, bar(row[measure] or 0, most), *total_cells(row)])
     words = ["total", *("" for _ in report["groupBy"][1:])]
-    table.add_row(*words, "", *total_cells(total), style="bold")
-    return table
+    cells.append([*words, "", *total_cells(total)])
+    return columns, cells
 
 
-def record_table(report: Json) -> Table:
-    """Build a table of requests, with totals."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("AT", "OWNER", "DOOR", "PROVIDER", "MODEL", "STATUS"):
-        table.add_column(name, overflow="fold")
-    for name in ("COST", "IN", "OUT", "CACHED", "FIRST", "TIME"):
-        table.add_column(name, justify="right", no_wrap=True)
+def record_rows(report: Json) -> tuple[list[Column], list[list[str]]]:
+    """Return the columns and cells of single requests, with totals."""
+    cells = []
     for row in report["rows"]:
         at = time.strftime("%m-%d %H:%M:%S", time.localtime(row["startedAt"]))
         model = row["modelServed"] or row["modelAsked"]
-        cells = (row["owner"], row["door"], row["provider"], model, row["error"] or row["status"])
+        words = (row["owner"], row["door"], row["provider"], model, row["error"] or row["status"])
         times = (format_seconds(row["firstByte"]), format_seconds(row["duration"]))
-        table.add_row(
-            at, *(strip_controls(word or "-") for word in cells), format_cost(row), *token_cells(row), *times
-        )
-    table.add_section()
+        text = (strip_controls(word or "-") for word in words)
+        cells.append([at, *text, format_cost(row), *token_cells(row), *times])
     cost, calls, failed, *rest = total_cells(report["total"])
-    table.add_row("total", f"{calls} calls", "", "", "", f"{failed} failed", cost, *rest, style="bold")
-    return table
+    cells.append(["total", f"{calls} calls", "", "", "", f"{failed} failed", cost, *rest])
+    return list(RECORD_COLUMNS), cells
 
 
 def total_cells(row: Json) -> list[str]:

@@ -157,10 +157,11 @@ class CallReader:
         )
         tree = grove.subtree(this.id) or call_node(this, source=self._source(this.operation, this.owner))
         path = [path_step(call_node(line)) for line in parents]
-        run = await self._store.runs.get(this.run_id) if this.run_id else None
-        if run is not None:
-            crown = run_root(run)
-            path.insert(0, {"id": run.id, "kind": "run", "name": crown.name, "status": crown.status})
+        if this.run_id:
+            run = await self._store.runs.get(this.run_id)
+            above = deleted_run_root(this.run_id, lines=ancestors, records=records)
+            root = run_root(run) if run is not None else above
+            path.insert(0, {"id": this.run_id, "kind": "run", "name": root.name, "status": root.status})
         return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count, path=path)
 
     async def _cursor(self, query: Mapping[str, str]) -> tuple[float, str] | None:
