@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from dragoman.runs import registry
 from tests.serving import Frames, Served, ask, frames_in, serving, text_of, types
 from tests.stopwatch import Stopwatch
 
@@ -77,16 +78,50 @@ async def test_a_cut_stream_is_resumed_from_the_first_part_and_nothing_is_lost(t
             "finish",
         ]
         assert text_of(frames) == WHOLE
-        assert (await hub.http.get("/api/chat/s/stream")).status_code == 204
         assert (await hub.messages())[1]["parts"][1]["text"] == WHOLE
 
 
-async def test_a_run_that_ended_with_nobody_there_is_told_once_more(tmp_path: Path) -> None:
+async def test_a_run_that_has_just_ended_is_replayed_to_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, [{**LONG, "delay": 0.001}]) as hub:
+        whole = await hub.chat("go")
+        for _ in range(3):
+            again = await resumed(hub)
+            assert text_of(again) == WHOLE
+            assert (again[0]["messageId"], again[-1]) == (whole[0]["messageId"], whole[-1])
+        monkeypatch.setattr(registry, "REPLAY_SECONDS", 0.0)
+        assert (await hub.http.get("/api/chat/s/stream")).status_code == 204
+
+
+async def test_a_run_that_ended_with_nobody_there_is_replayed_too(tmp_path: Path) -> None:
     async with serving(tmp_path, [{**LONG, "delay": 0.001}]) as hub:
         await cut(hub)
         await idle(hub)
         assert text_of(await resumed(hub)) == WHOLE
-        assert (await hub.http.get("/api/chat/s/stream")).status_code == 204
+
+
+async def test_a_failed_run_is_replayed_with_its_error(tmp_path: Path) -> None:
+    steps = [{"text": "Half.", "error": {"message": "no", "category": "bad_request"}}]
+    async with serving(tmp_path, steps) as hub:
+        whole = await hub.chat("go")
+        again = await resumed(hub)
+        assert types(again) == types(whole)
+        assert again[-2] == whole[-2] == {"type": "error", "errorText": "no"}
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_a_call_of_a_client_side_tool_is_not_replayed_once_a_client_has_it(
+    tmp_path: Path, seen: bool
+) -> None:
+    tools = [{"name": "colour", "inputSchema": {"type": "object"}}]
+    steps = [{"text": ["a", "b", "c"], "delay": 0.05, "tools": [{"name": "colour", "input": {}}]}]
+    async with serving(tmp_path, steps) as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go", tools=tools)) as pieces:
+            await (rest(pieces) if seen else until(pieces, "text-delta"))
+        await idle(hub)
+        replies = [await hub.http.get("/api/chat/s/stream") for _ in range(2)]
+        assert [each.status_code for each in replies] == ([204, 204] if seen else [200, 204])
 
 
 async def test_two_tabs_follow_one_run(tmp_path: Path) -> None:

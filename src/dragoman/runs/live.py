@@ -33,9 +33,9 @@ class LiveTail:
         """The number of followers."""
         return len(self._followers)
 
-    def follow(self, *, replay: bool) -> Follower:
-        """Return a follower of later batches; with `replay`, of the whole message and then of them."""
-        follower = Follower(self, START_POSITION if replay else None)
+    def follow(self, *, replay: bool, position: FoldPosition = START_POSITION) -> Follower:
+        """Return a follower of later batches; with `replay`, of the message from `position` on first."""
+        follower = Follower(self, position if replay else None)
         self._followers.add(follower)
         self._on_follow()
         return follower

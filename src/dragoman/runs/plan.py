@@ -15,6 +15,7 @@ from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
 from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, validate_reason
 from dragoman.operations.budget import Budget
 from dragoman.operations.execution import is_meta_call
+from dragoman.runs.repeats import missed_position
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import (
     ChatAction,
@@ -85,13 +86,17 @@ def _continue(turn: ContinueAnswer, stored: Sequence[Message]) -> RunPlan:
         raise Conflict(
             f"message {turn.message_id!r} is not the last answer of the session and cannot be continued"
         )
-    parts = stored[at].parts
-    outputs = [_output_event(item, parts) for item in turn.outputs]
-    answers = [_approval_event(item, parts) for item in turn.answers]
-    events = [event for event in (*answers, *outputs) if event is not None]
+    events = new_inputs(turn, stored[at].parts)
     if not events:
         _check_continuable(turn, stored[at])
     return RunPlan(history=stored[:at], assistant=stored[at], input_events=events)
+
+
+def new_inputs(turn: ContinueAnswer, parts: Sequence[Part]) -> list[e.Event]:
+    """Return the events of the outputs and answers that the message does not have yet. Raises Conflict."""
+    outputs = [_output_event(item, parts) for item in turn.outputs]
+    answers = [_approval_event(item, parts) for item in turn.answers]
+    return [event for event in (*answers, *outputs) if event is not None]
 
 
 def _check_continuable(turn: ContinueAnswer, message: Message) -> None:
@@ -101,11 +106,18 @@ def _check_continuable(turn: ContinueAnswer, message: Message) -> None:
     if waiting:
         raise Conflict(f"message {message.id!r} waits for an answer to {', '.join(waiting)}")
     metadata = message.metadata if isinstance(message.metadata, Mapping) else {}
-    if metadata.get("finishReason") == "stop" and _differs(turn, calls):
+    if metadata.get("finishReason") == "stop" or missed_position(turn, message) is not None:
         raise Conflict(
             f"message {message.id!r} was answered already and has continued",
             hint="reload the session from /messages",
         )
+
+
+def is_repeat(turn: ContinueAnswer, message: Message) -> bool:
+    """Return whether the request claims only outputs and answers that the message has, and nothing waits."""
+    calls = [part for part in message.tool_calls if not part.provider_executed]
+    waits = any(call.state in ("input-available", "approval-requested") for call in calls)
+    return not waits and not new_inputs(turn, message.parts) and not _differs(turn, calls)
 
 
 def _differs(turn: ContinueAnswer, calls: Sequence[ToolPart]) -> bool:

@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Literal, Protocol
+from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.payment import Billing
@@ -23,6 +25,7 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.loop import Loop
 from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.turn import TurnSpec
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold
@@ -34,17 +37,31 @@ from dragoman.operations.access import require_owner
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
-from dragoman.runs.plan import RunPlan, make_plan, remaining_budget
+from dragoman.runs.live import Follower
+from dragoman.runs.plan import RunPlan, is_repeat, make_plan, remaining_budget
+from dragoman.runs.repeats import (
+    StoredAnswer,
+    awaits_client_output,
+    is_same_action,
+    missed_position,
+    repeated_message,
+)
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.turns import make_turn
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
+from dragoman.unfold import START_POSITION, FoldPosition
+from dragoman.wire.ui.client_request import (
+    ChatAction,
+    ChatRequest,
+    ClientApprovalAnswer,
+    ContinueAnswer,
+)
 
 log = logging.getLogger(__name__)
 
-UNDELIVERED_SECONDS = 60.0
+REPLAY_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
 
 
@@ -57,6 +74,24 @@ class ToolboxFactory(Protocol):
     async def __call__(
         self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context
     ) -> Toolbox: ...
+
+
+class StartedRun(msgspec.Struct, frozen=True):
+    """The run of a request: new, or that of an earlier request that was the same.
+
+    `replay`: what is sent of the part that is over: nothing, the whole `message`, or what this `run` added.
+    """
+
+    run: HubRun
+    replay: Literal["message", "run"] | None = None
+
+    def follow(self) -> Follower:
+        """Follow the run."""
+        return (
+            self.run.follow_from_start()
+            if self.replay == "run"
+            else self.run.follow(replay=self.replay is not None)
+        )
 
 
 class RunRegistry:
@@ -81,8 +116,9 @@ class RunRegistry:
         self.toolbox = toolbox
         self.settings = settings
         self._active: dict[str, HubRun] = {}
-        self._undelivered: dict[str, HubRun] = {}
-        self._session_locks: dict[str, asyncio.Lock] = {}
+        self._undelivered: set[str] = set()
+        self._starting: dict[str, ChatAction] = {}
+        self._session_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
 
     def get_active(self, session_id: str) -> HubRun | None:
@@ -93,34 +129,91 @@ class RunRegistry:
         """Return the active run of this id."""
         return next((run for run in self._active.values() if run.row.id == run_id), None)
 
-    def get_resumable(self, session_id: str) -> HubRun | None:
-        """Return the run to follow again: the active one or, once, one that ended unfollowed within a
-        minute.
+    async def ended_answer(self, session_id: str) -> StoredAnswer | None:
+        """Return the session's last answer if its run ended within a minute, for clients that missed the end.
+
+        One that waits for a client-side tool is returned only if no client has seen its end, and once: its
+        replay makes clients run the tool.
         """
-        return self._active.get(session_id) or self._undelivered.pop(session_id, None)
+        run = await self._store.runs.get_last(session_id)
+        if run is None or (run.finished_at or 0.0) < time.time() - REPLAY_SECONDS:
+            return None
+        message = await self._store.messages.get(session_id, run.message_id)
+        if message is None or run.status == "running":
+            return None
+        if awaits_client_output(message):
+            if session_id not in self._undelivered:
+                return None
+            self._undelivered.discard(session_id)
+        return StoredAnswer(run.id, message, error=run.error)
 
     def check_model(self, session: Session) -> None:
         """Raise BadRequest when the session's agent or model is unknown."""
         self.agents.resolve(agent=session.agent, model=session.model)
 
-    async def start_run(self, request: ChatRequest, identity: Identity) -> HubRun:
+    async def start_run(self, request: ChatRequest, identity: Identity) -> StartedRun | StoredAnswer:
         """Start the run of a request. When this returns, it is stored together with the user message.
 
+        A request that was made before starts nothing: the result is its run, or its stored answer.
         Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound,
         Conflict, BadRequest,
         Unavailable.
         """
         lock = self._session_locks.setdefault(request.session_id, asyncio.Lock())
-        if request.when_busy == "refuse" and lock.locked():
+        is_repeat = is_same_action(self._starting.get(request.session_id), request.action)
+        if request.when_busy == "refuse" and lock.locked() and not is_repeat:
             self._raise_busy(request.session_id)
-        try:
-            async with lock:
+        async with lock:
+            self._starting[request.session_id] = request.action
+            try:
                 session = await self._stored_session(request, identity)
+                repeated = await self._find_repeated(request) if session is not None else None
+                if repeated is not None:
+                    return repeated
                 await self._wait_until_free(request)
-                return await self._prepare_run(request, session, identity=identity)
-        finally:
-            if not lock.locked():
-                self._session_locks.pop(request.session_id, None)
+                return StartedRun(await self._prepare_run(request, session, identity=identity))
+            finally:
+                del self._starting[request.session_id]
+
+    async def _find_repeated(self, request: ChatRequest) -> StartedRun | StoredAnswer | None:
+        """Return the run or the answer of a request that was made before. Raises Conflict, NotFound."""
+        session_id, action = request.session_id, request.action
+        active = self._active.get(session_id)
+        stored = await self._store.messages.list(session_id)
+        if isinstance(action, ContinueAnswer):
+            return await self._find_repeated_continuation(action, stored, session_id=session_id)
+        answer = repeated_message(action, stored)
+        if answer is None:
+            return None
+        if active is not None and active.row.message_id == answer.id:
+            return StartedRun(active, replay="message")
+        return await self._stored_answer(session_id, answer)
+
+    async def _find_repeated_continuation(
+        self, action: ContinueAnswer, stored: Sequence[Message], *, session_id: str
+    ) -> StartedRun | StoredAnswer | None:
+        active = self._active.get(session_id)
+        if active is not None:
+            if is_same_action(active.action, action):
+                return StartedRun(active, replay="run")
+            earlier = [message for message in stored if message.id != active.row.message_id]
+            plan = make_plan(action, [*earlier, active.fold.message()], new_id="")
+            if not plan.input_events:  # an old tab must not stop the run
+                self._raise_busy(session_id)
+            return None
+        if not stored or stored[-1].id != action.message_id or not is_repeat(action, stored[-1]):
+            return None
+        position = missed_position(action, stored[-1])
+        if position is None:
+            return None
+        return await self._stored_answer(session_id, stored[-1], position=position)
+
+    async def _stored_answer(
+        self, session_id: str, message: Message, *, position: FoldPosition = START_POSITION
+    ) -> StoredAnswer | None:
+        """Return the answer of the message's last run."""
+        run = await self._store.runs.get_last(session_id, message_id=message.id)
+        return None if run is None else StoredAnswer(run.id, message, position, run.error)
 
     async def resume(self, approval: ApprovalRequest) -> bool:
         """Resume the answer that waits for this approval; return False when none waits, or it cannot resume.
@@ -269,9 +362,7 @@ class RunRegistry:
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )
-        run = HubRun(row, Loop(turn), store=self._store, settings=self.settings, on_end=self._remove_run)
-        self._register(run, identity)
-        return run
+        return self._start(row, turn, action=request.action, identity=identity)
 
     def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
         """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""
@@ -283,25 +374,30 @@ class RunRegistry:
         require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
         return resolved
 
-    def _register(self, run: HubRun, identity: Identity) -> None:
-        session_id = run.row.session_id
+    def _start(
+        self, row: rows.RunRecord, turn: TurnSpec, *, action: ChatAction, identity: Identity
+    ) -> HubRun:
+        run = HubRun(
+            row,
+            Loop(turn),
+            store=self._store,
+            settings=self.settings,
+            on_end=self._remove_run,
+            action=action,
+        )
+        session_id = row.session_id
         self._active[session_id] = run
         self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)
-        self._undelivered.pop(session_id, None)
+        self._undelivered.discard(session_id)
+        return run
 
     def _remove_run(self, run: HubRun) -> None:
         key = run.row.session_id
         self._active.pop(key, None)
         self._work_removers.pop(key)()
-        if run.tail.follower_count:
-            return
-        self._undelivered[key] = run
-
-        def forget() -> None:
-            if self._undelivered.get(key) is run:
-                del self._undelivered[key]
-
-        asyncio.get_running_loop().call_later(UNDELIVERED_SECONDS, forget)
+        if not run.tail.follower_count:
+            self._undelivered.add(key)
+            asyncio.get_running_loop().call_later(REPLAY_SECONDS, self._undelivered.discard, key)
 
 
 def _is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:

@@ -20,6 +20,8 @@ from dragoman.runs.live import Follower, LiveTail
 from dragoman.store import runs as rows
 from dragoman.store.store import Store
 from dragoman.tracing.interface import NO_TRACING, Tracing
+from dragoman.unfold import current_position
+from dragoman.wire.ui.client_request import ChatAction
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +50,13 @@ class HubRun:
         store: Store,
         settings: RunSettings,
         on_end: Callable[[HubRun], None],
+        action: ChatAction | None = None,
     ) -> None:
+        """`action` is what the run was started for."""
         self.row = row
+        self.action = action
         self.fold = loop.turn.fold
+        self._start_position = current_position(self.fold)
         self.tail = LiveTail(self.fold, on_empty=self._last_follower_left, on_follow=self._follower_joined)
         self.done = asyncio.Event()
         self.no_followers = asyncio.Event()
@@ -91,6 +97,10 @@ class HubRun:
     def follow(self, *, replay: bool = False) -> Follower:
         """Follow the run: from now on, or with `replay` from the start of the message."""
         return self.tail.follow(replay=replay)
+
+    def follow_from_start(self) -> Follower:
+        """Follow the run from its own start: without what earlier runs have added to the message."""
+        return self.tail.follow(replay=True, position=self._start_position)
 
     @property
     def is_abandoned(self) -> bool:

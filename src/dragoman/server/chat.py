@@ -8,8 +8,10 @@ from dragoman.errors import NotFound
 from dragoman.http.exchange import Exchange
 from dragoman.operations.access import require_owner
 from dragoman.runs.registry import RunRegistry
+from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.streaming import response_dialect, stream_run
 from dragoman.store.store import Store
+from dragoman.wire.encoder import StreamEncoder
 from dragoman.wire.ui.client_request import parse_chat_request
 
 
@@ -36,27 +38,45 @@ class ChatHandlers:
         request = parse_chat_request(
             raw, session_id=exchange.path_params.get("id"), max_part=self._settings.part
         )
-        run = await self._runs.start_run(request, exchange.identity)
-        headers = {"x-dragoman-session": request.session_id, "x-dragoman-run": run.row.id}
-        follower = run.follow()
+        started = await self._runs.start_run(request, exchange.identity)
+        if isinstance(started, StoredAnswer):
+            await self._send_stored(exchange, started, dialect=dialect, session_id=request.session_id)
+            return
+        headers = {"x-dragoman-session": request.session_id, "x-dragoman-run": started.run.row.id}
+        follower = started.follow()
         await stream_run(
             exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
         )
 
     async def resume(self, exchange: Exchange) -> None:
-        """Stream the active run from the first part of its message; 204 when no run is active."""
+        """Stream the active run from the first part of its message, or the answer of one that has just ended.
+
+        204 when there is neither.
+        """
         dialect = response_dialect(exchange)
         session_id = exchange.path_params["id"]
         await self._check_owner(exchange, session_id)
-        run = self._runs.get_resumable(session_id)
+        run = self._runs.get_active(session_id)
         if run is None:
-            await exchange.respond(204)
+            ended = await self._runs.ended_answer(session_id)
+            if ended is None:
+                await exchange.respond(204)
+                return
+            await self._send_stored(exchange, ended, dialect=dialect, session_id=session_id)
             return
         headers = {"x-dragoman-session": session_id, "x-dragoman-run": run.row.id}
         follower = run.follow(replay=True)
         await stream_run(
             exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
         )
+
+    async def _send_stored(
+        self, exchange: Exchange, answer: StoredAnswer, *, dialect: StreamEncoder, session_id: str
+    ) -> None:
+        headers = {"x-dragoman-session": session_id, "x-dragoman-run": answer.run_id}
+        await exchange.start_response(200, {**dialect.headers, **headers})
+        frames = dialect.encode(answer.events()) + dialect.end()
+        await exchange.send({"type": "http.response.body", "body": frames})
 
     async def stop(self, exchange: Exchange) -> None:
         """Stop the active run; the response is sent after the run is closed and stored."""

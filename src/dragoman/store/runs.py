@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import bindparam, update
+from sqlalchemy import bindparam, literal_column, update
 
 from dragoman.errors import NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
@@ -80,6 +80,10 @@ class RunStatements:
         self.get = compiler.compile(found.where(this))
         self.active = compiler.compile(found.where(here, IS_RUNNING))
         self.list = compiler.compile(found.where(here).order_by(runs.c.started_at, runs.c.id))
+        newest = found.where(here).order_by(runs.c.started_at.desc(), runs.c.id.desc())
+        newest = newest.limit(bindparam("limit")).offset(literal_column("0"))
+        self.last = compiler.compile(newest)
+        self.last_of_message = compiler.compile(newest.where(runs.c.message_id == bindparam("message_id")))
         self.list_running = compiler.compile(found.where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id))
         self.finish = compiler.compile(update(runs).where(this, IS_RUNNING).values(ended))
         self.touch_session = compiler.compile(TOUCH_SESSION)
@@ -153,6 +157,15 @@ class RunRepository:
     async def get_active(self, session_id: str) -> RunRecord | None:
         """Return the session's active run, or None."""
         found = await self._read(self._sql.active, {"session_id": session_id})
+        return found[0] if found else None
+
+    async def get_last(self, session_id: str, *, message_id: str | None = None) -> RunRecord | None:
+        """Return the session's last run, or the last one of an assistant message."""
+        params: dict[str, Any] = {"session_id": session_id, "limit": 1}
+        if message_id is None:
+            found = await self._read(self._sql.last, params)
+        else:
+            found = await self._read(self._sql.last_of_message, {**params, "message_id": message_id})
         return found[0] if found else None
 
     async def list(self, session_id: str) -> Sequence[RunRecord]:

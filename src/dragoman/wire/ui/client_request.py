@@ -14,7 +14,7 @@ from dragoman.model_request import Tool
 
 
 class NewMessage(msgspec.Struct, frozen=True):
-    """A user message to answer. One that the session already has is answered again (a retry or an edit)."""
+    """A user message to answer. One that the session has with the same content is a repeat, else an edit."""
 
     message: Message
 
@@ -49,11 +49,15 @@ class ClientApprovalAnswer(msgspec.Struct, frozen=True):
 
 
 class ContinueAnswer(msgspec.Struct, frozen=True):
-    """Continue this assistant message. Outputs and answers are the client's claims and must be checked."""
+    """Continue this assistant message. Outputs and answers are the client's claims and must be checked.
+
+    `steps` is how many steps of the message the client has.
+    """
 
     message_id: str
     outputs: tuple[ClientToolOutput, ...] = ()
     answers: tuple[ClientApprovalAnswer, ...] = ()
+    steps: int = 0
 
 
 ChatAction: TypeAlias = NewMessage | EditMessage | RegenerateAnswer | ContinueAnswer
@@ -211,7 +215,8 @@ def _parse_continuation(raw_message: Mapping[str, Any], field: str) -> ContinueA
         if part.get("state") in ("output-available", "output-error")
     ]
     answers = [_parse_approval_answer(part) for part in calls if part.get("state") == "approval-responded"]
-    return ContinueAnswer(message_id, tuple(outputs), tuple(answer for answer in answers if answer))
+    steps = sum(isinstance(part, dict) and part.get("type") == "step-start" for part in parts)
+    return ContinueAnswer(message_id, tuple(outputs), tuple(answer for answer in answers if answer), steps)
 
 
 def _parse_tool_output(part: Mapping[str, Any]) -> ClientToolOutput:
