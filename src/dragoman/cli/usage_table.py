@@ -63,7 +63,7 @@ def print_report(report: Json) -> None:
     width = None if sys.stdout.isatty() else DEFAULT_WIDTH
     out = Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
     columns, rows = group_rows(report) if "groupBy" in report else record_rows(report)
-    table, omitted = fit_table(columns, rows, out.width)
+    table, omitted = fit_table(columns, rows, width=out.width)
     out.print(table)
     if omitted:
         print_note(
@@ -74,7 +74,7 @@ def print_report(report: Json) -> None:
 
 
 def fit_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int
 ) -> tuple[Table, list[str]]:
     """Build a table no wider than `width`, its last row the total; also return the columns left out."""
     shown = list(range(len(columns)))
