@@ -20,7 +20,7 @@ import msgspec
 
 COMMAND = (sys.executable, "-m", "dragoman")
 LIMIT = 120.0
-READY = re.compile(r"listening on (http://[^\s]+)")
+READY = re.compile(r'listening on (http://[^\s"]+)')
 
 
 @dataclass(frozen=True)

@@ -159,11 +159,13 @@ def test_logs_are_json_lines_when_asked_for_and_hold_no_keys(tmp_path: Path) -> 
         key = hub.key("ada")
         assert get(f"{hub.url}/api/sessions?key={key}", authorization=f"Bearer {key}") == 200
         result = finish(hub.process, signal.SIGTERM)
-    lines = [json.loads(line) for line in result.err.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in (*result.out.splitlines(), *result.err.splitlines())]
     assert {"level", "event", "logger", "timestamp"} <= set(lines[0])
     assert any("NOBODY_SETS_THIS" in line["event"] for line in lines)
     assert key not in result.err
     assert "dgm_***" in result.err
+    wrong = run("serve", "--log-json", "--config", tmp_path / "none.yaml", "--data", tmp_path / "other")
+    assert [json.loads(line)["level"] for line in wrong.err.splitlines()] == ["error"]
 
 
 def test_operations_of_ones_own_are_served(tmp_path: Path) -> None:

@@ -260,8 +260,9 @@ async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     print_note(f"{options.source}; model {options.config.model or 'none'}; data in {options.data}")
     print_note(f"API reference: {hosted.url}/docs")
     if not options.config.providers:
-        print_note("WARNING: no provider is configured, so no model can answer")
+        print_note("WARNING: no provider is configured, so no model can answer", level="warning")
     if not options.require_keys:
-        print_note("WARNING: --no-auth: everybody on this machine has access without a key, as one owner")
+        warning = "WARNING: --no-auth: everybody on this machine has access without a key, as one owner"
+        print_note(warning, level="warning")
     elif not any(key.revoked_at is None for key in await hosted.hub.store.keys.list()):
         print_note(f"nobody has a key yet: dragoman keys create --data {options.data} --owner NAME")

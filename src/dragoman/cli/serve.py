@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from dragoman.cli.options import DEFAULT_DATA, ConfigFile, Data, Places
-from dragoman.cli.terminal import examples
+from dragoman.cli.terminal import examples, use_json_lines
 
 EPILOG = examples(
     ("dragoman serve", "with ./dragoman.yaml, at http://127.0.0.1:8000"),
@@ -30,7 +30,7 @@ def serve(
     ] = False,
     operations: Places = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
-    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON lines.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="All output as JSON lines.")] = False,
 ) -> None:
     """Serve a hub.
 
@@ -43,6 +43,8 @@ def serve(
     from dragoman.cli.configuration import choose_config  # late: as above
     from dragoman.cli.hosting import ServeOptions, run_service
 
+    if log_json:
+        use_json_lines()
     chosen, source = choose_config(config, operations or ())
     run_service(
         ServeOptions(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from dragoman.cli.options import DEFAULT_HUB
-from dragoman.cli.terminal import examples, print_line, print_note
+from dragoman.cli.terminal import examples, print_line, print_note, use_json_lines
 
 if TYPE_CHECKING:
     from dragoman.operations import Registry
@@ -47,7 +47,7 @@ def spoke(
     name: Source = None,
     window: Annotated[int, typer.Option(min=1, help="Maximum number of simultaneous calls.")] = 256,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
-    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON lines.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="All output as JSON lines.")] = False,
 ) -> None:
     """Serve operations of this process to a hub, until it is told to stop.
 
@@ -60,6 +60,8 @@ def spoke(
     from dragoman.spokes import Capacity, Spoke  # late: as above
 
     key = os.environ.get(key_env, "")
+    if log_json:
+        use_json_lines()
     configure_logging(log_level, as_json=log_json, secrets={key} if key else set())
     registry, capacity = load_registry(reference), Capacity(window=window)
     made = Spoke(registry, hub=hub, key=key, id=id, name=name or default_name(reference), capacity=capacity)

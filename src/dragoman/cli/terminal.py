@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
@@ -29,18 +30,39 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
+class JsonLines:
+    """Whether notes and results are printed as JSON lines with the fields of the log; see `--log-json`."""
+
+    enabled = False
+
+
+def use_json_lines() -> None:
+    """Print everything as JSON lines from now on, so that a log collector can parse all of the output."""
+    JsonLines.enabled = True
+
+
 def print_line(text: str) -> None:
     """Print a result to stdout."""
-    typer.echo(strip_controls(text))
+    typer.echo(json_line(text) if JsonLines.enabled else strip_controls(text))
 
 
-def print_note(text: str) -> None:
+def print_note(text: str, *, level: str = "info") -> None:
     """Print a note to stderr."""
-    typer.echo(strip_controls(f"dragoman: {text}"), err=True)
+    typer.echo(json_line(text, level) if JsonLines.enabled else strip_controls(f"dragoman: {text}"), err=True)
+
+
+def json_line(text: str, level: str = "info", **fields: str) -> str:
+    """Return a line with the fields of the JSON log."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    event = {"timestamp": now, "level": level, "logger": "dragoman", "event": strip_controls(text)}
+    return msgspec.json.encode(event | fields).decode()
 
 
 def print_error(message: str, *, hint: str | None = None) -> None:
     """Print an error to stderr, and the hint on a second line."""
+    if JsonLines.enabled:
+        typer.echo(json_line(message, "error", **({"hint": strip_controls(hint)} if hint else {})), err=True)
+        return
     print_note(message)
     if hint:
         typer.echo(strip_controls(f"  {hint}"), err=True)
