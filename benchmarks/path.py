@@ -4,9 +4,14 @@ A hub runs in this process behind its own HTTP server. A model server on the loo
 at a time and waits in between, so that chunks are never batched. A profiler hook counts calls of functions
 in `src/dragoman`; a generator or coroutine that is resumed counts as a call, since it costs about the same.
 
-  chunk    from the read of the provider's socket to the write on the client's: calls, and their files
-  request  from `RunRegistry.start_run` to `Loop.run`: every function that passes the request on (a stop), in
-           order, and how often the path goes back to a module that it has left
+  chunk    from the read of the provider's socket to the write on the client's: calls, their files, and how
+           many coroutines and generators are resumed one inside another when the socket has been read
+  request  from `RunRegistry.start_run` to `Loop.run`: the functions that pass the request on (stops), in the
+           order in which they are first called, and how often the path goes back to a module it has left
+
+A function passes the request on if it is on the stack when the loop begins, or when the task is created that
+runs it, or if it returns or initialises what is handed on: plan, context, turn, loop or run.
+Functions that are asked for a value on the way (a row, a price, the tools) do not count as stops.
 
 examples
   python benchmarks/path.py               the two figures
@@ -15,6 +20,7 @@ examples
 
 import argparse
 import asyncio
+import inspect
 import socket
 import statistics
 import sys
@@ -22,14 +28,20 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import msgspec
 
 import dragoman
+from dragoman.agent.loop import Loop
+from dragoman.agent.turn import TurnSpec
 from dragoman.cli.hosting import host_hub
 from dragoman.config import parse_config
+from dragoman.operations.context import Context
+from dragoman.runs.plan import RunPlan
+from dragoman.runs.registry import RunRegistry
+from dragoman.runs.run import HubRun
 
 PACKAGE = str(Path(dragoman.__file__).parent) + "/"
 CHUNKS = 60
@@ -37,6 +49,10 @@ WARM_UP = 10  # chunks that are not counted: the first ones start a step and a j
 PAUSE = 0.004  # seconds between two chunks
 
 Call = tuple[str, str]  # file, function
+RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+HANDED_ON = (RunPlan, Context, TurnSpec, Loop, HubRun)
+START = RunRegistry.start_run.__code__
+TURNING_POINTS = (HubRun.__init__.__code__, Loop.run.__code__)  # creates the task; runs in it
 
 
 class CallCounter:
@@ -44,16 +60,68 @@ class CallCounter:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.nesting = 0
+        """The most coroutines and generators resumed one inside another to read a provider's socket."""
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            name = frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name
-            self.calls.append((frame.f_code.co_filename.removeprefix(PACKAGE), name))
+        if event != "call" or not in_package(frame):
+            return
+        self.calls.append(call_of(frame.f_code))
+        if frame.f_code.co_qualname == "HttpConnection.receive":
+            resumed = sum(1 for each in stack(frame) if each.f_code.co_flags & RESUMABLE)
+            self.nesting = max(self.nesting, resumed)
 
     def take(self) -> list[Call]:
-        """Return the calls since the last time."""
-        calls, self.calls = self.calls, []
+        """Return the calls since the last time, and forget the nesting."""
+        calls, self.calls, self.nesting = self.calls, [], 0
         return calls
+
+
+def in_package(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def call_of(code: CodeType) -> Call:
+    return code.co_filename.removeprefix(PACKAGE), code.co_qualname
+
+
+def stack(frame: FrameType | None, outermost: CodeType | None = None) -> list[FrameType]:
+    """Return the package's frames from this one outwards, up to that of `outermost`."""
+    frames: list[FrameType] = []
+    while frame is not None and not (frames and frames[-1].f_code is outermost):
+        if in_package(frame):
+            frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+class StopRecorder:
+    """Records the functions that pass a request on, from `RunRegistry.start_run` until the loop runs."""
+
+    def __init__(self) -> None:
+        self._order: dict[CodeType, None] = {}
+        self._stops: set[CodeType] = set()
+        self._has_ended = False
+
+    @property
+    def stops(self) -> list[Call]:
+        """The stops in the order in which they were first called."""
+        return [call_of(code) for code in self._order if code in self._stops]
+
+    def __call__(self, frame: FrameType, event: str, result: Any) -> None:
+        code = frame.f_code
+        if self._has_ended or not in_package(frame):
+            return
+        if event == "return":
+            if code in self._order and isinstance(result, HANDED_ON):
+                self._stops.add(code)
+        elif event == "call" and (self._order or code is START):
+            self._order.setdefault(code)
+            if isinstance(frame.f_locals.get("self"), HANDED_ON) and code.co_name == "__init__":
+                self._stops.add(code)
+            if code in TURNING_POINTS:
+                self._stops.update(each.f_code for each in stack(frame, START))
+            self._has_ended = code is Loop.run.__code__
 
 
 class PacedModel:
@@ -62,12 +130,16 @@ class PacedModel:
     def __init__(self, counter: CallCounter) -> None:
         self.counter = counter
         self.chunks: list[list[Call]] = []
+        self.nesting = 0
+        self.connections: set[asyncio.Task[None] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer requests on one connection."""
+        self.connections.add(asyncio.current_task())
         while head := await read_head(reader):
             await reader.readexactly(int(head.get("content-length", "0")))
             await self.answer(writer)
+        writer.close()
 
     async def answer(self, writer: asyncio.StreamWriter) -> None:
         """Send a text in single chunks."""
@@ -80,6 +152,7 @@ class PacedModel:
             self.counter.take()
             send_chunk(writer, {"choices": [{"index": 0, "delta": {"content": " word"}}]})
             await asyncio.sleep(PAUSE)
+            self.nesting = max(self.nesting, self.counter.nesting)
             self.chunks.append(self.counter.take())
         send_chunk(writer, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         end = b"data: [DONE]\n\n"
@@ -117,8 +190,16 @@ async def chat(port: int, text: str) -> bytes:
     return answer
 
 
-async def measure() -> tuple[list[list[Call]], list[Call]]:
-    """Return the calls of each chunk, and those of a request until the loop starts."""
+class Measurement(NamedTuple):
+    """The calls of the usual chunk, the coroutines that its read resumed, and the stops of a request."""
+
+    chunk: list[Call]
+    nesting: int
+    request: list[Call]
+
+
+async def measure() -> Measurement:
+    """Measure a chunk and a request."""
     counter = CallCounter()
     model = PacedModel(counter)
     upstream = await asyncio.start_server(model.serve, "127.0.0.1", 0)
@@ -133,6 +214,7 @@ async def measure() -> tuple[list[list[Call]], list[Call]]:
             port = listener.getsockname()[1]
             await chat(port, "warm up")  # imports, connections, statements
             model.chunks.clear()
+            model.nesting = 0
             sys.setprofile(counter)
             try:
                 answer = await chat(port, "measured")
@@ -141,44 +223,35 @@ async def measure() -> tuple[list[list[Call]], list[Call]]:
             if b"[DONE]" not in answer or answer.count(b" word") < CHUNKS:
                 raise SystemExit(f"the hub gave another answer: {answer[-500:]!r}")
             chunks = model.chunks[WARM_UP:]
-            request = await measure_request(port, counter)
+            request = await measure_request(port)
     upstream.close()
-    return chunks[: CHUNKS - WARM_UP], request
+    await asyncio.gather(*(task for task in model.connections if task is not None))
+    chunks = chunks[: CHUNKS - WARM_UP]
+    usual = statistics.mode(len(calls) for calls in chunks)
+    chunk = next(calls for calls in chunks if len(calls) == usual)
+    return Measurement(chunk, nesting=model.nesting, request=request)
 
 
-async def measure_request(port: int, counter: CallCounter) -> list[Call]:
-    """Return the calls from `start_run` until the loop runs for the first time."""
-    counter.take()
-    calls: list[Call] = []
-    running = False
-
-    def hook(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal running
-        if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
-            return
-        call = (frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_code.co_qualname)
-        if call[1] == "RunRegistry.start_run" and not calls:
-            running = True
-        if running and call not in calls and call[0].partition("/")[0] not in IN_PASSING:
-            calls.append(call)
-        if call[1] == "Loop.run":
-            running = False
-
-    sys.setprofile(hook)
+async def measure_request(port: int) -> list[Call]:
+    """Return the stops of a request."""
+    recorder = StopRecorder()
+    sys.setprofile(recorder)
     try:
         await chat(port, "request")
     finally:
         sys.setprofile(None)
-    return calls
-
-
-IN_PASSING = ("store",)  # what is called for its value, and does not pass the request on
+    return recorder.stops
 
 
 def returns(calls: list[Call]) -> int:
     """Return how often the path goes back to a module that it has left."""
     modules = [file for at, (file, _) in enumerate(calls) if at == 0 or calls[at - 1][0] != file]
     return len(modules) - len(set(modules))
+
+
+def files(calls: list[Call]) -> int:
+    """Return how many files the functions are in."""
+    return len({file for file, _ in calls})
 
 
 def main() -> None:
@@ -188,19 +261,14 @@ def main() -> None:
     options.add_argument("--list", action="store_true", help="list the calls")
     arguments = options.parse_args()
     started_at = time.perf_counter()
-    chunks, request = asyncio.run(measure())
-    sizes = [len(calls) for calls in chunks]
-    usual = next(calls for calls in chunks if len(calls) == statistics.mode(sizes))
+    chunk, nesting, request = asyncio.run(measure())
+    print(f"chunk: {len(chunk)} calls in {files(chunk)} files, {nesting} coroutines one inside another")
     print(
-        f"chunk: {len(usual)} calls in {len({file for file, _ in usual})} files (median of {len(sizes)}: "
-        f"{statistics.median(sizes):g})"
-    )
-    print(
-        f"request: {len(request)} functions in {len({file for file, _ in request})} files, "
+        f"request: {len(request)} stops in {files(request)} files, "
         f"{returns(request)} returns to a module already left"
     )
     if arguments.list:
-        for (file, name), count in Counter(usual).items():
+        for (file, name), count in Counter(chunk).items():
             print(f"  {count} {file} {name}")
         print("request")
         for file, name in request:

@@ -351,7 +351,8 @@ class RunRegistry:
         )
         tools = (*agent.client_tools, *request.tools)
         toolbox = await self.toolbox(agent.operations, tools, context=context)
-        run_plan = await _with_stored_answers(run_plan, toolbox, by=identity)
+        inputs = await _store_answers(run_plan, toolbox, by=identity)
+        run_plan = replace(run_plan, input_events=inputs)
         await self._store.runs.create(
             row,
             assistant=_with_inputs(run_plan),
@@ -418,12 +419,9 @@ def _with_inputs(run_plan: RunPlan) -> Message:
     return fold(message, [Start(message.id), *run_plan.input_events]) if run_plan.input_events else message
 
 
-async def _with_stored_answers(run_plan: RunPlan, toolbox: Toolbox, *, by: Identity) -> RunPlan:
-    """Store the answers among the inputs; return the plan with the answers that stand."""
-    events = [
-        await _record_answer(event, run_plan, toolbox=toolbox, by=by) for event in run_plan.input_events
-    ]
-    return replace(run_plan, input_events=events)
+async def _store_answers(run_plan: RunPlan, toolbox: Toolbox, *, by: Identity) -> Sequence[Event]:
+    """Store the answers among the inputs of a plan; return the inputs with the answers that stand."""
+    return [await _record_answer(event, run_plan, toolbox=toolbox, by=by) for event in run_plan.input_events]
 
 
 async def _record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by: Identity) -> Event:
