@@ -153,7 +153,7 @@ async def test_a_chat_that_goes_on_after_an_approval_stays_under_its_key(tmp_pat
         assert await answer(hub, await key_of(hub, "root", "admin"), approval["approvalId"]) == 200
         wiped, sent = [each["output"] for each in await parts_of(hub, ann) if "output" in each]
         assert wiped == [{"success": True, "result": "wiped a"}]
-        assert sent[0]["error"]["code"] == "call_denied"
+        assert sent[0]["error"]["code"] == "not_found"
         await hub.hub.meter.ledger.flush()
         rows = await hub.hub.store.usage.list(filters={"owner": "ann"}, limit=10)
         assert len(rows) == 3

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.errors import ConfigError, Forbidden, Unavailable
 from dragoman.identity import LOCAL, Identity
@@ -186,6 +187,9 @@ async def test_what_the_policy_denies_is_not_run_and_not_shown(post: Post) -> No
     policy = Policy([Rule(decision="deny", operations=("mail.send",), reason="no mail")])
     async with post.open(policy) as (calls, meta):
         outcome = await calls.call("mail.send", {"to": "bob"}, context=MODEL)
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.code) == ("failed", "not_found")
+        outcome = await calls.call("mail.send", {"to": "bob"}, context=replace(MODEL, for_model=False))
         assert outcome.error is not None
         assert (outcome.status, outcome.error.message) == ("denied", "You may not call mail.send: no mail")
         listed = (await meta.run("hub.list", {}, context=MODEL)).result

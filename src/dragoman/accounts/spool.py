@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from dragoman.store.budgets import ChargedBudget
+from dragoman.store.private_files import FILE_MODE, FOLDER_MODE
 from dragoman.usage_record import UsageRecord
 
 # The file: complete lines are appended, and survive a crash. During a replay the old file is renamed, while
@@ -44,8 +45,8 @@ class SpoolFile:
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Append complete lines; they are on disk on return. Raises OSError, and then none is appended."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab+", buffering=0) as file:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+        with open(self._path, "ab+", buffering=0, opener=open_private) as file:
             end = file.seek(0, os.SEEK_END)
             try:
                 if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
@@ -76,6 +77,11 @@ class SpoolFile:
     def finish_replay(self) -> None:
         """Delete the replayed file."""
         self._replay_path.unlink(missing_ok=True)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file; a new one is for this user only."""
+    return os.open(path, flags, FILE_MODE)
 
 
 def file_size(path: Path) -> SpoolSize:

@@ -30,6 +30,7 @@ from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
 from dragoman.server.connection_limits import ConnectionLimits, ConnectionTable
 from dragoman.server.http_protocol import LimitedHttpProtocol
+from dragoman.store.private_files import set_private_umask
 
 BACKLOG = 2048
 WEBSOCKET_FRAME = 2_000_000  # bytes; spokes split larger messages
@@ -210,6 +211,7 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
 
 
 async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> None:
+    set_private_umask()
     stop, again = asyncio.Event(), asyncio.Event()
     watch_signals(stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again.set)

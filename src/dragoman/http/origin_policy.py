@@ -1,4 +1,4 @@
-"""Check `Host` and `Origin` of requests to `/mcp`, so that web pages cannot reach a hub on this machine.
+"""Check `Host` and `Origin` of requests, so that web pages cannot reach a hub on this machine.
 
 A page can send requests to 127.0.0.1, also under its own name that resolves there (DNS rebinding); the
 `Origin` and `Host` headers show it. Specification: MCP 2026-07-28, basic/transports, "Security Warning".
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from dragoman.errors import DragomanError, Forbidden
+from dragoman.http.authority import Authority, parse_authority, parse_origin
 
 LOCALHOST = "localhost"
 HOSTS_HINT = "add it to mcp.hosts in dragoman.yaml"
@@ -33,36 +33,50 @@ class OriginPolicy:
     """
 
     def __init__(self, *, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
-        self._hosts = {host.lower() for host in hosts}
-        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        self._hosts = {host for text in hosts if (host := parse_authority(text)) is not None}
+        self._origins = {origin for text in origins if (origin := parse_origin(text.rstrip("/"))) is not None}
+        self._allows_all = "*" in origins
 
     def check(self, headers: Mapping[str, str], *, local_address: str | None) -> None:
         """Raise MisdirectedRequest or Forbidden unless the request is allowed.
 
         `local_address` is the address of this machine that the client connected to.
         """
-        host = headers.get("host", "").lower()
-        if not self._is_known_host(host, local_address=local_address):
-            raise MisdirectedRequest(
-                f"the host name {host[:200]!r} is not one of this hub's names", hint=HOSTS_HINT
-            )
+        self.check_host(headers, local_address=local_address)
         origin = headers.get("origin")
         if origin is not None and not self.allows(origin):
             raise Forbidden(f"the origin {origin[:200]!r} is not allowed", hint=ORIGINS_HINT)
         if origin is None and is_cross_site_subresource(headers):
             raise Forbidden("requests from other sites are not allowed", hint=ORIGINS_HINT)
 
+    def check_host(self, headers: Mapping[str, str], *, local_address: str | None) -> None:
+        """Raise MisdirectedRequest unless `Host` is valid, and one of this hub's names."""
+        text = headers.get("host", "")
+        host = parse_authority(text)
+        if host is None and text:
+            raise MisdirectedRequest(
+                f"the host {text[:200]!r} is not valid", hint="send one host name, with a port if needed"
+            )
+        if not self._is_known_host(host, local_address=local_address):
+            raise MisdirectedRequest(
+                f"the host name {text[:200]!r} is not one of this hub's names", hint=HOSTS_HINT
+            )
+
     def allows(self, origin: str) -> bool:
         """Return whether pages of this origin may send requests."""
-        normalised = origin.lower().rstrip("/")
-        if "*" in self._origins or normalised in self._origins:
+        if self._allows_all:
             return True
-        name = hostname_of(normalised)
-        return is_loopback(name) or name in self._hosts or normalised.partition("://")[2] in self._hosts
+        page = parse_origin(origin)
+        if page is None:
+            return False
+        return page in self._origins or is_loopback(page.host) or self._names(page.host, page.port)
 
-    def _is_known_host(self, host: str, *, local_address: str | None) -> bool:
-        name = hostname_of(f"//{host}")
-        if is_loopback(name) or host in self._hosts or name in self._hosts:
+    def _names(self, host: str, port: int | None) -> bool:
+        """Return whether `hosts` names this host, with this port or without one."""
+        return Authority(host) in self._hosts or Authority(host, port) in self._hosts
+
+    def _is_known_host(self, host: Authority | None, *, local_address: str | None) -> bool:
+        if host is not None and (is_loopback(host.host) or self._names(host.host, host.port)):
             return True
         return not self._hosts and not (local_address is not None and is_loopback(local_address))
 
@@ -85,11 +99,3 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return False
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
-def hostname_of(url: str) -> str:
-    """Return the host of a URL without its port; empty if the URL is not valid."""
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -170,10 +170,7 @@ class Calls:
 
     def get_operation(self, operation: str, context: Context) -> Operation:
         """Return the operation of this id. Raises NotFound, also if the caller may not call it."""
-        target = self._resolve(operation, context)
-        if not self.is_visible(target, context):
-            raise NotFound(f"There is no operation {operation[:MAX_NAME_LENGTH]!r}.")
-        return target
+        return self._resolve(operation, context)
 
     async def review(self, operation: str, input: Mapping[str, Any], *, context: Context) -> CallReview:
         """Return what hooks decide about a call and which approval it needs, without running it.
@@ -244,10 +241,16 @@ class Calls:
         try:
             return self._resolve(operation, context)
         except NotFound as error:
-            return error
+            if context.for_model:  # a model does not learn that an operation exists which it may not call
+                return error
+            try:
+                # The check denies it, and tells the calling code so.
+                return self._registry.get(operation, owner=context.identity.owner)
+            except NotFound:
+                return error
 
     def _resolve(self, operation: str, context: Context) -> Operation:
-        """Return the operation of this id. Raises NotFound, also for a private one of another owner."""
+        """Return the operation of this id. NotFound, also for one that is denied or private to another."""
         return self._registry.get(
             operation,
             allow=lambda candidate: self.is_visible(candidate, context),

@@ -91,26 +91,22 @@ class Registry:
     def get(self, id: str, *, allow: OperationFilter | None = None, owner: str | None = None) -> Operation:
         """Return the operation of this id, `ns.name`, or `ns_name` if that is unambiguous.
 
-        For an `owner`, private operations of others do not exist. Neither spelling resolves to another
-        namespace while the namespace that is meant is unavailable. NotFound suggests similar ids that `allow`
-        accepts.
+        An operation that `allow` refuses, or a private one of another owner than `owner`, is not there:
+        NotFound is that of an unknown id, and suggests only similar ids that are accepted. Neither spelling
+        resolves to another namespace while the namespace that is meant is unavailable.
         """
+
+        def accepts(candidate: Operation) -> bool:
+            return (owner is None or candidate.is_visible_to(owner)) and (allow is None or allow(candidate))
+
         operation = self._operations.get(id.lower())
-        if operation is not None and (owner is None or operation.is_visible_to(owner)):
+        if operation is not None and accepts(operation):
             return operation
-        candidates = [
-            candidate
-            for candidate in self._find_underscored(id.lower())
-            if owner is None or candidate.is_visible_to(owner)
-        ]
+        candidates = [each for each in self._find_underscored(id.lower()) if accepts(each)]
         if len(candidates) == 1 and not self._is_other_unavailable(id, candidates[0].namespace):
             return candidates[0]
-        similar = candidates or self._suggest(id.lower())
-        ids = [
-            candidate.id
-            for candidate in similar
-            if (owner is None or candidate.is_visible_to(owner)) and (allow is None or allow(candidate))
-        ]
+        similar = candidates or self._suggest(id.lower(), accepts)
+        ids = [candidate.id for candidate in similar]
         reasons = [
             reason for candidate in self._suppliers_of(id) if (reason := candidate.unavailable_reason())
         ]
@@ -199,8 +195,8 @@ class Registry:
         for watcher in self._listeners:
             watcher.add(operation)
 
-    def _suggest(self, id: str) -> Sequence[Operation]:
-        """Return the operations with the most similar ids in similar namespaces or of the same name."""
+    def _suggest(self, id: str, accepts: OperationFilter) -> Sequence[Operation]:
+        """Return the allowed operations with the most similar ids, of similar namespaces or the same name."""
         if len(id) > MAX_ID_LENGTH:
             return ()
         namespace, _, name = id.rpartition(".")
@@ -210,9 +206,12 @@ class Registry:
         candidates = (
             candidate.id
             for candidate in self._operations.values()
-            if candidate.namespace in namespaces
-            or candidate.name.lower() == name
-            or len(self._operations) <= MAX_COMPARED
+            if (
+                candidate.namespace in namespaces
+                or candidate.name.lower() == name
+                or len(self._operations) <= MAX_COMPARED
+            )
+            and accepts(candidate)
         )
         similar = difflib.get_close_matches(id, list(islice(candidates, MAX_COMPARED)), n=MAX_SUGGESTIONS)
         return [self._operations[candidate.lower()] for candidate in similar]

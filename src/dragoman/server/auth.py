@@ -175,6 +175,14 @@ class Auth:
         self._recent[secret] = (self._clock() + left, identity)
         return identity
 
+    def check_host(self, headers: Mapping[str, str], *, at: str | None = None) -> None:
+        """Refuse a host name that is not this hub's where a page could use it: without keys, or by a page.
+
+        MisdirectedRequest. `at` is the address of the request.
+        """
+        if not self._required or "origin" in headers:
+            self._origins.check_host(headers, local_address=at)
+
     async def _look_up(self, secret: str) -> tuple[Identity, float | None]:
         hashed = hash_secret(secret)
         try:

@@ -19,6 +19,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import dialect
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
 from dragoman.store.connection import OutageScope, Params, Row
+from dragoman.store.private_files import FILE_MODE, make_private, make_private_folder
 from dragoman.store.schema import needs_migration, upgrade_schema
 
 # The lock on a data folder: two hubs never share one.
@@ -32,7 +33,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
     Raises StoreError with the id of the process that has the lock.
     """
-    file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         _acquire(file, folder)
         yield
@@ -152,7 +153,7 @@ class SQLiteBackend:
         The lock stays when the rest fails, so that no other hub takes the folder while this one retries.
         """
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._path.parent)
             if self._exclusive and not self._is_locked:
                 self._lock.enter_context(lock_folder(self._path.parent))
                 self._is_locked = True
@@ -278,6 +279,8 @@ class SQLiteBackend:
             if not self._exclusive and needs_migration(raw):
                 locks.enter_context(lock_folder(self._path.parent))  # never migrate while a hub is running
             upgrade_schema(raw, DIALECT)
+            for suffix in ("", "-wal", "-shm"):  # SQLite gives later ones the permissions of the database
+                make_private(self._path.with_name(self._path.name + suffix))
 
 
 def publish_file(draft: Path, path: Path) -> None:

@@ -52,6 +52,7 @@ from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.spokes.hub.endpoint import SpokeEndpoint
+from dragoman.spokes.hub.server import SpokeServer
 
 MCP_PATH = "/mcp"
 SPOKE_PATH = "/api/spoke"
@@ -256,12 +257,17 @@ def build_handlers(
         artifacts=ArtifactHandlers(store.artifacts),
         servers=McpServerHandlers(servers, switchboard, editor=parts.external),
         mcp=mcp,
-        spokes=SpokeEndpoint(switchboard, identify=auth.identify) if config.spokes.enabled else None,
+        spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,
         usage=UsageHandlers(store, flush_usage=ledger.flush),
         metrics=parts.metrics,
         health=HealthHandlers(store, spool=ledger.spool, is_draining=lambda: gateway.draining),
         reference=ReferenceHandlers(),
     )
+
+
+def build_spoke_endpoint(server: SpokeServer, auth: Auth) -> SpokeEndpoint:
+    """Build the endpoint of spokes."""
+    return SpokeEndpoint(server, identify=auth.identify, check_host=auth.check_host)
 
 
 def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:

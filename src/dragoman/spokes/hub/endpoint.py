@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dragoman.active_work import ActiveWork
 from dragoman.errors import DragomanError, Forbidden, Unauthorized, Unavailable, WireError
+from dragoman.http.exchange import read_headers
 from dragoman.identity import Identity
 from dragoman.operations.access import require_scope
 from dragoman.operations.outcome import to_failure
@@ -28,6 +30,14 @@ from dragoman.spokes.protocol import (
 
 log = logging.getLogger(__name__)
 Headers = Mapping[str, str]
+
+
+class CheckHost(Protocol):
+    """Raises an error when `Host` is not a name of this hub; `at` is the address of the request."""
+
+    def __call__(self, headers: Headers, *, at: str | None) -> None: ...
+
+
 Identify = Callable[[Headers], Awaitable[Identity]]
 
 
@@ -81,8 +91,14 @@ class AsgiSocket:
 class SpokeEndpoint:
     """The ASGI app that accepts WebSockets of spokes."""
 
-    def __init__(self, server: SpokeServer, *, identify: Identify) -> None:
-        """`identify` returns the identity for headers, or raises Unauthorized or Unavailable."""
+    def __init__(
+        self, server: SpokeServer, *, identify: Identify, check_host: CheckHost | None = None
+    ) -> None:
+        """`identify` returns the identity for headers, or raises Unauthorized or Unavailable.
+
+        `check_host` raises an error when a request was sent to a name that is not the hub's.
+        """
+        self._check_host = check_host
         self.work = ActiveWork()
         """Where connections are registered, to end when their key does."""
         self._server = server
@@ -91,8 +107,10 @@ class SpokeEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = AsgiSocket(receive, send)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = read_headers(scope)
         try:
+            if self._check_host is not None:
+                self._check_host(headers, at=(scope.get("server") or (None,))[0])
             self._check_origin(headers)
             identity = await self._authenticate(headers) if has_credentials(headers) else None
         except DragomanError as error:

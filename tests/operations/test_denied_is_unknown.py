@@ -1,0 +1,71 @@
+"""What the policy denies does not exist for a caller: no door tells it from an unknown operation."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from dragoman.operations.approval import MemoryApprovalStore
+from dragoman.operations.calls import Calls
+from dragoman.operations.context import Context
+from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.operation import Operation
+from dragoman.operations.permission.access_control import AccessControl
+from dragoman.operations.permission.policy import Policy, Rule
+from dragoman.operations.registry import Registry
+
+SPELLINGS = ("mail.send", "mail_send", "Mail.Send", "MAIL_SEND")
+DENY = Policy([Rule(decision="deny", operations=("mail.send",), reason="no mail")])
+MODEL = Context(for_model=True, agent="helper")
+
+
+async def do_nothing(_: Any, __: Context) -> str:
+    return "done"
+
+
+def hub(*ids: str) -> tuple[MetaTools, Calls]:
+    """Meta-tools over these operations, of which `mail.send` is denied."""
+    operations = [
+        Operation.from_schema(
+            do_nothing, {"type": "object"}, namespace=id.split(".")[0], name=id.split(".")[1], effect="once"
+        )
+        for id in ids
+    ]
+    registry = Registry(*operations)
+    access = AccessControl(DENY, MemoryApprovalStore(time.time), clock=time.time)
+    calls = Calls(registry, MemoryLedger(), access_control=access)
+    return MetaTools(registry, calls), calls
+
+
+@pytest.mark.parametrize("others", [("mail.read",), ("mail.read", "mail.list"), ("time.now",), ()])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_a_denied_operation_is_answered_like_one_that_is_not_there(
+    spelling: str, others: tuple[str, ...]
+) -> None:
+    with_it, without_it = hub("mail.send", *others), hub(*others)
+    for tool, input in (
+        ("hub.call", {"calls": [{"tool": spelling, "input": {"to": "x"}}]}),
+        ("hub.schema", {"tool": spelling}),
+        ("hub.list", {}),
+        ("hub.list", {"namespace": "mail"}),
+    ):
+        hidden, unknown = [
+            (await meta.run(tool, input, context=MODEL)).to_json() for meta, _ in (with_it, without_it)
+        ]
+        assert hidden == unknown, tool
+        assert "no mail" not in str(hidden)
+    searched = await with_it[0].run("hub.search", {"q": spelling}, context=MODEL)
+    assert "send" not in str(searched.result["tools"])
+    for _, calls in (with_it, without_it):
+        await calls.close()
+
+
+async def test_code_that_calls_it_hears_that_it_is_denied() -> None:
+    _, calls = hub("mail.send")
+    outcome = await calls.call("mail.send", {}, context=Context())
+    assert outcome.error is not None
+    assert (outcome.error.code, "no mail" in str(outcome.error)) == ("call_denied", True)
+    await calls.close()
